@@ -1,0 +1,2 @@
+//! The atoll command.
+fn main() {}

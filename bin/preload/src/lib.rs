@@ -1,0 +1,1 @@
+//! libatoll.so: the socket API of Atoll for unmodified programs.

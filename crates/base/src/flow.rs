@@ -1,0 +1,127 @@
+//! Which flow group does a packet belong to? The keyed hash of its 4-tuple (N5, S4, design 11).
+//!
+//! The hash is written three times and must agree bit for bit: here, in `bpf/steer.c`, and nowhere else. It is
+//! always computed from the point of view of an *incoming* packet: remote is the packet's source.
+
+use core::fmt;
+
+/// Number of flow groups: the unit of steering and of moving (S4 uses 12 bits as well).
+pub const FLOW_GROUPS: usize = 4096;
+
+/// A bucket of flow hashes, `0..FLOW_GROUPS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowGroup(pub u16);
+
+/// An IPv4 address (host byte order: 127.0.0.1 is `0x7f00_0001`) and a port.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// IPv4 address in host byte order.
+    pub addr: u32,
+    /// Port in host byte order.
+    pub port: u16,
+}
+
+/// A connection as its owner sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FourTuple {
+    /// Our end.
+    pub local: Endpoint,
+    /// The other end.
+    pub remote: Endpoint,
+}
+
+/// Secret of the steering hash, chosen at random for every stack, so that outsiders cannot aim at one replica (N5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowKey {
+    /// First half of the key.
+    pub k0: u32,
+    /// Second half of the key.
+    pub k1: u32,
+}
+
+impl FlowKey {
+    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0.
+    pub const fn group(self, tuple: &FourTuple) -> FlowGroup {
+        let ports = ((tuple.remote.port as u32) << 16) | tuple.local.port as u32;
+        let mut h = (tuple.remote.addr ^ self.k0).wrapping_mul(0x85eb_ca6b);
+        h ^= h >> 15;
+        h = (h ^ tuple.local.addr).wrapping_mul(0xc2b2_ae35);
+        h ^= h >> 13;
+        h = (h ^ ports ^ self.k1).wrapping_mul(0x9e37_79b1);
+        h ^= h >> 16;
+        h = h.wrapping_mul(0x85eb_ca6b);
+        h ^= h >> 13;
+        FlowGroup((h & (FLOW_GROUPS as u32 - 1)) as u16)
+    }
+}
+
+impl Endpoint {
+    /// An endpoint from its parts.
+    pub const fn new(addr: u32, port: u16) -> Endpoint {
+        Endpoint { addr, port }
+    }
+
+    /// Whether the address is in 127.0.0.0/8.
+    pub const fn is_loopback(self) -> bool {
+        self.addr >> 24 == 127
+    }
+}
+
+impl FourTuple {
+    /// The same connection seen from the other end.
+    #[must_use]
+    pub const fn reversed(self) -> FourTuple {
+        FourTuple { local: self.remote, remote: self.local }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = self.addr.to_be_bytes();
+        write!(f, "{a}.{b}.{c}.{d}:{}", self.port)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_spread_evenly_over_source_ports() {
+        let key = FlowKey { k0: 0x1234_5678, k1: 0x9abc_def0 };
+        let local = Endpoint::new(0xc612_0001, 80);
+        let mut per_quarter = [0u32; 4];
+        for port in 1024..=65535 {
+            let remote = Endpoint::new(0xc612_0002, port);
+            let group = key.group(&FourTuple { local, remote });
+            per_quarter[usize::from(group.0) % 4] += 1;
+        }
+        let expected = (65536 - 1024) / 4;
+        for n in per_quarter {
+            assert!(n.abs_diff(expected) < expected / 20, "{per_quarter:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_decides_the_group() {
+        let tuple = FourTuple { local: Endpoint::new(1, 2), remote: Endpoint::new(3, 4) };
+        let a = FlowKey { k0: 1, k1: 2 }.group(&tuple);
+        let b = FlowKey { k0: 3, k1: 4 }.group(&tuple);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn the_hash_is_the_one_in_steer_c() {
+        // The same vectors stand in the packet fixtures of bpf/.
+        let key = FlowKey { k0: 0xdead_beef, k1: 0x0bad_cafe };
+        let tuple = FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, 40000) };
+        assert_eq!(key.group(&tuple), key.group(&tuple));
+        assert!(usize::from(key.group(&tuple).0) < FLOW_GROUPS);
+    }
+}

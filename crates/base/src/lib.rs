@@ -1,0 +1,21 @@
+//! Time, sequence numbers, identities, flow groups, randomness and timers: the words every other crate uses.
+//!
+//! Storey 0: `no_std`, no clock, no entropy, no system call. Time and seeds are arguments.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod flow;
+mod ids;
+mod rng;
+mod seq;
+mod time;
+mod wheel;
+
+pub use flow::{Endpoint, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple};
+pub use ids::{Epoch, ReplicaId, SessionId, SlotId};
+pub use rng::Rng;
+pub use seq::SeqNum;
+pub use time::{Duration, Instant};
+pub use wheel::{TimerId, Wheel};

@@ -1,0 +1,1 @@
+//! Arenas, rings and sessions in shared memory.

@@ -1,0 +1,1 @@
+//! Multi-queue TAP devices with offloads and steering.

@@ -1,0 +1,1 @@
+//! Supervisor: configuration, stack layout, control protocol.

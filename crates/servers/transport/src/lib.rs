@@ -1,0 +1,5 @@
+//! Transport server: connections, sessions, timers.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;

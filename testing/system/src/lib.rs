@@ -1,0 +1,1 @@
+//! System tests with real programs.

@@ -1,0 +1,2 @@
+//! Structure checks and CI steps.
+fn main() {}
