@@ -20,8 +20,8 @@ pub mod eventfd;
 pub mod futex;
 mod gather;
 mod memfd;
-// #[cfg(feature = "netlink")]
-// pub mod netlink;
+#[cfg(feature = "netlink")]
+pub mod netlink;
 pub mod netns;
 pub mod process;
 pub mod sched;
