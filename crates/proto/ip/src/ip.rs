@@ -228,3 +228,6 @@ const ERRORS_BURST: u32 = 100;
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// RFC 5227 §1.1, DEFEND_INTERVAL.
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests;
