@@ -28,7 +28,7 @@ impl Calibration {
     /// Ask the kernel every time (vDSO `clock_gettime`). Right everywhere, and about 10 ns slower.
     pub const KERNEL: Calibration = Calibration { tsc0: 0, ns0: 0, mult: 0 };
 
-    /// Compares the counter with CLOCK_MONOTONIC for [`MEASURING_TIME`], sleeping. Meant to be called once per machine.
+    /// Compares the counter with CLOCK_MONOTONIC for 25 ms, sleeping. Meant to be called once per machine.
     ///
     /// Gives [`Calibration::KERNEL`] where the counter is not invariant or the kernel itself does not trust it.
     /// Error of the rate: ~2 ppm from the measurement, plus whatever NTP slews later (at most 500 ppm); so instants
@@ -73,7 +73,7 @@ impl Clock {
         Clock::new(Calibration::KERNEL)
     }
 
-    /// Measures a calibration (takes [`MEASURING_TIME`]) and uses it.
+    /// Measures a calibration (takes 25 ms) and uses it.
     pub fn calibrate() -> Clock {
         Clock::new(Calibration::measure())
     }

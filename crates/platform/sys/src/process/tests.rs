@@ -76,3 +76,59 @@ fn randomness_differs_and_limits_only_rise() {
 fn a_private_descriptor_table_is_refused() {
     assert_eq!(unshare(UnshareFlags::FILES).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
+
+/// Runs the test `name` of this module again in a process of its own, with the variable [`INSIDE`] set.
+fn again(name: &str) -> Spawn<'static> {
+    let mut spawn = Spawn::this_binary("atoll-test").unwrap();
+    spawn.arg("--exact").unwrap().arg(format!("process::tests::{name}")).unwrap();
+    spawn.env(INSIDE, std::process::id().to_string()).unwrap();
+    spawn
+}
+
+/// In a re-executed test: the pid of the original.
+fn inside() -> Option<u32> {
+    std::env::var(INSIDE).ok().map(|pid| pid.parse().unwrap())
+}
+
+const INSIDE: &str = "ATOLL_TEST_INSIDE";
+
+#[test]
+fn a_re_executed_process_takes_its_descriptors_once() {
+    if let Some(parent) = inside() {
+        die_with_parent(parent).unwrap();
+        set_no_new_privs().unwrap();
+        let taken = take_inherited(2).unwrap();
+        assert!(fcntl_getfd(&taken[1]).unwrap().contains(FdFlags::CLOEXEC));
+        crate::eventfd::ring(&taken[1]).unwrap();
+        assert_eq!(take_inherited(2).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        return;
+    }
+    let (quiet, rung) = (crate::eventfd::create().unwrap(), crate::eventfd::create().unwrap());
+    let mut spawn = again("a_re_executed_process_takes_its_descriptors_once");
+    spawn.inherit(quiet.as_fd());
+    spawn.inherit(rung.as_fd());
+    assert_eq!(spawn.inherited(), 2);
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+    assert_eq!(crate::eventfd::drain(&quiet).unwrap(), 0);
+    assert_eq!(crate::eventfd::drain(&rung).unwrap(), 1);
+}
+
+#[test]
+fn descriptors_that_were_not_inherited_are_not_taken() {
+    if inside().is_some() {
+        assert_eq!(take_inherited(500).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        return;
+    }
+    let spawn = again("descriptors_that_were_not_inherited_are_not_taken");
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+}
+
+#[test]
+fn a_process_whose_parent_is_gone_is_told_so() {
+    if inside().is_some() {
+        assert_eq!(die_with_parent(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        return;
+    }
+    let spawn = again("a_process_whose_parent_is_gone_is_told_so");
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+}
