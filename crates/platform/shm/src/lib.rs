@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::{fmt, io};
 
 use atoll_ipc::Memory;
-pub use atoll_sys::memfd::{Access, Prefault};
-use atoll_sys::memfd::{Mapping, OutOfBounds};
+pub use atoll_sys::{Access, Prefault};
+use atoll_sys::{Mapping, OutOfBounds};
 
 /// A mapped region. Clones are handles to the same mapping, which is unmapped with the last of them.
 #[derive(Clone)]
