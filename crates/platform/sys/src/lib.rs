@@ -25,6 +25,7 @@ pub mod netlink;
 pub mod netns;
 pub mod process;
 pub mod sched;
+pub mod timer;
 pub mod unix;
 
 pub use clock::{Calibration, Clock};
