@@ -26,6 +26,7 @@ pub fn wire_ipv4(data: &[u8]) {
     let mut repaired = data.to_vec();
     repair_ipv4(&mut repaired);
     let Ok((header, len)) = ipv4::parse(&repaired) else { return };
+    assert!((20..=60).contains(&len));
     assert!(repaired.get(len..len + usize::from(header.payload_len)).is_some());
     assert_eq!(ipv4::parse_quoted(&repaired), Ok((header, len)));
     // Options are not kept, so the emitted header may be shorter; its payload is as long.

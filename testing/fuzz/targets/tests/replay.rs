@@ -9,7 +9,7 @@ use atoll_base::Rng;
 use atoll_fuzz_targets::{TARGETS, Target, mutate};
 
 /// Mutations per target; `FUZZ_ITERATIONS` overrides it for a longer run.
-const ITERATIONS: u32 = 25_000;
+const ITERATIONS: u32 = 200_000;
 
 #[test]
 fn seeds_and_their_mutations_break_nothing() {
