@@ -93,6 +93,14 @@ pub fn sum(bytes: &[u8]) -> Sum {
     Sum(total + u64::from(u32::from_ne_bytes(last)))
 }
 
+/// The sum of a few bytes whose number the compiler knows, unrolled. `N` must be a multiple of 4.
+#[inline]
+pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
+    const { assert!(N.is_multiple_of(4)) };
+    let (words, _) = bytes.as_chunks::<4>();
+    Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
+}
+
 /// The sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len`: bytes of transport header and payload;
 /// only its low 16 bits exist on the wire.
 pub const fn pseudo_header(src: u32, dst: u32, protocol: u8, len: usize) -> Sum {

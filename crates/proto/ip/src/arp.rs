@@ -21,6 +21,7 @@ impl Ip {
     }
 
     /// Judges the ARP packet behind an Ethernet header. `to`: its hardware destination.
+    #[inline(never)]
     pub(crate) fn handle_arp(&mut self, now: Instant, to: Mac, bytes: &[u8]) -> Result<(), Reason> {
         let (packet, _) = arp::parse(bytes).map_err(|error| match error {
             ParseError::Unsupported => Reason::ArpIgnored,

@@ -48,6 +48,7 @@ pub enum ErrorKind {
 
 impl Ip {
     /// Judges an ICMP message. `from`: the station that sent the frame.
+    #[inline(never)]
     pub(crate) fn handle_icmp<'a>(
         &mut self,
         now: Instant,
@@ -80,6 +81,7 @@ impl Ip {
     ///
     /// Does nothing where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors, broadcasts, later fragments, packets from
     /// no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is counted.
+    #[inline(never)]
     pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
         let sent = self.send_error(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
         if sent.is_some() {

@@ -95,6 +95,7 @@ impl Ip {
         received
     }
 
+    #[inline]
     fn receive<'a>(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
 //! May one more be sent now? A token bucket (RFC 1812 §4.3.2.8 (2)).
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant};
 
-/// Fills by `per_second` tokens a second up to `burst`; starts full.
+/// Fills by `per_second` (not 0) tokens a second up to `burst`; starts full.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenBucket {
     per_second: u32,
@@ -31,11 +31,15 @@ impl TokenBucket {
     fn fill(&mut self, now: Instant) {
         let waited = now.since(self.filled_at).as_micros();
         let new = waited * u128::from(self.per_second) / 1_000_000;
-        // Time that has not yet made a whole token is kept by not moving `filled_at`.
-        if new > 0 {
-            self.tokens = u32::try_from(new).unwrap_or(u32::MAX).saturating_add(self.tokens).min(self.burst);
+        let Ok(new) = u32::try_from(new) else {
+            // Longer than any burst lasts.
+            self.tokens = self.burst;
             self.filled_at = now;
-        }
+            return;
+        };
+        self.tokens = self.tokens.saturating_add(new).min(self.burst);
+        // Time that has not yet made a whole token stays to be counted.
+        self.filled_at += Duration::from_secs(1) * new / self.per_second;
     }
 }
 
@@ -49,6 +53,13 @@ mod tests {
         assert_eq!((0..10).filter(|_| bucket.take(Instant::ZERO, 1)).count(), 5);
         let passed = (1..=1000).filter(|ms| bucket.take(Instant::from_millis(*ms), 1)).count();
         assert_eq!(passed, 100);
+    }
+
+    #[test]
+    fn parts_of_a_token_are_not_lost() {
+        let mut bucket = TokenBucket::new(1000, 1, Instant::ZERO);
+        let passed = (1..=1000).filter(|n| bucket.take(Instant::from_nanos(n * 700_000), 1)).count();
+        assert!((699..=701).contains(&passed), "{passed}");
     }
 
     #[test]
