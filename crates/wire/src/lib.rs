@@ -19,6 +19,7 @@ pub mod checksum;
 pub mod ethernet;
 pub mod icmp;
 pub mod ipv4;
+pub mod tcp;
 pub mod udp;
 pub mod vnet;
 
@@ -49,3 +50,5 @@ impl core::fmt::Display for ParseError {
 }
 
 impl core::error::Error for ParseError {}
+extern crate alloc;
+pub mod tcp;

@@ -1,5 +1,56 @@
-//! TCP as a sans-IO state machine.
+//! TCP as a sans-IO state machine: one [`Connection`] per TCB, laid out as RFC 9293 reads.
+//!
+//! Segments, the application's positions and time-outs go in through `handle_*`; [`Connection::poll_transmit`] says what to send;
+//! [`Connection::next_timeout`] when to come back. Nothing here reads a clock, draws randomness, logs or calls back, and
+//! no connection owns a byte of text: the send buffer of the application is the retransmission queue, and received
+//! text is placed at its stream offset by the caller, in whatever order it arrives.
+//!
+//! ```text
+//!  segment_arrives:  sequence > reset > syn > ack > text > fin          (input/, RFC 9293 §3.10.7.4)
+//!  poll_transmit:    reset > syn > retransmission > new text > probe > ack   (output/)
+//! ```
+//!
+//! The contract with the caller: after any `handle_*` or application call, poll until `None`, then ask `next_timeout`.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod application;
+mod closed;
+mod congestion;
+mod connection;
+mod icmp;
+mod info;
+mod input;
+mod isn;
+mod open;
+mod options;
+mod outcome;
+mod output;
+mod pending;
+mod ranges;
+mod rcv;
+mod reassembly;
+mod recovery;
+mod settings;
+mod snd;
+mod state;
+mod time_wait;
+mod timers;
+
+pub use closed::answer_for_closed;
+pub use connection::Connection;
+pub use icmp::Unreachable;
+pub use info::Info;
+pub use isn::{initial_sequence, timestamp_offset};
+pub use outcome::{Events, Input, Reason, Text, Transmit, Verdict};
+pub use recovery::Phase;
+pub use settings::{Algorithm, KeepAlive, Path, Settings};
+pub use state::State;
+pub use time_wait::{TimeWait, TimeWaitAnswer};
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,99 @@
+//! What may the application ask for? RFC 9293 §3.9.1: SEND, RECEIVE, CLOSE, ABORT, as positions instead of bytes.
+
+use atoll_base::Instant;
+
+use crate::connection::{Connection, text_offset};
+use crate::pending::Pending;
+use crate::state::State;
+use crate::timers::Timer;
+
+impl Connection {
+    /// The application's send buffer holds the text `[..tail)`. Repeating it or going backwards is harmless; after
+    /// [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond that `tail` is clipped.
+    pub fn handle_send_tail(&mut self, _now: Instant, tail: u64) {
+        if self.snd.fin {
+            return;
+        }
+        let limit = self.snd.una.max(0) + WAITING_MAX;
+        let tail = i64::try_from(tail).unwrap_or(i64::MAX).min(limit);
+        self.snd.tail = self.snd.tail.max(tail);
+    }
+
+    /// The application has read the text `[..head)`; a window update may become due. Repeating it or going backwards is
+    /// harmless; what was not received is clipped.
+    pub fn handle_read_head(&mut self, _now: Instant, head: u64) {
+        let head = i64::try_from(head).unwrap_or(i64::MAX).min(self.rcv.text_end());
+        self.rcv.head = self.rcv.head.max(head);
+        if self.may_update_window() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
+            self.pending.set(Pending::ACK);
+        }
+    }
+
+    /// Offset up to which the application has to read before the peer must be told that the window is open again; `None`
+    /// while the window is open enough. The caller asks the application to report as soon as it has got there.
+    pub fn receive_read_mark(&self) -> Option<u64> {
+        if !self.may_update_window() {
+            return None;
+        }
+        self.rcv.read_mark(self.options.rcv_scale).map(text_offset)
+    }
+
+    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts once the window has been used up.
+    pub fn set_receive_capacity(&mut self, bytes: u32) {
+        self.rcv.capacity = bytes;
+        if self.may_update_window() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
+            self.pending.set(Pending::ACK);
+        }
+    }
+
+    /// No more text will be written: a FIN follows what there is (RFC 9293 §3.10.4). Repeating it is harmless.
+    pub fn shutdown_send(&mut self, _now: Instant) {
+        if self.snd.fin {
+            return;
+        }
+        match self.state() {
+            // The FIN waits for the handshake; `enter_established` goes on from there.
+            State::SynSent | State::SynReceived => self.snd.fin = true,
+            State::Established => {
+                self.snd.fin = true;
+                self.transition(State::FinWait1);
+            }
+            State::CloseWait => {
+                self.snd.fin = true;
+                self.transition(State::LastAck);
+            }
+            _ => {}
+        }
+    }
+
+    /// The application is gone: no more text is written or read. Text that still arrives is answered by a RST (RFC 9293
+    /// §3.6.1, SHLD-3), and FIN-WAIT-2 ends by `linger2`. A caller that knows of unread text calls
+    /// [`Connection::abort`] instead. In SYN-SENT the connection is just forgotten.
+    pub fn close(&mut self, now: Instant) {
+        self.orphan = true;
+        match self.state() {
+            State::SynSent => self.become_closed(),
+            State::FinWait2 => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),
+            _ => self.shutdown_send(now),
+        }
+    }
+
+    /// Ends the connection at once (RFC 9293 §3.10.5): the state is CLOSED afterwards, and the next poll gives a RST if the state wants one.
+    pub fn abort(&mut self) {
+        if matches!(
+            self.state(),
+            State::SynReceived | State::Established | State::FinWait1 | State::FinWait2 | State::CloseWait
+        ) {
+            self.pending.set(Pending::RESET);
+        }
+        self.become_closed();
+    }
+
+    /// Whether the peer may still send text, so that it wants to know about the window.
+    fn may_update_window(&self) -> bool {
+        self.state().may_receive() && !self.rcv.fin_received()
+    }
+}
+
+/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the largest window.
+const WAITING_MAX: i64 = 1 << 30;

@@ -1,0 +1,76 @@
+use super::*;
+
+const MSS: u16 = 1000;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+#[test]
+fn slow_start_doubles_the_window_per_round_trip() {
+    let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
+    congestion.limited = true;
+    assert_eq!(congestion.cwnd, 10_000);
+    congestion.handle_ack(at(0), 10_000, MSS, 1000);
+    assert_eq!(congestion.cwnd, 20_000);
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    // covers: RFC 7661
+    let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
+    congestion.handle_ack(at(0), 10_000, MSS, 1000);
+    assert_eq!(congestion.cwnd, 10_000);
+}
+
+#[test]
+fn new_reno_halves_and_grows_by_a_segment_per_window() {
+    // covers: RFC 5681 §3.1
+    let mut congestion = Congestion::new(Algorithm::NewReno, MSS);
+    congestion.limited = true;
+    congestion.handle_loss(20_000, MSS);
+    congestion.end_recovery(MSS);
+    assert_eq!((congestion.cwnd, congestion.ssthresh), (10_000, 10_000));
+    for _ in 0..10 {
+        congestion.handle_ack(at(0), 1000, MSS, 1000);
+    }
+    assert_eq!(congestion.cwnd, 11_000);
+}
+
+#[test]
+fn cubic_keeps_seventy_percent_and_is_back_at_the_plateau_after_k() {
+    // covers: RFC 9438 §4.6
+    let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
+    congestion.limited = true;
+    congestion.cwnd = 1_000_000;
+    congestion.handle_loss(1_000_000, MSS);
+    congestion.end_recovery(MSS);
+    assert_eq!(congestion.cwnd, 700_000);
+    // K = cbrt(300 / 0.4) = 9.086 s; a round trip of 100 ms with an acknowledgement per segment.
+    let mut now = 0;
+    while now < 9_086 {
+        for _ in 0..congestion.cwnd / 1000 {
+            congestion.handle_ack(at(now), 1000, MSS, 100_000);
+        }
+        now += 100;
+    }
+    assert!(congestion.cwnd.abs_diff(1_000_000) < 20_000, "{}", congestion.cwnd);
+}
+
+#[test]
+fn a_timeout_leaves_one_segment_and_lowers_the_threshold_once() {
+    let mut congestion = Congestion::new(Algorithm::NewReno, MSS);
+    congestion.handle_timeout(20_000, MSS, true);
+    congestion.handle_timeout(1_000, MSS, false);
+    assert_eq!((congestion.cwnd, congestion.ssthresh), (1000, 10_000));
+}
+
+#[test]
+fn idling_decays_the_window_to_the_initial_one() {
+    let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
+    congestion.cwnd = 100_000;
+    congestion.handle_idle(Duration::from_millis(450), Duration::from_millis(200), MSS);
+    assert_eq!(congestion.cwnd, 25_000);
+    congestion.handle_idle(Duration::from_secs(60), Duration::from_millis(200), MSS);
+    assert_eq!(congestion.cwnd, 10_000);
+}

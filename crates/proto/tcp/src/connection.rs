@@ -1,0 +1,302 @@
+//! What makes up one connection?
+
+use atoll_base::{Duration, Instant};
+
+use crate::congestion::Congestion;
+use crate::options::Negotiated;
+use crate::outcome::Events;
+use crate::pending::Pending;
+use crate::rcv::Rcv;
+use crate::recovery::Recovery;
+use crate::settings::{Algorithm, Config, KeepAlive, Settings};
+use crate::snd::Snd;
+use crate::state::State;
+use crate::time_wait::TimeWait;
+use crate::timers::{Retransmit, Timer, Timers};
+
+/// One TCP connection: a transmission control block without ports and without text.
+///
+/// Survives a crash: nothing yet. The positions in `snd` and `rcv` and what the SYNs agreed upon are what a record has to hold;
+/// round-trip times, congestion window and scoreboard may be lost.
+///
+/// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either direction.
+#[derive(Debug)]
+pub struct Connection {
+    pub(crate) snd: Snd,
+    pub(crate) rcv: Rcv,
+    pub(crate) recovery: Recovery,
+    pub(crate) timers: Timers,
+    pub(crate) congestion: Congestion,
+    pub(crate) options: Negotiated,
+    pub(crate) config: Config,
+    /// When something was acknowledged last, or sent with nothing in flight: where user time-outs count from.
+    pub(crate) progress_at: Instant,
+    /// When the peer was heard last.
+    pub(crate) heard_at: Instant,
+    /// When text was sent last.
+    pub(crate) sent_at: Instant,
+    /// Challenge ACKs are due again from this moment on.
+    pub(crate) challenge_after: Instant,
+    /// Segments received and sent.
+    pub(crate) segments_in: u32,
+    pub(crate) segments_out: u32,
+    state: State,
+    pub(crate) pending: Pending,
+    /// Keep-alive probes sent since the peer was heard.
+    pub(crate) keep_probes: u8,
+    /// The application has closed: nobody reads any more.
+    pub(crate) orphan: bool,
+    /// The network has reported the peer unreachable.
+    pub(crate) unreachable: bool,
+    /// Opened by `accept`: a reset in SYN-RECEIVED is not the application's business.
+    pub(crate) passive: bool,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 448);
+
+impl Connection {
+    pub(crate) fn new(
+        now: Instant,
+        state: State,
+        snd: Snd,
+        rcv: Rcv,
+        options: Negotiated,
+        settings: &Settings,
+    ) -> Connection {
+        Connection {
+            recovery: Recovery::new(),
+            timers: Timers::new(),
+            congestion: Congestion::new(settings.congestion, snd.mss),
+            snd,
+            rcv,
+            options,
+            config: Config::new(settings),
+            progress_at: now,
+            heard_at: now,
+            sent_at: now,
+            challenge_after: Instant::ZERO,
+            segments_in: 0,
+            segments_out: 0,
+            state,
+            pending: Pending::SYN,
+            keep_probes: 0,
+            orphan: false,
+            unreachable: false,
+            passive: false,
+        }
+    }
+
+    /// The state, by its name in RFC 9293 §3.3.2.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The one writer of the state.
+    pub(crate) fn transition(&mut self, next: State) {
+        debug_assert!(self.state.may_become(next), "{:?} to {next:?}", self.state);
+        self.state = next;
+    }
+
+    /// The connection ends here: nothing more happens, except that a pending RST is still sent.
+    pub(crate) fn become_closed(&mut self) {
+        if self.state != State::Closed {
+            self.transition(State::Closed);
+        }
+        self.timers.cancel_all();
+        self.recovery.scoreboard = None;
+        self.rcv.reassembly = None;
+        if self.pending.has(Pending::RESET) {
+            self.pending = Pending::RESET;
+        } else {
+            self.pending = Pending::default();
+        }
+    }
+
+    /// Both directions are closed and acknowledged (RFC 9293 §3.6.1: linger for late segments).
+    pub(crate) fn enter_time_wait(&mut self, now: Instant) -> Events {
+        self.transition(State::TimeWait);
+        self.timers.cancel_all();
+        self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
+        self.recovery.scoreboard = None;
+        Events::TIME_WAIT
+    }
+
+    /// When [`Connection::handle_timeout`] is due; `None`: not before something else happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Acts on every timer that is due. Calling early is harmless.
+    pub fn handle_timeout(&mut self, now: Instant) -> Events {
+        let mut events = Events::NONE;
+        if self.timers.take_due(Timer::Ack, now) {
+            self.pending.set(Pending::ACK);
+        }
+        if self.timers.take_due(Timer::Retransmit, now) {
+            events |= match self.timers.retransmit {
+                Retransmit::Rto => self.handle_rto(now),
+                Retransmit::Persist => self.handle_persist(now),
+                Retransmit::TailProbe => self.handle_tail_probe(now),
+            };
+        }
+        if self.timers.take_due(Timer::KeepAlive, now) {
+            events |= self.handle_keep_alive(now);
+        }
+        if self.timers.take_due(Timer::Lifetime, now) {
+            self.become_closed();
+            events |= Events::CLOSED;
+        }
+        events
+    }
+
+    /// The peer has been silent for too long: the connection ends.
+    pub(crate) fn give_up(&mut self) -> Events {
+        let mut events = Events::TIMED_OUT | Events::CLOSED;
+        if self.unreachable {
+            events |= Events::UNREACHABLE;
+        }
+        self.become_closed();
+        events
+    }
+
+    /// First text offset that the peer has not acknowledged: below it the send buffer is free.
+    pub fn send_una(&self) -> u64 {
+        text_offset(self.snd.una.min(self.snd.tail))
+    }
+
+    /// First text offset that was never sent.
+    pub fn send_nxt(&self) -> u64 {
+        text_offset(self.snd.nxt.min(self.snd.tail))
+    }
+
+    /// End of the text that the application has written.
+    pub fn send_tail(&self) -> u64 {
+        text_offset(self.snd.tail)
+    }
+
+    /// Text is received in order up to here.
+    pub fn receive_nxt(&self) -> u64 {
+        text_offset(self.rcv.text_end())
+    }
+
+    /// Highest offset covered by text in any order; `receive_nxt` if none is out of order.
+    pub fn receive_max(&self) -> u64 {
+        text_offset(self.rcv.max())
+    }
+
+    /// Right edge of the advertised window.
+    pub fn receive_edge(&self) -> u64 {
+        text_offset(self.rcv.edge)
+    }
+
+    /// What the application has read, as far as the connection has been told.
+    pub fn receive_head(&self) -> u64 {
+        text_offset(self.rcv.head)
+    }
+
+    /// Whether the peer's FIN is in order.
+    pub fn fin_received(&self) -> bool {
+        self.rcv.fin_received()
+    }
+
+    /// Whether our FIN is acknowledged.
+    pub fn fin_acked(&self) -> bool {
+        self.snd.fin_acked()
+    }
+
+    /// Octets of text in a full segment: what a super-segment is cut into (gso_size).
+    pub fn mss(&self) -> u16 {
+        self.snd.mss
+    }
+
+    /// The compact successor of a connection in TIME-WAIT; `None` in other states.
+    pub fn time_wait(&self) -> Option<TimeWait> {
+        (self.state == State::TimeWait).then(|| TimeWait::new(self))
+    }
+
+    /// The settings as they are now.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            nodelay: self.config.nodelay,
+            cork: self.config.cork,
+            keep_alive: self.config.keep_alive(),
+            congestion: self.congestion.algorithm,
+            user_timeout: self.config.user_timeout(),
+            quick_ack: self.config.quick_ack,
+            mss_max: self.config.mss_max(),
+            receive_capacity: self.rcv.capacity,
+            receive_capacity_max: self.rcv.capacity,
+            linger2: self.config.linger2(),
+            syn_retries: self.config.syn_retries,
+        }
+    }
+
+    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due.
+    pub fn set_nodelay(&mut self, nodelay: bool) {
+        self.config.nodelay = nodelay;
+    }
+
+    /// TCP_CORK. Poll afterwards: pulling the cork makes the rest due, whatever Nagle's rule says (as on Linux).
+    pub fn set_cork(&mut self, cork: bool) {
+        if self.config.cork && !cork {
+            self.snd.small_end = self.snd.small_end.min(self.snd.una);
+        }
+        self.config.cork = cork;
+    }
+
+    /// SO_KEEPALIVE and its parameters.
+    pub fn set_keep_alive(&mut self, now: Instant, keep_alive: Option<KeepAlive>) {
+        self.config.set_keep_alive(keep_alive);
+        self.keep_probes = 0;
+        self.timers.cancel(Timer::KeepAlive);
+        if self.state.is_synchronized() {
+            self.arm_keep_alive(now);
+        }
+    }
+
+    /// TCP_USER_TIMEOUT.
+    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.config.set_user_timeout(timeout);
+    }
+
+    /// TCP_QUICKACK.
+    pub fn set_quick_ack(&mut self, quick_ack: bool) {
+        self.config.quick_ack = quick_ack;
+        if quick_ack && self.timers.is_armed(Timer::Ack) {
+            self.pending.set(Pending::ACK);
+        }
+    }
+
+    /// TCP_CONGESTION. The window stays as it is.
+    pub fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.congestion.algorithm = algorithm;
+    }
+
+    /// TCP_LINGER2; counts for the next entry into FIN-WAIT-2.
+    pub fn set_linger2(&mut self, linger2: Duration) {
+        self.config.set_linger2(linger2);
+    }
+
+    /// Panics if the parts of the connection contradict each other: for tests and simulation.
+    pub fn check_invariants(&self) {
+        if self.state == State::Closed {
+            assert_eq!(self.timers.next(), None, "a closed connection has no timers");
+            return;
+        }
+        self.snd.check_invariants();
+        self.rcv.check_invariants();
+        self.recovery.check_invariants(&self.snd);
+        let in_flight = self.snd.flight() > 0;
+        // Something in flight implies that a time-out is armed for it.
+        assert!(!in_flight || self.state == State::TimeWait || self.timers.is_armed(Timer::Retransmit), "{self:?}");
+        assert!(!in_flight || self.timers.retransmit != Retransmit::Persist, "{self:?}");
+    }
+}
+
+/// Offsets of text are never negative; the SYN, at -1, is no text.
+pub(crate) fn text_offset(offset: i64) -> u64 {
+    u64::try_from(offset).unwrap_or(0)
+}
+
+/// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would run out otherwise.
+pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,138 @@
+//! What does an administrator want to see? The contents of Linux's `struct tcp_info`.
+
+use atoll_base::{Duration, Instant};
+
+use crate::connection::{Connection, text_offset};
+use crate::recovery::Phase;
+use crate::settings::Algorithm;
+use crate::state::State;
+
+/// A snapshot of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// State.
+    pub state: State,
+    /// Loss recovery.
+    pub phase: Phase,
+    /// Congestion control.
+    pub algorithm: Algorithm,
+    /// Time-outs in a row.
+    pub retransmits: u8,
+    /// Unanswered probes (window or keep-alive) in a row.
+    pub probes: u8,
+    /// Doublings of the time-out.
+    pub backoff: u8,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// SACK is in use.
+    pub sack: bool,
+    /// Window scaling is in use.
+    pub window_scaling: bool,
+    /// Shift of the peer's windows.
+    pub snd_wscale: u8,
+    /// Shift of our windows.
+    pub rcv_wscale: u8,
+    /// Retransmission time-out.
+    pub rto: Duration,
+    /// Delayed-ACK time-out.
+    pub ato: Duration,
+    /// Segment size out.
+    pub snd_mss: u16,
+    /// Largest segment seen coming in.
+    pub rcv_mss: u16,
+    /// MSS that we advertised.
+    pub advmss: u16,
+    /// Path MTU.
+    pub pmtu: u16,
+    /// Segments in flight.
+    pub unacked: u32,
+    /// Segments selectively acknowledged.
+    pub sacked: u32,
+    /// Segments lost and not yet sent again.
+    pub lost: u32,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u32,
+    /// Its variance in microseconds.
+    pub rttvar_us: u32,
+    /// Smallest round-trip time in microseconds; 0 before the first measurement.
+    pub min_rtt_us: u32,
+    /// Slow-start threshold in segments; `u32::MAX`: not yet known.
+    pub snd_ssthresh: u32,
+    /// Congestion window in segments.
+    pub snd_cwnd: u32,
+    /// The peer's window in octets.
+    pub snd_wnd: u32,
+    /// Our window in octets.
+    pub rcv_wnd: u32,
+    /// Octets of receive buffer.
+    pub rcv_space: u32,
+    /// Segments sent again in all.
+    pub total_retrans: u32,
+    /// Octets of text acknowledged.
+    pub bytes_acked: u64,
+    /// Octets of text received in order.
+    pub bytes_received: u64,
+    /// Octets written and never sent.
+    pub notsent_bytes: u32,
+    /// Segments in.
+    pub segs_in: u32,
+    /// Segments out.
+    pub segs_out: u32,
+    /// Octets per second: a window per round-trip time; 0 before the first measurement.
+    pub delivery_rate: u64,
+    /// Time since text was sent.
+    pub last_data_sent: Duration,
+    /// Time since the peer was heard.
+    pub last_received: Duration,
+}
+
+impl Connection {
+    /// A snapshot for TCP_INFO and `atoll ss`.
+    pub fn info(&self, now: Instant) -> Info {
+        let (snd, rcv, recovery, rtt) = (&self.snd, &self.rcv, &self.recovery, &self.recovery.rtt);
+        let mss = u64::from(snd.mss.max(1));
+        let segments = |octets: i64| u32::try_from(text_offset(octets).div_ceil(mss)).unwrap_or(u32::MAX);
+        let octets = |from: i64, to: i64| u32::try_from((to - from).max(0)).unwrap_or(u32::MAX);
+        let ssthresh = self.congestion.ssthresh;
+        let window = u64::from(self.congestion.cwnd).min(u64::from(octets(snd.una, snd.edge)));
+        Info {
+            state: self.state(),
+            phase: recovery.phase,
+            algorithm: self.congestion.algorithm,
+            retransmits: recovery.retries,
+            probes: self.keep_probes,
+            backoff: rtt.backoff,
+            timestamps: self.options.timestamps,
+            sack: self.options.sack,
+            window_scaling: self.options.window_scaling,
+            snd_wscale: self.options.snd_scale,
+            rcv_wscale: self.options.rcv_scale,
+            rto: rtt.rto(),
+            ato: self.ack_delay(),
+            snd_mss: snd.mss,
+            rcv_mss: rcv.segment_max,
+            advmss: rcv.mss,
+            pmtu: snd.mss_path.saturating_add(40),
+            unacked: segments(snd.flight()),
+            sacked: segments(recovery.sacked(snd)),
+            lost: segments(recovery.lost(snd)),
+            rtt_us: rtt.srtt_us,
+            rttvar_us: rtt.rttvar_us,
+            min_rtt_us: if rtt.min_us == u32::MAX { 0 } else { rtt.min_us },
+            snd_ssthresh: if ssthresh == u32::MAX { ssthresh } else { segments(ssthresh.into()) },
+            snd_cwnd: segments(self.congestion.cwnd.into()),
+            snd_wnd: octets(snd.una, snd.edge),
+            rcv_wnd: octets(rcv.nxt, rcv.edge),
+            rcv_space: rcv.capacity,
+            total_retrans: recovery.retransmits,
+            bytes_acked: self.send_una(),
+            bytes_received: text_offset(rcv.text_end()),
+            notsent_bytes: octets(snd.nxt, snd.tail),
+            segs_in: self.segments_in,
+            segs_out: self.segments_out,
+            delivery_rate: (window * 1_000_000).checked_div(rtt.srtt_us.into()).unwrap_or(0),
+            last_data_sent: now.since(self.sent_at),
+            last_received: now.since(self.heard_at),
+        }
+    }
+}

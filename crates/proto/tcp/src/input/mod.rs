@@ -1,0 +1,105 @@
+//! What happens when a segment arrives? RFC 9293 §3.10.7, one file per step.
+
+mod ack;
+mod fin;
+mod reset;
+mod sequence;
+mod syn;
+mod syn_sent;
+mod text;
+
+use atoll_base::{Duration, Instant};
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::connection::Connection;
+use crate::outcome::{Events, Input, Reason};
+use crate::pending::Pending;
+use crate::state::State;
+use crate::timers::Timer;
+
+impl Connection {
+    /// A segment has arrived; its checksum is good and its ports are ours.
+    pub fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Input {
+        self.segments_in = self.segments_in.saturating_add(1);
+        match self.state() {
+            State::Closed => Input::dropped(Reason::Closed),
+            State::SynSent => self.segment_arrives_in_syn_sent(now, segment),
+            State::TimeWait => self.segment_arrives_in_time_wait(now, segment),
+            _ => self.segment_arrives(now, segment),
+        }
+    }
+
+    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is ordinary
+    /// text.)
+    fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
+        let seq = self.rcv.offset_of(segment.seq);
+        if let Err(reason) = self.check_sequence(now, segment, seq) {
+            return Input::dropped(reason);
+        }
+        if segment.has(Flags::RST) {
+            return self.process_reset(now, seq);
+        }
+        if segment.has(Flags::SYN) {
+            return self.process_syn(now, seq);
+        }
+        if !segment.has(Flags::ACK) {
+            return Input::dropped(Reason::NoAck);
+        }
+        self.heard(now, segment, seq);
+        let mut events = match self.process_ack(now, segment, seq) {
+            Ok(events) => events,
+            Err(input) => return input,
+        };
+        if self.state() == State::Closed {
+            return Input::accepted(None, events);
+        }
+        let text = self.process_text(now, segment, seq, &mut events);
+        if self.state() != State::Closed && segment.has(Flags::FIN) {
+            self.note_fin(seq + i64::from(segment.len));
+        }
+        events |= self.process_fin(now);
+        Input::accepted(text, events)
+    }
+
+    /// An acceptable segment: the peer lives, and its timestamp is the one to echo.
+    fn heard(&mut self, now: Instant, segment: &Segment, seq: i64) {
+        self.heard_at = now;
+        self.keep_probes = 0;
+        // RFC 7323 §4.3 (2): only a segment that covers the last ACK sent, so that a delayed ACK echoes the earliest.
+        if let Some(timestamps) = segment.options.timestamps
+            && self.options.timestamps
+            && seq <= self.rcv.acked
+        {
+            self.options.set_ts_recent(now, timestamps.value);
+        }
+    }
+
+    /// The caller has not replaced the connection by its record yet: answer as far as needed.
+    fn segment_arrives_in_time_wait(&mut self, now: Instant, segment: &Segment) -> Input {
+        let seq = self.rcv.offset_of(segment.seq);
+        if segment.has(Flags::RST) && seq == self.rcv.nxt {
+            self.become_closed();
+            return Input::accepted(None, Events::CLOSED);
+        }
+        if segment.has(Flags::FIN) {
+            self.timers.arm(Timer::Lifetime, now + crate::connection::TIME_WAIT);
+            self.pending.set(Pending::ACK);
+        }
+        Input::accepted(None, Events::NONE)
+    }
+
+    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not answer each
+    /// other forever (RFC 5961 §7).
+    pub(crate) fn challenge(&mut self, now: Instant) {
+        if now >= self.challenge_after {
+            self.challenge_after = now + CHALLENGE_INTERVAL;
+            self.pending.set(Pending::ACK);
+        }
+    }
+}
+
+/// As Linux's `tcp_invalid_ratelimit`.
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! Is a RST believed? RFC 9293 §3.10.7.4 second, RFC 5961 §3.
+
+use atoll_base::Instant;
+
+use crate::connection::Connection;
+use crate::outcome::{Events, Input, Reason};
+use crate::state::State;
+
+impl Connection {
+    /// A RST within the window: it counts only exactly at the left edge; elsewhere the peer is asked by a challenge ACK.
+    pub(super) fn process_reset(&mut self, now: Instant, seq: i64) -> Input {
+        if seq != self.rcv.nxt {
+            if seq > self.rcv.nxt {
+                self.challenge(now);
+            }
+            return Input::dropped(Reason::BlindReset);
+        }
+        let events = match self.state() {
+            // An active open that met a simultaneous one was refused; a passive one returns to its listener.
+            State::SynReceived if !self.passive => Events::REFUSED | Events::CLOSED,
+            // Nothing is lost any more.
+            State::Closing | State::LastAck => Events::CLOSED,
+            _ => Events::RESET | Events::CLOSED,
+        };
+        self.become_closed();
+        Input::accepted(None, events)
+    }
+}

@@ -1,0 +1,53 @@
+//! Is the segment within the window, and not an old one? RFC 9293 §3.10.7.4 first, with PAWS (RFC 7323 §5.3).
+
+use atoll_base::Instant;
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::connection::Connection;
+use crate::outcome::Reason;
+use crate::pending::Pending;
+use crate::state::State;
+
+impl Connection {
+    /// `seq`: stream offset of the segment. A segment that is not acceptable is answered by an ACK, unless it is a RST.
+    pub(super) fn check_sequence(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<(), Reason> {
+        let is_reset = segment.has(Flags::RST);
+        if self.options.timestamps && !is_reset {
+            match segment.options.timestamps {
+                // RFC 7323 §3.2: once negotiated, a segment without is dropped silently.
+                None => return Err(Reason::NoTimestamp),
+                Some(timestamps) if self.options.is_old(now, timestamps.value) => {
+                    self.answer_unacceptable(now, segment, seq);
+                    return Err(Reason::OldTimestamp);
+                }
+                Some(_) => {}
+            }
+        }
+        // The peer lost our SYN-ACK and sends its SYN again: so do we.
+        if self.state() == State::SynReceived && segment.has(Flags::SYN) && seq == -1 {
+            self.pending.set(Pending::SYN);
+            return Err(Reason::UnexpectedSyn);
+        }
+        // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could know better still
+        // carries a valid acknowledgement. Likewise a segment at the right edge of the window counts, without its text (MUST-66).
+        let end = seq + i64::from(segment.sequence_len());
+        if end >= self.rcv.acked && seq <= self.rcv.edge.max(self.rcv.nxt) {
+            return Ok(());
+        }
+        if !is_reset {
+            self.answer_unacceptable(now, segment, seq);
+        }
+        Err(Reason::OutsideWindow)
+    }
+
+    /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be an endless loop.
+    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment, seq: i64) {
+        if segment.len == 0 || segment.has(Flags::SYN) {
+            self.challenge(now);
+            return;
+        }
+        let end = (seq + i64::from(segment.len)).min(self.rcv.nxt);
+        self.rcv.report_duplicate(seq.max(0), end);
+        self.pending.set(Pending::ACK);
+    }
+}

@@ -1,0 +1,49 @@
+//! What answers our SYN? RFC 9293 §3.10.7.3.
+
+use atoll_base::Instant;
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::connection::Connection;
+use crate::outcome::{Events, Input, Reason};
+use crate::pending::Pending;
+use crate::state::State;
+
+impl Connection {
+    pub(super) fn segment_arrives_in_syn_sent(&mut self, now: Instant, segment: &Segment) -> Input {
+        let acked = segment.has(Flags::ACK);
+        if acked {
+            let ack = self.snd.offset_of(segment.ack);
+            if ack <= self.snd.una || ack > self.snd.nxt {
+                let mut input = Input::dropped(Reason::AckHandshake);
+                input.events = Events::ANSWER_RESET;
+                return input;
+            }
+        }
+        if segment.has(Flags::RST) {
+            if !acked {
+                return Input::dropped(Reason::BlindReset);
+            }
+            self.become_closed();
+            return Input::accepted(None, Events::REFUSED | Events::CLOSED);
+        }
+        if !segment.has(Flags::SYN) {
+            return Input::dropped(Reason::NoAck);
+        }
+        self.heard_at = now;
+        self.take_syn(now, segment);
+        if !acked {
+            // Simultaneous open: our SYN goes out again, with an ACK.
+            self.transition(State::SynReceived);
+            self.pending.set(Pending::SYN);
+            return Input::accepted(None, Events::NONE);
+        }
+        self.snd.una = 0;
+        self.take_round_trip_sample(now, segment, 0);
+        self.recovery.retries = 0;
+        self.progress_at = now;
+        let events = self.enter_established(now);
+        self.pending.set(Pending::ACK);
+        // Text on a SYN-ACK is left to be sent again: nobody sends it without TCP Fast Open.
+        Input::accepted(None, events)
+    }
+}

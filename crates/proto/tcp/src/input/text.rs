@@ -1,0 +1,75 @@
+//! Which text is taken? RFC 9293 §3.10.7.4 seventh.
+
+use atoll_base::Instant;
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::connection::{Connection, text_offset};
+use crate::outcome::{Events, Text};
+use crate::pending::Pending;
+use crate::state::State;
+
+impl Connection {
+    /// The part of the segment's text that [`Connection::handle_segment`] would take now, without changing anything. The caller makes room for it;
+    /// if it has none, it passes [`Segment::without_text`] on instead.
+    ///
+    /// The answer may be too good: a segment that is dropped for another reason (an old timestamp, say) takes nothing.
+    pub fn text_range(&self, segment: &Segment) -> Option<Text> {
+        let receives = self.state().may_receive() || self.state() == State::SynReceived;
+        if segment.len == 0 || self.orphan || !receives || segment.flags.intersects(Flags::SYN | Flags::RST) {
+            return None;
+        }
+        let seq = self.rcv.offset_of(segment.seq);
+        self.rcv.clip(seq, segment.len).and_then(|range| text_of(seq, range))
+    }
+
+    /// Takes the text that fits, and decides when to acknowledge it.
+    pub(super) fn process_text(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        seq: i64,
+        events: &mut Events,
+    ) -> Option<Text> {
+        if segment.len == 0 || !self.state().may_receive() {
+            return None;
+        }
+        let end = seq + i64::from(segment.len);
+        if self.orphan && end > self.rcv.nxt {
+            // RFC 9293 §3.6.1 (SHLD-3): text that nobody will read; the peer has to know that it is lost.
+            self.abort();
+            *events |= Events::CLOSED;
+            return None;
+        }
+        let Some((left, right)) = self.rcv.clip(seq, segment.len) else {
+            self.acknowledge_useless_text(seq, end);
+            return None;
+        };
+        let nxt = self.rcv.nxt;
+        self.rcv.take(left, right);
+        if seq < nxt {
+            self.rcv.report_duplicate(seq.max(0), nxt);
+        }
+        if self.rcv.nxt > nxt {
+            *events |= Events::READABLE;
+        }
+        self.acknowledge_text(now, segment, nxt, left);
+        text_of(seq, (left, right))
+    }
+
+    /// Nothing of it could be taken: it came twice, or beyond the window. The peer should know at once.
+    fn acknowledge_useless_text(&mut self, seq: i64, end: i64) {
+        if end <= self.rcv.nxt {
+            self.rcv.report_duplicate(seq.max(0), end);
+        } else if self.rcv.reassembly.as_ref().is_some_and(|reassembly| reassembly.ranges.covers(seq, end)) {
+            self.rcv.report_duplicate(seq, end);
+        }
+        self.pending.set(Pending::ACK);
+    }
+}
+
+/// `range` of the text that begins at `seq`, as the caller counts.
+fn text_of(seq: i64, (left, right): (i64, i64)) -> Option<Text> {
+    let skip = u32::try_from(left - seq).ok()?;
+    let len = u32::try_from(right - left).ok()?;
+    Some(Text { offset: text_offset(left), skip, len })
+}

@@ -1,0 +1,48 @@
+//! Where does a sequence number begin? RFC 6528; and the clock of the timestamps? RFC 7323 §7.1.
+
+use core::hash::Hasher;
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use siphasher::sip::SipHasher24;
+
+/// ISS = M + F(4-tuple, secret) (RFC 6528 §3): unpredictable for outsiders, rising from one incarnation to the next.
+///
+/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that moves 10 Gb/s is outrun.
+pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> SeqNum {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write_u32(tuple.local.addr);
+    hasher.write_u32(tuple.remote.addr);
+    hasher.write_u16(tuple.local.port);
+    hasher.write_u16(tuple.remote.port);
+    // Both summands wrap by design.
+    SeqNum((hasher.finish() as u32).wrapping_add((now.as_nanos() >> 6) as u32))
+}
+
+/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of one host keep
+/// rising across connections (RFC 6191 needs that) without telling the uptime.
+pub fn timestamp_offset(secret: &[u8; 16], tuple: &FourTuple) -> u32 {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write_u32(tuple.local.addr);
+    hasher.write_u32(tuple.remote.addr);
+    hasher.write_u8(b't');
+    hasher.finish() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_base::Endpoint;
+
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_rise_with_time_and_differ_by_tuple_and_secret() {
+        // covers: RFC 6528 §3
+        let (local, remote) = (Endpoint::new(1, 80), Endpoint::new(2, 4000));
+        let (a, b) = (FourTuple { local, remote }, FourTuple { local, remote: Endpoint::new(2, 4001) });
+        let at = |tuple, ms| initial_sequence(&[7; 16], tuple, Instant::from_millis(ms));
+        assert_eq!(at(&a, 1).distance_from(at(&a, 0)), 15625);
+        assert_ne!(at(&a, 0), at(&b, 0));
+        assert_ne!(at(&a, 0), initial_sequence(&[8; 16], &a, Instant::ZERO));
+        assert_eq!(timestamp_offset(&[7; 16], &a), timestamp_offset(&[7; 16], &b));
+    }
+}

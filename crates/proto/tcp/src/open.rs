@@ -1,0 +1,99 @@
+//! How does a connection begin? RFC 9293 §3.5 and §3.10.1.
+
+use atoll_base::{Instant, SeqNum};
+use atoll_wire::tcp::{Options, Segment};
+
+use crate::congestion::Congestion;
+use crate::connection::Connection;
+use crate::options::Negotiated;
+use crate::outcome::Events;
+use crate::rcv::Rcv;
+use crate::settings::{Path, Settings};
+use crate::snd::Snd;
+use crate::state::State;
+use crate::timers::Timer;
+
+impl Connection {
+    /// Active open: SYN-SENT; the next poll gives the SYN.
+    ///
+    /// `iss`: see [`crate::initial_sequence`]. `ts_offset`: see [`crate::timestamp_offset`].
+    pub fn connect(now: Instant, iss: SeqNum, ts_offset: u32, path: Path, settings: &Settings) -> Connection {
+        Connection::open(now, State::SynSent, iss, ts_offset, path, settings)
+    }
+
+    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are ignored; the peer sends them again.
+    pub fn accept(
+        now: Instant,
+        syn: &Segment,
+        iss: SeqNum,
+        ts_offset: u32,
+        path: Path,
+        settings: &Settings,
+    ) -> Connection {
+        let mut connection = Connection::open(now, State::SynReceived, iss, ts_offset, path, settings);
+        connection.passive = true;
+        connection.take_syn(now, syn);
+        connection
+    }
+
+    fn open(now: Instant, state: State, iss: SeqNum, ts_offset: u32, path: Path, settings: &Settings) -> Connection {
+        let snd = Snd::new(iss, path.mss);
+        let mss = settings.mss_max.unwrap_or(u16::MAX).min(path.mss);
+        let rcv = Rcv::new(settings.receive_capacity, mss);
+        let capacity_max = settings.receive_capacity_max.max(settings.receive_capacity);
+        let options = Negotiated::offer(ts_offset, capacity_max);
+        Connection::new(now, state, snd, rcv, options, settings)
+    }
+
+    /// Takes what the peer's SYN says. The window of a SYN is never scaled (RFC 7323 §2.2).
+    pub(crate) fn take_syn(&mut self, now: Instant, syn: &Segment) {
+        self.rcv.start = syn.seq.plus(1);
+        self.options.agree(now, &syn.options);
+        self.recovery.reno = !self.options.sack;
+        if let Some(mss) = syn.options.mss {
+            self.snd.mss_peer = mss;
+        }
+        self.update_mss();
+        let algorithm = self.congestion.algorithm;
+        self.congestion = Congestion::new(algorithm, self.snd.mss);
+        self.snd.window_max = u32::from(syn.window);
+        self.snd.edge = i64::from(syn.window);
+        self.snd.wl1 = -1;
+        self.snd.wl2 = -1;
+    }
+
+    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment take room from the text.
+    pub(crate) fn update_mss(&mut self) {
+        let options = if self.options.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let smallest = self.config.clamp_mss(self.snd.mss_path.min(self.snd.mss_peer));
+        self.snd.mss = smallest - options;
+    }
+
+    /// Our SYN is acknowledged and the peer's is known.
+    pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
+        self.transition(State::Established);
+        self.timers.cancel(Timer::Retransmit);
+        self.arm_keep_alive(now);
+        if self.options.timestamps {
+            self.rcv.segment_max = self.rcv.segment_max.min(self.rcv.mss.saturating_sub(TIMESTAMPS_LEN).max(1));
+        }
+        if self.snd.fin {
+            self.transition(State::FinWait1);
+        }
+        Events::ESTABLISHED
+    }
+
+    /// The options of our SYN or SYN-ACK.
+    pub(crate) fn syn_options(&self, now: Instant) -> Options {
+        Options {
+            mss: Some(self.rcv.mss),
+            window_scale: self.options.window_scaling.then_some(self.options.rcv_scale),
+            sack_permitted: self.options.sack,
+            timestamps: self.options.stamp(now),
+            ..Options::default()
+        }
+    }
+}
+
+/// NOP NOP TS.
+pub(crate) const TIMESTAMPS_LEN: u16 = 12;

@@ -1,0 +1,103 @@
+//! Which options do both ends use, and what do their timestamps say? RFC 7323, RFC 2018 §2.
+
+use atoll_base::{Instant, SeqNum};
+use atoll_wire::tcp::{Options, Timestamps};
+
+/// What the SYNs agreed upon, and the state of the timestamps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Negotiated {
+    /// Added to our millisecond clock, so that it does not tell the uptime (RFC 7323 §7.1).
+    pub(crate) ts_offset: u32,
+    /// TS.Recent: the timestamp to echo.
+    pub(crate) ts_recent: u32,
+    /// When TS.Recent was set, in seconds: it is worth nothing after 24 days.
+    ts_recent_at: u32,
+    pub(crate) timestamps: bool,
+    pub(crate) sack: bool,
+    pub(crate) window_scaling: bool,
+    /// Shift of the windows that the peer sends.
+    pub(crate) snd_scale: u8,
+    /// Shift of the windows that we send.
+    pub(crate) rcv_scale: u8,
+}
+
+impl Negotiated {
+    /// Everything is offered; [`Negotiated::agree`] takes back what the peer does not know.
+    pub(crate) fn offer(ts_offset: u32, receive_capacity_max: u32) -> Negotiated {
+        Negotiated {
+            ts_offset,
+            ts_recent: 0,
+            ts_recent_at: 0,
+            timestamps: true,
+            sack: true,
+            window_scaling: true,
+            snd_scale: 0,
+            rcv_scale: scale_for(receive_capacity_max),
+        }
+    }
+
+    /// Takes the peer's SYN: an option holds only if both SYNs carry it.
+    pub(crate) fn agree(&mut self, now: Instant, peer: &Options) {
+        self.sack &= peer.sack_permitted;
+        self.window_scaling &= peer.window_scale.is_some();
+        self.snd_scale = peer.window_scale.unwrap_or(0);
+        if !self.window_scaling {
+            self.snd_scale = 0;
+            self.rcv_scale = 0;
+        }
+        self.timestamps &= peer.timestamps.is_some();
+        if let Some(timestamps) = peer.timestamps {
+            self.set_ts_recent(now, timestamps.value);
+        }
+    }
+
+    /// Our clock as the peer sees it.
+    pub(crate) fn clock(&self, now: Instant) -> u32 {
+        // The clock wraps by design (RFC 7323 §5.4: one tick per millisecond).
+        (now.as_millis() as u32).wrapping_add(self.ts_offset)
+    }
+
+    /// The option for a segment that leaves now.
+    pub(crate) fn stamp(&self, now: Instant) -> Option<Timestamps> {
+        self.timestamps.then(|| Timestamps { value: self.clock(now), echo: self.ts_recent })
+    }
+
+    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at least.
+    pub(crate) fn rtt_us(&self, now: Instant, peer: &Options) -> Option<u32> {
+        let echo = peer.timestamps.filter(|_| self.timestamps)?.echo;
+        let elapsed_ms = self.clock(now).wrapping_sub(echo);
+        (echo != 0 && elapsed_ms < RTT_MAX_MS).then(|| elapsed_ms.max(1) * 1000)
+    }
+
+    /// PAWS (RFC 7323 §5.3 R1): whether `value` is older than TS.Recent, and TS.Recent is not outdated.
+    pub(crate) fn is_old(&self, now: Instant, value: u32) -> bool {
+        SeqNum(value).before(SeqNum(self.ts_recent))
+            && seconds(now).wrapping_sub(self.ts_recent_at) < TS_RECENT_LIFETIME_S
+    }
+
+    /// RFC 7323 §4.3 (3) has been checked by the caller: the segment covers the last ACK sent.
+    pub(crate) fn set_ts_recent(&mut self, now: Instant, value: u32) {
+        self.ts_recent = value;
+        self.ts_recent_at = seconds(now);
+    }
+}
+
+/// The smallest shift with which `capacity` fits into a window field.
+pub(crate) const fn scale_for(capacity: u32) -> u8 {
+    let mut shift = 0;
+    while shift < 14 && (capacity >> shift) > 65535 {
+        shift += 1;
+    }
+    shift
+}
+
+fn seconds(now: Instant) -> u32 {
+    (now.as_millis() / 1000) as u32
+}
+
+/// RFC 7323 §5.5: TS.Recent is invalid after 24 days of silence.
+const TS_RECENT_LIFETIME_S: u32 = 24 * 24 * 3600;
+/// An echo older than this is no measurement.
+const RTT_MAX_MS: u32 = 120_000;
+
+const _: () = assert!(size_of::<Negotiated>() <= 20);

@@ -1,0 +1,179 @@
+//! What is sent next? RFC 9293 §3.10.2 (SEND), §3.8.
+
+mod ack_policy;
+mod keepalive;
+mod persist;
+mod segmentize;
+mod tail_probe;
+mod timeout;
+
+use atoll_base::{Instant, SeqNum};
+use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment};
+
+use crate::connection::{Connection, text_offset};
+use crate::outcome::Transmit;
+use crate::pending::Pending;
+use crate::state::State;
+use crate::timers::Timer;
+
+impl Connection {
+    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes, in octets of text; below the
+    /// MSS it is taken as the MSS.
+    ///
+    /// Only the last call, which gives `None`, arms the timer that probes a closed window.
+    pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
+        let transmit = self.next_transmit(now, len_max);
+        if transmit.is_some() {
+            self.segments_out = self.segments_out.saturating_add(1);
+        }
+        transmit
+    }
+
+    fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
+        match self.state() {
+            State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset()),
+            State::SynSent | State::SynReceived => {
+                if self.pending.take(Pending::SYN) {
+                    return Some(self.syn(now));
+                }
+            }
+            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments keep their size.
+            _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
+            state if state.may_send() => {
+                let text = self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max));
+                if text.is_some() {
+                    return text;
+                }
+            }
+            _ => {}
+        }
+        if self.pending.take(Pending::PROBE) || self.pending.take(Pending::KEEP_ALIVE) {
+            return Some(self.probe(now));
+        }
+        if self.pending.has(Pending::ACK) && self.state() != State::SynSent {
+            return Some(self.bare_ack(now));
+        }
+        self.watch_window(now);
+        None
+    }
+
+    /// SYN or SYN-ACK.
+    fn syn(&mut self, now: Instant) -> Transmit {
+        let acks = self.state() == State::SynReceived;
+        let retransmit = self.snd.nxt > -1;
+        if retransmit {
+            self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
+        } else {
+            self.snd.nxt = 0;
+            self.progress_at = now;
+            self.recovery.time(now, 0);
+        }
+        if !self.timers.is_armed(Timer::Retransmit) {
+            self.arm_rto(now);
+        }
+        let mut options = self.syn_options(now);
+        if !acks {
+            // RFC 7323 §3.2: TSecr is zero without ACK.
+            options.timestamps =
+                options.timestamps.map(|timestamps| atoll_wire::tcp::Timestamps { echo: 0, ..timestamps });
+        }
+        let window = self.rcv.advertise(0);
+        let segment = Segment {
+            seq: self.snd.seq(-1),
+            ack: if acks { self.rcv.seq(0) } else { SeqNum(0) },
+            flags: if acks { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            window,
+            options,
+            ..Segment::default()
+        };
+        self.pending.clear(Pending::ACK);
+        Transmit { segment, offset: 0, retransmit }
+    }
+
+    /// `[from, from + len)` with our ACK; it also says everything that a bare ACK would say.
+    fn text(&mut self, now: Instant, from: i64, len: i64, fin: bool, retransmit: bool) -> Transmit {
+        let end = from + len;
+        let mut flags = Flags::ACK;
+        // RFC 9293 §3.9.1.2 (MUST-60): push at the end of what there is.
+        if len > 0 && end == self.snd.tail {
+            flags |= Flags::PSH;
+        }
+        if fin {
+            flags |= Flags::FIN;
+        }
+        let len = u32::try_from(len).unwrap_or(0);
+        let segment = Segment { seq: self.snd.seq(from), flags, len, ..self.acknowledging(now) };
+        self.acknowledged();
+        Transmit { segment, offset: text_offset(from), retransmit }
+    }
+
+    /// An ACK and nothing else.
+    fn bare_ack(&mut self, now: Instant) -> Transmit {
+        let mut segment = self.acknowledging(now);
+        segment.options.sack = self.sack_blocks();
+        let owed = self.rcv.duplicates_owed;
+        self.acknowledged();
+        if let Some(rest) = owed.checked_sub(1) {
+            self.rcv.duplicates_owed = rest;
+            self.pending.set(Pending::ACK);
+        }
+        Transmit { segment, offset: text_offset(self.snd.nxt.min(self.snd.tail)), retransmit: false }
+    }
+
+    /// A segment just before what the peer expects: it has to answer.
+    ///
+    /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that nothing is in flight that the
+    /// peer has no room for.
+    fn probe(&mut self, now: Instant) -> Transmit {
+        let mut segment = self.acknowledging(now);
+        segment.seq = self.snd.seq(self.snd.una - 1);
+        self.acknowledged();
+        Transmit { segment, offset: self.send_una(), retransmit: false }
+    }
+
+    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like.
+    fn reset(&mut self) -> Transmit {
+        let segment = Segment {
+            seq: self.snd.seq(self.snd.nxt),
+            ack: self.rcv.seq(self.rcv.nxt),
+            flags: Flags::RST | Flags::ACK,
+            ..Segment::default()
+        };
+        Transmit { segment, offset: self.send_nxt(), retransmit: false }
+    }
+
+    /// A segment at `snd.nxt` with acknowledgement, window and timestamps as of now.
+    fn acknowledging(&mut self, now: Instant) -> Segment {
+        Segment {
+            seq: self.snd.seq(self.snd.nxt),
+            ack: self.rcv.seq(self.rcv.nxt),
+            flags: Flags::ACK,
+            window: self.rcv.advertise(self.options.rcv_scale),
+            options: Options { timestamps: self.options.stamp(now), ..Options::default() },
+            ..Segment::default()
+        }
+    }
+
+    /// What is missing, told by what is there (RFC 2018 §4); a duplicate comes first (RFC 2883 §4).
+    fn sack_blocks(&mut self) -> SackBlocks {
+        let mut blocks = SackBlocks::new();
+        if !self.options.sack {
+            return blocks;
+        }
+        let (start, len) = core::mem::take(&mut self.rcv.duplicate);
+        if len > 0 {
+            blocks.push(start, start.plus(len));
+        }
+        // With timestamps only three fit.
+        let room = SackBlocks::MAX - usize::from(self.options.timestamps) - blocks.len();
+        if let Some(reassembly) = &self.rcv.reassembly {
+            for (left, right) in reassembly.blocks().take(room) {
+                blocks.push(self.rcv.seq(left), self.rcv.seq(right));
+            }
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675 §5.
+
+use atoll_base::Instant;
+
+use crate::connection::Connection;
+use crate::outcome::Transmit;
+use crate::pending::Pending;
+use crate::recovery::Phase;
+use crate::timers::{Retransmit, Timer};
+
+impl Connection {
+    /// The next hole, as far as the congestion window allows.
+    pub(super) fn retransmission(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
+        if self.recovery.phase == Phase::Open {
+            self.pending.clear(Pending::RETRANSMIT);
+            return self.tail_retransmission(now);
+        }
+        let Some((from, hole_end)) = self.recovery.hole(&self.snd) else {
+            self.pending.clear(Pending::RETRANSMIT);
+            return None;
+        };
+        let mss = i64::from(self.snd.mss);
+        let text_end = hole_end.min(self.snd.tail);
+        let room = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
+        let len = if self.pending.has(Pending::RETRANSMIT) {
+            // The first segment of an episode leaves at once.
+            (text_end - from).min(mss)
+        } else if room >= (text_end - from).clamp(1, mss) {
+            whole_segments((text_end - from).min(room), mss, len_max)
+        } else {
+            return None;
+        };
+        Some(self.retransmit(now, from, len, hole_end))
+    }
+
+    /// Sends `[from, from + len)` again, with the FIN if that is what follows and is lost, too.
+    pub(super) fn retransmit(&mut self, now: Instant, from: i64, len: i64, hole_end: i64) -> Transmit {
+        let end = from + len;
+        let fin = self.snd.fin && end == self.snd.tail && hole_end > self.snd.tail;
+        self.recovery.note_retransmitted(&self.snd, from, end + i64::from(fin));
+        if self.pending.take(Pending::RETRANSMIT) || !self.timers.is_armed_as(Retransmit::Rto) {
+            self.arm_rto(now);
+        }
+        self.sent_at = now;
+        self.text(now, from, len, fin, true)
+    }
+
+    /// Text, or FIN, that was never sent, as far as the windows and the rules against small segments allow.
+    pub(super) fn new_text(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
+        let (nxt, tail, mss) = (self.snd.nxt, self.snd.tail, i64::from(self.snd.mss));
+        if nxt >= self.snd.end() {
+            self.pending.clear(Pending::PROBE);
+            self.note_limited(false);
+            return None;
+        }
+        if self.snd.flight() == 0 {
+            let rto = self.recovery.rtt.base();
+            self.congestion.handle_idle(now.since(self.sent_at), rto, self.snd.mss);
+        }
+        let available = tail - nxt;
+        let by_window = self.snd.edge - nxt;
+        let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
+        if by_congestion < available.clamp(1, mss) {
+            self.note_limited(by_window > 0);
+            return None;
+        }
+        if by_window <= 0 {
+            self.note_limited(false);
+            return None;
+        }
+        let forced = self.pending.has(Pending::PROBE);
+        let mut len = whole_segments(available.min(by_window).min(by_congestion), mss, len_max);
+        let fin = self.snd.fin && len == available && by_window > len;
+        let remainder = len % mss;
+        if remainder > 0 && !fin && !forced && !self.small_may_leave(len == available, remainder) {
+            // The full segments leave, what is small waits.
+            len -= remainder;
+        }
+        if len == 0 && !fin {
+            self.note_limited(false);
+            return None;
+        }
+        self.pending.clear(Pending::PROBE);
+        Some(self.send_new(now, len, fin))
+    }
+
+    fn send_new(&mut self, now: Instant, len: i64, fin: bool) -> Transmit {
+        let from = self.snd.nxt;
+        let end = from + len + i64::from(fin);
+        if self.snd.flight() == 0 {
+            self.progress_at = now;
+        }
+        self.snd.nxt = end;
+        if len % i64::from(self.snd.mss) > 0 {
+            self.snd.small_end = end;
+        }
+        self.recovery.time(now, end);
+        self.recovery.note_sent(len);
+        self.sent_at = now;
+        // Our text answers the peer's: from now on ACKs wait for a ride.
+        if len > 0 {
+            self.note_interactive();
+        }
+        if !self.timers.is_armed(Timer::Retransmit) || self.timers.retransmit != Retransmit::Rto {
+            self.arm_rto(now);
+        }
+        self.text(now, from, len, fin, false)
+    }
+
+    /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text than that.
+    fn small_may_leave(&self, is_all: bool, len: i64) -> bool {
+        if !is_all {
+            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a segment.
+            return len >= i64::from(self.snd.window_max / 2).max(1);
+        }
+        if self.config.cork {
+            return false;
+        }
+        // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this one wait.
+        self.config.nodelay || self.snd.small_end <= self.snd.una
+    }
+
+    /// Notes whether the congestion window is what holds the sender back. In slow start a window used by half counts.
+    fn note_limited(&mut self, blocked: bool) {
+        let half_used = self.snd.flight() * 2 >= i64::from(self.congestion.cwnd);
+        self.congestion.limited = blocked || (self.congestion.in_slow_start() && half_used);
+    }
+}
+
+/// As much of `len` as one transmit may carry: whole segments if it has to be cut.
+fn whole_segments(len: i64, mss: i64, len_max: u32) -> i64 {
+    let limit = (i64::from(len_max) / mss).max(1) * mss;
+    if len > limit { limit } else { len }
+}

@@ -1,0 +1,81 @@
+//! Is the end of what was sent lost? Tail loss probes, RFC 8985 §7.
+//!
+//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent again; what the
+//! peer says to that shows the loss, and fast recovery does the rest, much earlier than a time-out.
+
+use atoll_base::{Duration, Instant};
+use atoll_wire::tcp::Segment;
+
+use crate::connection::Connection;
+use crate::outcome::{Events, Transmit};
+use crate::pending::Pending;
+use crate::recovery::Phase;
+
+impl Connection {
+    /// How long to wait before probing; `None` if the time-out `rto` is to be waited for instead.
+    pub(super) fn tail_probe_wait(&self, rto: Duration) -> Option<Duration> {
+        let recovery = &self.recovery;
+        let wanted = self.options.sack
+            && self.state().is_synchronized()
+            && recovery.phase == Phase::Open
+            && recovery.scoreboard.is_none()
+            && recovery.rtt.srtt_us > 0
+            && recovery.rtt.backoff == 0
+            && !recovery.probed;
+        if !wanted {
+            return None;
+        }
+        // RFC 8985 §7.2: two round trips; a lone segment may have met a delayed ACK.
+        let lone = self.snd.flight() <= i64::from(self.snd.mss);
+        let delayed = if lone { DELAYED_ACK_MAX } else { TICKS };
+        let wait = Duration::from_micros(2 * u64::from(recovery.rtt.srtt_us)) + delayed;
+        (wait < rto).then_some(wait)
+    }
+
+    /// Time to probe: new text if there is some, else the last segment again (§7.3).
+    pub(crate) fn handle_tail_probe(&mut self, now: Instant) -> Events {
+        if self.snd.flight() == 0 {
+            return Events::NONE;
+        }
+        self.recovery.probed = true;
+        if self.recovery.phase == Phase::Open {
+            self.pending.set(Pending::TAIL_PROBE);
+        }
+        self.arm_rto(now);
+        Events::NONE
+    }
+
+    /// The probe itself, if one is due.
+    pub(super) fn tail_retransmission(&mut self, now: Instant) -> Option<Transmit> {
+        if !self.pending.take(Pending::TAIL_PROBE) || self.snd.flight() == 0 {
+            return None;
+        }
+        let (una, nxt, mss) = (self.snd.una, self.snd.nxt, i64::from(self.snd.mss));
+        if nxt < self.snd.tail && self.snd.edge - nxt >= mss.min(self.snd.tail - nxt) {
+            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by one segment.
+            return self.probe_with_new_text(now);
+        }
+        let text_end = nxt.min(self.snd.tail);
+        let from = (text_end - mss).max(una.min(text_end));
+        Some(self.retransmit(now, from, text_end - from, nxt))
+    }
+
+    fn probe_with_new_text(&mut self, now: Instant) -> Option<Transmit> {
+        let cwnd = self.congestion.cwnd;
+        let pipe = u32::try_from(self.recovery.pipe(&self.snd)).unwrap_or(u32::MAX);
+        self.congestion.cwnd = pipe.saturating_add(u32::from(self.snd.mss)).max(cwnd);
+        let transmit = self.new_text(now, u32::from(self.snd.mss));
+        self.congestion.cwnd = cwnd;
+        transmit
+    }
+
+    /// `una` has moved: the next flight may be probed again.
+    pub(crate) fn tail_probe_is_acked(&mut self, _segment: &Segment, _ack: i64) {
+        self.recovery.probed = false;
+    }
+}
+
+/// What a peer may take to acknowledge a lone segment: RFC 8985's `WCDelAckT`.
+const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
+/// Two ticks of a coarse timer.
+const TICKS: Duration = Duration::from_millis(2);

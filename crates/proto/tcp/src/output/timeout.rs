@@ -1,0 +1,77 @@
+//! What if no acknowledgement comes? RFC 6298 §5, RFC 9293 §3.8.3.
+
+use atoll_base::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::outcome::Events;
+use crate::pending::Pending;
+use crate::recovery::Phase;
+use crate::state::State;
+use crate::timers::Retransmit;
+
+impl Connection {
+    /// (Re)starts the time-out of what is in flight (RFC 6298 §5.1, §5.3), or the earlier probe of its end.
+    pub(crate) fn arm_rto(&mut self, now: Instant) {
+        let rto = self.recovery.rtt.rto();
+        if let Some(wait) = self.tail_probe_wait(rto) {
+            self.timers.arm_retransmit(Retransmit::TailProbe, now + wait);
+            return;
+        }
+        self.timers.arm_retransmit(Retransmit::Rto, now + self.within_user_timeout(now, rto));
+    }
+
+    /// No acknowledgement in time.
+    pub(crate) fn handle_rto(&mut self, now: Instant) -> Events {
+        if self.snd.flight() == 0 {
+            return Events::NONE;
+        }
+        if self.is_hopeless(now) {
+            return self.give_up();
+        }
+        let first = self.recovery.retries == 0;
+        self.recovery.retries = self.recovery.retries.saturating_add(1);
+        self.recovery.rtt.back_off();
+        if self.state().is_synchronized() {
+            let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
+            self.congestion.handle_timeout(flight, self.snd.mss, first && self.recovery.phase != Phase::Loss);
+            self.recovery.enter_loss(&self.snd);
+            self.pending.set(Pending::RETRANSMIT);
+        } else {
+            // RFC 9293 §3.8.3 and RFC 6298 §5.7: nothing sent twice is measured by its first copy.
+            self.recovery.enter_handshake_loss();
+            self.pending.set(Pending::SYN);
+        }
+        self.arm_rto(now);
+        Events::NONE
+    }
+
+    /// Whether waiting longer is pointless (RFC 9293 §3.8.3, R2; §3.9.1.8 user time-out).
+    pub(super) fn is_hopeless(&self, now: Instant) -> bool {
+        let retries_max = match self.state() {
+            State::SynSent => self.config.syn_retries,
+            State::SynReceived => SYN_ACK_RETRIES,
+            _ if self.orphan => ORPHAN_RETRIES,
+            _ => RETRIES,
+        };
+        match self.config.user_timeout() {
+            Some(timeout) if self.state().is_synchronized() => now.since(self.progress_at) >= timeout,
+            _ => self.recovery.retries >= retries_max,
+        }
+    }
+
+    /// `wait`, but not beyond the moment at which the application wants to hear of a failure.
+    pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+        let Some(timeout) = self.config.user_timeout() else { return wait };
+        let left = timeout.saturating_sub(now.since(self.progress_at));
+        wait.min(left.max(USER_TIMEOUT_STEP))
+    }
+}
+
+/// As Linux's `tcp_synack_retries`.
+const SYN_ACK_RETRIES: u8 = 5;
+/// As Linux's `tcp_retries2`: about a quarter of an hour.
+const RETRIES: u8 = 15;
+/// As Linux's `tcp_orphan_retries`: nobody waits for the outcome.
+const ORPHAN_RETRIES: u8 = 8;
+/// The user time-out is looked at no more often than this.
+const USER_TIMEOUT_STEP: Duration = Duration::from_millis(10);

@@ -1,0 +1,127 @@
+//! Which stretches of a stream are present? A sorted list of disjoint, non-touching ranges, bounded in number.
+
+use alloc::vec::Vec;
+
+/// Disjoint half-open ranges of stream offsets, ascending, never touching each other, at most [`RangeSet::MAX`].
+///
+/// ```text
+///      [ 10..20 )      [ 35..40 )   [ 41..99 )
+/// ```
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RangeSet {
+    ranges: Vec<(i64, i64)>,
+    total: i64,
+}
+
+impl RangeSet {
+    /// Most ranges kept. A peer that makes more holes is served more slowly, not at our memory's expense.
+    pub(crate) const MAX: usize = 128;
+
+    /// Adds `[left, right)`. Returns how many octets were not covered before, or `None` if the set is full and the range
+    /// touches no other: then nothing changes. An empty range adds nothing. Cost: O(log n) plus moves.
+    pub(crate) fn insert(&mut self, left: i64, right: i64) -> Option<i64> {
+        if left >= right {
+            return Some(0);
+        }
+        let from = self.ranges.partition_point(|range| range.1 < left);
+        let to = self.ranges.partition_point(|range| range.0 <= right);
+        let Some(touched) = self.ranges.get(from..to).filter(|touched| !touched.is_empty()) else {
+            if self.ranges.len() >= RangeSet::MAX {
+                return None;
+            }
+            self.ranges.insert(from, (left, right));
+            self.total += right - left;
+            return Some(right - left);
+        };
+        let covered: i64 = touched.iter().map(|range| range.1 - range.0).sum();
+        let merged = touched.iter().fold((left, right), |all, range| (all.0.min(range.0), all.1.max(range.1)));
+        self.ranges.drain(from + 1..to);
+        if let Some(slot) = self.ranges.get_mut(from) {
+            *slot = merged;
+        }
+        let fresh = merged.1 - merged.0 - covered;
+        self.total += fresh;
+        Some(fresh)
+    }
+
+    /// Whether [`RangeSet::insert`] would take `[left, right)`.
+    pub(crate) fn has_room_for(&self, left: i64, right: i64) -> bool {
+        self.ranges.len() < RangeSet::MAX || {
+            let from = self.ranges.partition_point(|range| range.1 < left);
+            self.ranges.get(from).is_some_and(|range| range.0 <= right)
+        }
+    }
+
+    /// Forgets everything below `edge`. Returns how many octets that were.
+    pub(crate) fn remove_below(&mut self, edge: i64) -> i64 {
+        let gone = self.ranges.partition_point(|range| range.1 <= edge);
+        let mut removed: i64 = self.ranges.drain(..gone).map(|range| range.1 - range.0).sum();
+        if let Some(first) = self.ranges.first_mut()
+            && first.0 < edge
+        {
+            removed += edge - first.0;
+            first.0 = edge;
+        }
+        self.total -= removed;
+        removed
+    }
+
+    /// Whether all of `[left, right)` is covered.
+    pub(crate) fn covers(&self, left: i64, right: i64) -> bool {
+        self.range_at(left).is_some_and(|range| range.1 >= right)
+    }
+
+    /// The range that holds `offset`.
+    pub(crate) fn range_at(&self, offset: i64) -> Option<(i64, i64)> {
+        let at = self.ranges.partition_point(|range| range.1 <= offset);
+        self.ranges.get(at).copied().filter(|range| range.0 <= offset)
+    }
+
+    /// The first range that begins at or after `offset`.
+    pub(crate) fn first_from(&self, offset: i64) -> Option<(i64, i64)> {
+        let at = self.ranges.partition_point(|range| range.0 < offset);
+        self.ranges.get(at).copied()
+    }
+
+    /// Octets covered within `[left, right)`.
+    pub(crate) fn covered_in(&self, left: i64, right: i64) -> i64 {
+        let from = self.ranges.partition_point(|range| range.1 <= left);
+        let within = self.ranges.iter().skip(from).take_while(|range| range.0 < right);
+        within.map(|range| (range.1.min(right) - range.0.max(left)).max(0)).sum()
+    }
+
+    /// Octets covered in all.
+    pub(crate) fn total(&self) -> i64 {
+        self.total
+    }
+
+    /// The ranges, ascending.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (i64, i64)> + '_ {
+        self.ranges.iter().copied()
+    }
+
+    /// The lowest range.
+    pub(crate) fn first(&self) -> Option<(i64, i64)> {
+        self.ranges.first().copied()
+    }
+
+    /// The highest offset covered.
+    pub(crate) fn end(&self) -> Option<i64> {
+        self.ranges.last().map(|range| range.1)
+    }
+
+    /// Whether nothing is covered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.ranges.len() <= RangeSet::MAX);
+        assert!(self.ranges.iter().all(|range| range.0 < range.1));
+        assert!(self.ranges.is_sorted_by(|a, b| a.1 < b.0));
+        assert_eq!(self.total, self.ranges.iter().map(|range| range.1 - range.0).sum::<i64>());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! Which text has arrived out of order, and what is the peer told about it? RFC 2018 §4.
+
+use crate::ranges::RangeSet;
+
+/// Text beyond `rcv.nxt`. Exists, boxed, only while there is such text.
+#[derive(Debug, Default)]
+pub(crate) struct Reassembly {
+    pub(crate) ranges: RangeSet,
+    /// An offset within each of the ranges that changed last, latest first.
+    recent: [i64; RECENT],
+}
+
+impl Reassembly {
+    /// Takes note of `[left, right)`; false if there is no room for another range.
+    pub(crate) fn insert(&mut self, left: i64, right: i64) -> bool {
+        let inserted = self.ranges.insert(left, right).is_some();
+        if inserted {
+            self.recent.copy_within(0..RECENT - 1, 1);
+            self.recent[0] = left;
+        }
+        inserted
+    }
+
+    /// `nxt` after text up to `nxt` has arrived in order: ranges that it reaches are in order now, too.
+    pub(crate) fn advance(&mut self, nxt: i64) -> i64 {
+        let joined = self.ranges.range_at(nxt).map_or(nxt, |range| range.1);
+        self.ranges.remove_below(joined);
+        joined
+    }
+
+    /// The blocks to report: the one that changed last comes first, each only once (RFC 2018 §4).
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        let found = |at: usize| self.recent.get(at).and_then(|offset| self.ranges.range_at(*offset));
+        (0..RECENT).filter_map(move |at| {
+            let range = found(at)?;
+            (0..at).all(|earlier| found(earlier) != Some(range)).then_some(range)
+        })
+    }
+}
+
+/// As many blocks as fit into the option space.
+const RECENT: usize = 4;

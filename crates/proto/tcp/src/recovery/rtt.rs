@@ -1,0 +1,106 @@
+//! How long is a round trip, and how long is it waited for? RFC 6298.
+
+use atoll_base::Duration;
+
+/// Smoothed round-trip time and retransmission time-out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rtt {
+    /// SRTT in microseconds; 0 before the first sample.
+    pub(crate) srtt_us: u32,
+    /// RTTVAR in microseconds.
+    pub(crate) rttvar_us: u32,
+    /// Smallest sample in microseconds; `u32::MAX` before the first.
+    pub(crate) min_us: u32,
+    /// Time-outs in a row: each doubles the time-out (RFC 6298 §5.5).
+    pub(crate) backoff: u8,
+}
+
+impl Rtt {
+    pub(crate) const fn new() -> Rtt {
+        Rtt { srtt_us: 0, rttvar_us: 0, min_us: u32::MAX, backoff: 0 }
+    }
+
+    /// Takes a measurement (RFC 6298 §2.2, §2.3). It ends the backing off (§5.7).
+    pub(crate) fn sample(&mut self, us: u32) {
+        let us = us.clamp(1, SAMPLE_MAX_US);
+        self.min_us = self.min_us.min(us);
+        if self.srtt_us == 0 {
+            self.srtt_us = us;
+            self.rttvar_us = us / 2;
+        } else {
+            self.rttvar_us = (self.rttvar_us / 4 * 3).saturating_add(self.srtt_us.abs_diff(us) / 4);
+            self.srtt_us = ((u64::from(self.srtt_us) * 7 + u64::from(us)) / 8) as u32;
+            self.srtt_us = self.srtt_us.max(1);
+        }
+        self.backoff = 0;
+    }
+
+    /// The time-out without backing off.
+    ///
+    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that the
+    /// time-out never undercuts the peer's delayed ACK.
+    pub(crate) fn base(&self) -> Duration {
+        if self.srtt_us == 0 {
+            return RTO_INITIAL;
+        }
+        let variance_us = self.rttvar_us.saturating_mul(4).max(RTO_MIN_US);
+        Duration::from_micros(u64::from(self.srtt_us) + u64::from(variance_us)).min(RTO_MAX)
+    }
+
+    /// The time-out as it stands now.
+    pub(crate) fn rto(&self) -> Duration {
+        self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
+    }
+
+    /// A time-out has passed.
+    pub(crate) fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+    }
+}
+
+/// RFC 6298 §2.1.
+const RTO_INITIAL: Duration = Duration::from_secs(1);
+const RTO_MIN_US: u32 = 200_000;
+/// RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
+pub(crate) const RTO_MAX: Duration = Duration::from_secs(120);
+/// A longer round trip is taken as this.
+const SAMPLE_MAX_US: u32 = 120_000_000;
+/// Doubling more often changes nothing: 200 ms * 2^10 is above the maximum.
+const BACKOFF_MAX: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_sample_sets_both_estimates() {
+        // covers: RFC 6298 §2.2
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.rto(), Duration::from_secs(1));
+        rtt.sample(100_000);
+        assert_eq!((rtt.srtt_us, rtt.rttvar_us), (100_000, 50_000));
+        assert_eq!(rtt.rto(), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn a_steady_round_trip_settles_at_200_ms_above_it() {
+        let mut rtt = Rtt::new();
+        for _ in 0..100 {
+            rtt.sample(50);
+        }
+        assert_eq!(rtt.rto(), Duration::from_micros(200_050));
+    }
+
+    #[test]
+    fn backing_off_doubles_up_to_120_s_and_a_sample_ends_it() {
+        // covers: RFC 6298 §5.5, §5.7
+        let mut rtt = Rtt::new();
+        rtt.sample(100_000);
+        rtt.back_off();
+        assert_eq!(rtt.rto(), Duration::from_millis(600));
+        (0..250).for_each(|_| rtt.back_off());
+        assert_eq!(rtt.rto(), Duration::from_secs(120));
+        rtt.sample(100_000);
+        assert!(rtt.rto() <= Duration::from_millis(300), "{rtt:?}");
+    }
+}

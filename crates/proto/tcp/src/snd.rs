@@ -1,0 +1,96 @@
+//! What has been sent, and how much more may be? RFC 9293 §3.3.1, send sequence variables.
+
+use atoll_base::SeqNum;
+
+/// The send side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the last text.
+///
+/// ```text
+///            una            nxt            tail  (+1 with FIN = end)
+///   ---acked--|---in flight--|----to send---|
+///             '-------- window ---------| edge
+/// ```
+#[derive(Debug)]
+pub(crate) struct Snd {
+    /// First offset not acknowledged.
+    pub(crate) una: i64,
+    /// First offset never sent. Retransmissions do not pull it back.
+    pub(crate) nxt: i64,
+    /// End of the text that the application has written.
+    pub(crate) tail: i64,
+    /// Right edge of the peer's window.
+    pub(crate) edge: i64,
+    /// Receive offset of the segment that set `edge` last (SND.WL1).
+    pub(crate) wl1: i64,
+    /// Acknowledgement that set `edge` last (SND.WL2).
+    pub(crate) wl2: i64,
+    /// End of the last segment sent that was not full: what Minshall's variant of Nagle's rule waits for.
+    pub(crate) small_end: i64,
+    /// Sequence number of offset 0: ISS + 1.
+    pub(crate) start: SeqNum,
+    /// Largest window the peer has offered.
+    pub(crate) window_max: u32,
+    /// Largest segment by the path: link MTU less 40, or what ICMP said.
+    pub(crate) mss_path: u16,
+    /// Largest segment by the peer's MSS option.
+    pub(crate) mss_peer: u16,
+    /// Octets of text in a full segment: the smaller of both, less the options on every segment.
+    pub(crate) mss: u16,
+    /// Whether a FIN follows the text.
+    pub(crate) fin: bool,
+}
+
+impl Snd {
+    pub(crate) fn new(iss: SeqNum, mss_path: u16) -> Snd {
+        Snd {
+            una: -1,
+            nxt: -1,
+            tail: 0,
+            edge: 0,
+            wl1: i64::MIN,
+            wl2: i64::MIN,
+            small_end: -1,
+            start: iss.plus(1),
+            window_max: 0,
+            mss_path,
+            mss_peer: MSS_DEFAULT,
+            mss: MSS_DEFAULT,
+            fin: false,
+        }
+    }
+
+    /// The sequence number of `offset`.
+    pub(crate) fn seq(&self, offset: i64) -> SeqNum {
+        // Sequence numbers are offsets modulo 2^32.
+        self.start.plus(offset as u32)
+    }
+
+    /// The offset that an acknowledgement means: the one nearest to `nxt`.
+    pub(crate) fn offset_of(&self, seq: SeqNum) -> i64 {
+        self.nxt + i64::from(seq.distance_from(self.seq(self.nxt)))
+    }
+
+    /// First offset after everything that is to be sent, FIN included.
+    pub(crate) fn end(&self) -> i64 {
+        self.tail + i64::from(self.fin)
+    }
+
+    /// Whether our FIN is acknowledged.
+    pub(crate) fn fin_acked(&self) -> bool {
+        self.fin && self.una > self.tail
+    }
+
+    /// Octets sent and not acknowledged.
+    pub(crate) fn flight(&self) -> i64 {
+        self.nxt - self.una
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.una <= self.nxt, "{self:?}");
+        assert!(self.nxt <= self.end().max(0), "{self:?}");
+        assert!(self.small_end <= self.nxt, "{self:?}");
+        assert!(self.mss > 0);
+    }
+}
+
+/// RFC 9293 §3.7.1 (MUST-15): without an MSS option the peer takes 536 octets.
+pub(crate) const MSS_DEFAULT: u16 = 536;

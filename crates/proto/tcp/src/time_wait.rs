@@ -1,0 +1,121 @@
+//! How is a closed connection remembered, and what do late segments get? RFC 9293 §3.6.1, RFC 6191.
+
+use atoll_base::{Duration, Instant, SeqNum};
+use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
+
+use crate::connection::{Connection, TIME_WAIT};
+use crate::timers::Timer;
+
+/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; lost in a crash, which costs no data.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeWait {
+    deadline: Instant,
+    /// Out-of-window segments are answered again from this moment on.
+    answer_after: Instant,
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+    rcv_window: u32,
+    ts_recent: u32,
+    ts_offset: u32,
+    window: u16,
+    timestamps: bool,
+}
+
+const _: () = assert!(size_of::<TimeWait>() <= 64);
+
+/// What to do with a segment for a connection in TIME-WAIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack of one call")]
+pub enum TimeWaitAnswer {
+    /// Send this, ports filled in; the deadline may have moved.
+    Ack(Segment),
+    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the listener, with an
+    /// initial sequence number above this one.
+    Reuse {
+        /// The last sequence number in use.
+        iss_above: SeqNum,
+    },
+    /// Ignore it.
+    Drop,
+    /// The peer reset the connection: delete the record.
+    Delete,
+}
+
+impl TimeWait {
+    pub(crate) fn new(connection: &Connection) -> TimeWait {
+        let (snd, rcv, options) = (&connection.snd, &connection.rcv, &connection.options);
+        let window = u32::try_from((rcv.edge - rcv.nxt).max(0)).unwrap_or(u32::MAX);
+        TimeWait {
+            deadline: connection.timers.deadline(Timer::Lifetime),
+            answer_after: Instant::ZERO,
+            snd_nxt: snd.seq(snd.nxt),
+            rcv_nxt: rcv.seq(rcv.nxt),
+            rcv_window: window,
+            ts_recent: options.ts_recent,
+            ts_offset: options.ts_offset,
+            window: u16::try_from(window >> options.rcv_scale).unwrap_or(u16::MAX),
+            timestamps: options.timestamps,
+        }
+    }
+
+    /// When the record may be forgotten.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Judges a segment of the old connection, or of a new one with the same ports.
+    pub fn handle_segment(&mut self, now: Instant, segment: &Segment) -> TimeWaitAnswer {
+        let timestamps = segment.options.timestamps.filter(|_| self.timestamps);
+        let is_old = timestamps.is_some_and(|peer| SeqNum(peer.value).before(SeqNum(self.ts_recent)));
+        if segment.has(Flags::RST) {
+            // RFC 5961 §3: only an exact match counts.
+            return if segment.seq == self.rcv_nxt && !is_old { TimeWaitAnswer::Delete } else { TimeWaitAnswer::Drop };
+        }
+        if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
+            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection.
+            let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
+            if later || (!is_old && segment.seq.after(self.rcv_nxt)) {
+                return TimeWaitAnswer::Reuse { iss_above: self.snd_nxt };
+            }
+            return self.answer_rarely(now);
+        }
+        let end = segment.seq.plus(segment.sequence_len());
+        let in_window = end.at_or_after(self.rcv_nxt) && segment.seq.at_or_before(self.rcv_nxt.plus(self.rcv_window));
+        if segment.has(Flags::FIN) && !is_old {
+            // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth).
+            self.deadline = now + TIME_WAIT;
+            return TimeWaitAnswer::Ack(self.ack(now));
+        }
+        if is_old || !in_window || segment.len > 0 {
+            return self.answer_rarely(now);
+        }
+        TimeWaitAnswer::Drop
+    }
+
+    /// Two confused peers must not answer each other forever.
+    fn answer_rarely(&mut self, now: Instant) -> TimeWaitAnswer {
+        if now < self.answer_after {
+            return TimeWaitAnswer::Drop;
+        }
+        self.answer_after = now + ANSWER_INTERVAL;
+        TimeWaitAnswer::Ack(self.ack(now))
+    }
+
+    fn ack(&self, now: Instant) -> Segment {
+        let value = (now.as_millis() as u32).wrapping_add(self.ts_offset);
+        let timestamps = self.timestamps.then_some(Timestamps { value, echo: self.ts_recent });
+        Segment {
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags: Flags::ACK,
+            window: self.window,
+            options: Options { timestamps, ..Options::default() },
+            ..Segment::default()
+        }
+    }
+}
+
+const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests;

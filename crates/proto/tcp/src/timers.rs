@@ -1,0 +1,85 @@
+//! When does the connection have to be woken?
+
+use atoll_base::Instant;
+
+/// The timers of a connection; each has exactly one arm in `handle_timeout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// When to send again, or to probe: what exactly is said by [`Retransmit`].
+    Retransmit,
+    /// When to send a delayed ACK.
+    Ack,
+    /// When to look whether the peer has been silent for too long.
+    KeepAlive,
+    /// When to leave TIME-WAIT, or FIN-WAIT-2 that nobody waits for.
+    Lifetime,
+}
+
+/// What the timer [`Timer::Retransmit`] stands for; the three exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retransmit {
+    /// Something is in flight: when to give up waiting for its acknowledgement (RFC 6298).
+    Rto,
+    /// Nothing is in flight but something waits: when to probe the window (RFC 9293 §3.8.6.1), or to push out what Nagle,
+    /// cork or silly-window avoidance hold back.
+    Persist,
+    /// Something is in flight and its end may be lost: when to probe (RFC 8985 §7).
+    TailProbe,
+}
+
+/// Deadlines; [`Instant::FAR_FUTURE`] is "not armed".
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timers {
+    deadlines: [Instant; 4],
+    pub(crate) retransmit: Retransmit,
+}
+
+impl Timers {
+    pub(crate) const fn new() -> Timers {
+        Timers { deadlines: [Instant::FAR_FUTURE; 4], retransmit: Retransmit::Rto }
+    }
+
+    pub(crate) fn arm(&mut self, timer: Timer, at: Instant) {
+        self.deadlines[timer as usize] = at;
+    }
+
+    pub(crate) fn arm_retransmit(&mut self, kind: Retransmit, at: Instant) {
+        self.retransmit = kind;
+        self.arm(Timer::Retransmit, at);
+    }
+
+    pub(crate) fn cancel(&mut self, timer: Timer) {
+        self.deadlines[timer as usize] = Instant::FAR_FUTURE;
+    }
+
+    pub(crate) fn cancel_all(&mut self) {
+        self.deadlines = [Instant::FAR_FUTURE; 4];
+    }
+
+    pub(crate) fn deadline(&self, timer: Timer) -> Instant {
+        self.deadlines[timer as usize]
+    }
+
+    pub(crate) fn is_armed(&self, timer: Timer) -> bool {
+        self.deadlines[timer as usize] != Instant::FAR_FUTURE
+    }
+
+    pub(crate) fn is_armed_as(&self, kind: Retransmit) -> bool {
+        self.retransmit == kind && self.is_armed(Timer::Retransmit)
+    }
+
+    /// Disarms `timer` if it is due; returns whether it was.
+    pub(crate) fn take_due(&mut self, timer: Timer, now: Instant) -> bool {
+        let due = self.deadlines[timer as usize] <= now;
+        if due {
+            self.cancel(timer);
+        }
+        due
+    }
+
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let [a, b, c, d] = self.deadlines;
+        let first = a.min(b).min(c.min(d));
+        (first != Instant::FAR_FUTURE).then_some(first)
+    }
+}
