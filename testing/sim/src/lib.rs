@@ -1,1 +1,2 @@
 //! Deterministic simulation.
+#![forbid(unsafe_code)]
