@@ -51,4 +51,3 @@ impl core::fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 extern crate alloc;
-pub mod tcp;

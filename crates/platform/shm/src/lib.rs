@@ -44,6 +44,20 @@ impl ShmMemory {
         Ok((fd, ShmMemory::of(mapping)))
     }
 
+    /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. Ranges that are out
+    /// of bounds copy nothing. The regions are different mappings, so they do not overlap for this process.
+    pub fn copy_from(&self, at: usize, from: &ShmMemory, from_at: usize, len: usize) {
+        let (Ok(to), Ok(source)) = (self.range(at, len), from.range(from_at, len)) else {
+            debug_assert!(false, "{len} bytes from {from_at} to {at}");
+            return;
+        };
+        if self.writable && self.base != from.base {
+            // SAFETY: both ranges are inside their mappings (invariants 1, 3), the target is writable (5), and different
+            // mappings do not overlap; bytes that a peer writes meanwhile come out torn, which is allowed (4).
+            unsafe { std::ptr::copy_nonoverlapping(source, to, len) };
+        }
+    }
+
     fn of(mapping: Mapping) -> ShmMemory {
         ShmMemory {
             base: mapping.as_ptr(),
