@@ -123,7 +123,9 @@ impl Net {
         let mut relay = Command::new(relay_program());
         relay.args([&middle, &client].map(|name| format!("{name}:wire0")));
         let Impairments { drop, duplicate, reorder, corrupt, seed } = impairments;
-        relay.args([drop, duplicate, reorder, corrupt].map(|per_million| per_million.to_string())).arg(seed.to_string());
+        relay
+            .args([drop, duplicate, reorder, corrupt].map(|per_million| per_million.to_string()))
+            .arg(seed.to_string());
         let mut relay = Proc::start(&mut relay, None);
         relay.says("ready", 10);
         self.relay = Some(relay);
