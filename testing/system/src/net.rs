@@ -83,9 +83,7 @@ impl Net {
 
     /// Any configuration.
     pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
-        // Tests measure time outs and share two cores at worst, so one runs at a time, in all processes.
-        let lock = File::create(std::env::temp_dir().join("atoll-system-tests.lock")).expect("it can be created");
-        lock.lock().expect("files can be locked");
+        let lock = lock();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("at{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut net = Net { stack, scratch: Scratch::new(), name, relay: None, _lock: lock };
@@ -267,6 +265,45 @@ impl Drop for Net {
             }
         }
     }
+}
+
+/// No network: programs whose both ends are one stack, on its loopback.
+#[derive(Debug)]
+pub struct Alone {
+    _lock: File,
+}
+
+impl Default for Alone {
+    fn default() -> Alone {
+        Alone::new()
+    }
+}
+
+impl Alone {
+    /// Waits until no other test runs.
+    pub fn new() -> Alone {
+        Alone { _lock: lock() }
+    }
+
+    /// `command`, on a stack of its own.
+    ///
+    /// Under Atoll, too, in a namespace whose loopback is the only thing in it.
+    pub fn on(&self, stack: Stack, command: &Command) -> Command {
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]);
+        if stack == Stack::Atoll {
+            wrapped.arg(atoll()).args(["run", "--"]);
+        }
+        wrapped.arg(command.get_program()).args(command.get_args());
+        wrapped
+    }
+}
+
+/// Tests measure time outs and share two cores at worst, so one runs at a time, in all processes.
+fn lock() -> File {
+    let lock = File::create(std::env::temp_dir().join("atoll-system-tests.lock")).expect("it can be created");
+    lock.lock().expect("files can be locked");
+    lock
 }
 
 struct Names {

@@ -16,4 +16,9 @@ macro_rules! on_both_stacks {
 }
 
 mod clients;
+mod hostile;
+mod internal;
+mod load;
+mod semantics;
 mod servers;
+mod transfer;
