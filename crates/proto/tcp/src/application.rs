@@ -39,8 +39,9 @@ impl Connection {
     }
 
     /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts once the window has been used up.
+    /// Less than four units of the window scale count as four.
     pub fn set_receive_capacity(&mut self, bytes: u32) {
-        self.rcv.capacity = bytes;
+        self.rcv.capacity = bytes.max(4 << self.options.rcv_scale);
         if self.may_update_window() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
             self.pending.set(Pending::ACK);
         }

@@ -41,7 +41,7 @@ impl Connection {
         let mss = settings.mss_max.unwrap_or(u16::MAX).min(path.mss);
         let rcv = Rcv::new(settings.receive_capacity, mss);
         let capacity_max = settings.receive_capacity_max.max(settings.receive_capacity);
-        let options = Negotiated::offer(ts_offset, capacity_max);
+        let options = Negotiated::offer(ts_offset, settings.receive_capacity, capacity_max);
         Connection::new(now, state, snd, rcv, options, settings)
     }
 

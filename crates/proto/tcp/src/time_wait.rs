@@ -86,7 +86,11 @@ impl TimeWait {
             self.deadline = now + TIME_WAIT;
             return TimeWaitAnswer::Ack(self.ack(now));
         }
-        if is_old || !in_window || segment.len > 0 {
+        if segment.len > 0 {
+            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop comes of it.
+            return TimeWaitAnswer::Ack(self.ack(now));
+        }
+        if is_old || !in_window {
             return self.answer_rarely(now);
         }
         TimeWaitAnswer::Drop

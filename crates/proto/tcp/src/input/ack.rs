@@ -103,7 +103,9 @@ impl Connection {
     /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and SND.WL2).
     /// Returns whether the right edge moved.
     fn update_window(&mut self, segment: &Segment, seq: i64, ack: i64) -> bool {
-        let window = u32::from(segment.window) << self.options.snd_scale;
+        // RFC 7323 §2.2: the window of a SYN is never scaled.
+        let scale = if segment.has(Flags::SYN) { 0 } else { self.options.snd_scale };
+        let window = u32::from(segment.window) << scale;
         let edge = ack + i64::from(window);
         let snd = &mut self.snd;
         let newer = (snd.wl1, snd.wl2) < (seq, ack) || ((snd.wl1, snd.wl2) == (seq, ack) && edge > snd.edge);

@@ -11,7 +11,7 @@ mod text;
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::{Flags, Segment};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, TIME_WAIT};
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
 use crate::state::State;
@@ -39,9 +39,14 @@ impl Connection {
         if segment.has(Flags::RST) {
             return self.process_reset(now, seq);
         }
+        let mut segment = *segment;
         if segment.has(Flags::SYN) {
-            return self.process_syn(now, seq);
+            if !self.is_simultaneous_syn_ack(&segment, seq) {
+                return self.process_syn(now);
+            }
+            segment = segment.without_text();
         }
+        let segment = &segment;
         if !segment.has(Flags::ACK) {
             return Input::dropped(Reason::NoAck);
         }
@@ -82,7 +87,9 @@ impl Connection {
             return Input::accepted(None, Events::CLOSED);
         }
         if segment.has(Flags::FIN) {
-            self.timers.arm(Timer::Lifetime, now + crate::connection::TIME_WAIT);
+            self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
+        }
+        if segment.sequence_len() > 0 {
             self.pending.set(Pending::ACK);
         }
         Input::accepted(None, Events::NONE)

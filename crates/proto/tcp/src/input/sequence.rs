@@ -24,7 +24,8 @@ impl Connection {
             }
         }
         // The peer lost our SYN-ACK and sends its SYN again: so do we.
-        if self.state() == State::SynReceived && segment.has(Flags::SYN) && seq == -1 {
+        let is_syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK);
+        if self.state() == State::SynReceived && is_syn && seq == -1 {
             self.pending.set(Pending::SYN);
             return Err(Reason::UnexpectedSyn);
         }

@@ -28,6 +28,7 @@ impl Connection {
         } else if room >= (text_end - from).clamp(1, mss) {
             whole_segments((text_end - from).min(room), mss, len_max)
         } else {
+            self.congestion.limited = true;
             return None;
         };
         Some(self.retransmit(now, from, len, hole_end))
