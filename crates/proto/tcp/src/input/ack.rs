@@ -189,8 +189,12 @@ impl Connection {
             let untimed = self.recovery.phase != Phase::Open || self.recovery.rtt.backoff > 0;
             self.options.rtt_us(now, &segment.options).filter(|_| untimed)
         });
-        if let Some(us) = sample {
-            self.recovery.rtt.sample(us);
+        match sample {
+            Some(us) => self.recovery.rtt.sample(us),
+            // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without timestamps nothing is while
+            // a long flight is repaired, and each further loss would wait for minutes; so progress takes back a doubling.
+            None if self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
+            None => {}
         }
     }
 }

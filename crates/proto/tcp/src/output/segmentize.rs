@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::outcome::Transmit;
 use crate::pending::Pending;
 use crate::recovery::Phase;
-use crate::timers::{Retransmit, Timer};
+use crate::timers::Retransmit;
 
 impl Connection {
     /// The next hole, as far as the congestion window allows.
@@ -102,9 +102,7 @@ impl Connection {
         if len > 0 {
             self.note_interactive();
         }
-        if !self.timers.is_armed(Timer::Retransmit) || self.timers.retransmit != Retransmit::Rto {
-            self.arm_rto(now);
-        }
+        self.arm_after_new_text(now);
         self.text(now, from, len, fin, false)
     }
 

@@ -52,6 +52,11 @@ impl Rtt {
         self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
     }
 
+    /// Something was acknowledged that measures nothing.
+    pub(crate) fn ease_off(&mut self) {
+        self.backoff = self.backoff.saturating_sub(1);
+    }
+
     /// A time-out has passed.
     pub(crate) fn back_off(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
