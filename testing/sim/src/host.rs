@@ -135,7 +135,7 @@ impl Host {
 
     /// Takes note of what happened.
     pub fn note(&mut self, events: Events) -> Result<(), String> {
-        self.events = self.events | events;
+        self.events |= events;
         if events.intersects(Events::RESET | Events::REFUSED | Events::TIMED_OUT) {
             return Err(format!("unexpected end: {events:?}"));
         }

@@ -8,4 +8,4 @@ mod pair;
 
 pub use host::{Host, Plan};
 pub use link::{Link, LinkSettings};
-pub use pair::{Failure, Pair, Scenario};
+pub use pair::{Failure, Pair, Report, Scenario};

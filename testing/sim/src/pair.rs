@@ -37,6 +37,17 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
+/// What a run that went well looked like.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// Moments at which something happened.
+    pub steps: u64,
+    /// When both streams had been delivered and closed.
+    pub delivered_after: Duration,
+    /// Segments sent again, by both ends.
+    pub retransmits: u64,
+}
+
 /// Two endpoints and the link between them.
 #[derive(Debug)]
 pub struct Pair {
@@ -47,6 +58,7 @@ pub struct Pair {
     links: [Link; 2],
     trace: Vec<String>,
     steps: u64,
+    retransmits: u64,
     healed: bool,
 }
 
@@ -119,14 +131,15 @@ impl Pair {
             links: scenario.links.map(Link::new),
             trace: Vec::new(),
             steps: 0,
+            retransmits: 0,
             healed: false,
         }
     }
 
     /// Runs until both streams are delivered and closed, and then makes sure of the silence.
-    pub fn run(mut self) -> Result<u64, Failure> {
+    pub fn run(mut self) -> Result<Report, Failure> {
         match self.run_to_the_end() {
-            Ok(()) => Ok(self.steps),
+            Ok(report) => Ok(report),
             Err(what) => {
                 let from = self.trace.len().saturating_sub(60);
                 Err(Failure { what, trace: self.trace.split_off(from) })
@@ -134,7 +147,8 @@ impl Pair {
         }
     }
 
-    fn run_to_the_end(&mut self) -> Result<(), String> {
+    fn run_to_the_end(&mut self) -> Result<Report, String> {
+        let start = self.now;
         let faults_end = self.now + self.scenario.faults_for;
         let deadline = faults_end + Duration::from_secs(1200);
         loop {
@@ -152,7 +166,9 @@ impl Pair {
                 return Err("no end".into());
             }
         }
-        self.expect_silence()
+        let delivered_after = self.now.since(start);
+        self.expect_silence()?;
+        Ok(Report { steps: self.steps, delivered_after, retransmits: self.retransmits })
     }
 
     /// Nothing but the end of TIME-WAIT may happen any more.
@@ -230,6 +246,9 @@ impl Pair {
                 segment.options.sack_permitted &= !sack;
                 segment.options.timestamps = segment.options.timestamps.filter(|_| !timestamps);
                 segment.options.window_scale = segment.options.window_scale.filter(|_| !scale);
+            }
+            if transmit.retransmit {
+                self.retransmits += text.len().div_ceil(mss).max(1) as u64;
             }
             if count > 5000 {
                 return Err("polling never ends".into());

@@ -25,7 +25,6 @@ const _: () = assert!(size_of::<TimeWait>() <= 64);
 
 /// What to do with a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 pub enum TimeWaitAnswer {
     /// Send this, ports filled in; the deadline may have moved.
     Ack(Segment),

@@ -32,6 +32,7 @@ impl Connection {
             self.detect_loss(0, sacked);
             return Ok(events);
         }
+        self.judge_tail_probe(segment, ack);
         let window_moved = self.update_window(segment, seq, ack);
         if ack > self.snd.una {
             events |= self.advance_una(now, segment, ack, sacked);
@@ -59,7 +60,7 @@ impl Connection {
         self.recovery.retries = 0;
         self.progress_at = now;
         self.unreachable = false;
-        self.tail_probe_is_acked(segment, ack);
+        self.recovery.probed = false;
         let phase_before = self.recovery.phase;
         self.recovery.advance(&self.snd, acked);
         if phase_before == Phase::Recovery && self.recovery.phase == Phase::Open {

@@ -32,11 +32,8 @@ impl Connection {
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         match self.state() {
             State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset()),
-            State::SynSent | State::SynReceived => {
-                if self.pending.take(Pending::SYN) {
-                    return Some(self.syn(now));
-                }
-            }
+            State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
+            State::SynSent => return None,
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments keep their size.
             _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
             state if state.may_send() => {
@@ -50,7 +47,7 @@ impl Connection {
         if self.pending.take(Pending::PROBE) || self.pending.take(Pending::KEEP_ALIVE) {
             return Some(self.probe(now));
         }
-        if self.pending.has(Pending::ACK) && self.state() != State::SynSent {
+        if self.pending.has(Pending::ACK) {
             return Some(self.bare_ack(now));
         }
         self.watch_window(now);

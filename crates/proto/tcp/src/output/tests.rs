@@ -325,6 +325,21 @@ fn the_end_of_a_flight_is_probed_before_the_time_out() {
 }
 
 #[test]
+fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
+    // covers: RFC 8985 §7.4
+    for (twice, threshold) in [(false, 7), (true, u32::MAX)] {
+        let mut t = Tcb::established().sent(2 * MSS);
+        t.advance_to_timer();
+        t.expect([data(1001..2001).retransmit()]);
+        t.takes(if twice { ack(2001).sack(1001..2001) } else { ack(2001) });
+        t.write(MSS);
+        t.expect([data(2001..3001)]);
+        t.takes(ack(3001));
+        assert_eq!(t.conn.info(t.now).snd_ssthresh, threshold);
+    }
+}
+
+#[test]
 fn a_silent_peer_is_given_up_after_fifteen_time_outs() {
     let mut t = Tcb::established().sent(100);
     let start = t.now;

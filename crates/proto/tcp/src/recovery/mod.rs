@@ -40,6 +40,8 @@ pub(crate) struct Recovery {
     pub(crate) high_rxt: i64,
     /// `nxt` when the text at `una` was sent again: SACKs well beyond it mean that the retransmission is lost, too.
     rxt_mark: i64,
+    /// `nxt` when the last segment was sent again as a probe; [`i64::MAX`]: no such probe is under way.
+    pub(crate) probe_end: i64,
     /// End of the text whose round trip is being measured, or [`NOT_TIMED`].
     timed_end: i64,
     timed_at: Instant,
@@ -69,6 +71,7 @@ impl Recovery {
             lost_edge: -1,
             high_rxt: -1,
             rxt_mark: i64::MAX,
+            probe_end: i64::MAX,
             timed_end: NOT_TIMED,
             timed_at: Instant::ZERO,
             rtt: Rtt::new(),
