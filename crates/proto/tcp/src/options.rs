@@ -62,7 +62,8 @@ impl Negotiated {
         self.timestamps.then(|| Timestamps { value: self.clock(now), echo: self.ts_recent })
     }
 
-    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at least.
+    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at
+    /// least.
     pub(crate) fn rtt_us(&self, now: Instant, peer: &Options) -> Option<u32> {
         let echo = peer.timestamps.filter(|_| self.timestamps)?.echo;
         let elapsed_ms = self.clock(now).wrapping_sub(echo);
@@ -82,8 +83,8 @@ impl Negotiated {
     }
 }
 
-/// The smallest shift with which `capacity_max` fits into a window field; but a unit stays below a quarter of `capacity`, because a window
-/// that is rounded to nothing could not be opened again.
+/// The smallest shift with which `capacity_max` fits into a window field; but a unit stays below a quarter of
+/// `capacity`, because a window that is rounded to nothing could not be opened again.
 const fn scale_for(capacity: u32, capacity_max: u32) -> u8 {
     let mut shift = 0;
     while shift < SCALE_MAX && (capacity_max >> shift) > 65535 && (8 << shift) <= capacity {

@@ -1,5 +1,5 @@
-//! How do tests talk about an exchange? Segments with sequence numbers relative to the SYN (which is 0; text begins at 1),
-//! fields left out filled from the connection when sent, and not looked at when expected.
+//! How do tests talk about an exchange? Segments with sequence numbers relative to the SYN (which is 0; text begins at
+//! 1), fields left out filled from the connection when sent, and not looked at when expected.
 
 use std::format;
 use std::ops::Range;

@@ -28,8 +28,8 @@ const _: () = assert!(size_of::<TimeWait>() <= 64);
 pub enum TimeWaitAnswer {
     /// Send this, ports filled in; the deadline may have moved.
     Ack(Segment),
-    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the listener, with an
-    /// initial sequence number above this one.
+    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the
+    /// listener, with an initial sequence number above this one.
     Reuse {
         /// The last sequence number in use.
         iss_above: SeqNum,
@@ -86,7 +86,8 @@ impl TimeWait {
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if segment.len > 0 {
-            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop comes of it.
+            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop comes of
+            // it.
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if is_old || !in_window {

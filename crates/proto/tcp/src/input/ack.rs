@@ -101,8 +101,8 @@ impl Connection {
         }
     }
 
-    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and SND.WL2).
-    /// Returns whether the right edge moved.
+    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and
+    /// SND.WL2). Returns whether the right edge moved.
     fn update_window(&mut self, segment: &Segment, seq: i64, ack: i64) -> bool {
         // RFC 7323 §2.2: the window of a SYN is never scaled.
         let scale = if segment.has(Flags::SYN) { 0 } else { self.options.snd_scale };
@@ -184,7 +184,8 @@ impl Connection {
         }
     }
 
-    /// One measurement per round trip; after a retransmission the echoed timestamp tells which copy was acknowledged (RFC 7323 §4).
+    /// One measurement per round trip; after a retransmission the echoed timestamp tells which copy was acknowledged
+    /// (RFC 7323 §4).
     pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, ack: i64) {
         let sample = self.recovery.take_round_trip(now, ack).or_else(|| {
             let untimed = self.recovery.phase != Phase::Open || self.recovery.rtt.backoff > 0;
@@ -192,8 +193,9 @@ impl Connection {
         });
         match sample {
             Some(us) => self.recovery.rtt.sample(us),
-            // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without timestamps nothing is while
-            // a long flight is repaired, and each further loss would wait for minutes; so progress takes back a doubling.
+            // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
+            // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
+            // progress takes back a doubling.
             None if self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
         }

@@ -29,8 +29,8 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is ordinary
-    /// text.)
+    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is
+    /// ordinary text.)
     fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
         if let Err(reason) = self.check_sequence(now, segment, seq) {
@@ -95,8 +95,8 @@ impl Connection {
         Input::accepted(None, Events::NONE)
     }
 
-    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not answer each
-    /// other forever (RFC 5961 §7).
+    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not
+    /// answer each other forever (RFC 5961 §7).
     pub(crate) fn challenge(&mut self, now: Instant) {
         if now >= self.challenge_after {
             self.challenge_after = now + CHALLENGE_INTERVAL;

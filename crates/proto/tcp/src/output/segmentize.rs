@@ -1,4 +1,5 @@
-//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675 §5.
+//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675
+//! §5.
 
 use atoll_base::Instant;
 
@@ -109,7 +110,8 @@ impl Connection {
     /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text than that.
     fn small_may_leave(&self, is_all: bool, len: i64) -> bool {
         if !is_all {
-            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a segment.
+            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a
+            // segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
         }
         if self.config.cork {

@@ -20,8 +20,8 @@ impl Connection {
         self.timers.arm_retransmit(Retransmit::Rto, now + self.within_user_timeout(now, rto));
     }
 
-    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of the end moves with the end (RFC 8985 §7.2),
-    /// but not beyond the time-out.
+    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of the end
+    /// moves with the end (RFC 8985 §7.2), but not beyond the time-out.
     pub(super) fn arm_after_new_text(&mut self, now: Instant) {
         let rto = self.recovery.rtt.rto();
         let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);

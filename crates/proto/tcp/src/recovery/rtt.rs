@@ -37,8 +37,8 @@ impl Rtt {
 
     /// The time-out without backing off.
     ///
-    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that the
-    /// time-out never undercuts the peer's delayed ACK.
+    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that
+    /// the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
             return RTO_INITIAL;
