@@ -1,2 +1,56 @@
-//! Structure checks and CI steps.
-fn main() {}
+//! `cargo xtask`: the steps of the Makefile that need more than a line.
+#![forbid(unsafe_code)]
+
+mod structure;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map(String::as_str) {
+        Some("structure") => structure::report(&root()),
+        Some("build") => build(),
+        Some("demo") => build().and_then(|()| python("bench/demo.py", &arguments[1..])),
+        Some("bench") => build().and_then(|()| python("bench/bench.py", &arguments[1..])),
+        _ => Err(USAGE.into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+  structure   check the arrows between crates, unsafe code, clocks and randomness
+  build       build the release binaries
+  demo        nginx on Atoll beside nginx on the kernel, on one page
+  bench       the benchmarks; see `cargo xtask bench --help`";
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_path_buf()
+}
+
+fn build() -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(Command::new(cargo).args(["build", "--release", "-p", "atoll", "-p", "atoll-preload"]).current_dir(root()))
+}
+
+fn python(script: &str, arguments: &[String]) -> Result<(), String> {
+    // By its full name: a version manager's wrapper in PATH would be a shell script, and cost every start.
+    run(Command::new("/usr/bin/python3").arg(root().join(script)).args(arguments))
+}
+
+/// Runs a command to its end, with this process's output.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name}: {status}")),
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}

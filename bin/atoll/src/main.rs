@@ -1,2 +1,3 @@
 //! The atoll command.
+#![forbid(unsafe_code)]
 fn main() {}

@@ -1,5 +1,41 @@
-//! Every message and memory layout that crosses a process boundary.
+//! Every message and every memory layout that crosses a process boundary: fixed layout, version, decode = validate.
+//!
+//! Storey 1. All code here is safe and knows memory only through [`Memory`], so the same rings, slots and pools run on
+//! shared mappings in servers and libraries, and on the heap in tests and in the simulator. Everything read from memory
+//! that another process writes is copied first and judged afterwards; a wrong value is a counted misbehaviour of that
+//! peer, never a panic.
+//!
+//! Who shares what with whom:
+//!
+//! ```text
+//!   StackPage      supervisor writes         everybody reads (read-only mapping)
+//!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
+//!   AppPage        one application writes    replicas read
+//!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames and neighbour updates
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+pub mod arena;
+pub mod buffer;
+pub mod command;
+pub mod control;
+pub mod event;
+pub mod info;
+pub mod memory;
+pub mod mesh;
+pub mod page;
+pub mod pool;
+pub mod ring;
+pub mod slot;
+mod words;
+
+pub use command::{Command, SocketOption};
+pub use event::{Cause, Event, Ready};
+pub use memory::{HeapMemory, Memory};
+
+/// Version of every layout in this crate. A process that meets another version refuses to attach.
+pub const LAYOUT_VERSION: u32 = 1;

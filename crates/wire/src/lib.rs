@@ -1,6 +1,53 @@
-//! Header views and builders of the wire formats.
+//! Header formats: plain structs, `parse` and `emit`, one module per protocol. Nothing here keeps state.
+//!
+//! Storey 1: `no_std`, no allocation. Every module follows one pattern:
+//!
+//! - `parse(&[u8]) -> Result<(X, header_len), ParseError>` judges hostile bytes once; the value it returns cannot be wrong.
+//! - `emit(&X, &mut [u8]) -> header_len` writes a value that is already right; it panics only if the buffer is too short,
+//!   which is the caller's mistake and never the network's.
+//! - `parse(emit(x)) == x`.
+//!
+//! Addresses are `u32` in host byte order, ports `u16` in host byte order. Layouts are private `zerocopy` structs.
 #![no_std]
 #![forbid(unsafe_code)]
 
-extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ipv4;
 pub mod tcp;
+pub mod udp;
+pub mod vnet;
+
+pub use ethernet::Mac;
+
+/// Why bytes are not what they claim to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParseError {
+    /// Fewer bytes than the header, or than a length in the header promises.
+    Truncated,
+    /// A length or offset within the header contradicts itself.
+    BadLength,
+    /// The checksum does not match.
+    BadChecksum,
+    /// A version, address family or type that this module does not speak.
+    Unsupported,
+}
+
+impl core::fmt::Display for ParseError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            ParseError::Truncated => "truncated",
+            ParseError::BadLength => "inconsistent length",
+            ParseError::BadChecksum => "bad checksum",
+            ParseError::Unsupported => "unsupported",
+        })
+    }
+}
+
+impl core::error::Error for ParseError {}
+extern crate alloc;

@@ -1,1 +1,2 @@
 //! System tests with real programs.
+#![forbid(unsafe_code)]

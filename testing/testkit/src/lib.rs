@@ -1,1 +1,2 @@
 //! Helpers for tests.
+#![forbid(unsafe_code)]

@@ -1,1 +1,33 @@
-//! System calls, clock, descriptors, scheduling.
+//! Every system call the project makes, as small safe functions that return `io::Result` or a RAII type.
+//!
+//! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them: those are
+//! plain `syscall` instructions, so that the preload library can use this crate without running into its own
+//! interposers. The exceptions are [`process`] (posix_spawn), [`sched::set_batch`], [`Gather`] (`syscall(2)`), the
+//! `netlink` module, and whatever the standard library does to drop an `OwnedFd` (`close`).
+//!
+//! # Invariants that the `unsafe` blocks rely on
+//! 1. A [`Mapping`] covers `[as_ptr(), as_ptr() + len())` from construction to drop, and the file behind it is sealed
+//!    against shrinking, so that an access in range cannot raise SIGBUS because another process truncated the file.
+//! 2. Mapped memory is shared with processes that are not trusted: this crate hands out raw pointers and lets the
+//!    kernel read (`Gather`), but never makes a reference to it.
+//! 3. A [`Gather`] borrows every slice and mapping it points into, so its parts are readable while it lives.
+//! 4. A descriptor number becomes an `OwnedFd` only when the kernel has just created it for us, or once per process
+//!    in [`process::take_inherited`].
+
+mod clock;
+pub mod epoll;
+pub mod eventfd;
+pub mod futex;
+mod gather;
+mod memfd;
+#[cfg(feature = "netlink")]
+pub mod netlink;
+pub mod netns;
+pub mod process;
+pub mod sched;
+pub mod timer;
+pub mod unix;
+
+pub use clock::{Calibration, Clock};
+pub use gather::{Gather, GatherError, PARTS_MAX};
+pub use memfd::{Access, Mapping, OutOfBounds, Prefault, create_memfd, page_size};

@@ -1,5 +1,36 @@
-//! IPv4, ARP and ICMP as sans-IO state machines.
+//! IPv4, ARP and ICMP of one replica, as one sans-IO state machine: [`Ip`].
+//!
+//! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
+//! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
+//!
+//! Deliberately absent: reassembly and fragmentation (fragments are dropped and counted: TCP lowers its MSS by path-MTU
+//! discovery, and a datagram larger than the MTU is the sender's to refuse), IP options (skipped), multicast reception, redirects,
+//! forwarding.
+//!
+//! Storey 2: `no_std` + alloc.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod addresses;
+mod arp;
+mod config;
+mod counters;
+mod icmp;
+mod input;
+mod ip;
+mod neighbours;
+mod output;
+mod rate;
+
+pub use addresses::Cast;
+pub use config::{BadConfig, Config};
+pub use counters::{Counters, Reason};
+pub use icmp::{ErrorKind, NetworkError};
+pub use input::{ChecksumOffload, ChecksumState, Received};
+pub use ip::{Frame, Ip, Link};
+pub use neighbours::{Basis, NeighbourUpdate};
+pub use output::{HEADERS_LEN, Outgoing, Route, TTL};

@@ -1,5 +1,18 @@
-//! Link server: frames in, steering, frames out.
+//! The link server's decisions (LS, P1): which replica is a frame for?
+//!
+//! Steering normally happens before the frame reaches a queue (the TAP's steering program, a NIC's flow table). The same
+//! decision is made here again for what arrives at the wrong queue: after a table change, on links that cannot steer,
+//! for ICMP errors (which belong to the flow that they quote), and for the internal link, which knows no queues.
+//!
+//! Storey 3: no system calls; devices and rings live in `bin/atoll`.
 #![no_std]
 #![forbid(unsafe_code)]
 
-extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod classify;
+mod steering;
+
+pub use classify::{Class, classify};
+pub use steering::Steering;

@@ -1,1 +1,2 @@
 //! Supervisor: configuration, stack layout, control protocol.
+#![forbid(unsafe_code)]

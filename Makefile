@@ -1,0 +1,37 @@
+# `make demo` shows what Atoll does, `make test` checks it, `make bench` measures it. See HACKING.md.
+CARGO ?= cargo
+# More arguments for `make bench`, such as BENCH="--quick" or BENCH="--case short-nginx".
+BENCH ?=
+# How long each fuzz target runs, in seconds.
+FUZZ_SECONDS ?= 60
+
+.PHONY: build demo test bench fuzz soak install-deps clean
+
+build:
+	$(CARGO) build --release -p atoll -p atoll-preload
+
+demo: install-deps
+	$(CARGO) xtask demo
+
+test: install-deps build
+	$(CARGO) test --workspace --no-fail-fast
+
+bench: install-deps
+	$(CARGO) xtask bench $(BENCH)
+
+# Needs the nightly toolchain and cargo-fuzz.
+fuzz:
+	cd testing/fuzz && for target in $$(cargo +nightly fuzz list); do \
+		mkdir -p corpus/$$target && cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+# The system tests with the amounts that take long: 1 GiB per transfer, a million connections.
+soak: install-deps build
+	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests --no-fail-fast
+
+install-deps:
+	testing/install-deps
+
+clean:
+	$(CARGO) clean
+	rm -rf bench/results bench/__pycache__

@@ -1,0 +1,94 @@
+/*
+ * To which queue of a TAP does the kernel give a frame? To the one that the steering table names for its flow group.
+ *
+ * Attached with TUNSETSTEERINGEBPF; the kernel takes the return value modulo the number of queues. The hash is
+ * FlowKey::group of crates/base/src/flow.rs, bit for bit: fixtures/steer.txt and the tests of atoll-tap hold them
+ * together. What a frame counts as:
+ *   IPv4 with TCP or UDP, not a fragment ... source, destination and both ports
+ *   any other IPv4 ......................... source and destination, ports 0 (all fragments of a packet stay together)
+ *   everything else (ARP, IPv6, broken) .... queue 0
+ */
+#include "types.h"
+
+#define FLOW_GROUPS 4096
+
+#define ETH_LEN 14
+#define IPV4_LEN_MIN 20
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+
+struct flow_key {
+	u32 k0;
+	u32 k1;
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct flow_key);
+	MAP_UINT(max_entries, 1);
+} flow_key SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u32);
+	MAP_UINT(max_entries, FLOW_GROUPS);
+} steering_table SEC(".maps");
+
+INLINE u32 be16(const u8 *p)
+{
+	return (u32)p[0] << 8 | p[1];
+}
+
+INLINE u32 be32(const u8 *p)
+{
+	return be16(p) << 16 | be16(p + 2);
+}
+
+/* FlowKey::group. The frame comes in to the stack, so its source is the remote end. */
+INLINE u32 flow_group(const struct flow_key *key, u32 remote, u32 local, u32 ports)
+{
+	u32 h = (remote ^ key->k0) * 0x85ebca6b;
+
+	h ^= h >> 15;
+	h = (h ^ local) * 0xc2b2ae35;
+	h ^= h >> 13;
+	h = (h ^ ports ^ key->k1) * 0x9e3779b1;
+	h ^= h >> 16;
+	h *= 0x85ebca6b;
+	h ^= h >> 13;
+	return h & (FLOW_GROUPS - 1);
+}
+
+SEC("socket")
+int steer(struct __sk_buff *skb)
+{
+	u8 head[ETH_LEN + IPV4_LEN_MIN]; /* Ethernet and the fixed part of IPv4: one copy for both. */
+	u8 port_bytes[4];
+	const u8 *ip = head + ETH_LEN;
+	u32 zero = 0, ports = 0, header_len, group;
+	const struct flow_key *key;
+	const u32 *queue;
+
+	if (skb_load_bytes(skb, 0, head, sizeof(head)))
+		return 0;
+	header_len = (ip[0] & 0xf) * 4;
+	if (be16(head + 12) != 0x0800 || ip[0] >> 4 != 4 || header_len < IPV4_LEN_MIN)
+		return 0;
+
+	/* 0x3fff: "more fragments" and the offset. Only an unfragmented packet is sure to begin with its ports. */
+	if ((ip[9] == PROTO_TCP || ip[9] == PROTO_UDP) && !(be16(ip + 6) & 0x3fff) &&
+	    !skb_load_bytes(skb, ETH_LEN + header_len, port_bytes, sizeof(port_bytes)))
+		ports = be32(port_bytes); /* Source, that is remote, in the upper half. */
+
+	key = map_lookup(&flow_key, &zero);
+	if (!key)
+		return 0;
+	group = flow_group(key, be32(ip + 12), be32(ip + 16), ports);
+	queue = map_lookup(&steering_table, &group);
+	return queue ? *queue : 0;
+}
+
+/* Uses no helper that is reserved for GPL programs. */
+char license_of_this_file[] SEC("license") = "Apache-2.0 OR MIT";

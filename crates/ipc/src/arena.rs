@@ -1,0 +1,165 @@
+//! Where in a session arena is what?
+//!
+//! One arena (a memfd) joins one application process (with the children that inherited its sockets) and one replica.
+//!
+//! ```text
+//!   0       header lines (below)
+//!   4096    command ring        application -> replica
+//!           event ring          replica -> application
+//!           slots               one per socket; the first half is handed out by the application, the second by the replica
+//!           library region      application only: lock, pool of the send area
+//!           send area           rings of send buffers; allocated by the application
+//!           receive area        rings of receive buffers; allocated by the replica
+//! ```
+//! The arena is sparse: only what was touched takes memory.
+
+use crate::pool::{self, UNIT_BYTES};
+use crate::ring::ring_bytes;
+
+/// Entries of the command ring.
+pub const COMMANDS: usize = 4096;
+/// Entries of the event ring.
+pub const EVENTS: usize = 8192;
+/// Bytes of one socket slot: four cache lines.
+pub const SLOT_BYTES: usize = 256;
+
+/// Written by the replica: its epoch (u32).
+pub const REPLICA_EPOCH: usize = 64;
+/// Written by the replica: number of times (u32) that an event did not fit the ring. When it moves, the library looks at
+/// every slot it has.
+pub const OVERFLOW: usize = 68;
+/// Written by the replica: the answer to [`crate::Command::Info`], [`crate::info::INFO_BYTES`] long.
+pub const INFO: usize = 256;
+
+const COMMAND_RING: usize = 4096;
+/// Bytes of the library region before the link table of its pool.
+const LIBRARY_BYTES: usize = 8192;
+/// Offset of the pool control block within the library region.
+const LIBRARY_POOL: usize = 4096;
+
+/// Sizes of one arena, decided by the supervisor and told to both sides; neither reads them from the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaConfig {
+    /// Number of slots, a power of two.
+    pub slots: u32,
+    /// Size of the send area as a power of two, 16..=32.
+    pub send_log2: u8,
+    /// Size of the receive area as a power of two, 16..=32.
+    pub receive_log2: u8,
+}
+
+impl Default for ArenaConfig {
+    fn default() -> ArenaConfig {
+        ArenaConfig { slots: 1 << 18, send_log2: 30, receive_log2: 30 }
+    }
+}
+
+/// Offsets in an arena of given sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaLayout {
+    /// Start of the command ring of [`COMMANDS`] entries.
+    pub commands: usize,
+    /// Start of the event ring of [`EVENTS`] entries.
+    pub events: usize,
+    /// Start of the slots.
+    pub slots: usize,
+    /// Number of slots.
+    pub slot_count: u32,
+    /// Start of the 4096 bytes that belong to the library alone.
+    pub library: usize,
+    /// Pool of the send area (control block and links in the library region).
+    pub send_pool: pool::Pool,
+    /// Start of the send area.
+    pub send_area: usize,
+    /// Bytes of the send area.
+    pub send_bytes: usize,
+    /// Start of the receive area.
+    pub receive_area: usize,
+    /// Bytes of the receive area.
+    pub receive_bytes: usize,
+    /// Size of the whole arena.
+    pub total: usize,
+}
+
+impl ArenaConfig {
+    /// Whether the sizes are within limits; a process that is told others refuses to attach.
+    pub const fn is_valid(&self) -> bool {
+        self.slots.is_power_of_two()
+            && self.slots >= 16
+            && self.slots <= 1 << 22
+            && self.send_log2 >= 16
+            && self.send_log2 <= 32
+            && self.receive_log2 >= 16
+            && self.receive_log2 <= 32
+    }
+
+    /// The layout for these sizes. Panics if they are not valid.
+    pub const fn layout(&self) -> ArenaLayout {
+        assert!(self.is_valid(), "arena sizes are validated before use");
+        let commands = COMMAND_RING;
+        let events = page_up(commands + ring_bytes(COMMANDS));
+        let slots = page_up(events + ring_bytes(EVENTS));
+        let library = page_up(slots + self.slots as usize * SLOT_BYTES);
+        let send_bytes = 1usize << self.send_log2;
+        let units = (send_bytes / UNIT_BYTES) as u32;
+        let links = library + LIBRARY_BYTES;
+        let send_area = huge_up(links + units as usize * 4);
+        let receive_area = send_area + send_bytes;
+        let receive_bytes = 1usize << self.receive_log2;
+        ArenaLayout {
+            commands,
+            events,
+            slots,
+            slot_count: self.slots,
+            library,
+            send_pool: pool::Pool { control: library + LIBRARY_POOL, links, units },
+            send_area,
+            send_bytes,
+            receive_area,
+            receive_bytes,
+            total: receive_area + receive_bytes,
+        }
+    }
+}
+
+impl ArenaLayout {
+    /// Offset of a slot, or `None` for a number out of range.
+    pub fn slot(&self, slot: atoll_base::SlotId) -> Option<usize> {
+        (slot.0 < self.slot_count).then(|| self.slots + slot.0 as usize * SLOT_BYTES)
+    }
+
+    /// Slots that the application hands out (outgoing connections, datagram sockets).
+    pub fn application_slots(&self) -> core::ops::Range<u32> {
+        0..self.slot_count / 2
+    }
+
+    /// Slots that the replica hands out (accepted connections).
+    pub fn replica_slots(&self) -> core::ops::Range<u32> {
+        self.slot_count / 2..self.slot_count
+    }
+}
+
+const fn page_up(n: usize) -> usize {
+    n.next_multiple_of(4096)
+}
+
+const fn huge_up(n: usize) -> usize {
+    n.next_multiple_of(2 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_follow_each_other_without_overlap() {
+        let layout = ArenaConfig { slots: 1024, send_log2: 20, receive_log2: 21 }.layout();
+        assert!(layout.commands + ring_bytes(COMMANDS) <= layout.events);
+        assert!(layout.events + ring_bytes(EVENTS) <= layout.slots);
+        assert!(layout.slots + 1024 * SLOT_BYTES <= layout.library);
+        assert!(layout.send_pool.links + (1 << 20) / UNIT_BYTES * 4 <= layout.send_area);
+        assert_eq!(layout.receive_area, layout.send_area + (1 << 20));
+        assert_eq!(layout.total, layout.receive_area + (1 << 21));
+        assert_eq!(layout.slot(atoll_base::SlotId(1024)), None);
+    }
+}

@@ -1,0 +1,329 @@
+//! Where in the arena is octet `n` of a stream?
+//!
+//! A socket buffer is a ring of 2^k bytes in the arena: octet `n` lies at `start + (n mod 2^k)`. It grows by a second,
+//! larger ring that takes over from a base offset on; when the old one is drained it is freed. When both are drained the
+//! socket owns no memory (design 6).
+//!
+//! ```text
+//!   stream   ...|--------- old ring ---------|------ current ring ------>
+//!              head                     current.base                 tail
+//! ```
+
+use crate::memory::Memory;
+use crate::pool::{MAX_LOG2, MIN_LOG2, Pool, UNIT_BYTES};
+
+/// One ring of a socket buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Stream offset from which on this ring holds the stream.
+    pub base: u64,
+    /// First unit of the ring in its area.
+    pub unit: u32,
+    /// log2 of the ring's size.
+    pub log2: u8,
+}
+
+/// The ring or two rings of one direction of one socket, as published in its slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// The ring that holds the stream from its base on.
+    pub current: Option<Extent>,
+    /// The ring that holds the octets before `current.base`.
+    pub old: Option<Extent>,
+}
+
+/// Up to four pieces of an area: offset in the area, length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pieces {
+    parts: [(usize, usize); 4],
+    len: usize,
+}
+
+/// Bytes of the published form.
+pub const EXTENTS_BYTES: usize = 40;
+const VERSION: usize = 32;
+/// How often a reader tries to get an untorn copy before it takes the writer for hostile.
+const READ_ATTEMPTS: usize = 64;
+
+impl Extent {
+    /// Size of the ring in bytes.
+    pub const fn size(&self) -> usize {
+        1 << self.log2
+    }
+
+    fn push_pieces(&self, offset: u64, len: usize, pieces: &mut Pieces) {
+        let start = self.unit as usize * UNIT_BYTES;
+        let within = (offset & (self.size() as u64 - 1)) as usize;
+        let first = len.min(self.size() - within);
+        pieces.push(start + within, first);
+        if first < len {
+            pieces.push(start, len - first);
+        }
+    }
+
+    fn is_within(&self, units: u32) -> bool {
+        (MIN_LOG2..=MAX_LOG2).contains(&self.log2)
+            && self.unit < units
+            && (1u32 << (self.log2 - MIN_LOG2)) <= units - self.unit
+    }
+}
+
+impl Extents {
+    /// The places of `[offset, offset + len)`; `None` if no ring holds all of it. `len` may not exceed the rings' sizes.
+    pub fn pieces(&self, offset: u64, len: usize) -> Option<Pieces> {
+        let mut pieces = Pieces::default();
+        let current = self.current?;
+        let mut offset = offset;
+        let mut len = len;
+        if offset < current.base {
+            let old = self.old?;
+            let n = len.min(usize::try_from(current.base - offset).unwrap_or(usize::MAX));
+            if offset < old.base || n > old.size() {
+                return None;
+            }
+            old.push_pieces(offset, n, &mut pieces);
+            offset += n as u64;
+            len -= n;
+        }
+        if len > current.size() {
+            return None;
+        }
+        if len > 0 {
+            current.push_pieces(offset, len, &mut pieces);
+        }
+        Some(pieces)
+    }
+
+    /// Makes room so that `[.., end)` can be written, and returns the offset up to which there is room now (at most
+    /// `end`). For the writer of the buffer only.
+    ///
+    /// `head`: everything before it is consumed. `high`: everything written lies before it (`head <= high`; octets that
+    /// arrived out of order count). `size_max`: largest ring wanted, in bytes.
+    pub fn reserve<M: Memory>(
+        &mut self,
+        pool: &Pool,
+        memory: &M,
+        head: u64,
+        high: u64,
+        end: u64,
+        size_max: usize,
+    ) -> u64 {
+        self.release(pool, memory, head, high);
+        if let Some(current) = self.current {
+            let room = current.base.max(head) + current.size() as u64;
+            if end <= room || self.old.is_some() || current.size() >= size_max {
+                return room.min(end);
+            }
+        }
+        // The new ring starts at `high`. The first is as large as what is asked for now; a stream that outgrows it before it
+        // is drained gets all it may have, because a third ring has to wait until the first is drained.
+        let wanted = usize::try_from(end.saturating_sub(high)).unwrap_or(usize::MAX).max(1);
+        let wanted = if self.current.is_some() { size_max } else { wanted.min(size_max) };
+        let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
+        let Some(unit) = pool.allocate(memory, log2) else {
+            return self.current.map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));
+        };
+        let new = Extent { base: high, unit, log2 };
+        self.old = self.current;
+        self.current = Some(new);
+        (high.max(head) + new.size() as u64).min(end)
+    }
+
+    /// Gives drained rings back to the pool. Returns whether anything changed. For the writer of the buffer only.
+    pub fn release<M: Memory>(&mut self, pool: &Pool, memory: &M, head: u64, high: u64) -> bool {
+        let mut changed = false;
+        let Some(current) = self.current else { return false };
+        if let Some(old) = self.old
+            && head >= current.base
+        {
+            pool.free(memory, old.unit, old.log2);
+            self.old = None;
+            changed = true;
+        }
+        if self.old.is_none() && head >= high {
+            pool.free(memory, current.unit, current.log2);
+            self.current = None;
+            changed = true;
+        }
+        changed
+    }
+
+    /// Gives everything back. For the writer of the buffer only.
+    pub fn release_all<M: Memory>(&mut self, pool: &Pool, memory: &M) {
+        for extent in [self.old.take(), self.current.take()].into_iter().flatten() {
+            pool.free(memory, extent.unit, extent.log2);
+        }
+    }
+
+    /// Publishes at `at` (a slot's extents line) under a version word that is odd meanwhile.
+    pub fn store<M: Memory>(&self, memory: &M, at: usize) {
+        let version = memory.load32(at + VERSION) & !1;
+        memory.store32(at + VERSION, version.wrapping_add(1));
+        memory.fence();
+        for (i, extent) in [self.current, self.old].into_iter().enumerate() {
+            let at = at + i * 16;
+            memory.store64(at, extent.map_or(0, |e| e.base));
+            memory.store32(at + 8, extent.map_or(0, |e| e.unit));
+            memory.store32(at + 12, extent.map_or(0, |e| u32::from(e.log2)));
+        }
+        memory.store32_release(at + VERSION, version.wrapping_add(2));
+    }
+
+    /// Reads what the other side published at `at`, for an area of `units` units. `None`: not one of the states a correct
+    /// writer publishes (the peer is hostile or dead in the middle of a store).
+    pub fn load<M: Memory>(memory: &M, at: usize, units: u32) -> Option<Extents> {
+        for _ in 0..READ_ATTEMPTS {
+            let version = memory.load32_acquire(at + VERSION);
+            let raw = Extents { current: load_extent(memory, at), old: load_extent(memory, at + 16) };
+            memory.fence();
+            if version & 1 == 0 && memory.load32(at + VERSION) == version {
+                let valid = [raw.current, raw.old].into_iter().flatten().all(|e| e.is_within(units));
+                let ordered = match (raw.current, raw.old) {
+                    (Some(current), Some(old)) => old.base <= current.base,
+                    (None, Some(_)) => false,
+                    _ => true,
+                };
+                return (valid && ordered).then_some(raw);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+}
+
+fn load_extent<M: Memory>(memory: &M, at: usize) -> Option<Extent> {
+    let log2 = memory.load32(at + 12);
+    (log2 != 0).then(|| Extent {
+        base: memory.load64(at),
+        unit: memory.load32(at + 8),
+        log2: u8::try_from(log2).unwrap_or(u8::MAX),
+    })
+}
+
+impl Pieces {
+    fn push(&mut self, at: usize, len: usize) {
+        self.parts[self.len] = (at, len);
+        self.len += 1;
+    }
+
+    /// The pieces in stream order.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.parts[..self.len].iter().copied()
+    }
+
+    /// Copies `bytes` to the pieces of the area that starts at `area`. `bytes` is as long as the pieces together.
+    pub fn write<M: Memory>(&self, memory: &M, area: usize, mut bytes: &[u8]) {
+        for (at, len) in self.iter() {
+            let (now, later) = bytes.split_at(len.min(bytes.len()));
+            memory.write(area + at, now);
+            bytes = later;
+        }
+    }
+
+    /// Copies the pieces of the area that starts at `area` to `out`, which is as long as the pieces together.
+    pub fn read<M: Memory>(&self, memory: &M, area: usize, mut out: &mut [u8]) {
+        for (at, len) in self.iter() {
+            let (now, later) = out.split_at_mut(len.min(out.len()));
+            memory.read(area + at, now);
+            out = later;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use atoll_base::Rng;
+
+    use super::*;
+    use crate::memory::HeapMemory;
+    use crate::pool::CONTROL_BYTES;
+
+    const UNITS: u32 = 512;
+    const AREA: usize = 16384;
+
+    fn byte_of(offset: u64) -> u8 {
+        (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    }
+
+    /// A writer that also writes out of order, and a reader that sees only what is published.
+    #[test]
+    fn a_stream_survives_growth_release_and_writes_out_of_order() {
+        for seed in 0..50 {
+            let memory = HeapMemory::new(AREA + UNITS as usize * UNIT_BYTES);
+            let pool = Pool { control: 64, links: 64 + CONTROL_BYTES.next_multiple_of(8), units: UNITS };
+            let mut rng = Rng::new(seed);
+            let (mut extents, mut head, mut tail, mut high) = (Extents::default(), 0u64, 0u64, 0u64);
+            let mut ahead: Option<(u64, u64)> = None;
+            for _ in 0..2000 {
+                let limit = 1 << 16;
+                if rng.below(2) == 0 && tail - head < limit {
+                    let gap = if ahead.is_none() && rng.below(4) == 0 { u64::from(rng.below(3000)) } else { 0 };
+                    let from = tail + gap;
+                    let mut end = from + 1 + u64::from(rng.below(9000));
+                    end = end.min(head + limit);
+                    if let Some((a, _)) = ahead {
+                        end = end.min(a);
+                    }
+                    if end > from {
+                        let room = extents.reserve(&pool, &memory, head, high.max(tail), end, limit as usize);
+                        let end = end.min(room);
+                        if end > from {
+                            let bytes: Vec<u8> = (from..end).map(byte_of).collect();
+                            let pieces = extents.pieces(from, bytes.len()).expect("reserved");
+                            pieces.write(&memory, AREA, &bytes);
+                            high = high.max(end);
+                            if gap == 0 {
+                                tail = end;
+                                if ahead.is_some_and(|(a, _)| a == tail) {
+                                    tail = ahead.take().map_or(tail, |(_, b)| b);
+                                }
+                            } else {
+                                ahead = Some((from, end));
+                            }
+                        }
+                    }
+                    extents.store(&memory, 0);
+                } else if tail > head {
+                    let seen = Extents::load(&memory, 0, UNITS).expect("published");
+                    let n = 1 + rng.below((tail - head).min(8000) as u32) as usize;
+                    let n = n.min((tail - head) as usize);
+                    let mut out = alloc::vec![0; n];
+                    seen.pieces(head, n).expect("published octets are covered").read(&memory, AREA, &mut out);
+                    for (i, byte) in out.iter().enumerate() {
+                        assert_eq!(*byte, byte_of(head + i as u64), "seed {seed} offset {}", head + i as u64);
+                    }
+                    head += n as u64;
+                    if extents.release(&pool, &memory, head, high.max(tail)) {
+                        extents.store(&memory, 0);
+                    }
+                }
+            }
+            if head == high {
+                assert_eq!(pool.used_bytes(&memory), 0, "a drained socket owns no memory");
+            }
+        }
+    }
+
+    #[test]
+    fn scribbled_extents_are_refused_or_stay_within_the_area() {
+        let memory = HeapMemory::new(64);
+        let mut rng = Rng::new(9);
+        for _ in 0..100_000 {
+            for word in 0..5 {
+                memory.store64(word * 8, rng.next_u64() & rng.next_u64() & rng.next_u64());
+            }
+            memory.store32(12, rng.below(24));
+            memory.store32(28, rng.below(24));
+            memory.store32(VERSION, rng.below(4));
+            if let Some(extents) = Extents::load(&memory, 0, UNITS)
+                && let Some(pieces) = extents.pieces(rng.next_u64() >> rng.below(64), rng.below(1 << 20) as usize)
+            {
+                for (at, len) in pieces.iter() {
+                    assert!(at + len <= UNITS as usize * UNIT_BYTES);
+                }
+            }
+        }
+    }
+}

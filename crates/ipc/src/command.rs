@@ -1,0 +1,302 @@
+//! What does an application tell a replica? One entry of the command ring each.
+//!
+//! The command ring never loses or reorders; a full ring makes the library wait for the replica. A replica treats
+//! every field as hostile: unknown slots, stale generations and impossible options are counted and ignored, or answered
+//! with [`crate::Cause::Invalid`] where a reply is owed.
+
+use atoll_base::{Endpoint, SlotId};
+
+use crate::event::BadMessage;
+use crate::words::{MESSAGE_BYTES, Reader, Writer};
+
+/// Transport protocol of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Protocol {
+    /// Stream sockets.
+    Tcp = 6,
+    /// Datagram sockets.
+    Udp = 17,
+}
+
+impl Protocol {
+    /// The protocol with this IP protocol number.
+    pub const fn from_u8(n: u8) -> Option<Protocol> {
+        match n {
+            6 => Some(Protocol::Tcp),
+            17 => Some(Protocol::Udp),
+            _ => None,
+        }
+    }
+}
+
+/// How a socket is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CloseMode {
+    /// Send what is buffered, then FIN; RST if received octets were left unread, as Linux does.
+    Graceful = 0,
+    /// RST at once (`SO_LINGER` with zero time).
+    Abort = 1,
+}
+
+/// Options of a connection or listener that the replica acts on. Others live in the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SocketOption {
+    /// `TCP_NODELAY`: 0 or 1.
+    NoDelay = 1,
+    /// `TCP_CORK`: 0 or 1.
+    Cork = 2,
+    /// `SO_KEEPALIVE`: 0 or 1.
+    KeepAlive = 3,
+    /// `TCP_KEEPIDLE` in seconds.
+    KeepIdle = 4,
+    /// `TCP_KEEPINTVL` in seconds.
+    KeepInterval = 5,
+    /// `TCP_KEEPCNT`.
+    KeepCount = 6,
+    /// `TCP_USER_TIMEOUT` in milliseconds; 0 is off.
+    UserTimeout = 7,
+    /// `TCP_QUICKACK`: 0 or 1.
+    QuickAck = 8,
+    /// `TCP_MAXSEG` in octets.
+    MaxSegment = 9,
+    /// `SO_RCVBUF` in octets (the effective size, not Linux's doubled one).
+    ReceiveBuffer = 10,
+    /// `SO_SNDBUF` in octets (the effective size).
+    SendBuffer = 11,
+    /// `TCP_CONGESTION`: 0 cubic, 1 reno.
+    Congestion = 12,
+    /// `TCP_LINGER2` in seconds.
+    Linger2 = 13,
+    /// `TCP_DEFER_ACCEPT` in seconds (listeners).
+    DeferAccept = 14,
+    /// `IP_TTL`.
+    TimeToLive = 15,
+    /// `IP_TOS`.
+    TypeOfService = 16,
+    /// `SO_BROADCAST`: 0 or 1.
+    Broadcast = 17,
+}
+
+impl SocketOption {
+    /// The option with this number.
+    pub const fn from_u8(n: u8) -> Option<SocketOption> {
+        Some(match n {
+            1 => SocketOption::NoDelay,
+            2 => SocketOption::Cork,
+            3 => SocketOption::KeepAlive,
+            4 => SocketOption::KeepIdle,
+            5 => SocketOption::KeepInterval,
+            6 => SocketOption::KeepCount,
+            7 => SocketOption::UserTimeout,
+            8 => SocketOption::QuickAck,
+            9 => SocketOption::MaxSegment,
+            10 => SocketOption::ReceiveBuffer,
+            11 => SocketOption::SendBuffer,
+            12 => SocketOption::Congestion,
+            13 => SocketOption::Linger2,
+            14 => SocketOption::DeferAccept,
+            15 => SocketOption::TimeToLive,
+            16 => SocketOption::TypeOfService,
+            17 => SocketOption::Broadcast,
+            _ => return None,
+        })
+    }
+}
+
+/// One message from an application to a replica.
+///
+/// `lease` is a random 64-bit number made by the library for each socket that is bound; it is the socket's identity
+/// across `fork` and across replicas, and a listener is named by the lease of its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+pub enum Command {
+    /// Leases `local` (port 0: any) for the socket `lease`; sent to the replica `port % replicas`, the authority of that
+    /// port (port 0: any replica, which chooses one of its own). Sent again by a forked child it adds a holder.
+    /// Answered by [`crate::Event::BindReply`].
+    Bind { token: u32, lease: u64, protocol: Protocol, local: Endpoint, reuse_addr: bool, reuse_port: bool },
+    /// This session no longer holds the lease. The port is free when no session does. Also sent to every replica that
+    /// was told to listen or to open: it ends the listener there (for this session).
+    Release { lease: u64 },
+    /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent again it changes the
+    /// backlog, or adds a holder.
+    Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16 },
+    /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
+    AcceptConnection { lease: u64 },
+    /// The session no longer wants connections of the listener, though it still holds it open.
+    StopAccepting { lease: u64 },
+    /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
+    Claim { slot: SlotId, generation: u32 },
+    /// Opens a connection from `slot`. `local.port` 0: the replica chooses a port whose replies steer back to it.
+    /// `local.addr` 0: the replica chooses the address. The outcome is a [`crate::Event::Ready`].
+    Connect { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
+    /// Opens (or re-opens with another peer) a datagram socket in `slot`, on every replica. `remote.port` 0: unconnected.
+    UdpOpen { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint, reuse_port: bool },
+    /// The application's side of the slot changed: look at it.
+    Kick { slot: SlotId, generation: u32 },
+    /// The application is done with the slot. Answered by [`crate::Event::SlotDone`], possibly much later.
+    Close { slot: SlotId, generation: u32, mode: CloseMode },
+    /// Sets an option of a connection or datagram socket.
+    SetOption { slot: SlotId, generation: u32, option: SocketOption, value: u32 },
+    /// Sets an option of a listener, inherited by connections accepted later.
+    SetListenerOption { lease: u64, option: SocketOption, value: u32 },
+    /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
+    Info { token: u32, slot: SlotId, generation: u32 },
+}
+
+impl Command {
+    /// The message as ring payload.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        match *self {
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port } => Writer::new(1)
+                .u32(token)
+                .u64(lease)
+                .u8(protocol as u8)
+                .endpoint(local)
+                .u8(reuse_addr.into())
+                .u8(reuse_port.into()),
+            Command::Release { lease } => Writer::new(2).u64(lease),
+            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept } => Writer::new(3)
+                .u32(token)
+                .u64(lease)
+                .endpoint(local)
+                .u32(backlog)
+                .u8(reuse_port.into())
+                .u16(defer_accept),
+            Command::AcceptConnection { lease } => Writer::new(4).u64(lease),
+            Command::StopAccepting { lease } => Writer::new(5).u64(lease),
+            Command::Claim { slot, generation } => Writer::new(6).u32(slot.0).u32(generation),
+            Command::Connect { slot, generation, lease, local, remote } => {
+                Writer::new(7).u32(slot.0).u32(generation).u64(lease).endpoint(local).endpoint(remote)
+            }
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port } => Writer::new(8)
+                .u32(slot.0)
+                .u32(generation)
+                .u64(lease)
+                .endpoint(local)
+                .endpoint(remote)
+                .u8(reuse_port.into()),
+            Command::Kick { slot, generation } => Writer::new(9).u32(slot.0).u32(generation),
+            Command::Close { slot, generation, mode } => Writer::new(10).u32(slot.0).u32(generation).u8(mode as u8),
+            Command::SetOption { slot, generation, option, value } => {
+                Writer::new(11).u32(slot.0).u32(generation).u8(option as u8).u32(value)
+            }
+            Command::SetListenerOption { lease, option, value } => {
+                Writer::new(12).u64(lease).u8(option as u8).u32(value)
+            }
+            Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
+        }
+        .bytes
+    }
+
+    /// The message in a ring payload.
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Command, BadMessage> {
+        let (kind, mut r) = Reader::new(bytes);
+        Ok(match kind {
+            1 => Command::Bind {
+                token: r.u32(),
+                lease: r.u64(),
+                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
+                local: r.endpoint(),
+                reuse_addr: r.u8() != 0,
+                reuse_port: r.u8() != 0,
+            },
+            2 => Command::Release { lease: r.u64() },
+            3 => Command::Listen {
+                token: r.u32(),
+                lease: r.u64(),
+                local: r.endpoint(),
+                backlog: r.u32(),
+                reuse_port: r.u8() != 0,
+                defer_accept: r.u16(),
+            },
+            4 => Command::AcceptConnection { lease: r.u64() },
+            5 => Command::StopAccepting { lease: r.u64() },
+            6 => Command::Claim { slot: SlotId(r.u32()), generation: r.u32() },
+            7 => Command::Connect {
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                lease: r.u64(),
+                local: r.endpoint(),
+                remote: r.endpoint(),
+            },
+            8 => Command::UdpOpen {
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                lease: r.u64(),
+                local: r.endpoint(),
+                remote: r.endpoint(),
+                reuse_port: r.u8() != 0,
+            },
+            9 => Command::Kick { slot: SlotId(r.u32()), generation: r.u32() },
+            10 => Command::Close {
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                mode: if r.u8() == 0 { CloseMode::Graceful } else { CloseMode::Abort },
+            },
+            11 => Command::SetOption {
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                option: SocketOption::from_u8(r.u8()).ok_or(BadMessage)?,
+                value: r.u32(),
+            },
+            12 => Command::SetListenerOption {
+                lease: r.u64(),
+                option: SocketOption::from_u8(r.u8()).ok_or(BadMessage)?,
+                value: r.u32(),
+            },
+            13 => Command::Info { token: r.u32(), slot: SlotId(r.u32()), generation: r.u32() },
+            _ => return Err(BadMessage),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_survives_the_ring() {
+        let (local, remote) = (Endpoint::new(0x7f00_0001, 80), Endpoint::new(0xffff_ffff, 0xffff));
+        let (slot, generation, lease, token) = (SlotId(7), 8, u64::MAX - 1, 99);
+        for command in [
+            Command::Bind { token, lease, protocol: Protocol::Udp, local, reuse_addr: true, reuse_port: false },
+            Command::Release { lease },
+            Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3 },
+            Command::AcceptConnection { lease },
+            Command::StopAccepting { lease },
+            Command::Claim { slot, generation },
+            Command::Connect { slot, generation, lease, local, remote },
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: true },
+            Command::Kick { slot, generation },
+            Command::Close { slot, generation, mode: CloseMode::Abort },
+            Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },
+            Command::SetListenerOption { lease, option: SocketOption::DeferAccept, value: 5 },
+            Command::Info { token, slot, generation },
+        ] {
+            assert_eq!(Command::decode(&command.encode()), Ok(command));
+        }
+    }
+
+    #[test]
+    fn every_option_has_its_number() {
+        for n in 0..=255u8 {
+            if let Some(option) = SocketOption::from_u8(n) {
+                assert_eq!(option as u8, n);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_without_panic() {
+        let mut rng = atoll_base::Rng::new(2);
+        for _ in 0..100_000 {
+            let mut bytes = [0; MESSAGE_BYTES];
+            bytes.fill_with(|| rng.next_u32() as u8);
+            bytes[0] %= 16;
+            let _ = Command::decode(&bytes);
+        }
+    }
+}

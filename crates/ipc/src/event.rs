@@ -1,0 +1,204 @@
+//! What does a replica tell an application? One entry of the event ring each.
+//!
+//! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises [`crate::arena::OVERFLOW`]
+//! and the library looks at all its slots. Repeated: harmless, because all positions are absolute. Late or from a dead
+//! epoch: the generation of the slot no longer matches, and the library drops it.
+
+use atoll_base::{Endpoint, SlotId};
+
+use crate::words::{MESSAGE_BYTES, Reader, Writer};
+
+/// Readiness bits, numerically those of `poll(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready(pub u32);
+
+impl Ready {
+    /// Octets, a datagram, a connection or the end of the stream can be read.
+    pub const IN: Ready = Ready(0x001);
+    /// There is room in the send buffer.
+    pub const OUT: Ready = Ready(0x004);
+    /// An error is pending.
+    pub const ERR: Ready = Ready(0x008);
+    /// Both directions are closed.
+    pub const HUP: Ready = Ready(0x010);
+    /// The peer has closed its direction.
+    pub const RDHUP: Ready = Ready(0x2000);
+
+    /// Whether all bits of `other` are set.
+    pub const fn contains(self, other: Ready) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether no bit is set.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl core::ops::BitOr for Ready {
+    type Output = Ready;
+
+    fn bitor(self, rhs: Ready) -> Ready {
+        Ready(self.0 | rhs.0)
+    }
+}
+
+impl core::ops::BitOrAssign for Ready {
+    fn bitor_assign(&mut self, rhs: Ready) {
+        self.0 |= rhs.0;
+    }
+}
+
+/// Why something failed. The library turns causes into errno in one table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// Nothing failed.
+    #[default]
+    None = 0,
+    /// Nobody listens at the peer: RST in SYN-SENT, or ICMP port unreachable.
+    ConnectionRefused = 1,
+    /// The peer reset the connection.
+    ConnectionReset = 2,
+    /// No answer for too long.
+    TimedOut = 3,
+    /// ICMP host unreachable, or no answer to ARP.
+    HostUnreachable = 4,
+    /// No route.
+    NetworkUnreachable = 5,
+    /// Address or port already taken.
+    AddressInUse = 6,
+    /// Not an address of this stack.
+    AddressNotAvailable = 7,
+    /// A table or a pool is full.
+    NoBuffers = 8,
+    /// The datagram is longer than can be sent.
+    MessageTooLong = 9,
+    /// The command does not fit the state of the socket, or is malformed.
+    Invalid = 10,
+    /// The replica that held the connection is gone and could not be recovered.
+    Lost = 11,
+}
+
+impl Cause {
+    /// The cause with this number; unknown numbers are [`Cause::Invalid`].
+    pub const fn from_u8(n: u8) -> Cause {
+        match n {
+            0 => Cause::None,
+            1 => Cause::ConnectionRefused,
+            2 => Cause::ConnectionReset,
+            3 => Cause::TimedOut,
+            4 => Cause::HostUnreachable,
+            5 => Cause::NetworkUnreachable,
+            6 => Cause::AddressInUse,
+            7 => Cause::AddressNotAvailable,
+            8 => Cause::NoBuffers,
+            9 => Cause::MessageTooLong,
+            11 => Cause::Lost,
+            _ => Cause::Invalid,
+        }
+    }
+}
+
+/// One message from a replica to an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+pub enum Event {
+    /// The slot changed in a way that matters to somebody who waits for any of `ready`.
+    Ready { slot: SlotId, generation: u32, ready: Ready },
+    /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The application
+    /// claims it by writing `generation` to the slot's `claimed` word and sending [`crate::Command::Claim`].
+    ConnectionAvailable { listener: u64, slot: SlotId, generation: u32, local: Endpoint, remote: Endpoint },
+    /// The verdict on a claim that met a revocation: `confirmed` or timed out (P4).
+    ClaimVerdict { slot: SlotId, generation: u32, confirmed: bool },
+    /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again (P4).
+    AcceptorRemoved { listener: u64 },
+    /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
+    SlotDone { slot: SlotId, generation: u32 },
+    /// Answer to [`crate::Command::Bind`]: the port that is now leased.
+    BindReply { token: u32, cause: Cause, port: u16 },
+    /// Answer to [`crate::Command::Listen`].
+    ListenReply { token: u32, cause: Cause },
+    /// Answer to [`crate::Command::Info`]: the record is in the arena's info area.
+    InfoReply { token: u32, cause: Cause },
+}
+
+/// The bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadMessage;
+
+impl Event {
+    /// The message as ring payload.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        match *self {
+            Event::Ready { slot, generation, ready } => Writer::new(1).u32(slot.0).u32(generation).u32(ready.0),
+            Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
+                Writer::new(2).u64(listener).u32(slot.0).u32(generation).endpoint(local).endpoint(remote)
+            }
+            Event::ClaimVerdict { slot, generation, confirmed } => {
+                Writer::new(3).u32(slot.0).u32(generation).u8(confirmed.into())
+            }
+            Event::AcceptorRemoved { listener } => Writer::new(4).u64(listener),
+            Event::SlotDone { slot, generation } => Writer::new(5).u32(slot.0).u32(generation),
+            Event::BindReply { token, cause, port } => Writer::new(6).u32(token).u8(cause as u8).u16(port),
+            Event::ListenReply { token, cause } => Writer::new(7).u32(token).u8(cause as u8),
+            Event::InfoReply { token, cause } => Writer::new(8).u32(token).u8(cause as u8),
+        }
+        .bytes
+    }
+
+    /// The message in a ring payload.
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Event, BadMessage> {
+        let (kind, mut r) = Reader::new(bytes);
+        Ok(match kind {
+            1 => Event::Ready { slot: SlotId(r.u32()), generation: r.u32(), ready: Ready(r.u32()) },
+            2 => Event::ConnectionAvailable {
+                listener: r.u64(),
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                local: r.endpoint(),
+                remote: r.endpoint(),
+            },
+            3 => Event::ClaimVerdict { slot: SlotId(r.u32()), generation: r.u32(), confirmed: r.u8() != 0 },
+            4 => Event::AcceptorRemoved { listener: r.u64() },
+            5 => Event::SlotDone { slot: SlotId(r.u32()), generation: r.u32() },
+            6 => Event::BindReply { token: r.u32(), cause: Cause::from_u8(r.u8()), port: r.u16() },
+            7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
+            8 => Event::InfoReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
+            _ => return Err(BadMessage),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_survives_the_ring() {
+        let (local, remote) = (Endpoint::new(1, 2), Endpoint::new(0xffff_ffff, 0xffff));
+        for event in [
+            Event::Ready { slot: SlotId(7), generation: 8, ready: Ready::IN | Ready::HUP },
+            Event::ConnectionAvailable { listener: u64::MAX, slot: SlotId(1), generation: 2, local, remote },
+            Event::ClaimVerdict { slot: SlotId(1), generation: 2, confirmed: true },
+            Event::AcceptorRemoved { listener: 77 },
+            Event::SlotDone { slot: SlotId(3), generation: 4 },
+            Event::BindReply { token: 1, cause: Cause::AddressInUse, port: 80 },
+            Event::ListenReply { token: 1, cause: Cause::None },
+            Event::InfoReply { token: 1, cause: Cause::Invalid },
+        ] {
+            assert_eq!(Event::decode(&event.encode()), Ok(event));
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_without_panic() {
+        let mut rng = atoll_base::Rng::new(1);
+        for _ in 0..100_000 {
+            let mut bytes = [0; MESSAGE_BYTES];
+            bytes.fill_with(|| rng.next_u32() as u8);
+            bytes[0] %= 16;
+            let _ = Event::decode(&bytes);
+        }
+    }
+}

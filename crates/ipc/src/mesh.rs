@@ -1,0 +1,243 @@
+//! How do frames get from one replica to another, of the same stack or of a joined one, without a kernel in between?
+//!
+//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software steering,
+//! neighbour updates) and the shared-memory link that joins two stacks are both made of these.
+//!
+//! ```text
+//!   line 0  producer writes: tail (u64), epoch (u32)     line 1  consumer writes: head (u64), sleep word (u32)
+//!   then 2^k bytes of records: [len u32][kind u32][payload, padded to 8]; a record never wraps: a filler record ends the lap
+//! ```
+
+use crate::memory::Memory;
+
+/// Kind of a record: a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
+pub const KIND_FRAME: u32 = 1;
+/// Kind of a record: a neighbour update (`addr` u32, MAC 6 bytes): N8.
+pub const KIND_NEIGHBOUR: u32 = 2;
+const KIND_FILLER: u32 = 0xffff_ffff;
+const HEADER_BYTES: usize = 128;
+const TAIL: usize = 0;
+const HEAD: usize = 64;
+const SLEEP: usize = 72;
+const RECORD_HEADER: usize = 8;
+/// Longest payload of a record: a 64 KiB frame with its headers.
+pub const PAYLOAD_MAX: usize = 65536 + 64;
+
+/// Bytes of memory that a ring with 2^`log2` bytes of records takes. `log2` is at least 18, so that two of the longest
+/// records fit.
+pub const fn mesh_bytes(log2: u8) -> usize {
+    HEADER_BYTES + (1 << log2)
+}
+
+/// The sending side.
+#[derive(Debug)]
+pub struct MeshProducer {
+    base: usize,
+    size: u64,
+    tail: u64,
+    head_seen: u64,
+}
+
+/// The receiving side.
+#[derive(Debug)]
+pub struct MeshConsumer {
+    base: usize,
+    size: u64,
+    head: u64,
+    bad: u64,
+}
+
+/// The ring has no room; the frame is dropped, as a full queue of a NIC would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl MeshProducer {
+    /// Resumes producing into the ring at `base`.
+    pub fn resume<M: Memory>(memory: &M, base: usize, log2: u8) -> MeshProducer {
+        assert!((18..=30).contains(&log2), "mesh rings are 256 KiB to 1 GiB");
+        let tail = memory.load64(base + TAIL);
+        MeshProducer { base, size: 1 << log2, tail, head_seen: memory.load64_acquire(base + HEAD) }
+    }
+
+    /// Appends a record whose payload is made of `parts`. It becomes visible with [`MeshProducer::publish`].
+    pub fn push<M: Memory>(&mut self, memory: &M, kind: u32, parts: &[&[u8]]) -> Result<(), Full> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let mut at = self.begin(memory, kind, len)?;
+        for part in parts {
+            memory.write(at, part);
+            at += part.len();
+        }
+        self.commit(len);
+        Ok(())
+    }
+
+    /// Reserves a record of `len` payload bytes and returns the offset of the payload in the memory, to be filled by the
+    /// caller before [`MeshProducer::commit`] of the same `len`.
+    pub fn begin<M: Memory>(&mut self, memory: &M, kind: u32, len: usize) -> Result<usize, Full> {
+        let needed = record_bytes(len);
+        if len > PAYLOAD_MAX {
+            return Err(Full);
+        }
+        let within = self.tail & (self.size - 1);
+        let to_end = self.size - within;
+        let filler = if to_end < needed { to_end } else { 0 };
+        if !self.has_room(memory, filler + needed) {
+            return Err(Full);
+        }
+        if filler > 0 {
+            // Records are multiples of 8 bytes, so a filler header always fits.
+            let at = self.base + HEADER_BYTES + within as usize;
+            memory.store32(at, (filler - RECORD_HEADER as u64) as u32);
+            memory.store32(at + 4, KIND_FILLER);
+            self.tail += filler;
+        }
+        let at = self.base + HEADER_BYTES + (self.tail & (self.size - 1)) as usize;
+        memory.store32(at, len as u32);
+        memory.store32(at + 4, kind);
+        Ok(at + RECORD_HEADER)
+    }
+
+    /// Ends the record begun with the same `len`.
+    pub fn commit(&mut self, len: usize) {
+        self.tail += record_bytes(len);
+    }
+
+    /// Makes all records pushed so far visible. Returns the consumer's sleep word for the caller to decide about its bell.
+    pub fn publish<M: Memory>(&mut self, memory: &M) -> u32 {
+        // Partner: the acquire load in `MeshConsumer::pop`.
+        memory.store64_release(self.base + TAIL, self.tail);
+        memory.fence();
+        memory.load32(self.base + SLEEP)
+    }
+
+    fn has_room<M: Memory>(&mut self, memory: &M, bytes: u64) -> bool {
+        if self.size - self.tail.wrapping_sub(self.head_seen).min(self.size) >= bytes {
+            return true;
+        }
+        let head = memory.load64_acquire(self.base + HEAD);
+        if self.tail.wrapping_sub(head) <= self.size {
+            self.head_seen = head;
+        }
+        self.size - self.tail.wrapping_sub(self.head_seen).min(self.size) >= bytes
+    }
+}
+
+impl MeshConsumer {
+    /// Resumes consuming from the ring at `base`.
+    pub fn resume<M: Memory>(memory: &M, base: usize, log2: u8) -> MeshConsumer {
+        assert!((18..=30).contains(&log2), "mesh rings are 256 KiB to 1 GiB");
+        MeshConsumer { base, size: 1 << log2, head: memory.load64(base + HEAD), bad: 0 }
+    }
+
+    /// Whether a record is waiting.
+    pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
+        memory.load64_acquire(self.base + TAIL) != self.head
+    }
+
+    /// Copies the next record's payload to `out` and returns its kind and length. Records that are too long for `out`, or
+    /// malformed, are skipped and counted.
+    pub fn pop<M: Memory>(&mut self, memory: &M, out: &mut [u8]) -> Option<(u32, usize)> {
+        loop {
+            let tail = memory.load64_acquire(self.base + TAIL);
+            let waiting = tail.wrapping_sub(self.head);
+            if waiting == 0 {
+                return None;
+            }
+            let within = self.head & (self.size - 1);
+            let at = self.base + HEADER_BYTES + within as usize;
+            let (len, kind) = (memory.load32(at) as usize, memory.load32(at + 4));
+            let bytes = record_bytes(len);
+            if waiting > self.size || !self.head.is_multiple_of(8) || bytes > waiting || bytes > self.size - within {
+                // The producer lies: take everything it claims to have sent as consumed.
+                self.bad += 1;
+                self.head = tail & !7;
+                if self.head != tail {
+                    return None;
+                }
+                continue;
+            }
+            self.head += bytes;
+            if kind == KIND_FILLER {
+                continue;
+            }
+            if len > out.len() {
+                self.bad += 1;
+                continue;
+            }
+            memory.read(at + RECORD_HEADER, &mut out[..len]);
+            return Some((kind, len));
+        }
+    }
+
+    /// Gives the room of the records taken so far back to the producer. Once per batch.
+    pub fn publish<M: Memory>(&self, memory: &M) {
+        memory.store64_release(self.base + HEAD, self.head);
+    }
+
+    /// Tells the producer whether its bell is wanted (odd: asleep). The consumer fences and looks again before it blocks.
+    pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
+        memory.store32(self.base + SLEEP, word);
+    }
+
+    /// Records that were skipped because they made no sense.
+    pub fn bad_records(&self) -> u64 {
+        self.bad
+    }
+}
+
+const fn record_bytes(len: usize) -> u64 {
+    (RECORD_HEADER + len.next_multiple_of(8)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use atoll_base::Rng;
+
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    #[test]
+    fn the_ring_agrees_with_a_queue_over_many_laps() {
+        let memory = HeapMemory::new(mesh_bytes(18));
+        let mut producer = MeshProducer::resume(&memory, 0, 18);
+        let mut consumer = MeshConsumer::resume(&memory, 0, 18);
+        let mut model: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut rng = Rng::new(4);
+        let mut out = vec![0; PAYLOAD_MAX];
+        for n in 0..5000u32 {
+            if rng.below(2) == 0 {
+                let len = if rng.below(20) == 0 { 65000 } else { rng.below(300) as usize };
+                let bytes = vec![n as u8; len];
+                if producer.push(&memory, KIND_FRAME, &[&bytes[..len / 2], &bytes[len / 2..]]).is_ok() {
+                    model.push_back(bytes);
+                }
+                producer.publish(&memory);
+            } else {
+                let got = consumer.pop(&memory, &mut out).map(|(_, len)| out[..len].to_vec());
+                assert_eq!(got, model.pop_front());
+                consumer.publish(&memory);
+            }
+        }
+        assert_eq!(consumer.bad_records(), 0);
+    }
+
+    #[test]
+    fn a_scribbling_producer_costs_only_its_own_frames() {
+        let memory = HeapMemory::new(mesh_bytes(18));
+        let mut consumer = MeshConsumer::resume(&memory, 0, 18);
+        let mut rng = Rng::new(8);
+        let mut out = vec![0; PAYLOAD_MAX];
+        for _ in 0..20_000 {
+            memory.store64(TAIL, rng.next_u64() >> rng.below(64));
+            memory.store64(HEADER_BYTES + rng.below(1 << 15) as usize * 8, rng.next_u64() >> rng.below(64));
+            for _ in 0..4 {
+                let _ = consumer.pop(&memory, &mut out);
+            }
+            consumer.publish(&memory);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What does everybody need to know about the stack, its replicas and its applications? Pages with one writer each.
+
+use atoll_base::{Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
+
+use crate::memory::Memory;
+
+/// Bytes of a stack page.
+pub const STACK_PAGE_BYTES: usize = 8192;
+/// Bytes of a replica page.
+pub const REPLICA_PAGE_BYTES: usize = 4096 + 2 * PORT_MAP_BYTES;
+/// Bytes of an application page.
+pub const APP_PAGE_BYTES: usize = 4096;
+/// Bells of one application process: threads or epoll instances that sleep separately.
+pub const BELLS: usize = 16;
+/// Most replicas of a stack.
+pub const REPLICAS_MAX: usize = 8;
+
+const MAGIC: u32 = 0x4c4f_5441; // "ATOL"
+const PORT_MAP_BYTES: usize = 65536 / 8;
+
+/// The configuration that every process of a stack shares; written by the supervisor only (the steering table also
+/// while traffic flows), mapped read-only by everybody else.
+#[derive(Clone, Copy, Debug)]
+pub struct StackPage<M: Memory>(pub M);
+
+/// Facts on a stack page that do not change while the stack lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackFacts {
+    /// Number of replicas, 1..=8.
+    pub replicas: u8,
+    /// Own IPv4 address in host order.
+    pub addr: u32,
+    /// Length of the address's prefix.
+    pub prefix_len: u8,
+    /// Gateway, 0 for none.
+    pub gateway: u32,
+    /// MTU of the link.
+    pub mtu: u16,
+    /// MAC address of the link.
+    pub mac: [u8; 6],
+    /// Key of the flow hash.
+    pub key: FlowKey,
+    /// Conversion of the cycle counter: see `atoll_sys::clock` (four words, opaque here).
+    pub calibration: [u64; 4],
+    /// Ports that connections may take for themselves: first and last.
+    pub ephemeral: (u16, u16),
+    /// How long, in microseconds, the library and the replicas spin before they sleep.
+    pub spin_us: u32,
+    /// How long an acceptor may take to claim a connection, in microseconds (P4).
+    pub claim_timeout_us: u32,
+}
+
+impl<M: Memory> StackPage<M> {
+    /// Writes the facts, magic and version last.
+    pub fn write_facts(&self, facts: &StackFacts) {
+        let m = &self.0;
+        m.store32(8, u32::from(facts.replicas));
+        m.store32(12, facts.addr);
+        m.store32(16, u32::from(facts.prefix_len));
+        m.store32(20, facts.gateway);
+        m.store32(24, u32::from(facts.mtu));
+        m.write(28, &facts.mac);
+        m.store32(36, facts.key.k0);
+        m.store32(40, facts.key.k1);
+        m.store32(44, u32::from(facts.ephemeral.0) << 16 | u32::from(facts.ephemeral.1));
+        for (i, word) in facts.calibration.into_iter().enumerate() {
+            m.store64(48 + i * 8, word);
+        }
+        m.store32(80, facts.spin_us);
+        m.store32(84, facts.claim_timeout_us);
+        m.store32(4, crate::LAYOUT_VERSION);
+        m.store32_release(0, MAGIC);
+    }
+
+    /// The facts; `None` if the page is of another version or not written yet.
+    pub fn facts(&self) -> Option<StackFacts> {
+        let m = &self.0;
+        if m.load32_acquire(0) != MAGIC || m.load32(4) != crate::LAYOUT_VERSION {
+            return None;
+        }
+        let mut mac = [0; 6];
+        m.read(28, &mut mac);
+        let ephemeral = m.load32(44);
+        let replicas = u8::try_from(m.load32(8)).ok().filter(|n| (1..=REPLICAS_MAX as u8).contains(n))?;
+        Some(StackFacts {
+            replicas,
+            addr: m.load32(12),
+            prefix_len: u8::try_from(m.load32(16)).ok().filter(|n| *n <= 32)?,
+            gateway: m.load32(20),
+            mtu: u16::try_from(m.load32(24)).ok()?,
+            mac,
+            key: FlowKey { k0: m.load32(36), k1: m.load32(40) },
+            calibration: core::array::from_fn(|i| m.load64(48 + i * 8)),
+            ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
+            spin_us: m.load32(80),
+            claim_timeout_us: m.load32(84),
+        })
+    }
+
+    /// Which replica owns a flow group.
+    pub fn owner(&self, group: FlowGroup) -> ReplicaId {
+        let mut byte = [0];
+        self.0.read(4096 + usize::from(group.0) % FLOW_GROUPS, &mut byte);
+        ReplicaId(byte[0] % REPLICAS_MAX as u8)
+    }
+
+    /// Which replica owns the connection.
+    pub fn owner_of(&self, key: FlowKey, tuple: &FourTuple) -> ReplicaId {
+        self.owner(key.group(tuple))
+    }
+
+    /// Gives a flow group to a replica. Supervisor only.
+    pub fn set_owner(&self, group: FlowGroup, replica: ReplicaId) {
+        self.0.write(4096 + usize::from(group.0) % FLOW_GROUPS, &[replica.0]);
+    }
+}
+
+/// What one replica says about itself to everybody; written by the replica only, mapped read-only by the others.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaPage<M: Memory>(pub M);
+
+const SLEEP: usize = 64;
+const HEARTBEAT: usize = 128;
+const STATS: usize = 256;
+const TCP_MAP: usize = 4096;
+const UDP_MAP: usize = TCP_MAP + PORT_MAP_BYTES;
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
+        /// Counters of a replica, each a double word on its page.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Stat { $($(#[$doc])* $name,)* }
+
+        impl Stat {
+            /// All counters in page order.
+            pub const ALL: &[Stat] = &[$(Stat::$name,)*];
+
+            /// Name as in `atoll status --json` and the metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Stat::$name => $text,)* }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Frames taken from the link.
+    FramesIn => "frames_in",
+    /// Frames given to the link.
+    FramesOut => "frames_out",
+    /// Octets of frames taken from the link.
+    BytesIn => "bytes_in",
+    /// Octets of frames given to the link.
+    BytesOut => "bytes_out",
+    /// Frames dropped on the way in, any reason.
+    FramesDropped => "frames_dropped",
+    /// Frames passed on to the replica that owns their flow group.
+    FramesForwarded => "frames_forwarded",
+    /// Frames that came over the internal link (loopback, other replicas, joined stacks).
+    FramesInternal => "frames_internal",
+    /// Frames that the link did not take.
+    SendFailures => "send_failures",
+    /// TCP segments received for a connection or listener.
+    SegmentsIn => "segments_in",
+    /// TCP segments sent (a super-segment counts once).
+    SegmentsOut => "segments_out",
+    /// Segments sent again.
+    Retransmits => "retransmits",
+    /// TCP segments dropped, any reason.
+    SegmentsDropped => "segments_dropped",
+    /// RSTs sent for segments without connection.
+    ResetsOut => "resets_out",
+    /// Connections opened by peers and established.
+    PassiveOpens => "passive_opens",
+    /// Connections opened by applications.
+    ActiveOpens => "active_opens",
+    /// Connections that exist now, in any state but TIME-WAIT.
+    Connections => "connections",
+    /// Connections in TIME-WAIT now.
+    TimeWaits => "time_waits",
+    /// SYNs dropped because a backlog was full.
+    SynDrops => "syn_drops",
+    /// Connections dropped because the accept queue was full.
+    AcceptDrops => "accept_drops",
+    /// Offers made to acceptors (CONNECTION-AVAILABLE).
+    Offers => "offers",
+    /// Claims that held (CLAIM-CONNECTION).
+    Claims => "claims",
+    /// Offers taken back because nobody claimed them in time.
+    ClaimTimeouts => "claim_timeouts",
+    /// UDP datagrams delivered to sockets.
+    DatagramsIn => "datagrams_in",
+    /// UDP datagrams sent.
+    DatagramsOut => "datagrams_out",
+    /// UDP datagrams dropped.
+    DatagramsDropped => "datagrams_dropped",
+    /// Commands taken from applications.
+    Commands => "commands",
+    /// Commands that made no sense (hostile or broken application).
+    BadCommands => "bad_commands",
+    /// Events sent to applications.
+    Events => "events",
+    /// Events that did not fit a ring.
+    EventOverflows => "event_overflows",
+    /// Bells rung (each a system call).
+    BellsRung => "bells_rung",
+    /// Times the replica went to sleep.
+    Sleeps => "sleeps",
+    /// Rounds of the main loop.
+    Rounds => "rounds",
+    /// Nanoseconds of rounds that had something to do.
+    BusyNanos => "busy_nanos",
+    /// Sessions attached now.
+    Sessions => "sessions",
+    /// Bytes of receive buffers in use.
+    BufferBytes => "buffer_bytes",
+}
+
+impl<M: Memory> ReplicaPage<M> {
+    /// Announces an incarnation.
+    pub fn announce(&self, replica: ReplicaId, epoch: Epoch) {
+        self.0.store32(8, u32::from(replica.0));
+        self.0.store32(12, epoch.0);
+        self.0.store32(4, crate::LAYOUT_VERSION);
+        self.0.store32_release(0, MAGIC);
+    }
+
+    /// Epoch of the incarnation; 0 before the first.
+    pub fn epoch(&self) -> Epoch {
+        if self.0.load32_acquire(0) != MAGIC { Epoch(0) } else { Epoch(self.0.load32_acquire(12)) }
+    }
+
+    /// Sleep word: odd while the replica sleeps and wants its bell to be rung; grows by one at each change. A ringer
+    /// remembers the value for which it has rung.
+    pub fn sleep_word(&self) -> u32 {
+        self.0.load32(SLEEP)
+    }
+
+    /// Sets the sleep word. The replica fences and looks at its rings once more before it blocks.
+    pub fn set_sleep_word(&self, word: u32) {
+        self.0.store32(SLEEP, word);
+    }
+
+    /// Last sign of life, in nanoseconds of the machine's clock.
+    pub fn heartbeat(&self) -> u64 {
+        self.0.load64(HEARTBEAT)
+    }
+
+    /// Gives a sign of life.
+    pub fn set_heartbeat(&self, nanos: u64) {
+        self.0.store64(HEARTBEAT, nanos);
+    }
+
+    /// Reads a counter.
+    pub fn stat(&self, stat: Stat) -> u64 {
+        self.0.load64(STATS + stat as usize * 8)
+    }
+
+    /// Publishes a counter.
+    pub fn set_stat(&self, stat: Stat, value: u64) {
+        self.0.store64(STATS + stat as usize * 8, value);
+    }
+
+    /// Whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the library's choice between
+    /// stack and kernel for loopback addresses.
+    pub fn has_port(&self, udp: bool, port: u16) -> bool {
+        let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(port / 64) * 8;
+        self.0.load64_acquire(at) & (1 << (port % 64)) != 0
+    }
+
+    /// Publishes whether the port is taken.
+    pub fn set_port(&self, udp: bool, port: u16, taken: bool) {
+        let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(port / 64) * 8;
+        let bit = 1u64 << (port % 64);
+        let old = self.0.load64(at);
+        self.0.store64_release(at, if taken { old | bit } else { old & !bit });
+    }
+}
+
+const _: () = assert!(STATS + Stat::ALL.len() * 8 <= 4096);
+
+/// Which of an application's bells are waited for; written by the application (and the children that share its
+/// sockets), read by replicas.
+#[derive(Clone, Copy, Debug)]
+pub struct AppPage<M: Memory>(pub M);
+
+impl<M: Memory> AppPage<M> {
+    /// Sleep word of a bell: odd while somebody sleeps on it. Same protocol as [`ReplicaPage::sleep_word`].
+    pub fn sleep_word(&self, bell: u32) -> u32 {
+        self.0.load32(64 + (bell as usize % BELLS) * 64)
+    }
+
+    /// Sets the sleep word of a bell.
+    pub fn set_sleep_word(&self, bell: u32, word: u32) {
+        self.0.store32(64 + (bell as usize % BELLS) * 64, word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    #[test]
+    fn facts_survive_the_page() {
+        let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+        assert_eq!(page.facts(), None);
+        let facts = StackFacts {
+            replicas: 3,
+            addr: 0xc612_0001,
+            prefix_len: 24,
+            gateway: 7,
+            mtu: 1500,
+            mac: [2, 0, 0, 0, 0, 1],
+            key: FlowKey { k0: 1, k1: 2 },
+            calibration: [1, 2, 3, 4],
+            ephemeral: (32768, 60999),
+            spin_us: 5,
+            claim_timeout_us: 1000,
+        };
+        page.write_facts(&facts);
+        assert_eq!(page.facts(), Some(facts));
+        page.set_owner(FlowGroup(4095), ReplicaId(2));
+        assert_eq!(page.owner(FlowGroup(4095)), ReplicaId(2));
+    }
+
+    #[test]
+    fn ports_are_independent_bits() {
+        let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+        page.set_port(false, 80, true);
+        page.set_port(true, 65535, true);
+        assert!(page.has_port(false, 80) && !page.has_port(true, 80) && page.has_port(true, 65535));
+        page.set_port(false, 80, false);
+        assert!(!page.has_port(false, 80));
+    }
+}

@@ -1,0 +1,130 @@
+//! Who owns which piece of a buffer area? A segregated free list of power-of-two blocks.
+//!
+//! Control block and link table live in memory of the allocating side only: the library's in the library region of the
+//! arena (so that forked processes share it under the library's lock), the replica's on its heap. Blocks are neither
+//! aligned to their size nor merged; a larger free block is split when nothing smaller is left.
+
+use crate::memory::Memory;
+
+/// Smallest block: 2 KiB.
+pub const UNIT_BYTES: usize = 1 << MIN_LOG2;
+/// log2 of the smallest block.
+pub const MIN_LOG2: u8 = 11;
+/// log2 of the largest block: 4 MiB.
+pub const MAX_LOG2: u8 = 22;
+const CLASSES: usize = (MAX_LOG2 - MIN_LOG2 + 1) as usize;
+/// Bytes of the control block.
+pub const CONTROL_BYTES: usize = 16 + CLASSES * 4;
+
+/// Places of a pool's state in some memory. Zeroed memory is an empty pool: everything is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned): `[bump u32][used units u32][unused u64][heads u32 ..]`.
+    pub control: usize,
+    /// Offset of the link table: 4 bytes per unit.
+    pub links: usize,
+    /// Units in the area.
+    pub units: u32,
+}
+
+impl Pool {
+    /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when nothing is free.
+    pub fn allocate<M: Memory>(&self, memory: &M, log2: u8) -> Option<u32> {
+        assert!((MIN_LOG2..=MAX_LOG2).contains(&log2), "block size is one of the classes");
+        let class = usize::from(log2 - MIN_LOG2);
+        let units = 1u32 << class;
+        let block =
+            self.pop(memory, class).or_else(|| self.bump(memory, units)).or_else(|| self.split(memory, class))?;
+        memory.store32(self.control + 4, memory.load32(self.control + 4).wrapping_add(units));
+        Some(block)
+    }
+
+    /// Gives a block back. `unit` and `log2` must be those of an allocation; units out of range are ignored.
+    pub fn free<M: Memory>(&self, memory: &M, unit: u32, log2: u8) {
+        if !(MIN_LOG2..=MAX_LOG2).contains(&log2) || unit >= self.units {
+            return;
+        }
+        let class = usize::from(log2 - MIN_LOG2);
+        self.push(memory, class, unit);
+        memory.store32(self.control + 4, memory.load32(self.control + 4).wrapping_sub(1 << class));
+    }
+
+    /// Bytes in use.
+    pub fn used_bytes<M: Memory>(&self, memory: &M) -> usize {
+        memory.load32(self.control + 4) as usize * UNIT_BYTES
+    }
+
+    fn head_at(&self, class: usize) -> usize {
+        self.control + 16 + class * 4
+    }
+
+    /// Heads and links hold unit + 1; 0 ends a list.
+    fn pop<M: Memory>(&self, memory: &M, class: usize) -> Option<u32> {
+        let unit = memory.load32(self.head_at(class)).checked_sub(1)?;
+        if unit >= self.units {
+            // Only the owner of this memory can have done this; forget the list rather than follow it.
+            memory.store32(self.head_at(class), 0);
+            return None;
+        }
+        memory.store32(self.head_at(class), memory.load32(self.links + unit as usize * 4));
+        Some(unit)
+    }
+
+    fn push<M: Memory>(&self, memory: &M, class: usize, unit: u32) {
+        memory.store32(self.links + unit as usize * 4, memory.load32(self.head_at(class)));
+        memory.store32(self.head_at(class), unit + 1);
+    }
+
+    fn bump<M: Memory>(&self, memory: &M, units: u32) -> Option<u32> {
+        let unit = memory.load32(self.control);
+        let end = unit.checked_add(units).filter(|end| *end <= self.units)?;
+        memory.store32(self.control, end);
+        Some(unit)
+    }
+
+    fn split<M: Memory>(&self, memory: &M, class: usize) -> Option<u32> {
+        let (larger, unit) = (class + 1..CLASSES).find_map(|c| self.pop(memory, c).map(|unit| (c, unit)))?;
+        // Keep the first part, free the halves behind it.
+        for c in (class..larger).rev() {
+            self.push(memory, c, unit + (1 << c));
+        }
+        Some(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+
+    use atoll_base::Rng;
+
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    #[test]
+    fn blocks_in_use_never_overlap_and_all_come_back() {
+        let units = 4096;
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
+        let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
+        let mut live: BTreeMap<u32, u8> = BTreeMap::new();
+        let mut rng = Rng::new(5);
+        for _ in 0..50_000 {
+            if rng.below(2) == 0 {
+                let log2 = MIN_LOG2 + rng.below(8) as u8;
+                if let Some(unit) = pool.allocate(&memory, log2) {
+                    let end = unit + (1 << (log2 - MIN_LOG2));
+                    assert!(end <= units);
+                    if let Some((before, l)) = live.range(..end).next_back() {
+                        assert!(before + (1 << (l - MIN_LOG2)) <= unit, "overlap");
+                    }
+                    live.insert(unit, log2);
+                }
+            } else if let Some((&unit, &log2)) = live.iter().nth(rng.below(live.len() as u32) as usize) {
+                live.remove(&unit);
+                pool.free(&memory, unit, log2);
+            }
+            let used: usize = live.values().map(|l| 1usize << l).sum();
+            assert_eq!(pool.used_bytes(&memory), used);
+        }
+    }
+}

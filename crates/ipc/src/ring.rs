@@ -1,0 +1,234 @@
+//! How does one process hand messages to another? A bounded SPSC ring of cache-line entries (P3).
+//!
+//! ```text
+//!   line 0   producer writes: tail (u64)
+//!   line 1   consumer writes: head (u64)
+//!   line 2.. entries of 64 bytes: [sequence u32][epoch u32][payload 56 bytes]
+//! ```
+//!
+//! Entry of position `p` is full when its sequence word is `p + 1` (low 32 bits): flag and data share a line, so a
+//! message costs one line transfer. The producer looks at `head` only when its cached copy says "full"; the consumer
+//! publishes `head` once per batch. All state of a side lives in the ring itself, so a successor resumes where its
+//! predecessor stopped. A lying peer can only lose, repeat or garble its own messages: payloads are validated by
+//! their decoders, indices are masked, and an impossible head reads as "full".
+
+use crate::memory::Memory;
+pub use crate::words::MESSAGE_BYTES;
+
+/// Bytes of one entry.
+pub const ENTRY_BYTES: usize = 64;
+const HEADER_BYTES: usize = 128;
+const TAIL: usize = 0;
+const HEAD: usize = 64;
+
+/// Bytes of memory that a ring of `capacity` entries takes.
+pub const fn ring_bytes(capacity: usize) -> usize {
+    HEADER_BYTES + capacity * ENTRY_BYTES
+}
+
+/// The sending side. One process (or one lock holder) at a time.
+#[derive(Debug)]
+pub struct Producer {
+    base: usize,
+    capacity: u64,
+    tail: u64,
+    head_seen: u64,
+}
+
+/// The receiving side. One process (or one lock holder) at a time.
+#[derive(Debug)]
+pub struct Consumer {
+    base: usize,
+    capacity: u64,
+    head: u64,
+    head_published: u64,
+}
+
+impl Producer {
+    /// Resumes producing into the ring at `base` with `capacity` (a power of two) entries.
+    pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize) -> Producer {
+        assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
+        let tail = memory.load64(base + TAIL);
+        Producer { base, capacity: capacity as u64, tail, head_seen: tail.wrapping_sub(capacity as u64) }
+    }
+
+    /// Reads the own position again: another holder of the same side may have moved it meanwhile.
+    pub fn reload<M: Memory>(&mut self, memory: &M) {
+        self.tail = memory.load64(self.base + TAIL);
+        self.head_seen = self.tail.wrapping_sub(self.capacity);
+    }
+
+    /// Appends a message. Returns false, and does nothing, when the ring is full.
+    pub fn push<M: Memory>(&mut self, memory: &M, epoch: u32, payload: &[u8; MESSAGE_BYTES]) -> bool {
+        if self.tail.wrapping_sub(self.head_seen) >= self.capacity && !self.has_room(memory) {
+            return false;
+        }
+        let at = self.base + HEADER_BYTES + (self.tail & (self.capacity - 1)) as usize * ENTRY_BYTES;
+        memory.store32(at + 4, epoch);
+        memory.write(at + 8, payload);
+        self.tail = self.tail.wrapping_add(1);
+        // Partner: the acquire load in `Consumer::pop`.
+        memory.store32_release(at, self.tail as u32);
+        memory.store64(self.base + TAIL, self.tail);
+        true
+    }
+
+    /// Messages that can be pushed before the ring is full, as far as the consumer has said.
+    pub fn room<M: Memory>(&mut self, memory: &M) -> u64 {
+        self.has_room(memory);
+        self.capacity - self.tail.wrapping_sub(self.head_seen).min(self.capacity)
+    }
+
+    /// Position after the last message pushed.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    fn has_room<M: Memory>(&mut self, memory: &M) -> bool {
+        // Partner: the release store in `Consumer::publish`.
+        let head = memory.load64_acquire(self.base + HEAD);
+        if self.tail.wrapping_sub(head) <= self.capacity {
+            self.head_seen = head;
+        }
+        self.tail.wrapping_sub(self.head_seen) < self.capacity
+    }
+}
+
+impl Consumer {
+    /// Resumes consuming from the ring at `base` with `capacity` (a power of two) entries.
+    pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize) -> Consumer {
+        assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
+        let head = memory.load64(base + HEAD);
+        Consumer { base, capacity: capacity as u64, head, head_published: head }
+    }
+
+    /// Reads the own position again: another holder of the same side may have moved it meanwhile.
+    pub fn reload<M: Memory>(&mut self, memory: &M) {
+        self.head = memory.load64(self.base + HEAD);
+        self.head_published = self.head;
+    }
+
+    /// Whether a message is waiting.
+    pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
+        memory.load32_acquire(self.entry()) == self.head.wrapping_add(1) as u32
+    }
+
+    /// Takes the next message: the sender's epoch and the payload. The slot is given back by [`Consumer::publish`],
+    /// at the latest after half a ring.
+    pub fn pop<M: Memory>(&mut self, memory: &M) -> Option<(u32, [u8; MESSAGE_BYTES])> {
+        if !self.is_ready(memory) {
+            return None;
+        }
+        let at = self.entry();
+        let mut payload = [0; MESSAGE_BYTES];
+        memory.read(at + 8, &mut payload);
+        let epoch = memory.load32(at + 4);
+        self.head = self.head.wrapping_add(1);
+        if self.head.wrapping_sub(self.head_published) >= self.capacity / 2 {
+            self.publish(memory);
+        }
+        Some((epoch, payload))
+    }
+
+    /// Tells the producer what has been taken. Once per batch.
+    pub fn publish<M: Memory>(&mut self, memory: &M) {
+        if self.head != self.head_published {
+            memory.store64_release(self.base + HEAD, self.head);
+            self.head_published = self.head;
+        }
+    }
+
+    fn entry(&self) -> usize {
+        self.base + HEADER_BYTES + (self.head & (self.capacity - 1)) as usize * ENTRY_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+
+    use atoll_base::Rng;
+
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    fn message(n: u64) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[..8].copy_from_slice(&n.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_ring_agrees_with_a_queue() {
+        let memory = HeapMemory::new(ring_bytes(8));
+        let mut producer = Producer::resume(&memory, 0, 8);
+        let mut consumer = Consumer::resume(&memory, 0, 8);
+        let mut model = VecDeque::new();
+        let mut rng = Rng::new(3);
+        let mut next = 0;
+        for _ in 0..100_000 {
+            match rng.below(5) {
+                0 | 1 => {
+                    if producer.push(&memory, 9, &message(next)) {
+                        model.push_back(next);
+                        next += 1;
+                    } else {
+                        assert!(model.len() + 4 >= 8, "full although {} are waiting", model.len());
+                    }
+                }
+                2 | 3 => {
+                    let got = consumer.pop(&memory);
+                    assert_eq!(got, model.pop_front().map(|n| (9, message(n))));
+                }
+                _ => match rng.below(3) {
+                    0 => consumer.publish(&memory),
+                    1 => producer = Producer::resume(&memory, 0, 8),
+                    _ => {
+                        consumer.publish(&memory);
+                        consumer = Consumer::resume(&memory, 0, 8);
+                    }
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_refuses_until_the_consumer_publishes() {
+        let memory = HeapMemory::new(ring_bytes(4));
+        let mut producer = Producer::resume(&memory, 0, 4);
+        let mut consumer = Consumer::resume(&memory, 0, 4);
+        for n in 0..4 {
+            assert!(producer.push(&memory, 1, &message(n)));
+        }
+        assert!(!producer.push(&memory, 1, &message(4)));
+        assert!(consumer.pop(&memory).is_some());
+        consumer.publish(&memory);
+        assert!(producer.push(&memory, 1, &message(4)));
+    }
+
+    #[test]
+    fn a_lying_consumer_cannot_make_the_producer_overrun() {
+        let memory = HeapMemory::new(ring_bytes(4));
+        let mut producer = Producer::resume(&memory, 0, 4);
+        for n in 0..4 {
+            assert!(producer.push(&memory, 1, &message(n)));
+        }
+        memory.store64(HEAD, 0xdead_beef_dead_beef);
+        assert!(!producer.push(&memory, 1, &message(4)));
+    }
+
+    #[test]
+    fn scribbled_entries_never_panic() {
+        let memory = HeapMemory::new(ring_bytes(16));
+        let mut consumer = Consumer::resume(&memory, 0, 16);
+        let mut producer = Producer::resume(&memory, 0, 16);
+        let mut rng = Rng::new(11);
+        for _ in 0..100_000 {
+            let at = rng.below(ring_bytes(16) as u32 / 8) as usize * 8;
+            memory.store64(at, rng.next_u64());
+            let _ = consumer.pop(&memory);
+            consumer.publish(&memory);
+            let _ = producer.push(&memory, 1, &message(1));
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! What do application and replica tell each other about one socket? Four cache lines, each written by one side.
+//!
+//! ```text
+//!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
+//!   line 1  application   extents of the send buffer
+//!   line 2  replica       generation, state, acknowledged, receive tail, flags, error, addresses
+//!   line 3  replica       extents of the receive buffer
+//! ```
+//! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram socket the
+//! streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
+
+use atoll_base::{Endpoint, SlotId};
+
+use crate::arena::ArenaLayout;
+use crate::buffer::Extents;
+use crate::event::Cause;
+use crate::memory::Memory;
+use crate::pool::UNIT_BYTES;
+
+/// Bytes of the header of a datagram record in a socket buffer.
+pub const RECORD_BYTES: usize = 16;
+
+/// Application flag: no more octets will be written (FIN after the send tail).
+pub const APP_SHUT_SEND: u32 = 1;
+/// Application flag: received octets are no longer wanted (`shutdown(SHUT_RD)`).
+pub const APP_SHUT_RECEIVE: u32 = 2;
+
+/// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
+pub const REPLICA_FIN: u32 = 1;
+/// Replica flag: the connection has ended; nothing will be sent or received any more. The error says why, if not in order.
+pub const REPLICA_CLOSED: u32 = 2;
+/// Replica flag: octets beyond the receive tail were lost with a reset (reads give the error after the tail).
+pub const REPLICA_RESET: u32 = 4;
+
+/// State of a slot as its replica publishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Not in use.
+    Free = 0,
+    /// An established connection offered to this acceptor, not claimed yet.
+    Offered = 1,
+    /// SYN-SENT.
+    Connecting = 2,
+    /// Octets may flow (any synchronised state), or an open datagram socket.
+    Open = 3,
+    /// Closed by the application, the replica still has work to do.
+    Closing = 4,
+}
+
+impl SlotState {
+    /// The state with this number; unknown numbers read as [`SlotState::Free`].
+    pub const fn from_u32(n: u32) -> SlotState {
+        match n {
+            1 => SlotState::Offered,
+            2 => SlotState::Connecting,
+            3 => SlotState::Open,
+            4 => SlotState::Closing,
+            _ => SlotState::Free,
+        }
+    }
+}
+
+// Line 0, application.
+const A_GENERATION: usize = 0;
+const A_FLAGS: usize = 4;
+const A_SEND_TAIL: usize = 8;
+const A_RECEIVE_HEAD: usize = 16;
+const A_BELL: usize = 24;
+const A_CLAIMED: usize = 28;
+const A_HOLDERS: usize = 32;
+const A_LIBRARY: usize = 40;
+// Line 1, application.
+const A_EXTENTS: usize = 64;
+// Line 2, replica.
+const R_GENERATION: usize = 128;
+const R_STATE: usize = 132;
+const R_ACKNOWLEDGED: usize = 136;
+const R_RECEIVE_TAIL: usize = 144;
+const R_FLAGS: usize = 152;
+const R_ERROR: usize = 156;
+const R_REVOKED: usize = 160;
+const R_SEND_LIMIT: usize = 164;
+const R_READ_MARK: usize = 168;
+const R_REMOTE_ADDR: usize = 176;
+const R_LOCAL_ADDR: usize = 180;
+const R_PORTS: usize = 184;
+// Line 3, replica.
+const R_EXTENTS: usize = 192;
+
+/// One slot of one arena. Plain offsets: cheap to make, holds no state.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot<'m, M: Memory> {
+    memory: &'m M,
+    at: usize,
+}
+
+impl<'m, M: Memory> Slot<'m, M> {
+    /// The slot, or `None` for a number out of range.
+    pub fn new(memory: &'m M, layout: &ArenaLayout, slot: SlotId) -> Option<Slot<'m, M>> {
+        layout.slot(slot).map(|at| Slot { memory, at })
+    }
+
+    // ---- what the application writes ----
+
+    /// Generation that the application means.
+    pub fn app_generation(&self) -> u32 {
+        self.memory.load32(self.at + A_GENERATION)
+    }
+
+    /// Prepares the application's lines for a new generation: empty stream, no flags.
+    pub fn app_reset(&self, generation: u32) {
+        let m = self.memory;
+        m.store32(self.at + A_FLAGS, 0);
+        m.store64(self.at + A_SEND_TAIL, 0);
+        m.store64(self.at + A_RECEIVE_HEAD, 0);
+        m.store32(self.at + A_CLAIMED, 0);
+        Extents::default().store(m, self.at + A_EXTENTS);
+        m.store32_release(self.at + A_GENERATION, generation);
+    }
+
+    /// `APP_SHUT_*` flags.
+    pub fn app_flags(&self) -> u32 {
+        self.memory.load32_acquire(self.at + A_FLAGS)
+    }
+
+    /// Sets the flags.
+    pub fn set_app_flags(&self, flags: u32) {
+        self.memory.store32_release(self.at + A_FLAGS, flags);
+    }
+
+    /// Octets before this offset are in the send buffer.
+    pub fn send_tail(&self) -> u64 {
+        self.memory.load64_acquire(self.at + A_SEND_TAIL)
+    }
+
+    /// Publishes octets after they were written.
+    pub fn set_send_tail(&self, tail: u64) {
+        self.memory.store64_release(self.at + A_SEND_TAIL, tail);
+    }
+
+    /// Octets before this offset were consumed by the application.
+    pub fn receive_head(&self) -> u64 {
+        self.memory.load64_acquire(self.at + A_RECEIVE_HEAD)
+    }
+
+    /// Publishes consumption.
+    pub fn set_receive_head(&self, head: u64) {
+        self.memory.store64_release(self.at + A_RECEIVE_HEAD, head);
+    }
+
+    /// Which bell of the application's page to ring for this socket.
+    pub fn bell(&self) -> u32 {
+        self.memory.load32(self.at + A_BELL)
+    }
+
+    /// Chooses the bell.
+    pub fn set_bell(&self, bell: u32) {
+        self.memory.store32(self.at + A_BELL, bell);
+    }
+
+    /// Generation of the offer that the application has claimed.
+    pub fn claimed(&self) -> u32 {
+        self.memory.load32_acquire(self.at + A_CLAIMED)
+    }
+
+    /// Claims the offer `generation`. Returns whether the claim certainly holds; `false`: the replica may have revoked the
+    /// offer, wait for [`crate::Event::ClaimVerdict`].
+    ///
+    /// Both sides store their own word, fence, and load the other's (Dekker): at least one sees the other. If the
+    /// application sees no revocation, the replica will see the claim and must honour it.
+    pub fn claim(&self, generation: u32) -> bool {
+        self.memory.store32(self.at + A_CLAIMED, generation);
+        self.memory.fence();
+        self.memory.load32(self.at + R_REVOKED) != generation
+    }
+
+    /// The replica's half of [`Slot::claim`]: revokes the offer `generation`. Returns whether the revocation certainly holds;
+    /// `false`: the application has claimed, the claim is to be honoured (and a verdict sent).
+    pub fn revoke(&self, generation: u32) -> bool {
+        self.memory.store32(self.at + R_REVOKED, generation);
+        self.memory.fence();
+        self.memory.load32(self.at + A_CLAIMED) != generation
+    }
+
+    /// One bit per process of the session's family that holds the socket open.
+    pub fn holders(&self) -> u64 {
+        self.memory.load64(self.at + A_HOLDERS)
+    }
+
+    /// Sets the holders of a new socket.
+    pub fn set_holders(&self, holders: u64) {
+        self.memory.store64(self.at + A_HOLDERS, holders);
+    }
+
+    /// Adds a holder; returns the mask before.
+    pub fn add_holder(&self, member: u8) -> u64 {
+        self.memory.fetch_or64(self.at + A_HOLDERS, 1 << (member & 63))
+    }
+
+    /// Removes a holder; returns the mask after.
+    pub fn remove_holder(&self, member: u8) -> u64 {
+        let bit = 1u64 << (member & 63);
+        self.memory.fetch_and64(self.at + A_HOLDERS, !bit) & !bit
+    }
+
+    /// A word of the library's own (24 bytes at `word * 8`, words 0..3), ignored by replicas.
+    pub fn library_word(&self, word: usize) -> u64 {
+        self.memory.load64(self.at + A_LIBRARY + (word % 3) * 8)
+    }
+
+    /// Sets a word of the library's own.
+    pub fn set_library_word(&self, word: usize, value: u64) {
+        self.memory.store64(self.at + A_LIBRARY + (word % 3) * 8, value);
+    }
+
+    /// Rings of the send buffer, as the application published them (for the replica: validated).
+    pub fn send_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
+        Extents::load(self.memory, self.at + A_EXTENTS, layout.send_pool.units)
+    }
+
+    /// Publishes the rings of the send buffer, before the tail that needs them.
+    pub fn set_send_extents(&self, extents: &Extents) {
+        extents.store(self.memory, self.at + A_EXTENTS);
+    }
+
+    // ---- what the replica writes ----
+
+    /// Generation that the replica means.
+    pub fn replica_generation(&self) -> u32 {
+        self.memory.load32_acquire(self.at + R_GENERATION)
+    }
+
+    /// Prepares the replica's lines for a new generation.
+    pub fn replica_reset(&self, generation: u32, state: SlotState, send_limit: u32) {
+        let m = self.memory;
+        m.store64(self.at + R_ACKNOWLEDGED, 0);
+        m.store64(self.at + R_RECEIVE_TAIL, 0);
+        m.store32(self.at + R_FLAGS, 0);
+        m.store32(self.at + R_ERROR, 0);
+        m.store32(self.at + R_SEND_LIMIT, send_limit);
+        m.store64(self.at + R_READ_MARK, u64::MAX);
+        Extents::default().store(m, self.at + R_EXTENTS);
+        m.store32(self.at + R_STATE, state as u32);
+        m.store32_release(self.at + R_GENERATION, generation);
+    }
+
+    /// State of the slot.
+    pub fn state(&self) -> SlotState {
+        SlotState::from_u32(self.memory.load32_acquire(self.at + R_STATE))
+    }
+
+    /// Sets the state.
+    pub fn set_state(&self, state: SlotState) {
+        self.memory.store32_release(self.at + R_STATE, state as u32);
+    }
+
+    /// Octets before this offset were acknowledged by the peer (datagrams: were sent); their memory is free.
+    pub fn acknowledged(&self) -> u64 {
+        self.memory.load64_acquire(self.at + R_ACKNOWLEDGED)
+    }
+
+    /// Publishes acknowledgement.
+    pub fn set_acknowledged(&self, offset: u64) {
+        self.memory.store64_release(self.at + R_ACKNOWLEDGED, offset);
+    }
+
+    /// Octets before this offset can be read.
+    pub fn receive_tail(&self) -> u64 {
+        self.memory.load64_acquire(self.at + R_RECEIVE_TAIL)
+    }
+
+    /// Publishes octets after they were written.
+    pub fn set_receive_tail(&self, tail: u64) {
+        self.memory.store64_release(self.at + R_RECEIVE_TAIL, tail);
+    }
+
+    /// `REPLICA_*` flags.
+    pub fn replica_flags(&self) -> u32 {
+        self.memory.load32_acquire(self.at + R_FLAGS)
+    }
+
+    /// Sets the flags, after the error that explains them.
+    pub fn set_replica_flags(&self, flags: u32) {
+        self.memory.store32_release(self.at + R_FLAGS, flags);
+    }
+
+    /// Why the connection ended.
+    pub fn error(&self) -> Cause {
+        Cause::from_u8(u8::try_from(self.memory.load32(self.at + R_ERROR)).unwrap_or(u8::MAX))
+    }
+
+    /// Sets the error.
+    pub fn set_error(&self, cause: Cause) {
+        self.memory.store32(self.at + R_ERROR, cause as u32);
+    }
+
+    /// Most octets that the application should keep in the send buffer.
+    pub fn send_limit(&self) -> u32 {
+        self.memory.load32(self.at + R_SEND_LIMIT)
+    }
+
+    /// Sets the limit.
+    pub fn set_send_limit(&self, limit: u32) {
+        self.memory.store32(self.at + R_SEND_LIMIT, limit);
+    }
+
+    /// The application kicks the slot as soon as it has read up to this offset (the window is nearly closed); `u64::MAX`: never.
+    pub fn read_mark(&self) -> u64 {
+        self.memory.load64(self.at + R_READ_MARK)
+    }
+
+    /// Sets the mark. The replica looks at the receive head again afterwards ([`Memory::fence`] between).
+    pub fn set_read_mark(&self, mark: u64) {
+        self.memory.store64(self.at + R_READ_MARK, mark);
+    }
+
+    /// Own and peer address.
+    pub fn addresses(&self) -> (Endpoint, Endpoint) {
+        let ports = self.memory.load32(self.at + R_PORTS);
+        let local = Endpoint::new(self.memory.load32(self.at + R_LOCAL_ADDR), (ports >> 16) as u16);
+        let remote = Endpoint::new(self.memory.load32(self.at + R_REMOTE_ADDR), ports as u16);
+        (local, remote)
+    }
+
+    /// Sets the addresses.
+    pub fn set_addresses(&self, local: Endpoint, remote: Endpoint) {
+        self.memory.store32(self.at + R_LOCAL_ADDR, local.addr);
+        self.memory.store32(self.at + R_REMOTE_ADDR, remote.addr);
+        self.memory.store32(self.at + R_PORTS, u32::from(local.port) << 16 | u32::from(remote.port));
+    }
+
+    /// Rings of the receive buffer (for the library).
+    pub fn receive_extents(&self, layout: &ArenaLayout) -> Option<Extents> {
+        let units = (layout.receive_bytes / UNIT_BYTES) as u32;
+        Extents::load(self.memory, self.at + R_EXTENTS, units)
+    }
+
+    /// Publishes the rings of the receive buffer, before the tail that needs them.
+    pub fn set_receive_extents(&self, extents: &Extents) {
+        extents.store(self.memory, self.at + R_EXTENTS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::ArenaConfig;
+    use crate::memory::HeapMemory;
+
+    fn arena() -> (HeapMemory, ArenaLayout) {
+        let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
+        (HeapMemory::new(layout.total), layout)
+    }
+
+    #[test]
+    fn the_two_sides_do_not_touch_each_others_lines() {
+        let (memory, layout) = arena();
+        let slot = Slot::new(&memory, &layout, SlotId(3)).expect("in range");
+        slot.app_reset(5);
+        slot.set_send_tail(100);
+        slot.set_library_word(2, 77);
+        slot.replica_reset(5, SlotState::Open, 4096);
+        slot.set_receive_tail(200);
+        slot.set_addresses(Endpoint::new(1, 2), Endpoint::new(3, 4));
+        assert_eq!((slot.app_generation(), slot.send_tail(), slot.library_word(2)), (5, 100, 77));
+        assert_eq!((slot.replica_generation(), slot.receive_tail(), slot.send_limit()), (5, 200, 4096));
+        assert_eq!(slot.addresses(), (Endpoint::new(1, 2), Endpoint::new(3, 4)));
+        assert_eq!(slot.read_mark(), u64::MAX);
+    }
+
+    #[test]
+    fn a_claim_before_a_revocation_wins_and_after_it_waits() {
+        let (memory, layout) = arena();
+        let slot = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+        assert!(slot.claim(4));
+        assert!(!slot.revoke(4));
+        assert!(slot.revoke(5));
+        assert!(!slot.claim(5));
+    }
+
+    #[test]
+    fn the_last_holder_is_seen_leaving() {
+        let (memory, layout) = arena();
+        let slot = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+        slot.set_holders(1);
+        slot.add_holder(5);
+        assert_eq!(slot.remove_holder(0), 1 << 5);
+        assert_eq!(slot.remove_holder(5), 0);
+    }
+}

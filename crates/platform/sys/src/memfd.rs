@@ -1,0 +1,173 @@
+//! How does memory that several processes share come into being, and how is it mapped? memfd_create(2), mmap(2).
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is CLOEXEC.
+///
+/// The size is sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`): nobody who gets the descriptor can cut
+/// memory away under the others, or add a write seal that keeps a restarted server from mapping it again.
+/// memfd_create(2), fcntl(2).
+pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Size of a page of memory in bytes.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// What a [`Mapping`] permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// Whether the pages of a [`Mapping`] are there before they are first touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefault {
+    /// All pages are allocated and mapped at once (MAP_POPULATE): no page fault later.
+    Yes,
+    /// Pages come when touched: memory is used only where it is needed.
+    No,
+}
+
+/// A shared mapping of sealed memory, unmapped on drop.
+///
+/// Other processes write to it at any time, so it gives out pointers and lengths and never a slice. Reading through
+/// [`Mapping::as_ptr`] is the caller's `unsafe`, and its rules are those of the memory's layout (see atoll-shm).
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and this type gives out no references to it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method of `&Mapping` reads or writes the memory, except that `punch_hole` asks the kernel to.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, MAP_SHARED.
+    ///
+    /// Fails with `InvalidInput` if `len` is 0, if the file is shorter, or if it is not sealed against shrinking: then
+    /// whoever else holds the descriptor could make our accesses raise SIGBUS. mmap(2).
+    pub fn new(fd: impl AsFd, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
+        let fd = fd.as_fd();
+        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            return Err(invalid("memory to map is not sealed against shrinking"));
+        }
+        if len == 0 || usize::try_from(fstat(fd)?.st_size).is_ok_and(|size| size < len) {
+            return Err(invalid("memory to map is empty or shorter than expected"));
+        }
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let flags = match prefault {
+            Prefault::Yes => MapFlags::SHARED | MapFlags::POPULATE,
+            Prefault::No => MapFlags::SHARED,
+        };
+        // SAFETY: the address is left to the kernel (null hint, no MAP_FIXED), so no existing mapping is touched.
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0)? };
+        let base = NonNull::new(base.cast()).expect("mmap never returns null on success");
+        Ok(Mapping { base, len, access })
+    }
+
+    /// Creates memory as [`create_memfd`] does and maps all of it for reading and writing.
+    pub fn create(name: &str, len: usize, prefault: Prefault) -> io::Result<(OwnedFd, Mapping)> {
+        let fd = create_memfd(name, len)?;
+        let mapping = Mapping::new(&fd, len, Access::ReadWrite, prefault)?;
+        Ok((fd, mapping))
+    }
+
+    /// The first byte. Valid for `len()` bytes while `self` lives; writable only with [`Access::ReadWrite`].
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Length in bytes, never 0.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What the mapping permits.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address of `len` bytes from `offset` on, if they lie inside.
+    #[inline]
+    pub fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        match offset.checked_add(len) {
+            // SAFETY: `offset <= offset + len <= self.len`, so the result stays inside the mapping or one past its end.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            _ => Err(OutOfBounds),
+        }
+    }
+
+    /// Gives the memory of the whole pages inside `range` back to the system; they read as zeros afterwards, in all
+    /// processes. Bytes of partly covered pages stay. Touching such a page, even by reading, allocates it again.
+    /// madvise(2), MADV_REMOVE.
+    ///
+    /// Fails with `InvalidInput` if `range` leaves the mapping, with EACCES on a read-only mapping.
+    pub fn punch_hole(&self, range: Range<usize>) -> io::Result<()> {
+        if range.start > range.end || range.end > self.len {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, OutOfBounds));
+        }
+        let page = page_size();
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: `start < end <= self.len`, so the address lies inside the mapping.
+        let address = unsafe { self.base.as_ptr().add(start) };
+        // SAFETY: the pages are inside our mapping; zeroing them is one more writer of memory that is never referenced.
+        unsafe { madvise(address.cast(), end - start, Advice::LinuxRemove)? };
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap gave, unmapped only here; whoever kept a pointer has broken its rule.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// A range does not lie inside the mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBounds;
+
+impl fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("range outside the mapped memory")
+    }
+}
+
+impl std::error::Error for OutOfBounds {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Whose network does a thread see? setns(2), network_namespaces(7).
+//!
+//! Only the calling thread moves: do this before other threads start, or in a thread made for it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+/// Enters the namespace that `ip netns add NAME` made.
+pub fn enter_named(name: &str) -> io::Result<()> {
+    let is_file_name = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
+    if !is_file_name {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a name of a network namespace"));
+    }
+    enter(open_namespace(&Path::new("/run/netns").join(name))?)
+}
+
+/// Enters the namespace of the process `pid`.
+pub fn enter_process(pid: u32) -> io::Result<()> {
+    enter(open_namespace(Path::new(&format!("/proc/{pid}/ns/net")))?)
+}
+
+/// Enters the namespace that `fd` stands for.
+pub fn enter(fd: impl AsFd) -> io::Result<()> {
+    Ok(move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+/// A descriptor of the calling thread's namespace: keeps it alive, and leads back to it.
+pub fn current() -> io::Result<OwnedFd> {
+    open_namespace(Path::new("/proc/thread-self/ns/net"))
+}
+
+/// Moves the calling thread into a new, empty namespace; its loopback is down. unshare(2).
+pub fn unshare() -> io::Result<()> {
+    crate::process::unshare(UnshareFlags::NEWNET)
+}
+
+fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_the_directory_are_refused() {
+        for name in ["", "..", "a/b", "/etc/passwd"] {
+            assert_eq!(enter_named(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+        assert_eq!(enter_named("atoll-no-such-namespace").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

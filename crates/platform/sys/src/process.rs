@@ -1,0 +1,318 @@
+//! How are the processes of the stack started, watched and confined? posix_spawn(3), pidfd_open(2), prctl(2).
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+pub use rustix::process::Signal;
+use rustix::process::{self as sys, Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
+use rustix::rand::{GetRandomFlags, getrandom};
+pub use rustix::thread::UnshareFlags;
+
+/// The number of the first descriptor that [`Spawn::inherit`] passes on.
+pub const FIRST_INHERITED: RawFd = 3;
+
+/// A process about to be started.
+///
+/// It gets descriptors 0, 1 and 2 of this process, the ones passed to [`Spawn::inherit`], and no others. It is
+/// spawned, not forked: the parent's page tables are not copied, however many arenas it has mapped.
+#[derive(Debug)]
+pub struct Spawn<'fd> {
+    program: CString,
+    args: Vec<CString>,
+    env: Vec<CString>,
+    inherited: Vec<BorrowedFd<'fd>>,
+}
+
+impl<'fd> Spawn<'fd> {
+    /// This very binary, even if its file has been replaced meanwhile; `name` becomes `argv[0]`.
+    pub fn this_binary(name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
+        Spawn::program(Path::new("/proc/self/exe"), name)
+    }
+
+    /// The binary at `path`, with `name` as its `argv[0]` and the environment of this process.
+    pub fn program(path: &Path, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
+        let mut env = Vec::new();
+        for (key, value) in std::env::vars_os() {
+            env.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()])?);
+        }
+        let program = c_string(&[path.as_os_str().as_bytes()])?;
+        Ok(Spawn { program, args: vec![c_string(&[name.as_ref().as_bytes()])?], env, inherited: Vec::new() })
+    }
+
+    /// Appends an argument; a NUL byte in it is `InvalidInput`.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> io::Result<&mut Self> {
+        self.args.push(c_string(&[arg.as_ref().as_bytes()])?);
+        Ok(self)
+    }
+
+    /// Forgets the environment, so that only later [`Spawn::env`] calls count.
+    pub fn env_clear(&mut self) -> &mut Self {
+        self.env.clear();
+        self
+    }
+
+    /// Sets an environment variable of the new process.
+    pub fn env(&mut self, key: &str, value: impl AsRef<OsStr>) -> io::Result<&mut Self> {
+        let prefix = c_string(&[key.as_bytes(), b"="])?.into_bytes();
+        self.env.retain(|entry| !entry.as_bytes().starts_with(&prefix));
+        self.env.push(c_string(&[&prefix, value.as_ref().as_bytes()])?);
+        Ok(self)
+    }
+
+    /// Passes `fd` on, and returns the number that it will have there: 3, 4, 5 ... in the order of the calls.
+    pub fn inherit(&mut self, fd: BorrowedFd<'fd>) -> RawFd {
+        self.inherited.push(fd);
+        FIRST_INHERITED + self.inherited.len() as RawFd - 1
+    }
+
+    /// How many descriptors are passed on: what the child hands to [`take_inherited`].
+    pub fn inherited(&self) -> usize {
+        self.inherited.len()
+    }
+
+    /// Starts the process. Fails as execve(2) does if the program cannot be run.
+    pub fn start(&self) -> io::Result<Child> {
+        let end = FIRST_INHERITED + self.inherited.len() as RawFd;
+        // First out of the way: otherwise placing one descriptor could overwrite another that is still to be placed.
+        let sources: Vec<OwnedFd> =
+            self.inherited.iter().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let mut actions = FileActions::new()?;
+        for (target, source) in (FIRST_INHERITED..).zip(&sources) {
+            actions.place(source.as_raw_fd(), target)?;
+        }
+        actions.close_from(end)?;
+
+        let mut argv: Vec<*mut libc::c_char> = self.args.iter().map(|s| s.as_ptr().cast_mut()).collect();
+        argv.push(ptr::null_mut());
+        let mut envp: Vec<*mut libc::c_char> = self.env.iter().map(|s| s.as_ptr().cast_mut()).collect();
+        envp.push(ptr::null_mut());
+        let mut pid = 0;
+        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings owned by `self`; both
+        // arrays end with a null pointer; `actions` is initialised; no attributes are given. posix_spawn writes to none.
+        let error = unsafe {
+            libc::posix_spawn(&mut pid, self.program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
+        };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
+        // Nobody else reaps our children, so the pid cannot have been reused before this.
+        let pidfd = sys::pidfd_open(id, PidfdFlags::empty())?;
+        Ok(Child { pid: pid.cast_unsigned(), pidfd })
+    }
+}
+
+/// A process that we started. Dropping it neither kills nor reaps it.
+#[derive(Debug)]
+pub struct Child {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By exit(3), with this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Child {
+    /// Its process number; after it was reaped the number may belong to another process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How it ended, or `None` while it runs. Reaps it: afterwards the answer is the error ECHILD. waitid(2).
+    pub fn try_wait(&self) -> io::Result<Option<Exit>> {
+        reap(&self.pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+    }
+
+    /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it. waitid(2).
+    pub fn wait(&self) -> io::Result<Exit> {
+        loop {
+            if let Some(exit) = reap(&self.pidfd, WaitIdOptions::EXITED)? {
+                return Ok(exit);
+            }
+        }
+    }
+
+    /// Sends a signal; ESRCH once it has been reaped. pidfd_send_signal(2).
+    pub fn kill(&self, signal: Signal) -> io::Result<()> {
+        Ok(sys::pidfd_send_signal(&self.pidfd, signal)?)
+    }
+}
+
+impl AsFd for Child {
+    /// The pidfd: readable when the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// A descriptor of the process `pid` (any process we may signal), readable when it has ended. pidfd_open(2).
+pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    Ok(sys::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Takes ownership of the `count` descriptors that the parent passed with [`Spawn::inherit`], and marks them CLOEXEC.
+///
+/// Fails with EBADF if one of them is not open, and with `AlreadyExists` on a second call in one process, because then
+/// two owners would close the same number.
+pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    // Relaxed: nothing else is published by this flag.
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the inherited descriptors were taken before"));
+    }
+    let end = i32::try_from(count).ok().and_then(|n| n.checked_add(FIRST_INHERITED)).ok_or(Errno::BADF)?;
+    for number in FIRST_INHERITED..end {
+        // SAFETY: borrowed only to ask the kernel whether it is open; a number that is not open gives EBADF.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        fcntl_setfd(fd, fcntl_getfd(fd)? | FdFlags::CLOEXEC)?;
+    }
+    // SAFETY: all are open (checked above), were opened by the parent for this purpose, and are taken only once.
+    Ok((FIRST_INHERITED..end).map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
+}
+
+/// Makes the kernel kill this process (SIGKILL) when its parent thread ends. PR_SET_PDEATHSIG(2const).
+///
+/// `parent` is the pid that the parent passed along; if it is not our parent any more, it ended before this call
+/// could take effect, and the error is ESRCH: the caller should exit.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    sys::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if sys::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()) != Some(parent) {
+        return Err(Errno::SRCH.into());
+    }
+    Ok(())
+}
+
+/// Gives up, for this process and its descendants, gaining privileges by execve(2). PR_SET_NO_NEW_PRIVS(2const).
+pub fn set_no_new_privs() -> io::Result<()> {
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// Raises the limit of open descriptors to `wanted`, or as far as this process may; returns the limit reached.
+/// setrlimit(2), RLIMIT_NOFILE.
+pub fn raise_nofile_limit(wanted: u64) -> io::Result<u64> {
+    raise_limit(Resource::Nofile, Some(wanted))?;
+    Ok(sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// Allows any amount of locked memory (root), or as much as the hard limit does. setrlimit(2), RLIMIT_MEMLOCK.
+pub fn raise_memlock_limit() -> io::Result<()> {
+    raise_limit(Resource::Memlock, None)
+}
+
+/// Fills `bytes` with randomness of the kernel. getrandom(2).
+pub fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Moves the calling thread into new namespaces. unshare(2).
+///
+/// [`UnshareFlags::NEWUSER`] works only in a process with one thread. [`UnshareFlags::FILES`] is refused
+/// (`InvalidInput`): a thread with a descriptor table of its own would break Rust's ownership of descriptors.
+pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    if flags.contains(UnshareFlags::FILES) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "threads must share their descriptors"));
+    }
+    // SAFETY: the one unsafe flag, CLONE_FILES, was refused above.
+    unsafe { rustix::thread::unshare_unsafe(flags)? };
+    Ok(())
+}
+
+/// Moves this single-threaded process into a new user namespace in which it is root, so that it may make the other
+/// namespaces; outside it stays who it was. user_namespaces(7).
+pub fn become_root_in_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (sys::geteuid().as_raw(), sys::getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER)?;
+    // A gid map needs setgroups to be denied first, unless the writer has CAP_SETGID outside.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+fn raise_limit(resource: Resource, wanted: Option<u64>) -> io::Result<()> {
+    let Rlimit { current, maximum } = sys::getrlimit(resource);
+    // `None` is "unlimited", so it is larger than any number.
+    let larger = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.max(b));
+    let smaller = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b);
+    let goal = larger(current, wanted);
+    if sys::setrlimit(resource, Rlimit { current: goal, maximum: larger(maximum, goal) }).is_ok() {
+        return Ok(());
+    }
+    Ok(sys::setrlimit(resource, Rlimit { current: smaller(goal, maximum), maximum })?)
+}
+
+fn reap(pidfd: &OwnedFd, options: WaitIdOptions) -> io::Result<Option<Exit>> {
+    match sys::waitid(WaitId::PidFd(pidfd.as_fd()), options) {
+        Ok(status) => Ok(status.and_then(|status| {
+            let code = status.exit_status().map(Exit::Code);
+            code.or_else(|| status.terminating_signal().map(Exit::Signal))
+        })),
+        Err(Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn c_string(parts: &[&[u8]]) -> io::Result<CString> {
+    CString::new(parts.concat()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// posix_spawn_file_actions_init(3).
+struct FileActions(libc::posix_spawn_file_actions_t);
+
+impl FileActions {
+    fn new() -> io::Result<FileActions> {
+        let mut actions = MaybeUninit::uninit();
+        // SAFETY: init accepts uninitialised memory.
+        spawn_result(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
+        // SAFETY: initialised by the call above, which succeeded.
+        Ok(FileActions(unsafe { actions.assume_init() }))
+    }
+
+    /// The child's `target` becomes our `source`, without CLOEXEC.
+    fn place(&mut self, source: RawFd, target: RawFd) -> io::Result<()> {
+        // SAFETY: `self.0` is initialised; the numbers are checked by the kernel in the child.
+        spawn_result(unsafe { libc::posix_spawn_file_actions_adddup2(&mut self.0, source, target) })
+    }
+
+    /// The child closes all numbers from `first` on.
+    fn close_from(&mut self, first: RawFd) -> io::Result<()> {
+        // SAFETY: `self.0` is initialised.
+        spawn_result(unsafe { libc::posix_spawn_file_actions_addclosefrom_np(&mut self.0, first) })
+    }
+}
+
+impl Drop for FileActions {
+    fn drop(&mut self) {
+        // SAFETY: initialised, and destroyed only here.
+        unsafe { libc::posix_spawn_file_actions_destroy(&mut self.0) };
+    }
+}
+
+/// The posix_spawn family returns the error instead of setting errno.
+fn spawn_result(error: libc::c_int) -> io::Result<()> {
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+use std::io::Read;
+
+fn shell(script: &str) -> Spawn<'static> {
+    let mut spawn = Spawn::program(Path::new("/bin/sh"), "sh").unwrap();
+    spawn.arg("-c").unwrap().arg(script).unwrap();
+    spawn
+}
+
+#[test]
+fn exit_codes_and_signals_are_told_apart() {
+    assert_eq!(shell("exit 7").start().unwrap().wait().unwrap(), Exit::Code(7));
+    assert_eq!(shell("kill -SEGV $$").start().unwrap().wait().unwrap(), Exit::Signal(libc::SIGSEGV));
+}
+
+#[test]
+fn a_running_child_can_be_killed() {
+    let child = shell("exec sleep 1000").start().unwrap();
+    assert_eq!(child.try_wait().unwrap(), None);
+    child.kill(Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap(), Exit::Signal(libc::SIGKILL));
+    assert!(child.try_wait().is_err(), "reaped only once");
+}
+
+#[test]
+fn only_the_inherited_descriptors_arrive_at_their_numbers() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (other_reader, _other_writer) = std::io::pipe().unwrap();
+    // Not CLOEXEC, so it would leak into a plain exec.
+    let leak = rustix::io::dup(&other_reader).unwrap();
+    let mut spawn = shell(
+        "open=; for n in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$n ] && open=$open$n,; done; echo $open $GREETING >&4",
+    );
+    assert_eq!(spawn.inherit(other_reader.as_fd()), 3);
+    assert_eq!(spawn.inherit(writer.as_fd()), 4);
+    spawn.env("GREETING", "hello").unwrap();
+    let child = spawn.start().unwrap();
+    assert_eq!(child.wait().unwrap(), Exit::Code(0));
+    drop(spawn);
+    drop((writer, leak));
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "0,1,2,3,4, hello\n");
+}
+
+#[test]
+fn a_missing_program_is_an_error_here_not_in_the_child() {
+    let error = Spawn::program(Path::new("/nonexistent/program"), "x").unwrap().start().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    assert!(Spawn::program(Path::new("/bin/sh"), "a\0b").is_err());
+}
+
+#[test]
+fn a_pidfd_reports_the_end() {
+    let child = shell("exit 0").start().unwrap();
+    let pidfd = pidfd_open(child.pid()).unwrap();
+    let epoll = crate::epoll::Epoll::new().unwrap();
+    epoll.add(&pidfd, 1, crate::epoll::EventFlags::IN).unwrap();
+    assert_eq!(epoll.wait(&mut [crate::epoll::EMPTY], Some(10_000)).unwrap(), 1);
+    assert_eq!(child.try_wait().unwrap(), Some(Exit::Code(0)));
+    assert!(pidfd_open(0).is_err());
+    assert!(pidfd_open(u32::MAX).is_err());
+}
+
+#[test]
+fn randomness_differs_and_limits_only_rise() {
+    let (mut a, mut b) = ([0; 1000], [0; 1000]);
+    random(&mut a).unwrap();
+    random(&mut b).unwrap();
+    assert_ne!(a, b);
+    let before = raise_nofile_limit(0).unwrap();
+    assert!(raise_nofile_limit(before).unwrap() >= before);
+}
+
+#[test]
+fn a_private_descriptor_table_is_refused() {
+    assert_eq!(unshare(UnshareFlags::FILES).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
+
+/// Runs the test `name` of this module again in a process of its own, with the variable [`INSIDE`] set.
+fn again(name: &str) -> Spawn<'static> {
+    let mut spawn = Spawn::this_binary("atoll-test").unwrap();
+    spawn.arg("--exact").unwrap().arg(format!("process::tests::{name}")).unwrap();
+    spawn.env(INSIDE, std::process::id().to_string()).unwrap();
+    spawn
+}
+
+/// In a re-executed test: the pid of the original.
+fn inside() -> Option<u32> {
+    std::env::var(INSIDE).ok().map(|pid| pid.parse().unwrap())
+}
+
+const INSIDE: &str = "ATOLL_TEST_INSIDE";
+
+#[test]
+fn a_re_executed_process_takes_its_descriptors_once() {
+    if let Some(parent) = inside() {
+        die_with_parent(parent).unwrap();
+        set_no_new_privs().unwrap();
+        let taken = take_inherited(2).unwrap();
+        assert!(fcntl_getfd(&taken[1]).unwrap().contains(FdFlags::CLOEXEC));
+        crate::eventfd::ring(&taken[1]).unwrap();
+        assert_eq!(take_inherited(2).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        return;
+    }
+    let (quiet, rung) = (crate::eventfd::create().unwrap(), crate::eventfd::create().unwrap());
+    let mut spawn = again("a_re_executed_process_takes_its_descriptors_once");
+    spawn.inherit(quiet.as_fd());
+    spawn.inherit(rung.as_fd());
+    assert_eq!(spawn.inherited(), 2);
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+    assert_eq!(crate::eventfd::drain(&quiet).unwrap(), 0);
+    assert_eq!(crate::eventfd::drain(&rung).unwrap(), 1);
+}
+
+#[test]
+fn descriptors_that_were_not_inherited_are_not_taken() {
+    if inside().is_some() {
+        assert_eq!(take_inherited(500).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        return;
+    }
+    let spawn = again("descriptors_that_were_not_inherited_are_not_taken");
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+}
+
+#[test]
+fn a_process_whose_parent_is_gone_is_told_so() {
+    if inside().is_some() {
+        assert_eq!(die_with_parent(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        return;
+    }
+    let spawn = again("a_process_whose_parent_is_gone_is_told_so");
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
+}

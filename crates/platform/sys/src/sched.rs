@@ -1,0 +1,78 @@
+//! Where and how does a process run? Affinity, policy, niceness, and keeping idle processors awake.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+
+use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Makes the calling thread SCHED_BATCH: it is not preempted by others that wake up, so it finishes its batch first.
+/// sched(7).
+pub fn set_batch() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameters` is a valid sched_param that outlives the call; pid 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Restricts the calling thread to `cpus`. Numbers the system does not have are ignored, unless none is left.
+/// sched_setaffinity(2).
+pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The processors the calling thread may run on, in ascending order. sched_getaffinity(2).
+pub fn affinity() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Lets another runnable process of this processor go first. sched_yield(2).
+#[inline]
+pub fn yield_now() {
+    rustix::thread::sched_yield();
+}
+
+/// The niceness of this process, -20 (greedy) to 19 (modest). getpriority(2).
+pub fn niceness() -> io::Result<i32> {
+    Ok(getpriority_process(None)?)
+}
+
+/// Sets the niceness of this process; going down needs CAP_SYS_NICE. setpriority(2).
+pub fn set_niceness(niceness: i32) -> io::Result<()> {
+    Ok(setpriority_process(None, niceness)?)
+}
+
+/// While it lives, idle processors of the whole machine poll instead of sleeping.
+///
+/// In a virtual machine this takes a wake-up across processors from ~40 us to ~2 us, at the price of a busy host.
+#[derive(Debug)]
+pub struct DmaLatency(#[expect(dead_code, reason = "the kernel withdraws the request when the file closes")] File);
+
+/// Asks for no wake-up latency at all. Needs /dev/cpu_dma_latency (root). Documentation/power/pm_qos_interface.
+pub fn dma_latency_zero() -> io::Result<DmaLatency> {
+    let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
+    file.write_all(&0i32.to_ne_bytes())?;
+    Ok(DmaLatency(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn affinity_can_be_narrowed_to_one_processor() {
+        std::thread::spawn(|| {
+            let all = affinity().unwrap();
+            set_affinity(&all[..1]).unwrap();
+            assert_eq!(affinity().unwrap(), all[..1]);
+            set_batch().unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+}

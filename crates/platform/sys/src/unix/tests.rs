@@ -1,0 +1,94 @@
+use super::*;
+use std::path::PathBuf;
+
+/// A directory of our own that disappears with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("atoll-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn talk_through(path: &Path) {
+    let listener = Listener::bind(path, 8, Blocking::No).unwrap();
+    assert_eq!(listener.accept(Blocking::No).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let client = Channel::connect(path, Blocking::Yes).unwrap();
+    let server = listener.accept(Blocking::No).unwrap();
+    client.send(b"hello", &[]).unwrap();
+    let (mut buffer, mut fds) = ([0; 16], Vec::new());
+    assert_eq!(server.receive(&mut buffer, &mut fds).unwrap(), 5);
+    assert_eq!(&buffer[..5], b"hello");
+    let peer = server.peer().unwrap();
+    assert_eq!(peer.pid, std::process::id());
+    assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+    drop(client);
+    assert_eq!(server.receive(&mut buffer, &mut fds).unwrap(), 0);
+}
+
+#[test]
+fn short_paths_work_and_a_stale_socket_is_replaced() {
+    let scratch = Scratch::new("short");
+    talk_through(&scratch.0.join("s"));
+    talk_through(&scratch.0.join("s"));
+}
+
+#[test]
+fn paths_longer_than_sun_path_work() {
+    let scratch = Scratch::new("long");
+    let deep = scratch.0.join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    talk_through(&deep.join("s"));
+}
+
+#[test]
+fn a_plain_file_in_the_way_is_not_replaced() {
+    let scratch = Scratch::new("file");
+    let path = scratch.0.join("s");
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(Listener::bind(&path, 8, Blocking::No).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn the_largest_set_of_descriptors_arrives() {
+    let (a, b) = Channel::pair(Blocking::No).unwrap();
+    let bell = crate::eventfd::create().unwrap();
+    a.send(b"x", &[bell.as_fd(); FDS_MAX]).unwrap();
+    assert!(a.send(b"x", &[bell.as_fd(); FDS_MAX + 1]).is_err());
+    let mut fds = Vec::new();
+    assert_eq!(b.receive(&mut [0; 8], &mut fds).unwrap(), 1);
+    assert_eq!(fds.len(), FDS_MAX);
+    crate::eventfd::ring(&fds[17]).unwrap();
+    assert_eq!(crate::eventfd::drain(&bell).unwrap(), 1);
+    assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+#[test]
+fn a_message_that_does_not_fit_is_an_error_and_the_next_one_arrives() {
+    let (a, b) = Channel::pair(Blocking::No).unwrap();
+    let bell = crate::eventfd::create().unwrap();
+    a.send(b"too long", &[bell.as_fd()]).unwrap();
+    a.send(b"fits", &[]).unwrap();
+    let (mut buffer, mut fds) = ([0; 4], Vec::new());
+    assert_eq!(b.receive(&mut buffer, &mut fds).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert!(fds.is_empty());
+    assert_eq!(b.receive(&mut buffer, &mut fds).unwrap(), 4);
+    assert_eq!(b.receive(&mut buffer, &mut fds).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert!(a.send(b"", &[]).is_err());
+}
+
+#[test]
+fn blocking_operations_end_at_the_timeout() {
+    let (_a, b) = Channel::pair(Blocking::Yes).unwrap();
+    b.set_timeouts(Duration::from_millis(5)).unwrap();
+    assert_eq!(b.receive(&mut [0; 4], &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}

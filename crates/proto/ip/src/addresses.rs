@@ -1,0 +1,163 @@
+//! What kind of address is this, seen from our network? RFC 1122 §3.2.1.3, RFC 6890.
+
+use atoll_wire::Mac;
+
+use crate::config::Config;
+use crate::ip::Link;
+
+/// How many hosts an address means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cast {
+    /// One.
+    Unicast,
+    /// All on the link: 255.255.255.255, or the last address of our prefix.
+    Broadcast,
+    /// A group: 224.0.0.0/4.
+    Multicast,
+}
+
+/// Our place in the address space. Pure; never changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Addresses {
+    pub(crate) own: u32,
+    mask: u32,
+    /// The directed broadcast address; 255.255.255.255 where the prefix has none.
+    broadcast: u32,
+    gateway: Option<u32>,
+}
+
+impl Addresses {
+    /// `config` may still be unchecked; a prefix beyond 32 bits counts as 32.
+    pub(crate) fn new(config: &Config) -> Addresses {
+        let mask = u32::MAX.checked_shl(32 - u32::from(config.prefix_len.min(32))).unwrap_or(0);
+        // RFC 3021: a prefix of 31 bits has two hosts and no broadcast.
+        let broadcast = if config.prefix_len < 31 { config.addr | !mask } else { u32::MAX };
+        Addresses { own: config.addr, mask, broadcast, gateway: config.gateway }
+    }
+
+    /// What `addr` means as a destination; `None` if it means nothing: 0.0.0.0/8, 127.0.0.0/8 and 240.0.0.0/4.
+    pub(crate) const fn cast(&self, addr: u32) -> Option<Cast> {
+        if addr == u32::MAX || addr == self.broadcast {
+            return Some(Cast::Broadcast);
+        }
+        match addr >> 24 {
+            0 | 127 | 240..=255 => None,
+            224..=239 => Some(Cast::Multicast),
+            _ => Some(Cast::Unicast),
+        }
+    }
+
+    /// Whether one host on our link could have `addr`.
+    pub(crate) const fn is_host(&self, addr: u32) -> bool {
+        let network = addr & self.mask;
+        let is_network = network == addr && self.has_broadcast();
+        self.is_on_link(addr) && !is_network && matches!(self.cast(addr), Some(Cast::Unicast))
+    }
+
+    /// Whether `addr` is reached without a router.
+    pub(crate) const fn is_on_link(&self, addr: u32) -> bool {
+        (addr ^ self.own) & self.mask == 0
+    }
+
+    /// Whether a packet that arrives over `link` may have come from `src`. Everything else is a martian (RFC 1812 §5.3.7): groups,
+    /// broadcasts, 0/8 and 240/4 anywhere; our own address and 127/8 from outside; others' addresses from inside.
+    #[inline]
+    pub(crate) const fn is_source(&self, link: Link, src: u32) -> bool {
+        match link {
+            Link::Outside => src != self.own && matches!(self.cast(src), Some(Cast::Unicast)),
+            Link::Inside => self.is_ours(Link::Inside, src),
+        }
+    }
+
+    /// Whether `addr` is one of ours on `link`; the loopback addresses exist inside only (RFC 1122 §3.2.1.3 (g)).
+    #[inline]
+    pub(crate) const fn is_ours(&self, link: Link, addr: u32) -> bool {
+        addr == self.own || (matches!(link, Link::Inside) && is_loopback(addr))
+    }
+
+    /// Whether `addr` could be a neighbour: a host on the link, or the gateway wherever it is.
+    pub(crate) fn is_neighbour(&self, addr: u32) -> bool {
+        addr != self.own && (self.is_host(addr) || self.gateway == Some(addr))
+    }
+
+    /// The neighbour that takes packets for the unicast address `dst`; `None` if there is no way.
+    pub(crate) const fn next_hop(&self, dst: u32) -> Option<u32> {
+        if self.is_on_link(dst) { Some(dst) } else { self.gateway }
+    }
+
+    const fn has_broadcast(&self) -> bool {
+        self.broadcast != u32::MAX
+    }
+}
+
+/// Whether `addr` is in 127.0.0.0/8.
+pub(crate) const fn is_loopback(addr: u32) -> bool {
+    addr >> 24 == 127
+}
+
+/// The hardware address of the multicast group `group` (RFC 1112 §6.4): 01:00:5e and the low 23 bits.
+pub(crate) const fn multicast_mac(group: u32) -> Mac {
+    let [_, b, c, d] = group.to_be_bytes();
+    Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(addr: u32, prefix_len: u8) -> Addresses {
+        Addresses::new(&Config::new(Mac([2, 0, 0, 0, 0, 1]), addr, prefix_len))
+    }
+
+    #[test]
+    fn destinations_are_classified() {
+        let net = addresses(0x0a00_0001, 24);
+        for (addr, cast) in [
+            (0x0a00_0002, Some(Cast::Unicast)),
+            (0x0808_0808, Some(Cast::Unicast)),
+            (0x0a00_00ff, Some(Cast::Broadcast)),
+            (0xffff_ffff, Some(Cast::Broadcast)),
+            (0xe000_00fb, Some(Cast::Multicast)),
+            (0x7f00_0001, None),
+            (0x0000_0000, None),
+            (0xf000_0001, None),
+        ] {
+            assert_eq!(net.cast(addr), cast, "{addr:08x}");
+        }
+    }
+
+    #[test]
+    fn a_point_to_point_prefix_has_two_hosts_and_no_broadcast() {
+        let net = addresses(0x0a00_0000, 31);
+        assert!(net.is_host(0x0a00_0000) && net.is_host(0x0a00_0001));
+        assert_eq!(net.cast(0x0a00_0001), Some(Cast::Unicast));
+        assert!(!net.is_on_link(0x0a00_0002));
+    }
+
+    #[test]
+    fn a_prefix_of_no_bits_reaches_everyone() {
+        let net = addresses(0x0a00_0001, 0);
+        assert_eq!(net.next_hop(0x0808_0808), Some(0x0808_0808));
+        assert_eq!(net.cast(0xffff_ffff), Some(Cast::Broadcast));
+    }
+
+    #[test]
+    fn a_host_prefix_reaches_its_gateway_only() {
+        let config = Config { gateway: Some(0x0a00_0002), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 32) };
+        let net = Addresses::new(&config);
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(net.next_hop(0x0a00_0003), Some(0x0a00_0002));
+        assert!(net.is_neighbour(0x0a00_0002) && !net.is_neighbour(0x0a00_0003));
+    }
+
+    #[test]
+    fn martians_are_no_sources() {
+        let net = addresses(0x0a00_0001, 24);
+        for src in [0, 0x0a00_0001, 0x0a00_00ff, 0x7f00_0001, 0xe000_0001, 0xffff_ffff] {
+            assert!(!net.is_source(Link::Outside, src), "{src:08x}");
+        }
+        assert!(net.is_source(Link::Outside, 0x0808_0808));
+        assert!(net.is_source(Link::Inside, 0x7f00_0001) && net.is_source(Link::Inside, 0x0a00_0001));
+        assert!(!net.is_source(Link::Inside, 0x0808_0808));
+    }
+}

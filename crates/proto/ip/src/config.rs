@@ -1,0 +1,136 @@
+//! What must one replica know about its network?
+
+use atoll_wire::Mac;
+
+use crate::addresses::{Addresses, Cast};
+
+/// The network of a stack, as every replica of it sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Hardware address of the stack; shared by its replicas.
+    pub mac: Mac,
+    /// IPv4 address of the stack; shared by its replicas.
+    pub addr: u32,
+    /// Bits of the on-link prefix, 0 to 32. With 31 and 32 there is no directed broadcast (RFC 3021).
+    pub prefix_len: u8,
+    /// Next hop of everything that is not on the link; `None`: nothing else can be reached.
+    pub gateway: Option<u32>,
+    /// Largest IPv4 packet the link carries, at least [`Config::MTU_MIN`].
+    pub mtu: u16,
+    /// Neighbours kept at most, 1 to [`Config::NEIGHBOURS_LIMIT`]; beyond it the one that was not used for longest goes (about).
+    pub neighbours_max: usize,
+    /// Whether the stack has an internal link, over which it reaches its own address and 127.0.0.0/8.
+    pub loopback: bool,
+    /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
+    pub frames_max: usize,
+}
+
+/// Why a [`Config`] describes no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BadConfig {
+    /// The hardware address is a group, or zero.
+    Mac,
+    /// The address is not one that a host can have on this prefix.
+    Addr,
+    /// The prefix has more than 32 bits.
+    PrefixLen,
+    /// The gateway is our own address, or not one that a host can have.
+    Gateway,
+    /// The MTU is below [`Config::MTU_MIN`].
+    Mtu,
+    /// `neighbours_max` or `frames_max` is out of range.
+    Limit,
+}
+
+impl Config {
+    /// Every link carries packets of this size (RFC 791 §3.1: every host accepts 576 bytes; RFC 1122 §3.3.3).
+    pub const MTU_MIN: u16 = 576;
+    /// The largest `neighbours_max`.
+    pub const NEIGHBOURS_LIMIT: usize = 65_535;
+
+    /// A network with the usual limits: MTU 1500, 1024 neighbours, an internal link, no gateway.
+    pub const fn new(mac: Mac, addr: u32, prefix_len: u8) -> Config {
+        Config {
+            mac,
+            addr,
+            prefix_len,
+            gateway: None,
+            mtu: 1500,
+            neighbours_max: 1024,
+            loopback: true,
+            frames_max: 256,
+        }
+    }
+
+    /// Whether the parts agree with each other.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        if !self.mac.is_station() {
+            return Err(BadConfig::Mac);
+        }
+        if self.prefix_len > 32 {
+            return Err(BadConfig::PrefixLen);
+        }
+        let addresses = Addresses::new(self);
+        if !addresses.is_host(self.addr) {
+            return Err(BadConfig::Addr);
+        }
+        if self.gateway.is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast)) {
+            return Err(BadConfig::Gateway);
+        }
+        if self.mtu < Config::MTU_MIN {
+            return Err(BadConfig::Mtu);
+        }
+        if !(1..=Config::NEIGHBOURS_LIMIT).contains(&self.neighbours_max) || self.frames_max == 0 {
+            return Err(BadConfig::Limit);
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            BadConfig::Mac => "the hardware address is not that of one station",
+            BadConfig::Addr => "the address cannot belong to a host on this prefix",
+            BadConfig::PrefixLen => "the prefix is longer than 32 bits",
+            BadConfig::Gateway => "the gateway is not another host",
+            BadConfig::Mtu => "the MTU is below 576",
+            BadConfig::Limit => "a limit is out of range",
+        })
+    }
+}
+
+impl core::error::Error for BadConfig {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    #[test]
+    fn a_usual_network_is_right() {
+        let config = Config { gateway: Some(0x0a00_00fe), ..Config::new(MAC, 0x0a00_0001, 24) };
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        let good = Config::new(MAC, 0x0a00_0001, 24);
+        for (config, error) in [
+            (Config { mac: Mac::BROADCAST, ..good.clone() }, BadConfig::Mac),
+            (Config { addr: 0x0a00_00ff, ..good.clone() }, BadConfig::Addr),
+            (Config { addr: 0x0a00_0000, ..good.clone() }, BadConfig::Addr),
+            (Config { addr: 0x7f00_0001, ..good.clone() }, BadConfig::Addr),
+            (Config { addr: 0xe000_0001, ..good.clone() }, BadConfig::Addr),
+            (Config { prefix_len: 33, ..good.clone() }, BadConfig::PrefixLen),
+            (Config { gateway: Some(0x0a00_0001), ..good.clone() }, BadConfig::Gateway),
+            (Config { gateway: Some(0xffff_ffff), ..good.clone() }, BadConfig::Gateway),
+            (Config { mtu: 575, ..good.clone() }, BadConfig::Mtu),
+            (Config { neighbours_max: 0, ..good.clone() }, BadConfig::Limit),
+            (Config { neighbours_max: 65_536, ..good.clone() }, BadConfig::Limit),
+        ] {
+            assert_eq!(config.check(), Err(error));
+        }
+    }
+}

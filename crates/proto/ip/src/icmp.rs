@@ -1,0 +1,205 @@
+//! What is answered by ICMP, what is told by it, and when is silence required? RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_wire::icmp::{self, Message, code};
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{Mac, ParseError, ethernet};
+
+use crate::counters::Reason;
+use crate::input::Received;
+use crate::ip::{Frame, Ip, Link};
+use crate::output::{HEADERS_LEN, Outgoing, TTL};
+
+/// What the network says about a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkError {
+    /// What happened to it.
+    pub kind: ErrorKind,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Whose packet it was: local is ours. Nothing proves that there is such a connection, or that the packet was sent.
+    pub tuple: FourTuple,
+    /// Its sequence number, if TCP. An error about data that is not in flight is forged or late (RFC 5927 §4.1).
+    pub quoted_seq: Option<SeqNum>,
+    /// Who says so.
+    pub reporter: u32,
+}
+
+/// What happened to a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// It was larger than a link on its way carries, and not to be fragmented.
+    FragNeeded {
+        /// Size of the IPv4 packets that pass, at least 68. Routers older than RFC 1191 do not say; then it is the next
+        /// plateau below the size of the lost packet (RFC 1191 §7.1).
+        mtu: u16,
+    },
+    /// It could not be delivered.
+    Unreachable {
+        /// See [`atoll_wire::icmp::code`].
+        code: u8,
+    },
+    /// It ran out of hops (code 0), or its fragments did not arrive in time (code 1).
+    TimeExceeded {
+        /// See above.
+        code: u8,
+    },
+}
+
+impl Ip {
+    /// Judges an ICMP message. `from`: the station that sent the frame.
+    #[inline(never)]
+    pub(crate) fn handle_icmp<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        from: Mac,
+        header: &ipv4::Header,
+        bytes: &'a [u8],
+    ) -> Result<Received<'a>, Reason> {
+        let (message, head) = icmp::parse(bytes).map_err(|error| match error {
+            ParseError::BadChecksum => Reason::BadChecksum,
+            _ => Reason::Malformed,
+        })?;
+        let body = bytes.get(head..).unwrap_or_default();
+        let kind = match message {
+            Message::EchoRequest { id, seq } => {
+                self.answer_echo(now, link, from, header, Message::EchoReply { id, seq }, body)?;
+                return Ok(Received::Consumed);
+            }
+            Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu } => {
+                ErrorKind::FragNeeded { mtu: next_hop_mtu }
+            }
+            Message::Unreachable { code, .. } => ErrorKind::Unreachable { code },
+            Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
+            Message::EchoReply { .. } | Message::Other { .. } => return Err(Reason::IcmpIgnored),
+        };
+        self.attribute(link, header.src, kind, body).map(Received::Error)
+    }
+
+    /// Queues "destination unreachable" with `code` about `frame`, which arrived over `link` (from the Ethernet header on).
+    ///
+    /// Does nothing where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors, broadcasts, later fragments, packets from
+    /// no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is counted.
+    #[inline(never)]
+    pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
+        let sent = self.send_error(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
+        if sent.is_some() {
+            self.counters.errors_out += 1;
+        } else {
+            self.counters.errors_suppressed += 1;
+        }
+        self.check_invariants();
+    }
+
+    /// RFC 1122 §3.2.2.6: the reply carries the request's data; source and destination change places.
+    fn answer_echo(
+        &mut self,
+        now: Instant,
+        link: Link,
+        from: Mac,
+        header: &ipv4::Header,
+        reply: Message,
+        body: &[u8],
+    ) -> Result<(), Reason> {
+        let fits =
+            link == Link::Inside || ipv4::HEADER_LEN + icmp::HEADER_LEN + body.len() <= usize::from(self.config.mtu);
+        if !fits || !self.echo_limit.take(now, 1) {
+            return Err(Reason::EchoLimit);
+        }
+        // Answered to the station it came from, without asking ARP: that also holds where another replica was asked.
+        // RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
+        let outgoing = Outgoing {
+            dst_mac: from,
+            src: header.dst,
+            dst: header.src,
+            protocol: Protocol::ICMP,
+            payload_len: icmp::HEADER_LEN + body.len(),
+            tos: header.tos & !3,
+            ttl: TTL,
+            dont_fragment: false,
+        };
+        if self.send_icmp(link, &outgoing, &reply, body) {
+            self.counters.echoes += 1;
+        }
+        Ok(())
+    }
+
+    /// Finds out whose packet an ICMP error quotes.
+    fn attribute(&self, link: Link, reporter: u32, kind: ErrorKind, quotation: &[u8]) -> Result<NetworkError, Reason> {
+        let quoted = icmp::quoted(quotation).map_err(|_| Reason::Malformed)?;
+        let protocol = quoted.header.protocol;
+        if !self.addresses.is_ours(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
+            return Err(Reason::IcmpNotAboutUs);
+        }
+        let kind = match kind {
+            ErrorKind::FragNeeded { mtu: 0 } => {
+                let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
+                ErrorKind::FragNeeded { mtu: plateau_below(lost) }
+            }
+            ErrorKind::FragNeeded { mtu } => ErrorKind::FragNeeded { mtu: mtu.max(MTU_FLOOR) },
+            kind => kind,
+        };
+        let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
+        Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
+    }
+
+    fn send_error(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) -> Option<()> {
+        let (ethernet, at) = ethernet::parse(frame).ok()?;
+        let packet = frame.get(at..)?;
+        let (header, header_len) = ipv4::parse(packet).ok()?;
+        let payload = packet.get(header_len..header_len + usize::from(header.payload_len))?;
+        let about_one_host = !ethernet.dst.is_group()
+            && self.addresses.is_ours(link, header.dst)
+            && self.addresses.is_source(link, header.src);
+        let about_an_error =
+            header.protocol == Protocol::ICMP && icmp::parse(payload).map_or(true, |(message, _)| message.is_error());
+        if !about_one_host || about_an_error || header.fragment_offset != 0 || ethernet.src.is_group() {
+            return None;
+        }
+        // The cost is random, so that nobody can count our other errors by the ones he still gets (CVE-2020-25705).
+        let cost = 1 + self.rng.below(3);
+        if !self.error_limit.take(now, cost) {
+            return None;
+        }
+        // RFC 1812 §4.3.2.3: as much of the packet as fits in 576 bytes.
+        let whole = header_len + payload.len();
+        let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
+        let outgoing = Outgoing {
+            dst_mac: ethernet.src,
+            src: header.dst,
+            dst: header.src,
+            protocol: Protocol::ICMP,
+            payload_len: icmp::HEADER_LEN + quotation.len(),
+            tos: INTERNETWORK_CONTROL,
+            ttl: TTL,
+            dont_fragment: false,
+        };
+        self.send_icmp(link, &outgoing, &message, quotation).then_some(())
+    }
+
+    fn send_icmp(&mut self, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
+        let mut bytes = alloc::vec![0; HEADERS_LEN + outgoing.payload_len];
+        self.emit_headers(&mut bytes, outgoing);
+        let text = &mut bytes[HEADERS_LEN..];
+        text[icmp::HEADER_LEN..].copy_from_slice(body);
+        icmp::emit(message, text);
+        self.queue(Frame { link, bytes })
+    }
+}
+
+/// The largest plateau of RFC 1191 §7.1 that is below `size`.
+fn plateau_below(size: u16) -> u16 {
+    PLATEAUS.into_iter().find(|plateau| *plateau < size).unwrap_or(MTU_FLOOR)
+}
+
+const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
+
+/// RFC 791: every link carries 68 bytes. What is less is a lie.
+const MTU_FLOOR: u16 = 68;
+
+/// RFC 1812 §4.3.2.3: an error is at most 576 bytes long.
+const QUOTATION_MAX: usize = 576 - ipv4::HEADER_LEN - icmp::HEADER_LEN;
+
+/// RFC 1812 §4.3.2.5: errors have precedence 6.
+const INTERNETWORK_CONTROL: u8 = 0xc0;

@@ -1,0 +1,210 @@
+//! What is in a frame, and may it be believed? RFC 1122 §3.2.1.
+
+use atoll_base::{Endpoint, Instant};
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::icmp::code;
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{ParseError, checksum, udp};
+
+use crate::addresses::Cast;
+use crate::counters::Reason;
+use crate::icmp::NetworkError;
+use crate::ip::{Ip, Link};
+
+/// What the link says about the transport checksum of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChecksumOffload {
+    /// It was verified (vnet `DATA_VALID`).
+    Valid,
+    /// It was never computed, because the frame did not leave the machine (vnet `NEEDS_CSUM`): trusted.
+    Partial,
+    /// Nothing.
+    Unknown,
+}
+
+/// What is known about a checksum that passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChecksumState {
+    /// It is right: here or by the link it was compared, or the datagram has none.
+    Verified,
+    /// Its field holds the sum of the pseudo header only. Who passes the frame on must pass that on as well.
+    Partial,
+}
+
+/// What a frame turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received<'a> {
+    /// A segment for TCP, from one host to us.
+    Tcp {
+        /// Source address.
+        src: u32,
+        /// Destination address: one of ours.
+        dst: u32,
+        /// DSCP and ECN ([`ipv4::Ecn::from_tos`]).
+        tos: u8,
+        /// TCP header and text. Larger than the MTU where the link has merged segments (GRO).
+        segment: &'a [u8],
+        /// What is known about its checksum.
+        checksum: ChecksumState,
+    },
+    /// A datagram for UDP.
+    Udp {
+        /// Where it came from.
+        src: Endpoint,
+        /// Where it goes: one of our addresses, or a broadcast.
+        dst: Endpoint,
+        /// Whether it goes to us only; never [`Cast::Multicast`].
+        cast: Cast,
+        /// DSCP and ECN.
+        tos: u8,
+        /// The text, without the UDP header; several datagrams one after another where the link has merged them (USO).
+        payload: &'a [u8],
+        /// What is known about its checksum.
+        checksum: ChecksumState,
+    },
+    /// The network says something about a packet of ours.
+    Error(NetworkError),
+    /// ARP or an echo request: dealt with. There may be frames and news to poll.
+    Consumed,
+    /// Not for us, or not right; counted. There may be a frame to poll.
+    Dropped(Reason),
+}
+
+impl Ip {
+    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload`: from the link's vnet header.
+    ///
+    /// Never panics, whatever the bytes are. Cost of a TCP segment whose checksum need not be compared: a few ns.
+    #[inline]
+    pub fn handle_frame<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &'a [u8],
+        offload: ChecksumOffload,
+    ) -> Received<'a> {
+        self.counters.frames_in += 1;
+        let received = self.receive(now, link, frame, offload).unwrap_or_else(Received::Dropped);
+        match received {
+            Received::Tcp { .. } => self.counters.tcp_in += 1,
+            Received::Udp { .. } => self.counters.udp_in += 1,
+            Received::Error(_) => self.counters.errors_in += 1,
+            Received::Consumed => {}
+            Received::Dropped(reason) => self.counters.drop(reason),
+        }
+        self.check_invariants();
+        received
+    }
+
+    #[inline]
+    fn receive<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &'a [u8],
+        offload: ChecksumOffload,
+    ) -> Result<Received<'a>, Reason> {
+        let (ethernet, at) = ethernet::parse(frame).map_err(|_| Reason::Malformed)?;
+        if (ethernet.dst != self.config.mac && !ethernet.dst.is_group()) || ethernet.src.is_group() {
+            return Err(Reason::NotOurStation);
+        }
+        let packet = frame.get(at..).unwrap_or_default();
+        match ethernet.ethertype {
+            EtherType::IPV4 => {}
+            EtherType::ARP if link == Link::Outside => {
+                return self.handle_arp(now, ethernet.dst, packet).map(|()| Received::Consumed);
+            }
+            _ => return Err(Reason::UnknownEtherType),
+        }
+        let (header, header_len) = ipv4::parse(packet).map_err(reason)?;
+        let payload = packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
+        let cast = self.judge_addresses(link, &ethernet, &header)?;
+        match header.protocol {
+            Protocol::TCP if cast == Cast::Unicast => tcp(&header, payload, offload),
+            Protocol::UDP => udp(&header, cast, payload, offload),
+            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of amplifications.
+            Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
+            // RFC 1122 §4.2.3.10, §3.2.2: no other protocol is spoken with groups.
+            _ if cast != Cast::Unicast => Err(Reason::Broadcast),
+            _ => {
+                // RFC 1122 §3.2.2.1: a host that does not speak a protocol says so.
+                self.unreachable(now, link, frame, code::PROTOCOL);
+                Err(Reason::UnknownProtocol)
+            }
+        }
+    }
+
+    /// Whether a packet may have come from its source, and is for us; and whether it is for others as well.
+    #[inline]
+    fn judge_addresses(&self, link: Link, ethernet: &ethernet::Header, header: &ipv4::Header) -> Result<Cast, Reason> {
+        let cast = if self.addresses.is_ours(link, header.dst) {
+            Cast::Unicast
+        } else {
+            match (link, self.addresses.cast(header.dst)) {
+                (Link::Outside, Some(Cast::Broadcast)) => Cast::Broadcast,
+                (_, Some(Cast::Multicast)) => return Err(Reason::Multicast),
+                _ => return Err(Reason::NotOurAddress),
+            }
+        };
+        if !self.addresses.is_source(link, header.src) {
+            return Err(Reason::Martian);
+        }
+        // RFC 1122 §3.3.6: a packet to one host in a frame to all is to be discarded.
+        if cast == Cast::Unicast && ethernet.dst.is_group() {
+            return Err(Reason::Broadcast);
+        }
+        // DEVIATION: RFC 1122 §3.3.2 wants reassembly. Fragments are dropped: their state can be filled by anybody, and neither
+        // TCP with path-MTU discovery nor datagrams below the MTU need it.
+        if header.is_fragment() {
+            return Err(Reason::Fragment);
+        }
+        Ok(cast)
+    }
+}
+
+#[inline]
+fn tcp<'a>(header: &ipv4::Header, segment: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+    let checksum = match offload {
+        ChecksumOffload::Valid => ChecksumState::Verified,
+        ChecksumOffload::Partial => ChecksumState::Partial,
+        ChecksumOffload::Unknown => {
+            let pseudo = checksum::pseudo_header(header.src, header.dst, Protocol::TCP.0, segment.len());
+            if !pseudo.bytes(segment).is_valid() {
+                return Err(Reason::BadChecksum);
+            }
+            ChecksumState::Verified
+        }
+    };
+    Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.tos, segment, checksum })
+}
+
+fn udp<'a>(
+    header: &ipv4::Header,
+    cast: Cast,
+    bytes: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
+    let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
+    // RFC 768 lets the datagram be shorter than the packet; the rest is nobody's.
+    let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
+    let checksum = match offload {
+        ChecksumOffload::Valid => ChecksumState::Verified,
+        ChecksumOffload::Partial => ChecksumState::Partial,
+        ChecksumOffload::Unknown if udp::verify(header.src, header.dst, datagram) => ChecksumState::Verified,
+        ChecksumOffload::Unknown => return Err(Reason::BadChecksum),
+    };
+    Ok(Received::Udp {
+        src: Endpoint::new(header.src, ports.src_port),
+        dst: Endpoint::new(header.dst, ports.dst_port),
+        cast,
+        tos: header.tos,
+        payload: datagram.get(head..).ok_or(Reason::Malformed)?,
+        checksum,
+    })
+}
+
+fn reason(error: ParseError) -> Reason {
+    match error {
+        ParseError::BadChecksum => Reason::BadChecksum,
+        _ => Reason::Malformed,
+    }
+}

@@ -1,0 +1,233 @@
+//! What does one replica keep about its network, and what does it want sent, told and timed?
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_wire::Mac;
+
+use crate::addresses::{Addresses, Cast};
+use crate::config::{BadConfig, Config};
+use crate::counters::Counters;
+use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
+use crate::rate::TokenBucket;
+
+/// IPv4, ARP and ICMP of one replica.
+///
+/// Survives no crash: a new incarnation starts with an empty neighbour cache and is told or asks. Frames, news and failures
+/// not fetched are lost with it; peers and siblings ask again.
+///
+/// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`], [`Ip::poll_neighbour`],
+/// [`Ip::poll_unreachable`]; then arm a timer for [`Ip::next_timeout`].
+#[derive(Debug)]
+pub struct Ip {
+    pub(crate) config: Config,
+    pub(crate) addresses: Addresses,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) rng: Rng,
+    /// Identification of the next packet that may be fragmented.
+    pub(crate) identification: u16,
+    pub(crate) echo_limit: TokenBucket,
+    pub(crate) error_limit: TokenBucket,
+    pub(crate) announcements: Announcements,
+    pub(crate) counters: Counters,
+    frames: VecDeque<Frame>,
+    updates: VecDeque<NeighbourUpdate>,
+    failed: VecDeque<u32>,
+}
+
+/// Which of a replica's two links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Link {
+    /// The TAP queue, device queue or shared-memory link to others.
+    Outside,
+    /// The link from the stack to itself: its own address and 127.0.0.0/8. There is no ARP on it.
+    Inside,
+}
+
+/// A frame that [`Ip`] wants sent: ARP, echo replies and ICMP errors. Checksums are complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Where to.
+    pub link: Link,
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
+
+/// When our own address is announced (RFC 5227 §2.3, §2.4).
+#[derive(Debug)]
+pub(crate) struct Announcements {
+    /// When the next one goes out.
+    pub(crate) due: Option<Instant>,
+    /// When we last answered to a station that claimed our address.
+    pub(crate) defended_at: Option<Instant>,
+}
+
+impl Ip {
+    /// A replica's view of `config`. `seed`: unpredictable from outside; decides hash keys and identifications.
+    pub fn new(config: Config, seed: u64, now: Instant) -> Result<Ip, BadConfig> {
+        config.check()?;
+        let mut rng = Rng::new(seed);
+        let key = [rng.next_u64(), rng.next_u64()];
+        Ok(Ip {
+            addresses: Addresses::new(&config),
+            neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
+            identification: rng.next_u32() as u16,
+            echo_limit: TokenBucket::new(ECHO_PER_SECOND, ECHO_BURST, now),
+            error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
+            announcements: Announcements { due: None, defended_at: None },
+            counters: Counters::default(),
+            frames: VecDeque::new(),
+            updates: VecDeque::new(),
+            failed: VecDeque::new(),
+            rng,
+            config,
+        })
+    }
+
+    /// The next frame to send, if any.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.frames.pop_front()
+    }
+
+    /// The next piece of news for the other replicas, if any. A stack of one replica may throw them away.
+    pub fn poll_neighbour(&mut self) -> Option<NeighbourUpdate> {
+        self.updates.pop_front()
+    }
+
+    /// The next neighbour that did not answer, if any. Every destination whose [`Ip::next_hop`] it is cannot be reached for now:
+    /// packets kept for it are to be dropped, and sockets told (EHOSTUNREACH) where the protocol wants it.
+    pub fn poll_unreachable(&mut self) -> Option<u32> {
+        self.failed.pop_front()
+    }
+
+    /// Takes what another replica heard. It is hostile until proven plausible; news about addresses that are no neighbours of
+    /// ours are ignored.
+    pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
+        let NeighbourUpdate { addr, mac, basis } = update;
+        if !mac.is_station() || mac == self.config.mac || !self.addresses.is_neighbour(addr) {
+            return;
+        }
+        let claim = match basis {
+            Basis::Learned => self.learn(now, addr, mac),
+            Basis::Overheard => self.neighbours.answer(now, addr, mac),
+        };
+        if claim == Claim::Ask {
+            self.ask(addr, Mac::BROADCAST);
+        }
+        self.check_invariants();
+    }
+
+    /// Does what is due at `now`; does nothing if nothing is.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut due = Vec::new();
+        self.neighbours.expire(now, |what| due.push(what));
+        for what in due {
+            match what {
+                Due::Ask { addr, of } => self.ask(addr, of),
+                Due::Failed { addr } => {
+                    self.counters.neighbours_failed += 1;
+                    push(&mut self.failed, addr, self.config.neighbours_max, &mut self.counters);
+                }
+            }
+        }
+        if self.announcements.due.is_some_and(|due| due <= now) {
+            self.announcements.due = None;
+            self.send_announcement();
+        }
+        self.check_invariants();
+    }
+
+    /// When to call [`Ip::handle_timeout`]; `None` if nothing is pending.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match (self.neighbours.next_due(), self.announcements.due) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed.
+    pub fn neighbour_generation(&self) -> u64 {
+        self.neighbours.generation()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The hardware address of the stack; also the destination of every frame on the inside link.
+    pub fn mac(&self) -> Mac {
+        self.config.mac
+    }
+
+    /// The IPv4 address of the stack.
+    pub fn addr(&self) -> u32 {
+        self.config.addr
+    }
+
+    /// The largest IPv4 packet the outside link carries.
+    pub fn mtu(&self) -> u16 {
+        self.config.mtu
+    }
+
+    /// What `addr` means as a destination; `None` if packets cannot be sent to it over the outside link.
+    pub fn cast(&self, addr: u32) -> Option<Cast> {
+        self.addresses.cast(addr)
+    }
+
+    /// Lets [`Ip::poll_frame`] send `frame`, or drops it where too many wait.
+    pub(crate) fn queue(&mut self, frame: Frame) -> bool {
+        push(&mut self.frames, frame, self.config.frames_max, &mut self.counters)
+    }
+
+    /// Lets the other replicas know.
+    pub(crate) fn tell(&mut self, addr: u32, mac: Mac, basis: Basis) {
+        let update = NeighbourUpdate { addr, mac, basis };
+        push(&mut self.updates, update, self.config.frames_max, &mut self.counters);
+    }
+
+    /// Takes `mac` for `addr` from a source that needs no question.
+    pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
+        let (claim, evicted) = self.neighbours.learn(now, addr, mac);
+        self.counters.neighbours_evicted += u64::from(evicted);
+        claim
+    }
+
+    /// The relations between the parts, in debug builds; panics if one is broken, which is a bug of ours.
+    pub(crate) fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.neighbours.check_invariants();
+            assert!(self.frames.len() <= self.config.frames_max);
+            assert!(self.updates.len() <= self.config.frames_max);
+            assert!(self.failed.len() <= self.config.neighbours_max);
+        }
+    }
+}
+
+/// Appends to a bounded queue, or counts the overflow. Returns whether there was room.
+fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &mut Counters) -> bool {
+    let room = queue.len() < max;
+    if room {
+        queue.push_back(item);
+    } else {
+        counters.overflows += 1;
+    }
+    room
+}
+
+/// Echo requests answered per second: far more than any operator asks, far fewer than a flood.
+pub(crate) const ECHO_PER_SECOND: u32 = 10_000;
+const ECHO_BURST: u32 = 1_000;
+
+/// Tokens for ICMP errors per second; each costs 1 to 3, so about 500 errors. Linux: icmp_msgs_per_sec 1000, icmp_msgs_burst 50.
+const ERRORS_PER_SECOND: u32 = 1_000;
+const ERRORS_BURST: u32 = 100;
+
+/// RFC 5227 §1.1, ANNOUNCE_INTERVAL.
+pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// RFC 5227 §1.1, DEFEND_INTERVAL.
+pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,367 @@
+//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2).
+//!
+//! ```text
+//!              ask                 answer                   lifetime over, in use: ask the known station
+//!   (absent) -------> Resolving ------------> Reachable -----------------------------------------------> Probing
+//!       ^                | 3 tries                | lifetime over,         ^          answer                |  | 3 tries
+//!       |                v                        v not in use             +--------------------------------+  |
+//!       +----------- Failed              (absent)                      Failed <--------------------------------+
+//! ```
+
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant};
+use atoll_wire::Mac;
+use hashbrown::HashTable;
+
+/// News about a neighbour, from one replica to all others of its stack (N8).
+///
+/// Sent by the replica that saw an ARP packet; if it is lost, the others ask for themselves; late or repeated, it confirms what is
+/// known or is corrected by the next packet. A queue of the device delivers each ARP packet to one replica only, which need not
+/// be the one that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourUpdate {
+    /// Address of the neighbour.
+    pub addr: u32,
+    /// Its station.
+    pub mac: Mac,
+    /// Why the sender believes it.
+    pub basis: Basis,
+}
+
+/// Why a replica passes on what it heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Basis {
+    /// It asked for it, or was asked by the neighbour: all replicas may take it.
+    Learned,
+    /// It did not ask: only a replica that did ask may take it (else anybody could tell us anything, RFC 826 has no proof).
+    Overheard,
+}
+
+/// The cache. Lookup, insertion and eviction cost O(1) (amortised); expiry is a scan, at most one per `COALESCE`.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    /// Dense, in no particular but a repeatable order.
+    entries: Vec<Entry>,
+    /// Positions in `entries`, by keyed hash of the address.
+    index: HashTable<u16>,
+    key: [u64; 2],
+    max: usize,
+    /// Never evicted as long as there is another: the gateway.
+    keep: Option<u32>,
+    /// Where the search for a victim goes on (second chance, "clock").
+    hand: usize,
+    /// No entry is due earlier.
+    next_due: Instant,
+    generation: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    due: Instant,
+    confirmed_at: Instant,
+    addr: u32,
+    mac: Mac,
+    state: State,
+    tries: u8,
+    /// Looked up since the hand last passed.
+    recently_used: bool,
+    /// Looked up since the last confirmation.
+    in_use: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Asked everybody; `mac` means nothing.
+    Resolving,
+    /// Confirmed within the lifetime.
+    Reachable,
+    /// Asked again; `mac` is used meanwhile.
+    Probing,
+    /// Nobody answered; `mac` means nothing.
+    Failed,
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    Known(Mac),
+    Resolving,
+    Failed,
+    Absent,
+}
+
+/// What [`Neighbours::expire`] wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Ask for `addr`: everybody, or only the station that had it.
+    Ask { addr: u32, of: Mac },
+    /// `addr` does not answer.
+    Failed { addr: u32 },
+}
+
+/// What became of a claim that `addr` is at `mac`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Taken.
+    Learned,
+    /// Already known, and confirmed by it.
+    Confirmed,
+    /// Contradicts what is known; everybody is to be asked who is right.
+    Ask,
+    /// Not believed.
+    Ignored,
+}
+
+impl Neighbours {
+    /// `max`: 1 to 65,535 neighbours. `keep` is never evicted as long as there is another. `key`: secret, so that nobody can choose addresses that collide.
+    pub(crate) fn new(max: usize, keep: Option<u32>, key: [u64; 2]) -> Neighbours {
+        Neighbours {
+            entries: Vec::new(),
+            index: HashTable::new(),
+            key,
+            max,
+            keep,
+            hand: 0,
+            next_due: Instant::FAR_FUTURE,
+            generation: 0,
+        }
+    }
+
+    /// Grows whenever a route may have changed: something was resolved, moved to another station, or failed.
+    pub(crate) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// When to call [`Neighbours::expire`].
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due)
+    }
+
+    /// What is known of `addr`; marks it as used.
+    #[inline]
+    pub(crate) fn lookup(&mut self, addr: u32) -> Lookup {
+        let Some(at) = self.find(addr) else { return Lookup::Absent };
+        let Some(entry) = self.entries.get_mut(at) else { return Lookup::Absent };
+        entry.recently_used = true;
+        entry.in_use = true;
+        match entry.state {
+            State::Reachable | State::Probing => Lookup::Known(entry.mac),
+            State::Resolving => Lookup::Resolving,
+            State::Failed => Lookup::Failed,
+        }
+    }
+
+    /// Starts the resolution of an absent `addr`; the caller asks everybody. Returns whether another neighbour was evicted.
+    pub(crate) fn resolve(&mut self, now: Instant, addr: u32) -> bool {
+        let due = deadline(now, RETRY);
+        self.insert(Entry {
+            due,
+            confirmed_at: now,
+            addr,
+            mac: Mac::ZERO,
+            state: State::Resolving,
+            tries: 1,
+            recently_used: true,
+            in_use: true,
+        })
+    }
+
+    /// `addr` itself spoke to us, or a replica that we trust heard it: takes `mac` whatever was known before.
+    /// Returns what became of it, and whether another neighbour was evicted.
+    pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> (Claim, bool) {
+        if let Some(at) = self.find(addr) {
+            return (self.confirm(now, at, mac), false);
+        }
+        let due = deadline(now, LIFETIME);
+        let evicted = self.insert(Entry {
+            due,
+            confirmed_at: now,
+            addr,
+            mac,
+            state: State::Reachable,
+            tries: 0,
+            recently_used: false,
+            in_use: false,
+        });
+        (Claim::Learned, evicted)
+    }
+
+    /// An answer came that this replica perhaps never asked for: believed only by who asked.
+    pub(crate) fn answer(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
+        let Some(at) = self.find(addr) else { return Claim::Ignored };
+        let Some(entry) = self.entries.get(at) else { return Claim::Ignored };
+        match entry.state {
+            State::Resolving | State::Probing | State::Failed => self.confirm(now, at, mac),
+            State::Reachable if entry.mac == mac => self.confirm(now, at, mac),
+            State::Reachable => self.doubt(now, addr, mac),
+        }
+    }
+
+    /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It proves nothing, but
+    /// where it contradicts what we use, everybody is asked: the caller does so on [`Claim::Ask`], at most once a second.
+    pub(crate) fn doubt(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
+        let Some(at) = self.find(addr) else { return Claim::Ignored };
+        let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
+        let settled = entry.state == State::Reachable && now.since(entry.confirmed_at) >= RETRY;
+        if !settled || entry.mac == mac {
+            return Claim::Ignored;
+        }
+        entry.state = State::Probing;
+        entry.tries = 1;
+        entry.due = deadline(now, RETRY);
+        self.next_due = self.next_due.min(entry.due);
+        Claim::Ask
+    }
+
+    /// Does what is due at `now`: asks again, gives up, forgets.
+    pub(crate) fn expire(&mut self, now: Instant, mut act: impl FnMut(Due)) {
+        if self.next_due > now {
+            return;
+        }
+        let mut next = Instant::FAR_FUTURE;
+        let mut at = 0;
+        while let Some(entry) = self.entries.get_mut(at) {
+            if entry.due <= now && !entry.renew(now, &mut act, &mut self.generation) {
+                // Another entry takes its place, and is looked at next.
+                self.remove(at);
+                continue;
+            }
+            next = next.min(entry.due);
+            at += 1;
+        }
+        self.next_due = next;
+    }
+
+    /// The relations between the parts; panics if one is broken, which is a bug of ours.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.entries.len() <= self.max);
+        assert_eq!(self.entries.len(), self.index.len());
+        assert!(self.entries.iter().all(|entry| entry.due >= self.next_due));
+    }
+
+    #[inline]
+    fn find(&self, addr: u32) -> Option<usize> {
+        let is_it = |at: &u16| self.entries.get(usize::from(*at)).is_some_and(|entry| entry.addr == addr);
+        self.index.find(hash(self.key, addr), is_it).map(|at| usize::from(*at))
+    }
+
+    fn confirm(&mut self, now: Instant, at: usize, mac: Mac) -> Claim {
+        let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
+        let known = matches!(entry.state, State::Reachable | State::Probing) && entry.mac == mac;
+        entry.mac = mac;
+        entry.state = State::Reachable;
+        entry.tries = 0;
+        entry.in_use = false;
+        entry.confirmed_at = now;
+        entry.due = deadline(now, LIFETIME);
+        self.next_due = self.next_due.min(entry.due);
+        if known {
+            return Claim::Confirmed;
+        }
+        self.generation += 1;
+        Claim::Learned
+    }
+
+    fn insert(&mut self, entry: Entry) -> bool {
+        let evict = self.entries.len() >= self.max;
+        if evict {
+            self.evict();
+        }
+        self.next_due = self.next_due.min(entry.due);
+        if entry.state == State::Reachable {
+            self.generation += 1;
+        }
+        let (key, addr) = (self.key, entry.addr);
+        // `max` is at most 65,535, so every position fits.
+        let at = self.entries.len() as u16;
+        self.entries.push(entry);
+        let entries = &self.entries;
+        self.index.insert_unique(hash(key, addr), at, |at| hash(key, entries[usize::from(*at)].addr));
+        evict
+    }
+
+    /// Removes one entry: the first, from the hand on, that was not used since the hand last passed.
+    fn evict(&mut self) {
+        for _ in 0..2 * self.entries.len() {
+            self.hand = (self.hand + 1) % self.entries.len();
+            let entry = &mut self.entries[self.hand];
+            if !core::mem::take(&mut entry.recently_used) && Some(entry.addr) != self.keep {
+                break;
+            }
+        }
+        self.remove(self.hand);
+    }
+
+    /// Removes the entry at `at`; the last one takes its place.
+    fn remove(&mut self, at: usize) {
+        let removed = self.entries.swap_remove(at);
+        if let Ok(slot) = self.index.find_entry(hash(self.key, removed.addr), |slot| usize::from(*slot) == at) {
+            slot.remove();
+        }
+        if let Some(moved) = self.entries.get(at) {
+            let was = self.entries.len();
+            if let Some(slot) = self.index.find_mut(hash(self.key, moved.addr), |slot| usize::from(*slot) == was) {
+                *slot = at as u16;
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// What is to be done when the entry is due. Returns whether it stays.
+    fn renew(&mut self, now: Instant, act: &mut impl FnMut(Due), generation: &mut u64) -> bool {
+        match self.state {
+            State::Failed => return false,
+            State::Reachable if !self.in_use => return false,
+            State::Reachable => {
+                self.state = State::Probing;
+                self.tries = 1;
+                act(Due::Ask { addr: self.addr, of: self.mac });
+            }
+            State::Resolving | State::Probing if self.tries >= TRIES => {
+                self.state = State::Failed;
+                *generation += 1;
+                act(Due::Failed { addr: self.addr });
+            }
+            State::Resolving => {
+                self.tries += 1;
+                act(Due::Ask { addr: self.addr, of: Mac::BROADCAST });
+            }
+            State::Probing => {
+                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks everybody, who may know a new one.
+                self.tries += 1;
+                let of = if self.tries == TRIES { Mac::BROADCAST } else { self.mac };
+                act(Due::Ask { addr: self.addr, of });
+            }
+        }
+        self.due = deadline(now, RETRY);
+        true
+    }
+}
+
+/// Time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is remembered.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+
+/// Questions before a neighbour counts as unreachable.
+pub(crate) const TRIES: u8 = 3;
+
+/// Time for which an answer is believed (RFC 1122 §2.3.2.1 suggests a minute).
+pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
+
+/// Deadlines are rounded up to this many nanoseconds (about 67 ms), which bounds the number of scans.
+const COALESCE: u64 = 1 << 26;
+
+fn deadline(now: Instant, after: Duration) -> Instant {
+    Instant::from_nanos((now + after).as_nanos().checked_next_multiple_of(COALESCE).unwrap_or(u64::MAX - 1))
+}
+
+/// Multiply-shift with a secret multiplier: good enough for addresses, and not to be predicted from outside.
+#[inline]
+const fn hash(key: [u64; 2], addr: u32) -> u64 {
+    let product = (addr as u64 ^ key[0]).wrapping_mul(key[1] | 1);
+    product ^ (product >> 32)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Where does a packet of ours go first, and what stands before it?
+
+use atoll_base::Instant;
+use atoll_wire::Mac;
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ipv4::{self, Protocol};
+
+use crate::addresses::{Cast, is_loopback, multicast_mac};
+use crate::ip::Ip;
+use crate::neighbours::Lookup;
+
+/// Bytes that [`Ip::emit_headers`] writes: Ethernet and IPv4.
+pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+
+/// The TTL of packets whose socket asks for no other (RFC 1700).
+pub const TTL: u8 = 64;
+
+/// The way to a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// An address of our own: over the inside link, to [`Ip::mac`].
+    Local,
+    /// Over the outside link, to this station or group.
+    Via {
+        /// The hardware destination.
+        mac: Mac,
+    },
+    /// The station is being asked for. Keep the packet (one to three per neighbour are worth it) and try again when
+    /// [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
+    Resolving,
+    /// There is no way: no gateway, no such address, or the neighbour does not answer.
+    Unreachable,
+}
+
+/// What [`Ip::emit_headers`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Hardware destination, from [`Ip::route`].
+    pub dst_mac: Mac,
+    /// Source address: ours, or a loopback address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// What the payload is.
+    pub protocol: Protocol,
+    /// Bytes behind the headers, at most [`ipv4::PAYLOAD_MAX`]; more than the MTU only where the link cuts it (TSO, USO).
+    pub payload_len: usize,
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Hops; [`TTL`] unless the socket asks for another.
+    pub ttl: u8,
+    /// Whether routers must not fragment (path-MTU discovery).
+    pub dont_fragment: bool,
+}
+
+impl Ip {
+    /// The way to `dst`. Asks for the neighbour where it is not known. Cost: a hash lookup.
+    #[inline]
+    pub fn route(&mut self, now: Instant, dst: u32) -> Route {
+        if dst == self.addresses.own || is_loopback(dst) {
+            return if self.config.loopback { Route::Local } else { Route::Unreachable };
+        }
+        match self.addresses.cast(dst) {
+            Some(Cast::Unicast) => {}
+            Some(Cast::Broadcast) => return Route::Via { mac: Mac::BROADCAST },
+            Some(Cast::Multicast) => return Route::Via { mac: multicast_mac(dst) },
+            None => return Route::Unreachable,
+        }
+        let Some(next_hop) = self.addresses.next_hop(dst) else { return Route::Unreachable };
+        match self.neighbours.lookup(next_hop) {
+            Lookup::Known(mac) => Route::Via { mac },
+            Lookup::Resolving => Route::Resolving,
+            Lookup::Failed => Route::Unreachable,
+            Lookup::Absent => self.resolve(now, next_hop),
+        }
+    }
+
+    /// The neighbour that takes packets for `dst`; `None` where there is none: our own addresses, groups, no gateway.
+    pub fn next_hop(&self, dst: u32) -> Option<u32> {
+        let is_outside = dst != self.addresses.own && self.addresses.cast(dst) == Some(Cast::Unicast);
+        if is_outside { self.addresses.next_hop(dst) } else { None }
+    }
+
+    /// Writes the Ethernet and IPv4 headers of `packet` at the start of `out`; returns [`HEADERS_LEN`].
+    ///
+    /// Panics if `out` is shorter than that. The payload and its checksum are the caller's.
+    #[inline]
+    pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
+        debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
+        let header = ipv4::Header {
+            src: packet.src,
+            dst: packet.dst,
+            protocol: packet.protocol,
+            payload_len: packet.payload_len as u16,
+            tos: packet.tos,
+            ttl: packet.ttl,
+            id: if packet.dont_fragment { 0 } else { self.next_identification() },
+            dont_fragment: packet.dont_fragment,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV4 };
+        let at = ethernet::emit(&ethernet, out);
+        at + ipv4::emit(&header, &mut out[at..])
+    }
+
+    #[cold]
+    fn resolve(&mut self, now: Instant, next_hop: u32) -> Route {
+        if !self.addresses.is_neighbour(next_hop) {
+            return Route::Unreachable;
+        }
+        let evicted = self.neighbours.resolve(now, next_hop);
+        self.counters.neighbours_evicted += u64::from(evicted);
+        self.ask(next_hop, Mac::BROADCAST);
+        self.check_invariants();
+        Route::Resolving
+    }
+
+    /// RFC 6864 §4: the identification matters only where a packet may be fragmented. It does not count by ones, so that it does not
+    /// tell how much we send to others (RFC 7739 §2).
+    fn next_identification(&mut self) -> u16 {
+        self.identification = self.identification.wrapping_add(1 + (self.rng.next_u32() & 7) as u16);
+        self.identification
+    }
+}

@@ -1,0 +1,60 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const PEER: Endpoint = Endpoint::new(0x0a00_0001, 53);
+
+fn head(len: u32) -> [u8; RECORD_LEN] {
+    encode(&Record { len, peer: PEER, flags: Flags::NONE })
+}
+
+#[test]
+fn an_empty_datagram_is_a_datagram() {
+    assert_eq!(decode(&head(0), 16), Ok(Record { len: 0, peer: PEER, flags: Flags::NONE }));
+}
+
+#[test]
+fn a_record_takes_head_payload_and_padding() {
+    assert_eq!([0, 1, 8, 9].map(padded_len), [16, 24, 24, 32]);
+    assert_eq!(padded_len(u32::MAX), 0x1_0000_0010);
+}
+
+#[test]
+fn a_record_that_is_not_there_as_a_whole_is_refused() {
+    assert_eq!(decode(&head(9), 31), Err(BadRecord::Incomplete));
+    assert!(decode(&head(9), 32).is_ok());
+}
+
+#[test]
+fn a_length_beyond_any_datagram_is_refused() {
+    let mut bytes = head(DATAGRAM_MAX);
+    assert!(decode(&bytes, u64::MAX).is_ok());
+    bytes[..4].copy_from_slice(&(DATAGRAM_MAX + 1).to_ne_bytes());
+    assert_eq!(decode(&bytes, u64::MAX), Err(BadRecord::TooLong));
+}
+
+#[test]
+fn reserved_bits_are_refused() {
+    for at in 10..RECORD_LEN {
+        let mut bytes = head(1);
+        bytes[at] = 0x80;
+        assert_eq!(decode(&bytes, 100), Err(BadRecord::Reserved), "byte {at}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn decode_undoes_encode(len in 0..=DATAGRAM_MAX, addr: u32, port: u16, broadcast: bool) {
+        let flags = if broadcast { Flags::BROADCAST } else { Flags::NONE };
+        let record = Record { len, peer: Endpoint::new(addr, port), flags };
+        prop_assert_eq!(decode(&encode(&record), padded_len(len)), Ok(record));
+    }
+
+    #[test]
+    fn what_is_accepted_fits(bytes: [u8; RECORD_LEN], available: u64) {
+        if let Ok(record) = decode(&bytes, available) {
+            prop_assert!(padded_len(record.len) <= available);
+            prop_assert_eq!(encode(&record), bytes);
+        }
+    }
+}

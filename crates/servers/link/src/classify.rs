@@ -1,0 +1,58 @@
+//! Which flow does a frame belong to?
+
+use atoll_base::{Endpoint, FourTuple};
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::icmp;
+use atoll_wire::ipv4::{self, Protocol};
+
+/// What steering needs to know about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It belongs to this flow, seen from us: to be handled by the flow's owner.
+    Flow(FourTuple),
+    /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
+    Any,
+}
+
+/// Classifies `frame` (from the Ethernet header on). Never panics; what cannot be read is [`Class::Any`], and is judged by
+/// the IP component. The rule for packets with ports is the one in `bpf/steer.c`.
+pub fn classify(frame: &[u8]) -> Class {
+    let Some((header, payload)) = ipv4_packet(frame) else { return Class::Any };
+    let tuple = |ports: Option<(u16, u16)>| {
+        let (src, dst) = ports.unwrap_or((0, 0));
+        FourTuple { local: Endpoint::new(header.dst, dst), remote: Endpoint::new(header.src, src) }
+    };
+    match header.protocol {
+        Protocol::TCP | Protocol::UDP if header.is_fragment() => Class::Flow(tuple(None)),
+        Protocol::TCP | Protocol::UDP => match payload {
+            [a, b, c, d, ..] => Class::Flow(tuple(Some((u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]))))),
+            _ => Class::Any,
+        },
+        Protocol::ICMP => quoted_flow(payload).map_or(Class::Any, Class::Flow),
+        _ => Class::Any,
+    }
+}
+
+/// An ICMP error belongs to the flow of the packet it quotes, which was ours: its source is our end.
+fn quoted_flow(payload: &[u8]) -> Option<FourTuple> {
+    let (message, header_len) = icmp::parse(payload).ok()?;
+    if !message.is_error() {
+        return None;
+    }
+    let quoted = icmp::quoted(payload.get(header_len..)?).ok()?;
+    Some(FourTuple { local: quoted.source, remote: quoted.destination })
+}
+
+fn ipv4_packet(frame: &[u8]) -> Option<(ipv4::Header, &[u8])> {
+    let (ethernet, at) = ethernet::parse(frame).ok()?;
+    if ethernet.ethertype != EtherType::IPV4 {
+        return None;
+    }
+    let packet = frame.get(at..)?;
+    let (header, header_len) = ipv4::parse(packet).ok()?;
+    let end = header_len + usize::from(header.payload_len);
+    Some((header, packet.get(header_len..end)?))
+}
+
+#[cfg(test)]
+mod tests;

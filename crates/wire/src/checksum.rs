@@ -1,0 +1,113 @@
+//! What is the Internet checksum of these bytes? RFC 1071.
+//!
+//! One's complement addition is commutative, associative and independent of byte order, so the sum is taken over
+//! machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
+
+/// A partial one's complement sum: words of 16 bits in memory order, carries not yet folded in.
+///
+/// Parts are summed independently and added. Every part but the last must have an even length; where that cannot be
+/// promised (a payload that wraps in a ring), use [`Sum::join`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// The sum of nothing.
+    pub const ZERO: Sum = Sum(0);
+
+    /// Adds `bytes`; an odd last byte counts as if a zero followed it.
+    #[must_use]
+    pub fn bytes(self, bytes: &[u8]) -> Sum {
+        self.plus(sum(bytes))
+    }
+
+    /// Adds one word, given in host byte order.
+    #[must_use]
+    pub const fn u16(self, word: u16) -> Sum {
+        Sum(self.0 + word.to_be() as u64)
+    }
+
+    /// Adds two words, given as one value in host byte order.
+    #[must_use]
+    pub const fn u32(self, words: u32) -> Sum {
+        Sum(self.0 + words.to_be() as u64)
+    }
+
+    /// Adds a part that starts at an even offset.
+    #[must_use]
+    pub const fn plus(self, part: Sum) -> Sum {
+        // Both are below 2^48 for any packet that fits in memory, see `sum`; the addition cannot overflow.
+        Sum(self.0.wrapping_add(part.0))
+    }
+
+    /// Adds a part that starts `offset` bytes into the data: at odd offsets its bytes change places.
+    #[must_use]
+    pub const fn join(self, offset: usize, part: Sum) -> Sum {
+        if offset.is_multiple_of(2) { self.plus(part) } else { self.plus(Sum(part.folded().swap_bytes() as u64)) }
+    }
+
+    /// The sum in 16 bits, in host byte order: what a *partial* checksum field holds (vnet `NEEDS_CSUM`). Data with a right
+    /// checksum in it folds to `0xffff`.
+    pub const fn fold(self) -> u16 {
+        u16::from_be(self.folded())
+    }
+
+    /// The checksum: the complement of the sum, in host byte order.
+    pub const fn finish(self) -> u16 {
+        !self.fold()
+    }
+
+    /// Whether data that includes its checksum field is intact.
+    pub const fn is_valid(self) -> bool {
+        self.folded() == 0xffff
+    }
+
+    const fn folded(self) -> u16 {
+        // Each step leaves at most one carry more: below 2^33, 2^32, 2^17, 2^16.
+        let x = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        let x = (x >> 32) + (x & 0xffff_ffff);
+        let x = (x >> 16) + (x & 0xffff);
+        ((x >> 16) + (x & 0xffff)) as u16
+    }
+}
+
+/// The sum of `bytes`. Cost: about 1 ns per 50 bytes; the loop is written so that the compiler vectorises it.
+pub fn sum(bytes: &[u8]) -> Sum {
+    // Eight lanes of 32-bit words in 64-bit accumulators: no carry is lost below 2^32 words per lane.
+    let mut lanes = [0u64; LANES];
+    let (blocks, rest) = bytes.as_chunks::<{ LANES * 4 }>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<4>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    let mut total: u64 = lanes.iter().sum();
+    let (words, tail) = rest.as_chunks::<4>();
+    for word in words {
+        total += u64::from(u32::from_ne_bytes(*word));
+    }
+    let mut last = [0u8; 4];
+    for (to, from) in last.iter_mut().zip(tail) {
+        *to = *from;
+    }
+    Sum(total + u64::from(u32::from_ne_bytes(last)))
+}
+
+/// The sum of a few bytes whose number the compiler knows, unrolled. `N` must be a multiple of 4.
+#[inline]
+pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
+    const { assert!(N.is_multiple_of(4)) };
+    let (words, _) = bytes.as_chunks::<4>();
+    Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
+}
+
+/// The sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len`: bytes of transport header and payload;
+/// only its low 16 bits exist on the wire.
+pub const fn pseudo_header(src: u32, dst: u32, protocol: u8, len: usize) -> Sum {
+    Sum::ZERO.u32(src).u32(dst).u16(protocol as u16).u16(len as u16)
+}
+
+const LANES: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! What does the network say about our packets? ICMP, RFC 792; next-hop MTU, RFC 1191.
+
+use atoll_base::{Endpoint, SeqNum};
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ipv4::{self, Protocol};
+use crate::{ParseError, checksum};
+
+/// Bytes of every ICMP header spoken here; payload or quotation follows.
+pub const HEADER_LEN: usize = 8;
+
+/// The head of an ICMP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// "Are you there?" The payload comes back in the reply.
+    EchoRequest {
+        /// Chosen by the asker, usually one per process.
+        id: u16,
+        /// Chosen by the asker, usually counting.
+        seq: u16,
+    },
+    /// "I am here."
+    EchoReply {
+        /// As in the request.
+        id: u16,
+        /// As in the request.
+        seq: u16,
+    },
+    /// A packet of ours, quoted behind the header, could not be delivered.
+    Unreachable {
+        /// Why; see [`code`].
+        code: u8,
+        /// With [`code::FRAGMENTATION_NEEDED`], what the next link can carry; 0 from routers older than RFC 1191.
+        next_hop_mtu: u16,
+    },
+    /// A packet of ours, quoted behind the header, ran out of hops (code 0) or of time for reassembly (code 1).
+    TimeExceeded {
+        /// Why.
+        code: u8,
+    },
+    /// A type that we do not act upon.
+    Other {
+        /// The type octet.
+        kind: u8,
+        /// The code octet.
+        code: u8,
+        /// The four bytes whose meaning depends on the type.
+        rest: [u8; 4],
+    },
+}
+
+/// Codes of [`Message::Unreachable`] (RFC 792, RFC 1122 §3.2.2.1, RFC 1812 §5.2.7.1).
+pub mod code {
+    /// No route to the network.
+    pub const NET: u8 = 0;
+    /// The host does not answer.
+    pub const HOST: u8 = 1;
+    /// The host does not speak the protocol.
+    pub const PROTOCOL: u8 = 2;
+    /// Nobody listens on the port.
+    pub const PORT: u8 = 3;
+    /// Larger than the next link can carry, and not to be fragmented.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Forbidden by an administrator.
+    pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
+}
+
+/// The packet that an ICMP error is about, as far as the error quotes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Its IPv4 header.
+    pub header: ipv4::Header,
+    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was TCP or UDP.
+    pub source: Endpoint,
+    /// Where it went.
+    pub destination: Endpoint,
+    /// Its sequence number, if it was TCP. An error about data that is not in flight is forged or late (RFC 5927).
+    pub seq: Option<SeqNum>,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    kind: u8,
+    code: u8,
+    checksum: U16,
+    rest: [u8; 4],
+}
+
+const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
+
+/// Reads the head of the ICMP message that fills `bytes` (an IPv4 payload without padding) and verifies its checksum.
+pub fn parse(bytes: &[u8]) -> Result<(Message, usize), ParseError> {
+    let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
+    if !checksum::sum(bytes).is_valid() {
+        return Err(ParseError::BadChecksum);
+    }
+    let [a, b, c, d] = raw.rest;
+    let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let message = match (raw.kind, raw.code) {
+        (ECHO_REQUEST, 0) => Message::EchoRequest { id: first, seq: second },
+        (ECHO_REPLY, 0) => Message::EchoReply { id: first, seq: second },
+        (UNREACHABLE, code) => Message::Unreachable { code, next_hop_mtu: second },
+        (TIME_EXCEEDED, code) => Message::TimeExceeded { code },
+        (kind, code) => Message::Other { kind, code, rest: raw.rest },
+    };
+    Ok((message, HEADER_LEN))
+}
+
+/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the checksum over all
+/// of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
+pub fn emit(message: &Message, out: &mut [u8]) -> usize {
+    let pair = |first: u16, second: u16| {
+        let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
+        [a, b, c, d]
+    };
+    let (kind, code, rest) = match *message {
+        Message::EchoRequest { id, seq } => (ECHO_REQUEST, 0, pair(id, seq)),
+        Message::EchoReply { id, seq } => (ECHO_REPLY, 0, pair(id, seq)),
+        Message::Unreachable { code, next_hop_mtu } => (UNREACHABLE, code, pair(0, next_hop_mtu)),
+        Message::TimeExceeded { code } => (TIME_EXCEEDED, code, [0; 4]),
+        Message::Other { kind, code, rest } => (kind, code, rest),
+    };
+    let (head, payload) = out.split_at_mut(HEADER_LEN);
+    let mut raw = Layout { kind, code, checksum: U16::ZERO, rest };
+    raw.checksum = U16::new(checksum::sum(raw.as_bytes()).bytes(payload).finish());
+    head.copy_from_slice(raw.as_bytes());
+    HEADER_LEN
+}
+
+/// Reads the packet that an ICMP error quotes; `bytes` starts behind the ICMP header.
+///
+/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to nobody.
+pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
+    let (header, len) = ipv4::parse_quoted(bytes)?;
+    if header.fragment_offset != 0 {
+        return Err(ParseError::Unsupported);
+    }
+    let transport: &[u8; 8] = bytes.get(len..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+    let [a, b, c, d, e, f, g, h] = *transport;
+    let (ports, seq) = match header.protocol {
+        Protocol::TCP => {
+            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h]))))
+        }
+        Protocol::UDP => ((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), None),
+        _ => ((0, 0), None),
+    };
+    let source = Endpoint::new(header.src, ports.0);
+    let destination = Endpoint::new(header.dst, ports.1);
+    Ok(Quoted { header, source, destination, seq })
+}
+
+impl Message {
+    /// Whether the message is an error, about which no further error may be sent (RFC 1122 §3.2.2).
+    ///
+    /// Unknown types count as errors, as RFC 1812 §4.3.2.7 wants it for a sender of errors.
+    pub const fn is_error(&self) -> bool {
+        match self {
+            Message::EchoRequest { .. } | Message::EchoReply { .. } => false,
+            Message::Unreachable { .. } | Message::TimeExceeded { .. } => true,
+            // Timestamp, information and address mask, questions and answers.
+            Message::Other { kind, .. } => !matches!(kind, 13..=18),
+        }
+    }
+}
+
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! What did the link leave undone, or do for us? `struct virtio_net_hdr` before every frame of a TAP with `IFF_VNET_HDR`
+//! (virtio 1.2 §5.1.6), 10 bytes, little endian.
+
+use zerocopy::byteorder::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ParseError;
+
+/// Bytes of the header (`TUNSETVNETHDRSZ` left at its default; no merged buffers).
+pub const HEADER_LEN: usize = 10;
+
+/// Flag: the checksum at `csum_start + csum_offset` holds only the pseudo header's sum; the receiver of the frame completes it.
+pub const NEEDS_CSUM: u8 = 1;
+/// Flag: the checksum has been verified.
+pub const DATA_VALID: u8 = 2;
+
+/// How a frame larger than the MTU is cut into packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Gso {
+    /// Not at all: one packet.
+    #[default]
+    None,
+    /// TCP over IPv4, `gso_size` bytes of payload each.
+    TcpV4,
+    /// TCP over IPv4 of which the first segment alone carries CWR.
+    TcpV4Ecn,
+    /// UDP datagrams of `gso_size` bytes each, one after another (USO).
+    UdpL4,
+}
+
+/// The header before a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// [`NEEDS_CSUM`] and [`DATA_VALID`]; bits that we do not know are kept and mean nothing.
+    pub flags: u8,
+    /// How the frame is to be cut.
+    pub gso: Gso,
+    /// Bytes of all headers of a frame to be cut; a hint only.
+    pub hdr_len: u16,
+    /// Bytes of payload in each piece.
+    pub gso_size: u16,
+    /// Where the checksummed bytes start, counted from the Ethernet header.
+    pub csum_start: u16,
+    /// Where the checksum lies, counted from `csum_start`.
+    pub csum_offset: u16,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    flags: u8,
+    gso: u8,
+    hdr_len: U16,
+    gso_size: U16,
+    csum_start: U16,
+    csum_offset: U16,
+}
+
+const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
+
+/// Reads the header; the frame follows it. [`ParseError::Unsupported`] for a kind of segmentation that we never asked for.
+#[inline]
+pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
+    let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
+    let gso = match raw.gso {
+        GSO_NONE => Gso::None,
+        GSO_TCPV4 => Gso::TcpV4,
+        GSO_TCPV4_ECN => Gso::TcpV4Ecn,
+        GSO_UDP_L4 => Gso::UdpL4,
+        _ => return Err(ParseError::Unsupported),
+    };
+    let header = Header {
+        flags: raw.flags,
+        gso,
+        hdr_len: raw.hdr_len.get(),
+        gso_size: raw.gso_size.get(),
+        csum_start: raw.csum_start.get(),
+        csum_offset: raw.csum_offset.get(),
+    };
+    Ok((header, HEADER_LEN))
+}
+
+/// Writes `header` at the start of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
+#[inline]
+pub fn emit(header: &Header, out: &mut [u8]) -> usize {
+    let raw = Layout {
+        flags: header.flags,
+        gso: match header.gso {
+            Gso::None => GSO_NONE,
+            Gso::TcpV4 => GSO_TCPV4,
+            Gso::TcpV4Ecn => GSO_TCPV4_ECN,
+            Gso::UdpL4 => GSO_UDP_L4,
+        },
+        hdr_len: U16::new(header.hdr_len),
+        gso_size: U16::new(header.gso_size),
+        csum_start: U16::new(header.csum_start),
+        csum_offset: U16::new(header.csum_offset),
+    };
+    out[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+    HEADER_LEN
+}
+
+impl Header {
+    /// Whether the receiver of the frame is to complete the checksum.
+    pub const fn needs_csum(&self) -> bool {
+        self.flags & NEEDS_CSUM != 0
+    }
+
+    /// Whether the checksum has been verified.
+    pub const fn data_valid(&self) -> bool {
+        self.flags & DATA_VALID != 0
+    }
+}
+
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_UDP_L4: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+const GSO_TCPV4_ECN: u8 = GSO_TCPV4 | GSO_ECN;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_tso_header_is_laid_out_as_the_kernel_reads_it() {
+        let header =
+            Header { flags: NEEDS_CSUM, gso: Gso::TcpV4, hdr_len: 54, gso_size: 1460, csum_start: 34, csum_offset: 16 };
+        let mut out = [0; HEADER_LEN];
+        emit(&header, &mut out);
+        assert_eq!(out, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0]);
+    }
+
+    #[test]
+    fn segmentation_we_did_not_ask_for_is_refused() {
+        for gso in [2, 3, 4, 6, 0x80, 0x84, 0xff] {
+            assert_eq!(parse(&[0, gso, 0, 0, 0, 0, 0, 0, 0, 0]), Err(ParseError::Unsupported), "{gso}");
+        }
+        assert_eq!(parse(&[0; 9]), Err(ParseError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn parse_undoes_emit(flags: u8, gso in 0usize..4, hdr_len: u16, gso_size: u16, csum_start: u16, csum_offset: u16) {
+            let gso = [Gso::None, Gso::TcpV4, Gso::TcpV4Ecn, Gso::UdpL4][gso];
+            let header = Header { flags, gso, hdr_len, gso_size, csum_start, csum_offset };
+            let mut out = [0; HEADER_LEN];
+            emit(&header, &mut out);
+            prop_assert_eq!(parse(&out), Ok((header, HEADER_LEN)));
+        }
+
+        #[test]
+        fn junk_is_judged_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..16)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

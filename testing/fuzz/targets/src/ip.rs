@@ -1,0 +1,162 @@
+//! Does one replica's IP keep its promises, whatever arrives, from the wire or from another replica?
+
+use atoll_base::Instant;
+use atoll_ip::{Basis, Cast, ChecksumOffload, Config, ErrorKind, Frame, Ip, Link, NeighbourUpdate, Received, Route};
+use atoll_wire::ethernet::EtherType;
+use atoll_wire::{Mac, arp, ethernet, icmp, ipv4};
+
+use crate::wire::{repair_icmp, repair_ipv4};
+
+/// The address of the machine under test, and the addresses around it that seeds speak of.
+pub(crate) const US: u32 = 0xc612_0001;
+pub(crate) const PEER: u32 = 0xc612_0002;
+pub(crate) const GATEWAY: u32 = 0xc612_00fe;
+pub(crate) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
+pub(crate) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+/// One frame, over both links and with every offload. The first byte says whether checksums are repaired.
+pub fn ip_frame(data: &[u8]) {
+    let Some((mode, frame)) = data.split_first() else { return };
+    let mut ip = machine();
+    let frame = if mode & 1 == 1 { repaired(frame) } else { frame.to_vec() };
+    for link in [Link::Outside, Link::Inside] {
+        for offload in [ChecksumOffload::Unknown, ChecksumOffload::Valid, ChecksumOffload::Partial] {
+            receive(&mut ip, Instant::ZERO, link, &frame, offload);
+        }
+        ip.unreachable(Instant::ZERO, link, &frame, icmp::code::PORT);
+    }
+    drain(&mut ip);
+}
+
+/// A life of one machine: steps of an opcode, a length and that many bytes.
+///
+/// ```text
+///   opcode: low 3 bits what, high 5 bits how | length (u16, little endian) | bytes
+/// ```
+pub fn ip_script(data: &[u8]) {
+    let mut ip = machine();
+    let mut now = Instant::ZERO;
+    let mut rest = data;
+    while let Some(([opcode, a, b], tail)) = rest.split_first_chunk::<3>() {
+        let (what, how) = (opcode & 7, opcode >> 3);
+        let len = usize::from(u16::from_le_bytes([*a, *b])).min(tail.len());
+        let (bytes, tail) = tail.split_at(len);
+        rest = tail;
+        step(&mut ip, &mut now, what, how, bytes);
+        if how & 16 != 0 {
+            drain(&mut ip);
+        }
+    }
+    drain(&mut ip);
+    // Left alone, every machine comes to rest: nothing is asked for for ever.
+    for _ in 0..100_000 {
+        let Some(due) = ip.next_timeout() else { return };
+        assert!(due > now, "a timeout that was handled is not due again");
+        now = due;
+        ip.handle_timeout(now);
+        drain(&mut ip);
+    }
+    panic!("timers that never end");
+}
+
+fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
+    let link = if how & 1 == 0 { Link::Outside } else { Link::Inside };
+    let word = bytes.first_chunk::<4>().map_or(0, |word| u32::from_le_bytes(*word));
+    match what {
+        0 => receive(ip, *now, link, &repaired(bytes), ChecksumOffload::Unknown),
+        1 => receive(ip, *now, link, bytes, ChecksumOffload::Partial),
+        2 => {
+            *now += core::time::Duration::from_millis(u64::from(word % 100_000));
+            ip.handle_timeout(*now);
+        }
+        3 => {
+            let route = ip.route(*now, word);
+            if let Route::Via { mac } = route {
+                assert!(mac.is_station() || ip.cast(word) != Some(Cast::Unicast));
+            }
+        }
+        4 => {
+            let basis = if how & 2 == 0 { Basis::Learned } else { Basis::Overheard };
+            let mac = Mac(bytes.get(4..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default());
+            ip.handle_neighbour(*now, NeighbourUpdate { addr: word, mac, basis });
+        }
+        5 => ip.unreachable(*now, link, &repaired(bytes), how),
+        6 => ip.announce(*now),
+        _ => {
+            // A burst in one prefix: the cache overflows.
+            for n in 0..word % 64 {
+                let _ = ip.route(*now, (US & 0xffff_ff00) | n);
+            }
+        }
+    }
+}
+
+fn machine() -> Ip {
+    let config = Config { gateway: Some(GATEWAY), neighbours_max: 8, frames_max: 16, ..Config::new(MAC_US, US, 24) };
+    Ip::new(config, 42, Instant::ZERO).expect("the configuration is right")
+}
+
+fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: ChecksumOffload) {
+    let before = ip.counters().clone();
+    match ip.handle_frame(now, link, frame, offload) {
+        Received::Tcp { src, dst, segment, .. } => {
+            assert!(is_within(segment, frame));
+            assert!(dst == US || (link == Link::Inside && dst >> 24 == 127));
+            assert_eq!(src == US || src >> 24 == 127, link == Link::Inside);
+        }
+        Received::Udp { src, dst, cast, payload, .. } => {
+            assert!(is_within(payload, frame));
+            assert_ne!(cast, Cast::Multicast);
+            assert!(cast == Cast::Broadcast || dst.addr == US || dst.is_loopback());
+            assert_eq!(src.addr == US || src.is_loopback(), link == Link::Inside);
+        }
+        Received::Error(error) => {
+            assert!(error.tuple.local.addr == US || error.tuple.local.is_loopback());
+            if let ErrorKind::FragNeeded { mtu } = error.kind {
+                assert!(mtu >= 68);
+            }
+        }
+        Received::Consumed => {}
+        Received::Dropped(reason) => assert_eq!(ip.counters().dropped(reason), before.dropped(reason) + 1),
+    }
+}
+
+/// Every frame that comes out is one that others accept, and every piece of news is one that a sibling accepts.
+fn drain(ip: &mut Ip) {
+    while let Some(Frame { link, bytes }) = ip.poll_frame() {
+        let (header, at) = ethernet::parse(&bytes).expect("an Ethernet header");
+        assert_eq!(header.src, MAC_US);
+        assert!(bytes.len() <= at + usize::from(ip.mtu()) || link == Link::Inside);
+        if header.ethertype == EtherType::ARP {
+            assert_eq!(link, Link::Outside);
+            let (packet, _) = arp::parse(&bytes[at..]).expect("an ARP packet");
+            assert_eq!((packet.sender_mac, packet.sender_addr), (MAC_US, US));
+            continue;
+        }
+        assert!(!header.dst.is_group(), "no ICMP to everybody");
+        let (header, len) = ipv4::parse(&bytes[at..]).expect("an IPv4 packet");
+        assert_eq!(bytes.len(), at + len + usize::from(header.payload_len));
+        icmp::parse(&bytes[at + len..]).expect("an ICMP message");
+    }
+    while let Some(update) = ip.poll_neighbour() {
+        assert!(update.mac.is_station());
+        assert!(update.addr == GATEWAY || (update.addr ^ US) >> 8 == 0);
+    }
+    while ip.poll_unreachable().is_some() {}
+}
+
+fn is_within(part: &[u8], whole: &[u8]) -> bool {
+    part.is_empty() || (whole.as_ptr_range().contains(&part.as_ptr()) && part.len() <= whole.len())
+}
+
+/// `frame` with right IPv4 and ICMP checksums, so that mutations get past them.
+fn repaired(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let Some(packet) = frame.get_mut(ethernet::HEADER_LEN..) else { return frame };
+    repair_ipv4(packet);
+    let Ok((header, len)) = ipv4::parse(packet) else { return frame };
+    if header.protocol == ipv4::Protocol::ICMP {
+        repair_icmp(&mut packet[len..len + usize::from(header.payload_len)]);
+    }
+    frame
+}

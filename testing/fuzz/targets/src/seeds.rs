@@ -1,0 +1,167 @@
+//! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by `cargo run --example seeds`.
+
+use atoll_udp::{Flags, Record, encode, padded_len};
+use atoll_wire::arp::{self, Operation, Packet};
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::icmp::{self, Message, code};
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{Mac, checksum, udp, vnet};
+
+use crate::ip::{GATEWAY, MAC_PEER, MAC_US, PEER, US};
+
+/// One input to start from.
+pub struct Seed {
+    /// The target that it is for.
+    pub target: &'static str,
+    /// What it is; its file name.
+    pub name: &'static str,
+    /// The input.
+    pub bytes: Vec<u8>,
+}
+
+/// Every seed, in the order of the files.
+pub fn all() -> Vec<Seed> {
+    let seed = |target, name, bytes| Seed { target, name, bytes };
+    let mut seeds = Vec::new();
+    for (name, frame) in frames() {
+        seeds.push(seed("ip_frame", name, [&[1], &frame[..]].concat()));
+        let bytes = &frame[ethernet::HEADER_LEN..];
+        seeds.push(seed("wire_ethernet", name, frame.clone()));
+        if frame[12..14] == EtherType::ARP.0.to_be_bytes() {
+            seeds.push(seed("wire_arp", name, bytes.to_vec()));
+            continue;
+        }
+        seeds.push(seed("wire_ipv4", name, bytes.to_vec()));
+        match Protocol(bytes[9]) {
+            Protocol::ICMP => seeds.push(seed("wire_icmp", name, bytes[20..].to_vec())),
+            Protocol::UDP => seeds.push(seed("wire_udp", name, bytes[20..].to_vec())),
+            _ => {}
+        }
+    }
+    seeds.push(seed("ip_script", "resolve", script_resolve()));
+    seeds.push(seed("ip_script", "fail", script_fail()));
+    seeds.push(seed("ip_script", "failover", script_failover()));
+    let record = Record { len: 9, peer: atoll_base::Endpoint::new(PEER, 53), flags: Flags::BROADCAST };
+    seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
+    for (name, gso) in [("plain", vnet::Gso::None), ("tso", vnet::Gso::TcpV4), ("uso", vnet::Gso::UdpL4)] {
+        let header =
+            vnet::Header { flags: vnet::NEEDS_CSUM, gso, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
+        let mut out = vec![0; vnet::HEADER_LEN];
+        vnet::emit(&header, &mut out);
+        seeds.push(seed("wire_vnet", name, out));
+    }
+    seeds
+}
+
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let echo = icmp_text(Message::EchoRequest { id: 1, seq: 1 }, b"abcdefghijklmnop");
+    let quoted = &ipv4_packet(US, PEER, Protocol::TCP, &syn(US, PEER))[..28];
+    let too_big = icmp_text(Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu: 1400 }, quoted);
+    let no_port = icmp_text(Message::Unreachable { code: code::PORT, next_hop_mtu: 0 }, quoted);
+    let expired = icmp_text(Message::TimeExceeded { code: 0 }, quoted);
+    let mut options = ipv4_packet(PEER, US, Protocol::TCP, &syn(PEER, US));
+    options.splice(20..20, [0x94, 4, 0, 0]);
+    options[0] = 0x46;
+    options[3] += 4;
+    crate::wire::repair_ipv4(&mut options);
+    let mut fragment = ipv4_packet(PEER, US, Protocol::UDP, &datagram(PEER, US, b"0123456789abcdef"));
+    fragment[6] = 0x20;
+    crate::wire::repair_ipv4(&mut fragment);
+    let ipv4 = |packet: &[u8]| frame(MAC_US, EtherType::IPV4, packet);
+    let from_peer = |protocol, text: &[u8]| ipv4(&ipv4_packet(PEER, US, protocol, text));
+    vec![
+        ("arp_announcement", arp_frame(Mac::BROADCAST, Operation::Request, PEER, PEER)),
+        ("arp_reply", arp_frame(MAC_US, Operation::Reply, GATEWAY, US)),
+        ("arp_request", arp_frame(Mac::BROADCAST, Operation::Request, PEER, US)),
+        ("echo_request", from_peer(Protocol::ICMP, &echo)),
+        ("fragment", ipv4(&fragment)),
+        ("fragmentation_needed", from_peer(Protocol::ICMP, &too_big)),
+        ("options", ipv4(&options)),
+        ("port_unreachable", from_peer(Protocol::ICMP, &no_port)),
+        ("syn", from_peer(Protocol::TCP, &syn(PEER, US))),
+        ("syn_inside", ipv4(&ipv4_packet(0x7f00_0001, 0x7f00_0001, Protocol::TCP, &syn(0x7f00_0001, 0x7f00_0001)))),
+        ("time_exceeded", from_peer(Protocol::ICMP, &expired)),
+        ("udp", from_peer(Protocol::UDP, &datagram(PEER, US, b"hello"))),
+        ("unknown_protocol", from_peer(Protocol(132), b"????????")),
+    ]
+}
+
+/// Asks for the peer, hears it, uses it for more than a lifetime.
+fn script_resolve() -> Vec<u8> {
+    let peer = PEER.to_le_bytes();
+    let reply = arp_frame(MAC_US, Operation::Reply, PEER, US);
+    let steps: [(u8, &[u8]); 6] =
+        [(3, &peer), (0, &reply), (3, &peer), (2, &61_000u32.to_le_bytes()), (3, &peer), (2, &70_000u32.to_le_bytes())];
+    script(&steps)
+}
+
+/// Asks for many, of whom nobody answers.
+fn script_fail() -> Vec<u8> {
+    script(&[(7, &20u32.to_le_bytes()), (2, &1_100u32.to_le_bytes()), (7, &63u32.to_le_bytes()), (6, &[])])
+}
+
+/// Learns the gateway from another replica; it moves to another station.
+fn script_failover() -> Vec<u8> {
+    let update = [&GATEWAY.to_le_bytes()[..], &[2, 0, 0, 0, 0, 9]].concat();
+    let moved = arp_frame(Mac::BROADCAST, Operation::Request, GATEWAY, GATEWAY);
+    let reply = arp_frame(MAC_US, Operation::Reply, GATEWAY, US);
+    script(&[(4, &update), (3, &0x0808_0808u32.to_le_bytes()), (2, &5_000u32.to_le_bytes()), (0, &moved), (0, &reply)])
+}
+
+fn script(steps: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (opcode, bytes) in steps {
+        out.push(*opcode);
+        out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        out.extend_from_slice(bytes);
+    }
+    out
+}
+
+fn frame(dst: Mac, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; ethernet::HEADER_LEN];
+    ethernet::emit(&ethernet::Header { dst, src: MAC_PEER, ethertype }, &mut out);
+    out.extend_from_slice(packet);
+    out
+}
+
+fn arp_frame(dst: Mac, operation: Operation, sender_addr: u32, target_addr: u32) -> Vec<u8> {
+    let packet = Packet { operation, sender_mac: MAC_PEER, sender_addr, target_mac: MAC_US, target_addr };
+    let mut out = [0; arp::PACKET_LEN];
+    arp::emit(&packet, &mut out);
+    frame(dst, EtherType::ARP, &out)
+}
+
+fn ipv4_packet(src: u32, dst: u32, protocol: Protocol, text: &[u8]) -> Vec<u8> {
+    let payload_len = text.len() as u16;
+    let header = ipv4::Header { src, dst, protocol, payload_len, ttl: 64, dont_fragment: true, ..Default::default() };
+    let mut out = vec![0; ipv4::HEADER_LEN];
+    ipv4::emit(&header, &mut out);
+    out.extend_from_slice(text);
+    out
+}
+
+fn icmp_text(message: Message, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; icmp::HEADER_LEN];
+    out.extend_from_slice(body);
+    icmp::emit(&message, &mut out);
+    out
+}
+
+fn datagram(src: u32, dst: u32, text: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; udp::HEADER_LEN];
+    out.extend_from_slice(text);
+    let header = udp::Header { src_port: 4000, dst_port: 53, payload_len: text.len() as u16, checksum: 0 };
+    udp::emit(&header, &mut out);
+    udp::seal(src, dst, &mut out);
+    out
+}
+
+/// A SYN with MSS, SACK-permitted, timestamps and window scale, as Linux sends it.
+fn syn(src: u32, dst: u32) -> Vec<u8> {
+    let mut out = vec![0x9c, 0x40, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0, 0xa0, 2, 0xfa, 0xf0, 0, 0, 0, 0];
+    out.extend_from_slice(&[2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7]);
+    let sum = checksum::pseudo_header(src, dst, Protocol::TCP.0, out.len()).bytes(&out).finish();
+    out[16..18].copy_from_slice(&sum.to_be_bytes());
+    out
+}

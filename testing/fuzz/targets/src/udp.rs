@@ -1,0 +1,14 @@
+//! Does a head of a datagram record from a hostile buffer promise only what is there?
+
+use atoll_udp::{RECORD_LEN, decode, encode, padded_len};
+
+/// The first 8 bytes say how much is available, the next 16 are the head.
+pub fn udp_record(data: &[u8]) {
+    let Some((available, rest)) = data.split_first_chunk::<8>() else { return };
+    let Some(head) = rest.first_chunk::<RECORD_LEN>() else { return };
+    let available = u64::from_le_bytes(*available);
+    if let Ok(record) = decode(head, available) {
+        assert!(padded_len(record.len) <= available);
+        assert_eq!(encode(&record), *head);
+    }
+}

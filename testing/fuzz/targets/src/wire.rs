@@ -1,0 +1,93 @@
+//! Does every parser accept only what it could have emitted, and stay within its bytes?
+
+use atoll_wire::{arp, checksum, ethernet, icmp, ipv4, udp, vnet};
+
+/// Ethernet headers.
+pub fn wire_ethernet(data: &[u8]) {
+    if let Ok((header, len)) = ethernet::parse(data) {
+        let mut out = [0; ethernet::HEADER_LEN];
+        ethernet::emit(&header, &mut out);
+        assert_eq!(out[..], data[..len]);
+    }
+}
+
+/// ARP packets.
+pub fn wire_arp(data: &[u8]) {
+    if let Ok((packet, len)) = arp::parse(data) {
+        let mut out = [0; arp::PACKET_LEN];
+        arp::emit(&packet, &mut out);
+        assert_eq!(out[..], data[..len]);
+    }
+}
+
+/// IPv4 headers, with their checksum repaired, whole and as quotations.
+pub fn wire_ipv4(data: &[u8]) {
+    let _ = ipv4::parse(data);
+    let mut repaired = data.to_vec();
+    repair_ipv4(&mut repaired);
+    let Ok((header, len)) = ipv4::parse(&repaired) else { return };
+    assert!((20..=60).contains(&len));
+    assert!(repaired.get(len..len + usize::from(header.payload_len)).is_some());
+    assert_eq!(ipv4::parse_quoted(&repaired), Ok((header, len)));
+    // Options are not kept, so the emitted header may be shorter; its payload is as long.
+    let mut out = vec![0; ipv4::HEADER_LEN + usize::from(header.payload_len)];
+    ipv4::emit(&header, &mut out);
+    assert_eq!(ipv4::parse(&out), Ok((header, ipv4::HEADER_LEN)));
+}
+
+/// ICMP messages, with their checksum repaired, and what they quote.
+pub fn wire_icmp(data: &[u8]) {
+    let _ = icmp::parse(data);
+    let _ = icmp::quoted(data);
+    let mut repaired = data.to_vec();
+    repair_icmp(&mut repaired);
+    let Ok((message, len)) = icmp::parse(&repaired) else { return };
+    let mut out = repaired.clone();
+    icmp::emit(&message, &mut out);
+    assert_eq!(icmp::parse(&out), Ok((message, len)));
+    if let Ok(quoted) = icmp::quoted(&repaired[len..]) {
+        assert_eq!(quoted.header.src, quoted.source.addr);
+        assert_eq!(quoted.header.fragment_offset, 0);
+    }
+}
+
+/// UDP headers and checksums.
+pub fn wire_udp(data: &[u8]) {
+    let Ok((header, len)) = udp::parse(data) else { return };
+    let mut datagram = data[..len + usize::from(header.payload_len)].to_vec();
+    let _ = udp::verify(1, 2, &datagram);
+    let mut out = [0; udp::HEADER_LEN];
+    udp::emit(&header, &mut out);
+    assert_eq!(out[..], data[..len]);
+    udp::seal(1, 2, &mut datagram);
+    assert!(udp::verify(1, 2, &datagram));
+    assert_ne!(datagram[6..8], [0, 0], "zero means that there is no checksum");
+}
+
+/// The header before a frame of a TAP.
+pub fn wire_vnet(data: &[u8]) {
+    if let Ok((header, len)) = vnet::parse(data) {
+        let mut out = [0; vnet::HEADER_LEN];
+        vnet::emit(&header, &mut out);
+        assert_eq!(out[..], data[..len]);
+    }
+}
+
+/// Makes the header checksum right, so that mutations get past it.
+pub(crate) fn repair_ipv4(packet: &mut [u8]) {
+    let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
+    repair(packet.get_mut(..len), 10);
+}
+
+/// Makes the checksum of an ICMP message right.
+pub(crate) fn repair_icmp(message: &mut [u8]) {
+    repair(Some(message), 2);
+}
+
+fn repair(bytes: Option<&mut [u8]>, at: usize) {
+    let Some(bytes) = bytes else { return };
+    let Some(field) = bytes.get_mut(at..at + 2) else { return };
+    field.fill(0);
+    let checksum = checksum::sum(bytes).finish();
+    bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}

@@ -1,0 +1,100 @@
+//! Do all arrows between crates point down?
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// A member of the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crate {
+    /// Its name.
+    pub name: String,
+    /// Where it lies, relative to the root.
+    pub folder: String,
+    /// The members it depends on.
+    pub arrows: Vec<Arrow>,
+}
+
+/// One crate uses another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrow {
+    /// The folder of the crate that is used.
+    pub to: String,
+    /// Whether only tests use it.
+    pub only_tests: bool,
+}
+
+/// Arrows inside one storey, each with its reason. They cannot close a circle: cargo refuses that.
+const SIDEWAYS: &[(&str, &str)] = &[
+    ("crates/platform/shm", "crates/platform/sys"), // mappings and doorbells are system calls
+    ("crates/platform/tap", "crates/platform/sys"), // so are devices
+    ("crates/servers/transport", "crates/servers/connmgr"), // a TS hosts the replica's part of the CM
+];
+
+/// The storey that a crate's folder gives it, `None` for what stands outside of the building (tests, tools).
+pub fn storey(folder: &str) -> Result<Option<u8>, String> {
+    let storey = match folder.split('/').collect::<Vec<_>>()[..] {
+        ["crates", "base"] => Some(0),
+        ["crates", "wire" | "ipc"] => Some(1),
+        ["crates", "proto", _] => Some(2),
+        ["crates", "servers", _] | ["crates", "sockets" | "descriptor"] => Some(3),
+        ["crates", "platform", _] => Some(4),
+        ["bin", _] => Some(5),
+        ["testing", ..] | ["xtask"] | ["bench", ..] => None,
+        _ => return Err(format!("{folder}: no storey for this folder (ARCHITECTURE.md, \"Layout\")")),
+    };
+    Ok(storey)
+}
+
+/// The arrows that do not point down.
+pub fn check(crates: &[Crate]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for member in crates {
+        let from = match storey(&member.folder) {
+            Ok(Some(storey)) => storey,
+            Ok(None) => continue,
+            Err(message) => {
+                violations.push(message);
+                continue;
+            }
+        };
+        for arrow in &member.arrows {
+            let down = match storey(&arrow.to) {
+                Ok(Some(to)) => to < from || SIDEWAYS.contains(&(&member.folder, &arrow.to)),
+                Ok(None) => arrow.only_tests,
+                Err(_) => continue, // Reported at that crate itself.
+            };
+            if !down {
+                violations.push(format!("{}: its arrow to {} does not point down", member.folder, arrow.to));
+            }
+        }
+    }
+    violations
+}
+
+/// Reads the output of `cargo metadata --no-deps`.
+pub fn parse_metadata(json: &[u8], root: &Path) -> Result<Vec<Crate>, String> {
+    let metadata: Value = serde_json::from_slice(json).map_err(|error| format!("cargo metadata: {error}"))?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let relative = |path: &str| {
+        Path::new(path)
+            .strip_prefix(root)
+            .map(|path| path.to_string_lossy().into_owned())
+            .unwrap_or_else(|_| path.into())
+    };
+    let mut crates = BTreeMap::new();
+    for package in packages {
+        let name = package["name"].as_str().ok_or("cargo metadata: a package without a name")?;
+        let manifest = package["manifest_path"].as_str().ok_or("cargo metadata: a package without a manifest")?;
+        let folder = relative(manifest.trim_end_matches("/Cargo.toml"));
+        let mut arrows = Vec::new();
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if let Some(path) = dependency["path"].as_str() {
+                arrows.push(Arrow { to: relative(path), only_tests: dependency["kind"].as_str() == Some("dev") });
+            }
+        }
+        crates.insert(folder.clone(), Crate { name: name.into(), folder, arrows });
+    }
+    Ok(crates.into_values().collect())
+}

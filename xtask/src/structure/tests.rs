@@ -1,0 +1,130 @@
+use super::arrows::{Arrow, Crate};
+use super::tokens::tokens;
+use super::{arrows, check, sources};
+
+#[test]
+fn the_repository_keeps_to_its_architecture() {
+    let violations = check(&crate::root()).expect("cargo metadata works where cargo test does");
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+}
+
+fn member(folder: &str, to: &[&str]) -> Crate {
+    let arrows = to.iter().map(|to| Arrow { to: (*to).into(), only_tests: false }).collect();
+    Crate { name: folder.replace('/', "-"), folder: folder.into(), arrows }
+}
+
+#[test]
+fn an_arrow_that_points_up_is_reported() {
+    let found = arrows::check(&[member("crates/proto/tcp", &["crates/base", "crates/servers/transport"])]);
+    assert_eq!(found, ["crates/proto/tcp: its arrow to crates/servers/transport does not point down"]);
+}
+
+#[test]
+fn an_arrow_inside_a_storey_is_reported_unless_it_is_listed() {
+    let found = arrows::check(&[
+        member("crates/proto/tcp", &["crates/proto/ip"]),
+        member("crates/platform/shm", &["crates/platform/sys"]),
+    ]);
+    assert_eq!(found, ["crates/proto/tcp: its arrow to crates/proto/ip does not point down"]);
+}
+
+#[test]
+fn only_tests_may_use_what_stands_outside_the_building() {
+    let mut tcp = member("crates/proto/tcp", &["testing/testkit"]);
+    assert_eq!(arrows::check(&[tcp.clone()]).len(), 1);
+    tcp.arrows[0].only_tests = true;
+    assert!(arrows::check(&[tcp]).is_empty());
+}
+
+#[test]
+fn a_crate_without_a_storey_is_reported() {
+    assert_eq!(arrows::check(&[member("crates/misc", &[])]).len(), 1);
+}
+
+#[test]
+fn metadata_of_cargo_is_understood() {
+    let json =
+        br#"{"packages": [{"name": "atoll-tcp", "manifest_path": "/r/crates/proto/tcp/Cargo.toml", "dependencies": [
+        {"name": "atoll-base", "kind": null, "path": "/r/crates/base"},
+        {"name": "atoll-testkit", "kind": "dev", "path": "/r/testing/testkit"},
+        {"name": "siphasher", "kind": null}]}]}"#;
+    let crates = arrows::parse_metadata(json, "/r".as_ref()).expect("it is what cargo prints");
+    let base = Arrow { to: "crates/base".into(), only_tests: false };
+    let testkit = Arrow { to: "testing/testkit".into(), only_tests: true };
+    assert_eq!(
+        crates,
+        [Crate { name: "atoll-tcp".into(), folder: "crates/proto/tcp".into(), arrows: vec![base, testkit] }]
+    );
+}
+
+/// The violations that a line brings to a file that has none.
+fn violations(path: &str, line: &str) -> usize {
+    sources::check_file(path, &format!("#![forbid(unsafe_code)]\n{line}\n")).len()
+}
+
+#[test]
+fn unsafe_code_is_reported_outside_its_crates() {
+    for path in ["crates/base/src/seq.rs", "bin/atoll/src/main.rs", "testing/sim/src/lib.rs", "xtask/src/main.rs"] {
+        assert_eq!(violations(path, "fn f(p: *const u8) -> u8 { unsafe { *p } }"), 1, "{path}");
+    }
+    for path in ["crates/platform/shm/src/ring.rs", "bin/preload/src/lib.rs"] {
+        assert_eq!(violations(path, "fn f(p: *const u8) -> u8 { unsafe { *p } }"), 0, "{path}");
+    }
+}
+
+#[test]
+fn a_crate_that_does_not_forbid_unsafe_code_is_reported() {
+    assert_eq!(sources::check_file("crates/wire/src/lib.rs", "//! Headers.\n").len(), 1);
+    assert_eq!(sources::check_file("crates/wire/src/arp.rs", "//! ARP.\n").len(), 0);
+    assert_eq!(sources::check_file("crates/platform/sys/src/lib.rs", "//! Calls.\n").len(), 0);
+    // What a comment says forbids nothing.
+    assert_eq!(sources::check_file("crates/wire/src/lib.rs", "// #![forbid(unsafe_code)]\n").len(), 1);
+}
+
+#[test]
+fn clocks_threads_and_randomness_are_reported_below_the_platform() {
+    let lines = [
+        "use std::time::Instant;",
+        "use std::{fmt, time::Duration};",
+        "use std::{io::{self, Read}, thread};",
+        "let t = Instant::now();",
+        "let t = Instant :: now();",
+        "let t = SystemTime::UNIX_EPOCH;",
+        "let r = rand::random::<u8>();",
+        "use getrandom::fill;",
+        "use std::collections::HashMap;",
+        "let s = RandomState::new();",
+    ];
+    for line in lines {
+        for path in ["crates/base/src/a.rs", "crates/servers/supervisor/src/a.rs", "crates/sockets/src/poll.rs"] {
+            assert!(violations(path, line) > 0, "{path}: {line}");
+        }
+        for path in ["crates/platform/sys/src/clock.rs", "bin/atoll/src/run.rs", "crates/ipc/src/ring/tests.rs"] {
+            assert_eq!(violations(path, line), 0, "{path}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_violation_is_not_reported() {
+    let lines = [
+        "// unsafe, std::time and rand::random are for others",
+        "/* unsafe /* nested */ Instant::now() */ fn f() {}",
+        r##"let s = "unsafe { Instant::now() } \" unsafe"; let r = r#"a "quoted" SystemTime"#;"##,
+        "let b = b\"unsafe\"; let c = '\"'; let d = '\\''; let e = 'ß'; fn f<'a>(x: &'a u8) {}",
+        "use std::{fmt, io::{self, time}};",
+        "use core::time::Duration;",
+        "let later = now + Duration::from_millis(3); let time = cx.now;",
+        "fn is_unsafe_code() {} let operand = 3; let random = rng.next_u64();",
+    ];
+    for line in lines {
+        assert_eq!(sources::check_file("crates/base/src/a.rs", line), [""; 0], "{line}");
+    }
+}
+
+#[test]
+fn lines_are_counted_through_comments_and_strings() {
+    let found = sources::check_file("crates/base/src/a.rs", "/*\n\n*/ let s = \"\n\"; unsafe {}\n");
+    assert_eq!(found, ["crates/base/src/a.rs:4: unsafe code outside crates/platform and bin/preload"]);
+    assert_eq!(tokens("a /* b").len(), 1);
+}
