@@ -1,6 +1,7 @@
 //! Deterministic simulation: two TCP endpoints over a link that loses, repeats, reorders and delays.
 //!
 //! One seed decides everything: a failing seed prints itself and replays exactly.
+#![forbid(unsafe_code)]
 
 mod host;
 mod link;
