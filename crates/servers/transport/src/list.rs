@@ -4,6 +4,7 @@ use atoll_base::{Endpoint, Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::info::Info;
+use atoll_tcp::Algorithm;
 
 use crate::connections::Entry;
 use crate::transport::Transport;
@@ -25,6 +26,10 @@ pub struct SocketFacts {
     pub remote: Endpoint,
     /// Whose it is.
     pub session: Option<SessionId>,
+    /// Members of the session that hold it, a bit each; 0: unknown.
+    pub holders: u64,
+    /// Congestion control of a connection.
+    pub congestion: Option<Algorithm>,
     /// `TCP_INFO` of a connection.
     pub info: Option<Info>,
 }
@@ -40,6 +45,8 @@ impl<M: Memory> Transport<M> {
             local: listener.local,
             remote: Endpoint::default(),
             session: listener.holder(),
+            holders: 0,
+            congestion: None,
             info: None,
         });
         let connections = self.connections.iter().map(move |(_, entry)| {
@@ -54,6 +61,8 @@ impl<M: Memory> Transport<M> {
                 local: entry.tuple.local,
                 remote: entry.tuple.remote,
                 session: session.map(|session| session.id),
+                holders: session.and_then(|s| s.slot(entry.slot)).map_or(0, |slot| slot.holders()),
+                congestion: Some(connection.settings().congestion),
                 info: Some(info),
             }
         });
@@ -65,6 +74,8 @@ impl<M: Memory> Transport<M> {
             local: tuple.local,
             remote: tuple.remote,
             session: None,
+            holders: 0,
+            congestion: None,
             info: None,
         });
         let datagrams = self.datagrams.iter().map(|(_, socket)| SocketFacts {
@@ -75,6 +86,8 @@ impl<M: Memory> Transport<M> {
             local: socket.local,
             remote: socket.remote,
             session: self.sessions.get(socket.session as usize).map(|session| session.id),
+            holders: 0,
+            congestion: None,
             info: None,
         });
         listeners.chain(connections).chain(time_waits).chain(datagrams)
