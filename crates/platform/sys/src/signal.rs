@@ -31,7 +31,8 @@ pub struct Caught {
 }
 
 impl Signals {
-    /// From now on, `signals` do not have their default effect in this process but come out of [`Signals::next`].
+    /// From now on, `signals` do not have their default effect in this process but come out of [`Signals::next`]. Those
+    /// that are ignored stay ignored, here and in programs started from here: nohup(1) relies on that.
     ///
     /// Once per process: a second call is `AlreadyExists`. They keep being caught when the value is dropped.
     pub fn catch(signals: &[Signal]) -> io::Result<Signals> {
@@ -45,6 +46,13 @@ impl Signals {
         for signal in signals {
             // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
             let mut action: libc::sigaction = unsafe { mem::zeroed() };
+            // SAFETY: a null pointer changes nothing; the present action is written to `action`, which is valid.
+            if unsafe { libc::sigaction(signal.as_raw(), ptr::null(), &mut action) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if action.sa_sigaction == libc::SIG_IGN {
+                continue;
+            }
             action.sa_sigaction = pass_on as extern "C" fn(_, _, _) as libc::sighandler_t;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
             // SAFETY: `action` is valid and outlives the call; `pass_on` does only what a signal handler may.
