@@ -231,12 +231,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) {
     let counter = |report: &StatusReport, name: &str| -> u64 {
-        report.replicas.iter().filter_map(|replica| replica.counters.get(name)).sum()
+        report.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
     };
     let since = |name: &str| counter(after, name) - before.map_or(0, |before| counter(before, name));
     let calls = after.stack.library_calls - before.map_or(0, |before| before.stack.library_calls);
-    let with_system_call = after.stack.library_calls_with_system_call
-        - before.map_or(0, |before| before.stack.library_calls_with_system_call);
+    let with_system_call =
+        after.stack.library_calls_with_syscall - before.map_or(0, |before| before.stack.library_calls_with_syscall);
     let share = if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
     eprintln!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
     eprintln!(

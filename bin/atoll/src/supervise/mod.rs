@@ -46,7 +46,7 @@ pub struct Running {
 /// Starts a stack and waits until it is ready. On failure nothing is left behind.
 pub fn start(config: Config) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
-    let name = NameLock::take(&config.name)?;
+    let name = NameLock::take(&runtime::prepare_directory()?, &config.name)?;
     let signals =
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
     let (listener, joined) = open_doors(&config, name.paths())?;

@@ -637,3 +637,6 @@ const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// Replicas publish their counters every 50 ms: this long after the last session, "no connection" is to be believed.
 const DRAIN_SETTLE: Duration = Duration::from_millis(120);
+
+#[cfg(test)]
+mod tests;
