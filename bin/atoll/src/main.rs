@@ -4,6 +4,8 @@
 mod client;
 mod commands;
 mod failure;
+mod link;
+mod neighbour;
 mod replica;
 mod rows;
 mod runtime;

@@ -1,0 +1,163 @@
+//! Do the rings and the claim protocol hold under every interleaving and every reordering that the memory model allows?
+//!
+//! The code under test is generic over `Memory`; here the memory consists of loom's atomics.
+
+use atoll_ipc::Memory;
+use atoll_ipc::ring::{Consumer, MESSAGE_BYTES, Producer, ring_bytes};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+/// Eight bytes per cell. Halves of a cell are only ever written by the same side, so a store of one half may be a load and
+/// a store.
+struct LoomMemory(Vec<AtomicU64>);
+
+impl LoomMemory {
+    fn new(bytes: usize) -> LoomMemory {
+        LoomMemory((0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn load(&self, at: usize, order: Ordering) -> u32 {
+        (self.0[at / 8].load(order) >> (at % 8 * 8)) as u32
+    }
+
+    fn store(&self, at: usize, value: u32, order: Ordering) {
+        let shift = at % 8 * 8;
+        let old = self.0[at / 8].load(Ordering::Relaxed);
+        self.0[at / 8].store(old & !(0xffff_ffff << shift) | u64::from(value) << shift, order);
+    }
+}
+
+impl Memory for LoomMemory {
+    fn len(&self) -> usize {
+        self.0.len() * 8
+    }
+    fn load32(&self, at: usize) -> u32 {
+        self.load(at, Ordering::Relaxed)
+    }
+    fn load32_acquire(&self, at: usize) -> u32 {
+        self.load(at, Ordering::Acquire)
+    }
+    fn store32(&self, at: usize, value: u32) {
+        self.store(at, value, Ordering::Relaxed);
+    }
+    fn store32_release(&self, at: usize, value: u32) {
+        self.store(at, value, Ordering::Release);
+    }
+    fn load64(&self, at: usize) -> u64 {
+        self.0[at / 8].load(Ordering::Relaxed)
+    }
+    fn load64_acquire(&self, at: usize) -> u64 {
+        self.0[at / 8].load(Ordering::Acquire)
+    }
+    fn store64(&self, at: usize, value: u64) {
+        self.0[at / 8].store(value, Ordering::Relaxed);
+    }
+    fn store64_release(&self, at: usize, value: u64) {
+        self.0[at / 8].store(value, Ordering::Release);
+    }
+    fn fetch_and64(&self, at: usize, value: u64) -> u64 {
+        self.0[at / 8].fetch_and(value, Ordering::SeqCst)
+    }
+    fn fetch_or64(&self, at: usize, value: u64) -> u64 {
+        self.0[at / 8].fetch_or(value, Ordering::SeqCst)
+    }
+    fn read(&self, at: usize, out: &mut [u8]) {
+        // Only the first word of a payload carries information in these tests.
+        out.fill(0);
+        out[..8].copy_from_slice(&self.load64(at).to_ne_bytes());
+    }
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.store64(at, u64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes")));
+    }
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+fn message(n: u64) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = [0; MESSAGE_BYTES];
+    bytes[..8].copy_from_slice(&n.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn messages_arrive_whole_in_order_and_once_over_a_wrap() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let memory = Arc::new(LoomMemory::new(ring_bytes(2)));
+        let theirs = memory.clone();
+        let sender = thread::spawn(move || {
+            let mut producer = Producer::resume(&*theirs, 0, 2);
+            let mut next = 1;
+            for _ in 0..4 {
+                if next <= 3 && producer.push(&*theirs, 7, &message(next)) {
+                    next += 1;
+                } else {
+                    thread::yield_now();
+                }
+            }
+            next - 1
+        });
+        let mut consumer = Consumer::resume(&*memory, 0, 2);
+        let mut seen = 0;
+        for _ in 0..4 {
+            match consumer.pop(&*memory) {
+                Some((epoch, bytes)) => {
+                    seen += 1;
+                    assert_eq!((epoch, bytes), (7, message(seen)), "out of order or torn");
+                    consumer.publish(&*memory);
+                }
+                None => thread::yield_now(),
+            }
+        }
+        let sent = sender.join().expect("sender");
+        while let Some((_, bytes)) = consumer.pop(&*memory) {
+            seen += 1;
+            assert_eq!(bytes, message(seen));
+        }
+        assert_eq!(seen, sent, "every message that was pushed arrives");
+    });
+}
+
+#[test]
+fn a_message_is_never_left_behind_with_a_sleeper() {
+    // Sleep word at the end; the sleeper publishes it and looks again, the sender pushes and looks at the word.
+    let sleep = ring_bytes(2);
+    loom::model(move || {
+        let memory = Arc::new(LoomMemory::new(sleep + 8));
+        let theirs = memory.clone();
+        let sender = thread::spawn(move || {
+            let mut producer = Producer::resume(&*theirs, 0, 2);
+            assert!(producer.push(&*theirs, 1, &message(1)));
+            theirs.fence();
+            theirs.load32(sleep) & 1 == 1
+        });
+        let consumer = Consumer::resume(&*memory, 0, 2);
+        memory.store32(sleep, 1);
+        memory.fence();
+        let sleeps = !consumer.is_ready(&*memory);
+        let rings = sender.join().expect("sender");
+        assert!(!sleeps || rings, "asleep with a message waiting and no bell");
+    });
+}
+
+#[test]
+fn of_a_claim_and_a_revocation_exactly_one_is_certain_or_both_defer() {
+    loom::model(|| {
+        let memory = Arc::new(LoomMemory::new(16));
+        let theirs = memory.clone();
+        // The two halves of `Slot::claim` and `Slot::revoke`, on words of their own.
+        let application = thread::spawn(move || {
+            theirs.store64(0, 5);
+            theirs.fence();
+            theirs.load64(8) != 5
+        });
+        memory.store64(8, 5);
+        memory.fence();
+        let revoked = memory.load64(0) != 5;
+        let claimed = application.join().expect("application");
+        assert!(!(claimed && revoked), "two owners of one connection");
+    });
+}
