@@ -4,6 +4,7 @@ mod device;
 mod join;
 mod memory;
 mod outbox;
+mod owner;
 mod report;
 mod server;
 mod spawn;
@@ -33,7 +34,8 @@ use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
 use crate::setup::{LinkSetup, LinkSide, ReplicaSetup, SEGMENT_MAX};
 
-pub use self::server::{Ending, SESSIONS_REMAIN};
+pub use self::owner::SESSIONS_REMAIN;
+pub use self::server::Ending;
 pub use self::spawn::comm;
 
 /// A stack whose replicas are ready.

@@ -6,6 +6,7 @@ use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
 
+use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
 use crate::supervise::memory::bells;
@@ -346,7 +347,7 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
     drop(owner);
     assert_eq!(bench.settle(), None);
     drop(child);
-    let deadline = Instant::now() + DRAIN_IDLE * 4;
+    let deadline = Instant::now() + Duration::from_secs(10);
     let ending = loop {
         assert!(Instant::now() < deadline, "it ends when nothing moves");
         if let Some(ending) = bench.server.turn(None).unwrap() {
