@@ -1,5 +1,25 @@
-//! POSIX socket semantics without system calls.
+//! POSIX socket semantics without system calls: what a call on a socket does to the socket's slot, and what it answers.
+//!
+//! Storey 3. Everything here runs on [`atoll_ipc::Memory`]; nothing blocks, nothing allocates per call. Operations finish,
+//! fail with an [`Errno`], or say that they would block; waiting is the business of `bin/preload`.
+//!
+//! * [`port`]: the library's side of one session arena: commands out, events in, slots, send buffers
+//! * [`stream`]: receive, send, shutdown and readiness of a connection
+//! * [`datagram`]: the same for records
+//! * [`listener`]: connections on offer, and the claim (P4)
+//! * [`watch`]: interest lists and ready lists of epoll
+//! * [`errno`]: from cause to errno
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+pub mod datagram;
+pub mod errno;
+pub mod listener;
+pub mod port;
+pub mod slab;
+pub mod stream;
+pub mod watch;
+
+pub use errno::{Errno, Failure};

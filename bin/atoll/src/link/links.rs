@@ -138,14 +138,18 @@ impl FrameSink<ShmMemory> for Links {
 }
 
 fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
-    // One part for all headers: gathering costs the kernel a little for each part.
+    // One part for all headers: gathering costs the kernel a little for each part. Whole frames of the IP component are longer.
     let mut front = [0u8; 128];
     let front_len = vnet.len() + headers.len();
-    let Some(room) = front.get_mut(..front_len) else { return false };
-    room[..vnet.len()].copy_from_slice(vnet);
-    room[vnet.len()..].copy_from_slice(headers);
     let mut gather = Gather::new();
-    let mut fits = gather.push_slice(&front[..front_len]).is_ok();
+    let mut fits = match front.get_mut(..front_len) {
+        Some(room) => {
+            room[..vnet.len()].copy_from_slice(vnet);
+            room[vnet.len()..].copy_from_slice(headers);
+            gather.push_slice(&front[..front_len]).is_ok()
+        }
+        None => gather.push_slice(vnet).is_ok() && gather.push_slice(headers).is_ok(),
+    };
     match text {
         TextRef::None => {}
         TextRef::Slice(bytes) => fits &= gather.push_slice(bytes).is_ok(),

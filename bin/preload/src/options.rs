@@ -1,0 +1,343 @@
+//! What do getsockopt(2) and setsockopt(2) do on Atoll's sockets? socket(7), tcp(7), ip(7).
+
+use atoll_ipc::command::{Protocol, SocketOption};
+use atoll_ipc::info::Info;
+use atoll_ipc::{Command, Memory};
+use atoll_sockets::{Errno, Failure};
+
+use crate::calls::take_error;
+use crate::state::{Kind, Options, Place, STATE, State};
+use crate::wait::block;
+
+/// Sizes that Linux reports for a new socket.
+const SEND_BUFFER: u32 = 87040;
+const RECEIVE_BUFFER: u32 = 131_072;
+
+/// A new value of an option.
+pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    let int = || value.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b)).ok_or(Errno::EINVAL);
+    let flag = || int().map(|n| n != 0);
+    let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
+    STATE.with(|state| {
+        let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
+        let tcp = socket.protocol == Protocol::Tcp;
+        let o = &mut socket.options;
+        let mut tell: Option<(SocketOption, u32)> = None;
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => o.reuse_addr = flag()?,
+            (libc::SOL_SOCKET, libc::SO_REUSEPORT) => o.reuse_port = flag()?,
+            (libc::SOL_SOCKET, libc::SO_BROADCAST) => {
+                o.broadcast = flag()?;
+                tell = Some((SocketOption::Broadcast, o.broadcast.into()));
+            }
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+                o.keepalive = flag()?;
+                let o = *o;
+                tell_keep_alive(state, object, &o);
+            }
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                let (Some(on), Some(time)) = (value.first_chunk::<4>(), value.get(4..8)) else {
+                    return Err(Errno::EINVAL);
+                };
+                let seconds = i32::from_ne_bytes([time[0], time[1], time[2], time[3]]);
+                o.linger = (i32::from_ne_bytes(*on) != 0).then_some(u32::try_from(seconds).unwrap_or(0));
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => o.receive_timeout_us = time_of(value)?,
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => o.send_timeout_us = time_of(value)?,
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+                o.receive_buffer = number()?.clamp(1152, 3 << 20);
+                tell = Some((SocketOption::ReceiveBuffer, o.receive_buffer));
+            }
+            (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+                o.send_buffer = number()?.clamp(2304, 1 << 20);
+                tell = Some((SocketOption::SendBuffer, o.send_buffer));
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+                let low = number()?;
+                if let Kind::Stream(_, local) = &mut socket.kind {
+                    local.receive_low = low;
+                }
+            }
+            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE | libc::SO_INCOMING_CPU) => {
+                int()?;
+            }
+            (libc::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
+            (libc::IPPROTO_TCP, _) if !tcp => return Err(Errno::ENOPROTOOPT),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+                let on = flag()?;
+                if o.nodelay != on {
+                    o.nodelay = on;
+                    tell = Some((SocketOption::NoDelay, on.into()));
+                }
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                o.cork = flag()?;
+                tell = Some((SocketOption::Cork, o.cork.into()));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
+                o.quickack = flag()?;
+                tell = Some((SocketOption::QuickAck, o.quickack.into()));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
+                o.keep_idle = number()?.clamp(1, 32767);
+                let o = *o;
+                tell_keep_alive(state, object, &o);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
+                o.keep_interval = number()?.clamp(1, 32767);
+                let o = *o;
+                tell_keep_alive(state, object, &o);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
+                o.keep_count = number()?.clamp(1, 127);
+                let o = *o;
+                tell_keep_alive(state, object, &o);
+            }
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+                o.user_timeout = number()?;
+                tell = Some((SocketOption::UserTimeout, o.user_timeout));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+                o.defer_accept = number()?;
+                tell = Some((SocketOption::DeferAccept, o.defer_accept));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
+                o.max_segment = number()?;
+                tell = Some((SocketOption::MaxSegment, o.max_segment));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => {
+                o.linger2 = number()?;
+                tell = Some((SocketOption::Linger2, o.linger2));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+                o.reno = match value {
+                    v if v.starts_with(b"cubic") => false,
+                    v if v.starts_with(b"reno") => true,
+                    _ => return Err(Errno::ENOENT),
+                };
+                tell = Some((SocketOption::Congestion, o.reno.into()));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {
+                number()?;
+            }
+            (libc::IPPROTO_TCP, _) => return Err(Errno::ENOPROTOOPT),
+            (libc::IPPROTO_IP, libc::IP_TTL) => {
+                o.ttl = number()?;
+                tell = Some((SocketOption::TimeToLive, o.ttl));
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                o.tos = number()?;
+                tell = Some((SocketOption::TypeOfService, o.tos));
+            }
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT) => {
+                int()?;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
+            (libc::IPPROTO_IPV6, _) => {}
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        if let Some((option, value)) = tell {
+            state.send_option(object, option, value);
+        }
+        Ok(())
+    })
+}
+
+/// The bytes of an option's value.
+pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
+        return tcp_info(object);
+    }
+    STATE.with(|state| {
+        let int = |n: u32| Ok(n.to_ne_bytes().to_vec());
+        let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
+        let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
+        let listening = matches!(socket.kind, Kind::Listening(_));
+        let tcp = protocol == Protocol::Tcp;
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => int(take_error(state, object) as u32),
+            (libc::SOL_SOCKET, libc::SO_TYPE) => int(if tcp { 1 } else { 2 }),
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => int((if v6 { libc::AF_INET6 } else { libc::AF_INET }) as u32),
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => int(protocol as u32),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => int(listening.into()),
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => int(o.reuse_addr.into()),
+            (libc::SOL_SOCKET, libc::SO_REUSEPORT) => int(o.reuse_port.into()),
+            (libc::SOL_SOCKET, libc::SO_BROADCAST) => int(o.broadcast.into()),
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => int(o.keepalive.into()),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                let pair = [u32::from(o.linger.is_some()), o.linger.unwrap_or(0)];
+                Ok(pair.iter().flat_map(|n| n.to_ne_bytes()).collect())
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Ok(time_bytes(o.receive_timeout_us)),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Ok(time_bytes(o.send_timeout_us)),
+            // socket(7): the kernel doubles the value, and getsockopt says so.
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => int(or(o.receive_buffer * 2, RECEIVE_BUFFER)),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => int(or(o.send_buffer * 2, SEND_BUFFER)),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => int(match &socket.kind {
+                Kind::Stream(_, local) => local.receive_low.max(1),
+                _ => 1,
+            }),
+            (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => int(1),
+            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE) => int(0),
+            (libc::IPPROTO_TCP, _) if !tcp => Err(Errno::EOPNOTSUPP),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => int(o.nodelay.into()),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => int(o.cork.into()),
+            (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => int(o.quickack.into()),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => int(or(o.keep_idle, 7200)),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => int(or(o.keep_interval, 75)),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => int(or(o.keep_count, 9)),
+            (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => int(o.user_timeout),
+            (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(o.defer_accept),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(or(o.max_segment, 1448)),
+            (libc::IPPROTO_TCP, libc::TCP_LINGER2) => int(or(o.linger2, 60)),
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => int(6),
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+                let mut name = if o.reno { b"reno".to_vec() } else { b"cubic".to_vec() };
+                name.resize(16, 0);
+                Ok(name)
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
+            (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    })
+}
+
+/// Tells replicas all options that differ from the default: the socket is new to them.
+pub fn tell_all(state: &mut State, object: u32) {
+    let Some(o) = state.socket(object).map(|s| s.options) else { return };
+    for (wanted, option, value) in [
+        (o.nodelay, SocketOption::NoDelay, 1),
+        (o.cork, SocketOption::Cork, 1),
+        (o.quickack, SocketOption::QuickAck, 1),
+        (o.user_timeout > 0, SocketOption::UserTimeout, o.user_timeout),
+        (o.max_segment > 0, SocketOption::MaxSegment, o.max_segment),
+        (o.receive_buffer > 0, SocketOption::ReceiveBuffer, o.receive_buffer),
+        (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
+        (o.reno, SocketOption::Congestion, 1),
+        (o.linger2 > 0, SocketOption::Linger2, o.linger2),
+        (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
+        (o.tos > 0, SocketOption::TypeOfService, o.tos),
+    ] {
+        if wanted {
+            state.send_option(object, option, value);
+        }
+    }
+    tell_keep_alive(state, object, &o);
+}
+
+/// Keep-alive first, its times afterwards: turning it on resets them.
+fn tell_keep_alive(state: &mut State, object: u32, o: &Options) {
+    let listening = state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)));
+    if !o.keepalive && listening {
+        return;
+    }
+    state.send_option(object, SocketOption::KeepAlive, o.keepalive.into());
+    if o.keepalive {
+        for (option, value) in [
+            (SocketOption::KeepIdle, o.keep_idle),
+            (SocketOption::KeepInterval, o.keep_interval),
+            (SocketOption::KeepCount, o.keep_count),
+        ] {
+            if value > 0 {
+                state.send_option(object, option, value);
+            }
+        }
+    }
+}
+
+fn time_of(value: &[u8]) -> Result<u64, Errno> {
+    let (Some(seconds), Some(micros)) = (value.first_chunk::<8>(), value.get(8..).and_then(<[u8]>::first_chunk::<8>))
+    else {
+        return Err(Errno::EINVAL);
+    };
+    let (seconds, micros) = (i64::from_ne_bytes(*seconds), i64::from_ne_bytes(*micros));
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno::EDOM);
+    }
+    Ok(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000).saturating_add(micros as u64))
+}
+
+fn time_bytes(micros: u64) -> Vec<u8> {
+    [micros / 1_000_000, micros % 1_000_000].iter().flat_map(|n| n.to_ne_bytes()).collect()
+}
+
+/// `struct tcp_info`, linux/tcp.h.
+fn tcp_info(object: u32) -> Result<Vec<u8>, Errno> {
+    let asked = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
+        Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
+        Some((Kind::Stream(place, _), _)) => {
+            let place = *place;
+            state.next_token = state.next_token.wrapping_add(1);
+            let token = state.next_token;
+            let Place { session, replica, slot, generation } = place;
+            state.sessions[session].push(replica, &Command::Info { token, slot, generation });
+            Ok(Some((place, token)))
+        }
+        Some((Kind::Listening(_), _)) => Ok(None),
+        _ => Ok(None),
+    })?;
+    let mut info = Info { state: 7, ..Info::default() };
+    if let Some((place, token)) = asked {
+        let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
+            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
+            let (_, cause, _) = state.replies.swap_remove(at);
+            let memory = state.sessions[place.session].replicas[place.replica].port.memory();
+            Ok((cause == atoll_ipc::Cause::None).then(|| Info::load(memory, atoll_ipc::arena::INFO)))
+        });
+        if let Ok(Some(known)) = known {
+            info = known;
+        }
+    } else if STATE.with(|state| state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)))) {
+        info.state = 10;
+    }
+    let mut bytes = Vec::with_capacity(232);
+    bytes.extend([
+        info.state as u8,
+        info.ca_state as u8,
+        info.retransmits as u8,
+        info.probes as u8,
+        info.backoff as u8,
+        info.options as u8,
+        (info.snd_wscale as u8 & 15) | (info.rcv_wscale as u8) << 4,
+        0,
+    ]);
+    for word in [
+        info.rto,
+        info.ato,
+        info.snd_mss,
+        info.rcv_mss,
+        info.unacked,
+        info.sacked,
+        info.lost,
+        info.retrans,
+        0,
+        0,
+        0,
+        0,
+        0,
+        info.pmtu,
+        0,
+        info.rtt,
+        info.rttvar,
+        info.snd_ssthresh,
+        info.snd_cwnd,
+        info.advmss,
+        3,
+        0,
+        info.rcv_space,
+        info.total_retrans,
+    ] {
+        bytes.extend((u32::try_from(word).unwrap_or(u32::MAX)).to_ne_bytes());
+    }
+    for word in [0u64, u64::MAX, info.bytes_acked, info.bytes_received] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    for word in [info.segs_out, info.segs_in] {
+        bytes.extend((word as u32).to_ne_bytes());
+    }
+    bytes.resize(232, 0);
+    Ok(bytes)
+}

@@ -1,0 +1,212 @@
+//! What do receive and send do on a datagram socket? udp(7), recv(2), send(2).
+//!
+//! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in any.
+
+use atoll_base::{Endpoint, SlotId};
+use atoll_ipc::Memory;
+use atoll_ipc::buffer::Extents;
+use atoll_ipc::slot::{RECORD_BYTES, SlotState};
+
+use crate::errno::{Errno, Failure};
+use crate::port::Port;
+
+/// The largest payload over IPv4.
+pub const DATAGRAM_MAX: usize = 65_507;
+const FLAG_BROADCAST: u16 = 1;
+
+/// A datagram at the head of a receive buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Its sender.
+    pub peer: Endpoint,
+    /// Octets of payload.
+    pub len: usize,
+    head: u64,
+    extents: Extents,
+}
+
+/// One slot of a datagram socket, looked at for the length of one call.
+#[derive(Debug)]
+pub struct Datagrams<'a, M: Memory> {
+    port: &'a Port<M>,
+    slot: SlotId,
+    generation: u32,
+}
+
+const fn padded(len: usize) -> u64 {
+    (RECORD_BYTES + len).next_multiple_of(8) as u64
+}
+
+impl<'a, M: Memory> Datagrams<'a, M> {
+    /// The socket's slot on one replica.
+    pub fn new(port: &'a Port<M>, slot: SlotId, generation: u32) -> Datagrams<'a, M> {
+        Datagrams { port, slot, generation }
+    }
+
+    /// Whether the replica has opened the socket.
+    pub fn is_open(&self) -> bool {
+        self.port
+            .slot(self.slot)
+            .is_some_and(|slot| slot.replica_generation() == self.generation && slot.state() == SlotState::Open)
+    }
+
+    /// Whether a datagram waits, cheaply.
+    pub fn has_waiting(&self) -> bool {
+        let Some(slot) = self.port.slot(self.slot) else { return false };
+        slot.replica_generation() == self.generation && slot.receive_tail() != slot.receive_head()
+    }
+
+    /// The datagram at the head; `None` when none waits. A buffer that holds nonsense is skipped to its end: its writer
+    /// is broken, and the datagrams are lost, as datagrams may be.
+    pub fn waiting(&self) -> Option<Waiting> {
+        let slot = self.port.slot(self.slot)?;
+        if slot.replica_generation() != self.generation {
+            return None;
+        }
+        let (head, tail) = (slot.receive_head(), slot.receive_tail());
+        let available = tail.wrapping_sub(head);
+        if available == 0 {
+            return None;
+        }
+        let record = slot.receive_extents(self.port.layout()).and_then(|extents| {
+            if available > self.port.layout().receive_bytes as u64 {
+                return None;
+            }
+            let mut bytes = [0; RECORD_BYTES];
+            let area = self.port.layout().receive_area;
+            extents.pieces(head, RECORD_BYTES)?.read(self.port.memory(), area, &mut bytes);
+            let [a, b, c, d, e, f, g, h, i, j, ..] = bytes;
+            let len = u32::from_ne_bytes([a, b, c, d]) as usize;
+            let peer = Endpoint::new(u32::from_ne_bytes([e, f, g, h]), u16::from_ne_bytes([i, j]));
+            (len <= DATAGRAM_MAX && padded(len) <= available).then_some(Waiting { peer, len, head, extents })
+        });
+        if record.is_none() {
+            slot.set_receive_head(tail);
+        }
+        record
+    }
+
+    /// Copies payload from octet `skip` of the datagram on, as much as fits `out`; returns how much.
+    pub fn copy_out(&self, waiting: &Waiting, skip: usize, out: &mut [u8]) -> usize {
+        let n = out.len().min(waiting.len.saturating_sub(skip));
+        let at = waiting.head + (RECORD_BYTES + skip) as u64;
+        match waiting.extents.pieces(at, n) {
+            Some(pieces) => pieces.read(self.port.memory(), self.port.layout().receive_area, &mut out[..n]),
+            None => out[..n].fill(0),
+        }
+        n
+    }
+
+    /// The datagram was taken. Returns whether the replica is to be kicked.
+    pub fn consume(&self, waiting: &Waiting) -> bool {
+        let Some(slot) = self.port.slot(self.slot) else { return false };
+        let to = waiting.head + padded(waiting.len);
+        slot.set_receive_head(to);
+        self.port.memory().fence();
+        let mark = slot.read_mark();
+        waiting.head < mark && mark <= to
+    }
+
+    /// Whether a datagram of middling size could be sent now.
+    pub fn is_writable(&self) -> bool {
+        let Some(slot) = self.port.slot(self.slot) else { return false };
+        if slot.replica_generation() != self.generation {
+            return true; // Nothing was sent yet.
+        }
+        let queued = slot.send_tail().wrapping_sub(slot.acknowledged());
+        queued.saturating_mul(2) <= u64::from(slot.send_limit())
+    }
+
+    /// Appends a datagram to the send buffer.
+    pub fn send<'b>(
+        &self,
+        peer: Endpoint,
+        broadcast: bool,
+        len: usize,
+        parts: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<(), Failure> {
+        if len > DATAGRAM_MAX {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        let Some(slot) = self.port.slot(self.slot) else { return Err(Errno::EIO.into()) };
+        if slot.replica_generation() != self.generation {
+            return Err(Failure::WouldBlock);
+        }
+        let layout = self.port.layout();
+        let memory = self.port.memory();
+        let tail = slot.send_tail();
+        let acknowledged = slot.acknowledged().min(tail);
+        let end = tail + padded(len);
+        let limit = u64::from(slot.send_limit()).max(padded(DATAGRAM_MAX));
+        if end - acknowledged > limit {
+            return Err(Failure::WouldBlock);
+        }
+        let mut extents = slot.send_extents(layout).unwrap_or_default();
+        let size_max = (limit as usize).next_power_of_two();
+        let room = extents.reserve(&layout.send_pool, memory, acknowledged, tail, end, size_max);
+        slot.set_send_extents(&extents);
+        let (Some(head), true) = (extents.pieces(tail, RECORD_BYTES), room >= end) else {
+            return Err(Failure::WouldBlock);
+        };
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        bytes[4..8].copy_from_slice(&peer.addr.to_ne_bytes());
+        bytes[8..10].copy_from_slice(&peer.port.to_ne_bytes());
+        bytes[10..12].copy_from_slice(&(if broadcast { FLAG_BROADCAST } else { 0 }).to_ne_bytes());
+        head.write(memory, layout.send_area, &bytes);
+        let mut at = tail + RECORD_BYTES as u64;
+        let mut left = len;
+        for part in parts {
+            let part = &part[..part.len().min(left)];
+            if let Some(pieces) = extents.pieces(at, part.len()) {
+                pieces.write(memory, layout.send_area, part);
+            }
+            at += part.len() as u64;
+            left -= part.len();
+        }
+        slot.set_send_tail(end);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_ipc::HeapMemory;
+    use atoll_ipc::arena::ArenaConfig;
+
+    #[test]
+    fn a_datagram_keeps_its_boundaries_and_its_peer() {
+        let layout = ArenaConfig { slots: 16, send_log2: 18, receive_log2: 18 }.layout();
+        let mut port = Port::new(HeapMemory::new(layout.total), layout);
+        let (slot, generation) = port.allocate_slot().expect("free");
+        port.slot(slot).expect("in range").replica_reset(generation, SlotState::Open, 65536);
+        let peer = Endpoint::new(5, 6);
+        let socket = Datagrams::new(&port, slot, generation);
+        let parts: [&[u8]; 2] = [b"ab", b"cde"];
+        assert_eq!(socket.send(peer, false, 5, parts.into_iter()), Ok(()));
+        assert_eq!(socket.send(peer, false, 0, [].into_iter()), Ok(()));
+        assert_eq!(socket.send(peer, false, DATAGRAM_MAX + 1, [].into_iter()), Err(Errno::EMSGSIZE.into()));
+
+        // The replica plays the send buffer back as a receive buffer.
+        let view = port.slot(slot).expect("in range");
+        let sent = view.send_extents(port.layout()).expect("valid");
+        let len = view.send_tail() as usize;
+        let mut bytes = alloc::vec![0; len];
+        sent.pieces(0, len).expect("written").read(port.memory(), port.layout().send_area, &mut bytes);
+        let extents = Extents { current: Some(atoll_ipc::buffer::Extent { base: 0, unit: 0, log2: 12 }), old: None };
+        extents.pieces(0, len).expect("fits").write(port.memory(), port.layout().receive_area, &bytes);
+        view.set_receive_extents(&extents);
+        view.set_receive_tail(len as u64);
+
+        let waiting = socket.waiting().expect("first");
+        let mut out = [0; 16];
+        assert_eq!((waiting.len, waiting.peer, socket.copy_out(&waiting, 0, &mut out)), (5, peer, 5));
+        assert_eq!(&out[..5], b"abcde");
+        socket.consume(&waiting);
+        let waiting = socket.waiting().expect("second");
+        assert_eq!(waiting.len, 0);
+        socket.consume(&waiting);
+        assert!(socket.waiting().is_none());
+    }
+}

@@ -1,0 +1,228 @@
+//! What does the library do with one session arena? Commands out, events in, slots, send buffers.
+//!
+//! The library region of the arena (see [`atoll_ipc::arena`]) is laid out here and means nothing to replicas:
+//!
+//! ```text
+//!   0      lock word of the family (u32): see `bin/preload`
+//!   64     application slots handed out so far (u32), first free slot + 1 (u32); free slots are linked by library word 1
+//!   1024   calls resolved (u64), calls that made a system call (u64): read by `atoll status`
+//!   4096   pool of the send area
+//! ```
+//! All of it survives the process that wrote it; a child that inherited the arena goes on where its parent was.
+
+use atoll_base::SlotId;
+use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
+use atoll_ipc::buffer::Extents;
+use atoll_ipc::ring::{Consumer, Producer};
+use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::{Command, Event, Memory};
+
+/// Offset of the lock word in the library region.
+pub const LOCK: usize = 0;
+/// Offset of the call counters in the library region.
+pub const COUNTERS: usize = 1024;
+const SLOTS_USED: usize = 64;
+const SLOTS_FREE: usize = 68;
+
+/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag.
+const WORD_CLOSING: usize = 0;
+const WORD_LINK: usize = 1;
+const CLOSING: u64 = 1 << 32;
+/// Messages of applications carry no incarnation: they have only one life.
+const EPOCH: u32 = 1;
+
+/// The library's side of one arena.
+#[derive(Debug)]
+pub struct Port<M: Memory> {
+    memory: M,
+    layout: ArenaLayout,
+    commands: Producer,
+    events: Consumer,
+}
+
+impl<M: Memory> Port<M> {
+    /// Takes over where the last user of the arena stopped.
+    pub fn new(memory: M, layout: ArenaLayout) -> Port<M> {
+        let commands = Producer::resume(&memory, layout.commands, COMMANDS);
+        let events = Consumer::resume(&memory, layout.events, EVENTS);
+        Port { memory, layout, commands, events }
+    }
+
+    /// The arena.
+    #[inline]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// The arena's layout.
+    #[inline]
+    pub fn layout(&self) -> &ArenaLayout {
+        &self.layout
+    }
+
+    /// A slot, `None` for a number out of range.
+    #[inline]
+    pub fn slot(&self, slot: SlotId) -> Option<Slot<'_, M>> {
+        Slot::new(&self.memory, &self.layout, slot)
+    }
+
+    /// Another process of the family may have pushed: read the own position again. Under the family's lock.
+    pub fn reload(&mut self) {
+        self.commands.reload(&self.memory);
+    }
+
+    /// Appends a command; false when the ring is full.
+    #[inline]
+    pub fn push(&mut self, command: &Command) -> bool {
+        self.commands.push(&self.memory, EPOCH, &command.encode())
+    }
+
+    /// Whether an event waits.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.events.is_ready(&self.memory)
+    }
+
+    /// Takes the next event; garbled ones are skipped.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            let (_, payload) = self.events.pop(&self.memory)?;
+            if let Ok(event) = Event::decode(&payload) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// Gives taken events back to the replica. Once per batch.
+    pub fn publish(&mut self) {
+        self.events.publish(&self.memory);
+    }
+
+    /// How often an event did not fit the ring.
+    #[inline]
+    pub fn overflow(&self) -> u32 {
+        self.memory.load32_acquire(OVERFLOW)
+    }
+
+    /// Takes a slot of the application's half and starts a new generation in it. `None`: all are in use.
+    pub fn allocate_slot(&mut self) -> Option<(SlotId, u32)> {
+        let m = &self.memory;
+        let (used_at, free_at) = (self.layout.library + SLOTS_USED, self.layout.library + SLOTS_FREE);
+        let range = self.layout.application_slots();
+        let slot = match m.load32(free_at).checked_sub(1).filter(|n| range.contains(n)) {
+            Some(n) => {
+                let link = self.slot(SlotId(n))?.library_word(WORD_LINK);
+                m.store32(free_at, u32::try_from(link).unwrap_or(0));
+                SlotId(n)
+            }
+            None => {
+                let n = m.load32(used_at);
+                if !range.contains(&n) {
+                    return None;
+                }
+                m.store32(used_at, n + 1);
+                SlotId(n)
+            }
+        };
+        let view = self.slot(slot)?;
+        let generation = view.app_generation().wrapping_add(1).max(1);
+        view.app_reset(generation);
+        view.set_library_word(WORD_CLOSING, 0);
+        Some((slot, generation))
+    }
+
+    /// Remembers that the slot was closed, so that [`Port::sweep`] finds it if its `SlotDone` is lost.
+    pub fn mark_closing(&self, slot: SlotId, generation: u32) {
+        if let Some(view) = self.slot(slot) {
+            view.set_bell(0);
+            view.set_library_word(WORD_CLOSING, CLOSING | u64::from(generation));
+        }
+    }
+
+    /// The replica is done with the slot: its send buffer goes back to the pool, an application's slot to the free list.
+    /// Returns whether the slot was waiting for this.
+    pub fn slot_done(&mut self, slot: SlotId, generation: u32) -> bool {
+        let Some(view) = self.slot(slot) else { return false };
+        if view.library_word(WORD_CLOSING) != CLOSING | u64::from(generation) {
+            return false;
+        }
+        view.set_library_word(WORD_CLOSING, 0);
+        self.release_send(slot);
+        if self.layout.application_slots().contains(&slot.0) {
+            let free_at = self.layout.library + SLOTS_FREE;
+            view.set_library_word(WORD_LINK, u64::from(self.memory.load32(free_at)));
+            self.memory.store32(free_at, slot.0 + 1);
+        }
+        true
+    }
+
+    /// Returns the send buffer of a slot to the pool whatever it holds.
+    pub fn release_send(&self, slot: SlotId) {
+        let Some(view) = self.slot(slot) else { return };
+        if let Some(mut extents) = view.send_extents(&self.layout)
+            && extents != Extents::default()
+        {
+            extents.release_all(&self.layout.send_pool, &self.memory);
+            view.set_send_extents(&extents);
+        }
+    }
+
+    /// Finishes every closed slot whose replica is done with it: after events were lost.
+    pub fn sweep(&mut self) {
+        let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
+        for n in (0..used).chain(self.layout.replica_slots()) {
+            let Some(view) = self.slot(SlotId(n)) else { return };
+            let word = view.library_word(WORD_CLOSING);
+            if word & CLOSING != 0 {
+                let generation = word as u32;
+                if view.state() == SlotState::Free || view.replica_generation() != generation {
+                    self.slot_done(SlotId(n), generation);
+                }
+            } else if view.app_generation() == 0 && self.layout.replica_slots().contains(&n) {
+                // Replicas hand out their slots in order: behind the first untouched one all are untouched.
+                return;
+            }
+        }
+    }
+
+    /// Publishes the call counters.
+    #[inline]
+    pub fn set_counters(&self, calls: u64, with_system_call: u64) {
+        self.memory.store64(self.layout.library + COUNTERS, calls);
+        self.memory.store64(self.layout.library + COUNTERS + 8, with_system_call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_ipc::HeapMemory;
+    use atoll_ipc::arena::ArenaConfig;
+
+    fn port() -> Port<HeapMemory> {
+        let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
+        Port::new(HeapMemory::new(layout.total), layout)
+    }
+
+    #[test]
+    fn slots_come_back_after_slot_done_only() {
+        let mut port = port();
+        let slots: alloc::vec::Vec<_> = (0..8).map(|_| port.allocate_slot().expect("eight of sixteen")).collect();
+        assert_eq!(port.allocate_slot(), None);
+        let (slot, generation) = slots[3];
+        assert!(!port.slot_done(slot, generation), "not closed");
+        port.mark_closing(slot, generation);
+        assert!(!port.slot_done(slot, generation + 1), "another generation");
+        assert!(port.slot_done(slot, generation));
+        assert_eq!(port.allocate_slot(), Some((slot, generation + 1)));
+    }
+
+    #[test]
+    fn a_lost_slot_done_is_found_by_a_sweep() {
+        let mut port = port();
+        let (slot, generation) = port.allocate_slot().expect("free");
+        port.mark_closing(slot, generation);
+        port.sweep();
+        assert_eq!(port.allocate_slot(), Some((slot, generation + 1)));
+    }
+}

@@ -1,0 +1,300 @@
+//! What do receive, send, shutdown and poll do on a connection? tcp(7), recv(2), send(2), shutdown(2), poll(2).
+//!
+//! All positions live in the slot, shared with the family; the few facts that belong to one process are in [`Local`].
+
+use atoll_ipc::arena::ArenaLayout;
+use atoll_ipc::buffer::{Extents, Pieces};
+use atoll_ipc::slot::{APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, Slot, SlotState};
+use atoll_ipc::{Cause, Memory, Ready};
+
+use crate::errno::{Errno, Failure};
+use crate::port::Port;
+
+/// What one process knows of a connection and the slot does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local {
+    /// The error of the connection has been told to the program; it is told once.
+    pub error_taken: bool,
+    /// `SO_RCVLOWAT`, 0 and 1 mean the same.
+    pub receive_low: u32,
+}
+
+/// One connection, looked at for the length of one call.
+#[derive(Debug)]
+pub struct Stream<'a, M: Memory> {
+    slot: Slot<'a, M>,
+    memory: &'a M,
+    layout: &'a ArenaLayout,
+    generation: u32,
+}
+
+/// Octets that can be read now.
+#[derive(Clone, Copy, Debug)]
+pub struct Readable {
+    /// Stream offset of the first.
+    pub head: u64,
+    /// How many; 0 is the end of the stream.
+    pub len: u64,
+    extents: Extents,
+}
+
+/// Room that can be written now.
+#[derive(Clone, Copy, Debug)]
+pub struct Writable {
+    /// Stream offset of the first octet.
+    pub tail: u64,
+    /// How many octets fit, at least 1.
+    pub len: usize,
+    extents: Extents,
+    changed: bool,
+}
+
+impl<'a, M: Memory> Stream<'a, M> {
+    /// The connection in a slot; `None` for a slot number out of range.
+    #[inline]
+    pub fn new(port: &'a Port<M>, slot: atoll_base::SlotId, generation: u32) -> Option<Stream<'a, M>> {
+        Some(Stream { slot: port.slot(slot)?, memory: port.memory(), layout: port.layout(), generation })
+    }
+
+    /// The slot.
+    pub fn slot(&self) -> &Slot<'a, M> {
+        &self.slot
+    }
+
+    /// Whether the replica has not taken up this generation yet, or the handshake is under way.
+    #[inline]
+    pub fn is_connecting(&self) -> bool {
+        if self.slot.replica_generation() != self.generation {
+            return true;
+        }
+        self.slot.state() == SlotState::Connecting && self.slot.replica_flags() & REPLICA_CLOSED == 0
+    }
+
+    /// Whether the connection has ended.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.slot.replica_generation() == self.generation && self.slot.replica_flags() & REPLICA_CLOSED != 0
+    }
+
+    /// The error that the connection ended with, whether told already or not.
+    pub fn error(&self) -> Option<Errno> {
+        if self.is_closed() { Errno::of(self.slot.error()) } else { None }
+    }
+
+    /// Takes the error: it is told once (`SO_ERROR`, or the first failing call).
+    pub fn take_error(&self, local: &mut Local) -> Option<Errno> {
+        if local.error_taken {
+            return None;
+        }
+        let error = self.error()?;
+        local.error_taken = true;
+        Some(error)
+    }
+
+    /// The bits of poll(2) that hold now.
+    pub fn readiness(&self, local: &Local) -> u32 {
+        if self.slot.replica_generation() != self.generation {
+            return 0; // The replica has not seen the connect yet.
+        }
+        let flags = self.slot.replica_flags();
+        let shut = self.slot.app_flags();
+        let mut ready = Ready::default();
+        if flags & REPLICA_CLOSED != 0 {
+            ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
+            if !local.error_taken && self.slot.error() != Cause::None {
+                ready |= Ready::ERR;
+            }
+            return ready.0 | NORMAL;
+        }
+        if self.slot.state() == SlotState::Connecting {
+            return 0;
+        }
+        if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
+            ready |= Ready::IN | Ready::RDHUP;
+            if shut & APP_SHUT_SEND != 0 {
+                ready |= Ready::HUP;
+            }
+        } else {
+            let waiting = self.slot.receive_tail().wrapping_sub(self.slot.receive_head());
+            if waiting >= u64::from(local.receive_low.max(1)) && waiting <= self.layout.receive_bytes as u64 {
+                ready |= Ready::IN;
+            }
+        }
+        if shut & APP_SHUT_SEND != 0 {
+            ready |= Ready::OUT; // send(2) will not block: it fails with EPIPE.
+        } else {
+            let queued = self.slot.send_tail().wrapping_sub(self.slot.acknowledged());
+            let limit = u64::from(self.slot.send_limit());
+            // As Linux: writable when at least a third of the buffer is free.
+            if queued.saturating_mul(3) <= limit.saturating_mul(2) {
+                ready |= Ready::OUT;
+            }
+        }
+        with_normal(ready.0)
+    }
+
+    /// What a receiving call finds.
+    #[inline]
+    pub fn readable(&self, local: &mut Local) -> Result<Readable, Failure> {
+        if self.slot.replica_generation() != self.generation {
+            return Err(Failure::WouldBlock);
+        }
+        // The flags first: they are set after the tail that they close, so a tail read later is complete.
+        let flags = self.slot.replica_flags();
+        let head = self.slot.receive_head();
+        let len = self.slot.receive_tail().wrapping_sub(head);
+        if len != 0 && len <= self.layout.receive_bytes as u64 {
+            if let Some(extents) = self.slot.receive_extents(self.layout) {
+                return Ok(Readable { head, len, extents });
+            }
+            return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
+        }
+        let end = Ok(Readable { head, len: 0, extents: Extents::default() });
+        if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
+            // recv(2): a pending error is told once; afterwards the stream has ended.
+            return self.take_error(local).map_or(end, |errno| Err(errno.into()));
+        }
+        if flags & REPLICA_FIN != 0 || self.slot.app_flags() & APP_SHUT_RECEIVE != 0 {
+            return end;
+        }
+        Err(Failure::WouldBlock)
+    }
+
+    /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`. Returns false
+    /// when the replica has published rings that do not hold them.
+    #[inline]
+    pub fn copy_out(&self, readable: &Readable, at: u64, out: &mut [u8]) -> bool {
+        match readable.extents.pieces(at, out.len()) {
+            Some(pieces) => {
+                pieces.read(self.memory, self.layout.receive_area, out);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Publishes that everything before `to` was consumed. Returns whether the replica is to be kicked: the window was
+    /// nearly closed.
+    #[inline]
+    pub fn consume(&self, to: u64) -> bool {
+        let before = self.slot.receive_head();
+        self.slot.set_receive_head(to);
+        // Partner: the replica sets the mark, fences, and looks at the head.
+        self.memory.fence();
+        let mark = self.slot.read_mark();
+        before < mark && mark <= to
+    }
+
+    /// Finds room for up to `want` octets (`want > 0`).
+    pub fn writable(&self, local: &mut Local, want: usize) -> Result<Writable, Failure> {
+        if self.slot.replica_generation() != self.generation {
+            return Err(Failure::WouldBlock);
+        }
+        let shut = self.slot.app_flags() & APP_SHUT_SEND != 0;
+        if self.slot.replica_flags() & REPLICA_CLOSED != 0 || shut {
+            // send(2): the pending error first, then EPIPE.
+            return Err(self.take_error(local).unwrap_or(Errno::EPIPE).into());
+        }
+        if self.slot.state() == SlotState::Connecting {
+            return Err(Failure::WouldBlock);
+        }
+        let tail = self.slot.send_tail();
+        let acknowledged = self.slot.acknowledged().min(tail);
+        let limit = u64::from(self.slot.send_limit());
+        let free = limit.saturating_sub(tail - acknowledged).min(want as u64);
+        if free == 0 {
+            return Err(Failure::WouldBlock);
+        }
+        let before = self.slot.send_extents(self.layout).unwrap_or_default();
+        let mut extents = before;
+        let size_max = (limit as usize).next_power_of_two();
+        let end = extents.reserve(&self.layout.send_pool, self.memory, acknowledged, tail, tail + free, size_max);
+        let changed = extents != before;
+        let len = end.saturating_sub(tail) as usize;
+        if len == 0 {
+            if changed {
+                self.slot.set_send_extents(&extents);
+            }
+            return Err(Failure::WouldBlock);
+        }
+        Ok(Writable { tail, len, extents, changed })
+    }
+
+    /// The places of `len` octets from `tail + skip` on, as offsets in the send area of the arena.
+    #[inline]
+    pub fn places(&self, room: &Writable, skip: usize, len: usize) -> Option<Pieces> {
+        room.extents.pieces(room.tail + skip as u64, len)
+    }
+
+    /// Copies `bytes` to `tail + skip`.
+    #[inline]
+    pub fn copy_in(&self, room: &Writable, skip: usize, bytes: &[u8]) {
+        if let Some(pieces) = self.places(room, skip, bytes.len()) {
+            pieces.write(self.memory, self.layout.send_area, bytes);
+        }
+    }
+
+    /// Publishes the first `len` octets of `room`.
+    #[inline]
+    pub fn commit(&self, room: &Writable, len: usize) {
+        if room.changed {
+            self.slot.set_send_extents(&room.extents);
+        }
+        if len > 0 {
+            self.slot.set_send_tail(room.tail + len as u64);
+        }
+    }
+
+    /// Gives back what the peer has acknowledged. Returns whether anything was freed.
+    pub fn release(&self) -> bool {
+        let Some(mut extents) = self.slot.send_extents(self.layout) else { return false };
+        if extents == Extents::default() {
+            return false;
+        }
+        let tail = self.slot.send_tail();
+        let acknowledged = self.slot.acknowledged().min(tail);
+        let changed = extents.release(&self.layout.send_pool, self.memory, acknowledged, tail);
+        if changed {
+            self.slot.set_send_extents(&extents);
+        }
+        changed
+    }
+
+    /// shutdown(2) of either direction. Fails with ENOTCONN before the connection and after its end.
+    pub fn shutdown(&self, receive: bool, send: bool) -> Result<(), Errno> {
+        if self.is_connecting() || self.is_closed() {
+            return Err(Errno::ENOTCONN);
+        }
+        let mut flags = self.slot.app_flags();
+        if receive {
+            flags |= APP_SHUT_RECEIVE;
+        }
+        if send {
+            flags |= APP_SHUT_SEND;
+        }
+        self.slot.set_app_flags(flags);
+        Ok(())
+    }
+
+    /// Octets waiting to be read (`FIONREAD`).
+    pub fn unread(&self) -> u64 {
+        self.slot.receive_tail().wrapping_sub(self.slot.receive_head()).min(self.layout.receive_bytes as u64)
+    }
+
+    /// Octets not yet acknowledged by the peer (`SIOCOUTQ`).
+    pub fn unacknowledged(&self) -> u64 {
+        self.slot.send_tail().saturating_sub(self.slot.acknowledged())
+    }
+}
+
+/// `POLLRDNORM` and `POLLWRNORM`, which Linux sets together with `POLLIN` and `POLLOUT`.
+const NORMAL: u32 = 0x140;
+
+/// Adds `POLLRDNORM` and `POLLWRNORM`.
+#[inline]
+pub(crate) fn with_normal(ready: u32) -> u32 {
+    ready | (ready & 1) << 6 | (ready & 4) << 6
+}
+
+#[cfg(test)]
+mod tests;

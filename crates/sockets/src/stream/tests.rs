@@ -1,0 +1,191 @@
+use super::*;
+use atoll_base::{Endpoint, SlotId};
+use atoll_ipc::HeapMemory;
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::pool::Pool;
+
+/// A replica that does what it is told.
+struct Pair {
+    port: Port<HeapMemory>,
+    slot: SlotId,
+    generation: u32,
+    local: Local,
+    extents: Extents,
+    pool_memory: HeapMemory,
+}
+
+const POOL: Pool = Pool { control: 0, links: 128, units: 32 };
+
+impl Pair {
+    fn open() -> Pair {
+        let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
+        let mut port = Port::new(HeapMemory::new(layout.total), layout);
+        let (slot, generation) = port.allocate_slot().expect("free");
+        let pair = Pair {
+            port,
+            slot,
+            generation,
+            local: Local::default(),
+            extents: Extents::default(),
+            pool_memory: HeapMemory::new(512),
+        };
+        pair.slot().replica_reset(generation, SlotState::Open, 8192);
+        pair.slot().set_addresses(Endpoint::new(1, 2), Endpoint::new(3, 4));
+        pair
+    }
+
+    fn slot(&self) -> Slot<'_, HeapMemory> {
+        self.port.slot(self.slot).expect("in range")
+    }
+
+    fn stream(&self) -> Stream<'_, HeapMemory> {
+        Stream::new(&self.port, self.slot, self.generation).expect("in range")
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) {
+        let (head, tail) = (self.slot().receive_head(), self.slot().receive_tail());
+        let end = tail + bytes.len() as u64;
+        let mut extents = self.extents;
+        assert_eq!(extents.reserve(&POOL, &self.pool_memory, head, tail, end, 1 << 16), end);
+        let pieces = extents.pieces(tail, bytes.len()).expect("reserved");
+        pieces.write(self.port.memory(), self.port.layout().receive_area, bytes);
+        self.extents = extents;
+        self.slot().set_receive_extents(&extents);
+        self.slot().set_receive_tail(end);
+    }
+
+    fn sent(&self) -> std::vec::Vec<u8> {
+        let slot = self.slot();
+        let (from, to) = (slot.acknowledged(), slot.send_tail());
+        let mut out = std::vec![0; (to - from) as usize];
+        if let Some(pieces) = slot.send_extents(self.port.layout()).expect("valid").pieces(from, out.len()) {
+            pieces.read(self.port.memory(), self.port.layout().send_area, &mut out);
+        }
+        out
+    }
+
+    fn receive(&mut self, len: usize) -> Result<std::vec::Vec<u8>, Failure> {
+        let mut local = self.local;
+        let stream = self.stream();
+        let result = stream.readable(&mut local).map(|readable| {
+            let mut out = std::vec![0; len.min(readable.len as usize)];
+            assert!(stream.copy_out(&readable, readable.head, &mut out));
+            stream.consume(readable.head + out.len() as u64);
+            out
+        });
+        self.local = local;
+        result
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+        let mut local = self.local;
+        let stream = self.stream();
+        let result = stream.writable(&mut local, bytes.len()).map(|room| {
+            stream.copy_in(&room, 0, &bytes[..room.len]);
+            stream.commit(&room, room.len);
+            room.len
+        });
+        self.local = local;
+        result
+    }
+
+    fn end(&self, cause: Cause, flags: u32) {
+        self.slot().set_error(cause);
+        self.slot().set_replica_flags(flags);
+    }
+}
+
+extern crate std;
+
+#[test]
+fn octets_arrive_in_order_then_the_stream_ends() {
+    let mut pair = Pair::open();
+    assert_eq!(pair.receive(10), Err(Failure::WouldBlock));
+    pair.deliver(b"hello ");
+    pair.deliver(b"world");
+    assert_eq!(pair.receive(8).unwrap(), b"hello wo");
+    pair.end(Cause::None, REPLICA_FIN);
+    assert_eq!(pair.receive(8).unwrap(), b"rld");
+    assert_eq!(pair.receive(8).unwrap(), b"");
+    assert_eq!(pair.stream().readiness(&pair.local) & 0x2001, 0x2001);
+}
+
+#[test]
+fn a_reset_is_told_once_after_the_octets_before_it() {
+    let mut pair = Pair::open();
+    pair.deliver(b"x");
+    pair.end(Cause::ConnectionReset, REPLICA_CLOSED | REPLICA_RESET);
+    assert_ne!(pair.stream().readiness(&pair.local) & Ready::ERR.0, 0);
+    assert_eq!(pair.receive(8).unwrap(), b"x");
+    assert_eq!(pair.receive(8), Err(Errno::ECONNRESET.into()));
+    assert_eq!(pair.receive(8).unwrap(), b"");
+    assert_eq!(pair.send(b"y"), Err(Errno::EPIPE.into()));
+    assert_eq!(pair.stream().readiness(&pair.local) & Ready::ERR.0, 0);
+}
+
+#[test]
+fn sending_stops_at_the_limit_and_goes_on_after_acknowledgement() {
+    let mut pair = Pair::open();
+    let bytes = [7; 10_000];
+    assert_eq!(pair.send(&bytes), Ok(8192));
+    assert_eq!(pair.send(&bytes), Err(Failure::WouldBlock));
+    assert_eq!(pair.stream().readiness(&pair.local) & Ready::OUT.0, 0);
+    assert_eq!(pair.sent().len(), 8192);
+    pair.slot().set_acknowledged(8192);
+    assert_ne!(pair.stream().readiness(&pair.local) & Ready::OUT.0, 0);
+    assert!(pair.stream().release());
+    assert_eq!(pair.port.layout().send_pool.used_bytes(pair.port.memory()), 0, "a drained socket owns no memory");
+    assert_eq!(pair.send(b"again"), Ok(5));
+    assert_eq!(pair.sent(), b"again");
+}
+
+#[test]
+fn a_shut_direction_ends_and_does_not_block() {
+    let mut pair = Pair::open();
+    pair.stream().shutdown(true, true).unwrap();
+    assert_eq!(pair.receive(1).unwrap(), b"");
+    assert_eq!(pair.send(b"x"), Err(Errno::EPIPE.into()));
+    assert_ne!(pair.stream().readiness(&pair.local) & Ready::HUP.0, 0);
+}
+
+#[test]
+fn a_replica_that_has_not_answered_yet_makes_everything_wait() {
+    let mut pair = Pair::open();
+    pair.generation += 1;
+    assert!(pair.stream().is_connecting());
+    assert_eq!(pair.receive(1), Err(Failure::WouldBlock));
+    assert_eq!(pair.send(b"x"), Err(Failure::WouldBlock));
+    assert_eq!(pair.stream().shutdown(false, true), Err(Errno::ENOTCONN));
+    assert_eq!(pair.stream().readiness(&pair.local), 0);
+}
+
+#[test]
+fn reading_past_the_mark_asks_for_a_kick() {
+    let mut pair = Pair::open();
+    pair.deliver(&[1; 100]);
+    pair.slot().set_read_mark(50);
+    assert!(!pair.stream().consume(49));
+    assert!(pair.stream().consume(50));
+    assert!(!pair.stream().consume(60));
+}
+
+#[test]
+fn a_scribbling_replica_is_survived() {
+    let mut pair = Pair::open();
+    let mut rng = atoll_base::Rng::new(4);
+    let base = pair.port.layout().slots + 128;
+    for _ in 0..100_000 {
+        pair.port.memory().store64(base + rng.below(16) as usize * 8, rng.next_u64() >> rng.below(64));
+        pair.port.memory().store32(base, pair.generation);
+        let stream = pair.stream();
+        let mut local = Local::default();
+        if let Ok(readable) = stream.readable(&mut local) {
+            let mut out = [0; 64];
+            let n = readable.len.min(64) as usize;
+            let _ = stream.copy_out(&readable, readable.head, &mut out[..n]);
+        }
+        let _ = stream.readiness(&local);
+        let _ = (stream.unread(), stream.unacknowledged());
+        let _ = pair.send(b"abc");
+    }
+}
