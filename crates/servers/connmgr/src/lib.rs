@@ -1,5 +1,26 @@
-//! Connection manager: ports, listeners, acceptors, claims.
+//! The connection manager (CM, P1): which socket owns a port, and which application gets a new connection.
+//!
+//! One machine per replica, without connections of its own: the transport server (TS) tells it what happens to them
+//! ([`ConnMgr`]'s `handle_*`) and carries out its [`Directive`]s. Everything that passes between the two is a plain value, so
+//! that they can live in different processes; today a message is a function call.
+//!
+//! ```text
+//!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS
+//!                                                    CM  --Offer, Reset, AcceptorRemoved, PortTaken--->   TS
+//! ```
+//! Lost in a crash, as the listeners and acceptors register again by themselves (design 8).
+//!
+//! Storey 3: `no_std` + alloc.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod listeners;
+mod manager;
+mod messages;
+mod ports;
+
+pub use listeners::ListenerView;
+pub use manager::{Config, ConnMgr};
+pub use messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};

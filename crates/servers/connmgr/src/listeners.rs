@@ -1,0 +1,379 @@
+//! Who listens, who accepts, and who gets the next connection?
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use atoll_base::{Endpoint, SessionId};
+use atoll_ipc::Cause;
+
+use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
+
+/// All listeners of this replica.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// Dense; a closed listener leaves a hole that the next one fills under another serial number.
+    table: Vec<Option<Listener>>,
+    by_address: BTreeMap<(u16, u32), u32>,
+    by_lease: BTreeMap<u64, u32>,
+    serial: u32,
+    backlog_max: u32,
+}
+
+/// One address and port with everybody who listens there: one socket, or several that share the port (`SO_REUSEPORT`).
+#[derive(Debug)]
+struct Listener {
+    serial: u32,
+    local: Endpoint,
+    sockets: Vec<Socket>,
+    acceptors: Vec<Acceptor>,
+    /// Where the search for the next acceptor starts.
+    next: usize,
+    /// Established connections that are offered to nobody, oldest first.
+    waiting: VecDeque<ConnectionId>,
+    /// Connections in the SYN queue.
+    embryonic: u32,
+    /// Connections in the accept queue: waiting or offered.
+    unclaimed: u32,
+    /// Sum of the sockets' backlogs.
+    backlog: u32,
+    defer_accept: u16,
+}
+
+#[derive(Debug)]
+struct Socket {
+    lease: u64,
+    reuse_port: bool,
+    backlog: u32,
+    holders: BTreeSet<SessionId>,
+}
+
+#[derive(Debug)]
+struct Acceptor {
+    lease: u64,
+    session: SessionId,
+    /// Offers that it has not claimed yet.
+    offers: u32,
+}
+
+/// One listener, for a list of sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerView {
+    /// Address (0: any) and port.
+    pub local: Endpoint,
+    /// Connections in the SYN queue.
+    pub embryonic: u32,
+    /// Connections in the accept queue.
+    pub unclaimed: u32,
+    /// Bound of the accept queue.
+    pub backlog: u32,
+    /// Acceptors registered now.
+    pub acceptors: u32,
+    /// The session that opened it first and still holds it.
+    pub session: Option<SessionId>,
+}
+
+impl Listeners {
+    pub(crate) fn new(backlog_max: u32) -> Listeners {
+        Listeners { table: Vec::new(), by_address: BTreeMap::new(), by_lease: BTreeMap::new(), serial: 0, backlog_max }
+    }
+
+    pub(crate) fn listen(
+        &mut self,
+        listen: &Listen,
+        directives: &mut VecDeque<Directive>,
+    ) -> Result<ListenerId, Cause> {
+        let backlog = listen.backlog.clamp(1, self.backlog_max);
+        if let Some(&index) = self.by_lease.get(&listen.lease) {
+            let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
+            if listener.local != listen.local {
+                return Err(Cause::Invalid);
+            }
+            if let Some(socket) = listener.sockets.iter_mut().find(|socket| socket.lease == listen.lease) {
+                socket.holders.insert(listen.session);
+                socket.backlog = backlog;
+            }
+            listener.defer_accept = listen.defer_accept;
+            listener.sum_backlogs();
+            return Ok(ListenerId { index, serial: listener.serial });
+        }
+        if self.is_taken(listen) {
+            return Err(Cause::AddressInUse);
+        }
+        let socket = Socket {
+            lease: listen.lease,
+            reuse_port: listen.reuse_port,
+            backlog,
+            holders: BTreeSet::from([listen.session]),
+        };
+        let key = (listen.local.port, listen.local.addr);
+        let index = match self.by_address.get(&key) {
+            Some(&index) => index,
+            None => self.open(listen.local, directives),
+        };
+        self.by_lease.insert(listen.lease, index);
+        let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
+        listener.sockets.push(socket);
+        listener.defer_accept = listen.defer_accept;
+        listener.sum_backlogs();
+        Ok(ListenerId { index, serial: listener.serial })
+    }
+
+    fn open(&mut self, local: Endpoint, directives: &mut VecDeque<Directive>) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let listener = Listener {
+            serial: self.serial,
+            local,
+            sockets: Vec::new(),
+            acceptors: Vec::new(),
+            next: 0,
+            waiting: VecDeque::new(),
+            embryonic: 0,
+            unclaimed: 0,
+            backlog: 1,
+            defer_accept: 0,
+        };
+        if !self.has_port(local.port) {
+            directives.push_back(Directive::PortTaken { port: local.port, taken: true });
+        }
+        let index = match self.table.iter().position(Option::is_none) {
+            Some(hole) => hole,
+            None => {
+                self.table.push(None);
+                self.table.len() - 1
+            }
+        };
+        self.table[index] = Some(listener);
+        // Cannot truncate: one listener per address and port.
+        let index = index as u32;
+        self.by_address.insert((local.port, local.addr), index);
+        index
+    }
+
+    /// Whether another socket listens on an overlapping address and does not share the port. (Linux checks again at `listen()`,
+    /// because `SO_REUSEADDR` lets two sockets bind.)
+    fn is_taken(&self, listen: &Listen) -> bool {
+        let port = listen.local.port;
+        self.by_address.range((port, 0)..=(port, u32::MAX)).filter_map(|(_, &index)| self.at(index)).any(|other| {
+            let overlap = other.local.addr == listen.local.addr || other.local.addr == 0 || listen.local.addr == 0;
+            overlap && !(listen.reuse_port && other.sockets.iter().all(|socket| socket.reuse_port))
+        })
+    }
+
+    pub(crate) fn release(&mut self, session: SessionId, lease: u64, directives: &mut VecDeque<Directive>) {
+        let Some(&index) = self.by_lease.get(&lease) else { return };
+        self.leave(index, session, Some(lease), directives);
+    }
+
+    pub(crate) fn session_gone(&mut self, session: SessionId, directives: &mut VecDeque<Directive>) {
+        for index in 0..self.table.len() as u32 {
+            self.leave(index, session, None, directives);
+        }
+    }
+
+    /// `session` leaves the socket `lease`, or all sockets, of a listener.
+    fn leave(&mut self, index: u32, session: SessionId, lease: Option<u64>, directives: &mut VecDeque<Directive>) {
+        let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let is_meant = |number: u64| lease.is_none_or(|lease| lease == number);
+        listener.acceptors.retain(|acceptor| acceptor.session != session || !is_meant(acceptor.lease));
+        for socket in listener.sockets.iter_mut().filter(|socket| is_meant(socket.lease)) {
+            socket.holders.remove(&session);
+        }
+        for socket in listener.sockets.extract_if(.., |socket| socket.holders.is_empty()) {
+            self.by_lease.remove(&socket.lease);
+            listener.acceptors.retain(|acceptor| acceptor.lease != socket.lease);
+        }
+        listener.sum_backlogs();
+        if listener.sockets.is_empty() {
+            self.close(index, directives);
+        }
+    }
+
+    /// As on Linux, connections that nobody has accepted end with the listener.
+    fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
+        let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
+        directives.extend(listener.waiting.iter().map(|&connection| Directive::Reset { connection }));
+        self.by_address.remove(&(listener.local.port, listener.local.addr));
+        if !self.has_port(listener.local.port) {
+            directives.push_back(Directive::PortTaken { port: listener.local.port, taken: false });
+        }
+    }
+
+    pub(crate) fn add_acceptor(
+        &mut self,
+        session: SessionId,
+        lease: u64,
+        directives: &mut VecDeque<Directive>,
+    ) -> bool {
+        let Some(id) = self.find(session, lease) else { return false };
+        let Some(listener) = self.at_mut(id.index) else { return false };
+        if !listener.acceptors.iter().any(|a| a.session == session && a.lease == lease) {
+            listener.acceptors.push(Acceptor { lease, session, offers: 0 });
+        }
+        while let Some(connection) = listener.waiting.pop_front() {
+            listener.assign(id, connection, directives);
+        }
+        true
+    }
+
+    pub(crate) fn remove_acceptor(&mut self, session: SessionId, lease: u64) -> bool {
+        let Some(listener) = self.by_lease.get(&lease).copied().and_then(|index| self.at_mut(index)) else {
+            return false;
+        };
+        let before = listener.acceptors.len();
+        listener.acceptors.retain(|a| a.session != session || a.lease != lease);
+        listener.acceptors.len() < before
+    }
+
+    #[inline]
+    pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
+        let (port, addr) = (syn.local.port, syn.local.addr);
+        let Some(&index) = self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, 0))) else {
+            return SynVerdict::Refused;
+        };
+        let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
+        if listener.is_accept_queue_full() || listener.embryonic >= listener.backlog {
+            return SynVerdict::Full;
+        }
+        listener.embryonic += 1;
+        SynVerdict::Accept {
+            listener: ListenerId { index, serial: listener.serial },
+            defer_accept: listener.defer_accept,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn may_establish(&self, id: ListenerId) -> bool {
+        // If the listener is gone, the established connection will be told.
+        self.get(id).is_none_or(|listener| !listener.is_accept_queue_full())
+    }
+
+    pub(crate) fn handle_established(
+        &mut self,
+        connection: ConnectionId,
+        id: ListenerId,
+        directives: &mut VecDeque<Directive>,
+    ) {
+        let Some(listener) = self.get_mut(id) else {
+            directives.push_back(Directive::Reset { connection });
+            return;
+        };
+        listener.embryonic = listener.embryonic.saturating_sub(1);
+        listener.unclaimed += 1;
+        listener.assign(id, connection, directives);
+    }
+
+    pub(crate) fn handle_claimed(&mut self, id: ListenerId, session: SessionId, lease: u64) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.unclaimed = listener.unclaimed.saturating_sub(1);
+            listener.settle(session, lease);
+        }
+    }
+
+    pub(crate) fn handle_returned(
+        &mut self,
+        connection: ConnectionId,
+        id: ListenerId,
+        session: SessionId,
+        lease: u64,
+        directives: &mut VecDeque<Directive>,
+    ) {
+        let Some(listener) = self.get_mut(id) else {
+            directives.push_back(Directive::Reset { connection });
+            return;
+        };
+        listener.settle(session, lease);
+        listener.assign(id, connection, directives);
+    }
+
+    pub(crate) fn handle_gone(&mut self, connection: ConnectionId, id: ListenerId, stage: Stage) {
+        let Some(listener) = self.get_mut(id) else { return };
+        match stage {
+            Stage::Embryonic => listener.embryonic = listener.embryonic.saturating_sub(1),
+            Stage::Waiting => {
+                listener.unclaimed = listener.unclaimed.saturating_sub(1);
+                listener.waiting.retain(|&waiting| waiting != connection);
+            }
+            Stage::Offered { session, lease } => {
+                listener.unclaimed = listener.unclaimed.saturating_sub(1);
+                listener.settle(session, lease);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, session: SessionId, lease: u64) -> Option<ListenerId> {
+        let &index = self.by_lease.get(&lease)?;
+        let listener = self.at(index)?;
+        let holds = |socket: &Socket| socket.lease == lease && socket.holders.contains(&session);
+        listener.sockets.iter().any(holds).then_some(ListenerId { index, serial: listener.serial })
+    }
+
+    pub(crate) fn set_defer_accept(&mut self, id: ListenerId, seconds: u16) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.defer_accept = seconds;
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ListenerView> + '_ {
+        self.by_address.values().filter_map(|&index| self.at(index)).map(|listener| ListenerView {
+            local: listener.local,
+            embryonic: listener.embryonic,
+            unclaimed: listener.unclaimed,
+            backlog: listener.backlog,
+            acceptors: u32::try_from(listener.acceptors.len()).unwrap_or(u32::MAX),
+            session: listener.sockets.first().and_then(|socket| socket.holders.first().copied()),
+        })
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.by_address.range((port, 0)..=(port, u32::MAX)).next().is_some()
+    }
+
+    fn at(&self, index: u32) -> Option<&Listener> {
+        self.table.get(index as usize)?.as_ref()
+    }
+
+    fn at_mut(&mut self, index: u32) -> Option<&mut Listener> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    fn get(&self, id: ListenerId) -> Option<&Listener> {
+        self.at(id.index).filter(|listener| listener.serial == id.serial)
+    }
+
+    fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.at_mut(id.index).filter(|listener| listener.serial == id.serial)
+    }
+}
+
+impl Listener {
+    /// As Linux's `sk_acceptq_is_full`: a backlog of n holds n + 1 connections.
+    fn is_accept_queue_full(&self) -> bool {
+        self.unclaimed > self.backlog
+    }
+
+    fn sum_backlogs(&mut self) {
+        self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add).max(1);
+    }
+
+    /// Round robin; an acceptor that has not yet claimed what it was offered comes after those that have.
+    fn assign(&mut self, listener: ListenerId, connection: ConnectionId, directives: &mut VecDeque<Directive>) {
+        let count = self.acceptors.len();
+        let order = (0..count).map(|i| (self.next + i) % count);
+        let Some(chosen) = order.min_by_key(|&i| self.acceptors[i].offers) else {
+            self.waiting.push_back(connection);
+            return;
+        };
+        self.next = (chosen + 1) % count;
+        let acceptor = &mut self.acceptors[chosen];
+        acceptor.offers += 1;
+        let (session, lease) = (acceptor.session, acceptor.lease);
+        directives.push_back(Directive::Offer(Offer { connection, listener, session, lease }));
+    }
+
+    /// An offer to this acceptor has come to an end.
+    fn settle(&mut self, session: SessionId, lease: u64) {
+        if let Some(acceptor) = self.acceptors.iter_mut().find(|a| a.session == session && a.lease == lease) {
+            acceptor.offers = acceptor.offers.saturating_sub(1);
+        }
+    }
+}
