@@ -1,5 +1,53 @@
-//! Transport server: connections, sessions, timers.
+//! The transport server (TS, P1): the connections and datagram sockets of one replica, between frames and session arenas.
+//!
+//! Frames, commands and moments go in (`handle_*`); [`Transport::flush`] gives frames out, publishes positions to the
+//! applications' slots and says whom to wake. Nothing here makes a system call: arenas are [`atoll_ipc::Memory`], the link is a
+//! [`FrameSink`].
+//!
+//! ```text
+//!   frames ----> input --+                      +--> output ----> FrameSink
+//!   commands --> commands+--> entry (dirty) ----+--> publish ---> slots, event rings
+//!   timers ----> wheel --+        ^             +--> bells
+//!                                 |
+//!                  accept <--> atoll_connmgr
+//! ```
+//! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so that what is
+//! shown can be recorded before (design 7).
+//!
+//! Storey 3: `no_std` + alloc.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod accept;
+mod close;
+mod commands;
+mod config;
+mod datagram;
+mod entry;
+mod flows;
+mod input;
+mod lazy;
+mod list;
+mod open;
+mod options;
+mod output;
+mod publish;
+mod receive;
+mod session;
+mod sink;
+mod slab;
+mod stats;
+mod time_wait;
+mod transport;
+
+pub use config::{Config, Secrets};
+pub use list::{SocketRow, SocketState};
+pub use sink::{FrameSink, Offload, TextRef};
+pub use transport::Transport;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! How does a connection opened by a peer find its application? P4: offer, claim, time-out.
+
+use alloc::boxed::Box;
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::SlotState;
+use atoll_ipc::{Event, Memory, Ready};
+use atoll_tcp::{Connection, Path};
+use atoll_wire::tcp::Segment;
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::options::Inherited;
+use crate::session::{Occupant, Place};
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// A SYN that the CM wants answered.
+    #[allow(clippy::too_many_arguments)] // What is known of one SYN.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        segment: &Segment,
+        internal: bool,
+        iss_above: Option<SeqNum>,
+        listener: ListenerId,
+        defer: u16,
+    ) {
+        let inherited = match self.inherited.get(listener.index as usize) {
+            Some(Some((id, inherited))) if *id == listener => *inherited,
+            _ => Inherited::new(&self.config),
+        };
+        let mut iss = atoll_tcp::initial_sequence(&self.secrets.isn, &tuple, now);
+        if let Some(above) = iss_above
+            && !iss.after(above)
+        {
+            // RFC 6191 §2: above everything that the old connection has used.
+            iss = above.plus(1 + self.rng.below(1 << 16));
+        }
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.timestamps, &tuple);
+        let path = self.path(internal);
+        let connection = Connection::accept(now, segment, iss, ts_offset, path, &inherited.settings);
+        let mut entry = Entry::new(connection, tuple, Stage::Embryonic { listener, defer });
+        entry.inherit(&self.config, &inherited);
+        if internal {
+            entry.flags.set(Flags::INTERNAL);
+        }
+        let index = self.entries.insert(entry);
+        self.flows.insert(&self.entries, index);
+        self.touch(index);
+    }
+
+    /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.
+    pub(crate) fn path(&self, internal: bool) -> Path {
+        let mss = if internal { self.config.internal_mss } else { self.ip.mtu().saturating_sub(40) };
+        Path { mss }
+    }
+
+    /// The handshake is complete, and text is there if it was waited for: into the accept queue.
+    pub(crate) fn establish(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(listener) = entry.stage.listener() else { return };
+        entry.stage = Stage::Waiting { listener };
+        entry.deadline = Instant::FAR_FUTURE;
+        self.cm.handle_established(ConnectionId(index), listener);
+        self.run_directives(now);
+    }
+
+    /// Does what the CM wants done.
+    pub(crate) fn run_directives(&mut self, now: Instant) {
+        while let Some(directive) = self.cm.poll_directive() {
+            match directive {
+                Directive::Offer(offer) => self.offer(now, &offer),
+                Directive::Reset { connection } => {
+                    if let Some(entry) = self.entries.get_mut(connection.0) {
+                        entry.stage = Stage::Closing;
+                        entry.deadline = Instant::FAR_FUTURE;
+                        entry.connection.abort();
+                        self.touch(connection.0);
+                    }
+                }
+                Directive::AcceptorRemoved { session, lease } => {
+                    let index = self.session_index.get(&session).copied();
+                    if let Some(session) = index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut()) {
+                        session.push(&mut self.stats, &Event::AcceptorRemoved { listener: lease }, None);
+                    }
+                }
+                Directive::PortTaken { port, taken } => self.page.set_port(false, port, taken),
+            }
+        }
+    }
+
+    /// CONNECTION-AVAILABLE (P4); the event leaves with the flush.
+    fn offer(&mut self, now: Instant, offer: &Offer) {
+        let (index, listener, lease) = (offer.connection.0, offer.listener, offer.lease);
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let session_index = self.session_index.get(&offer.session).copied();
+        let session = session_index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut());
+        let offered = session.filter(|session| session.gone.is_none()).and_then(|session| {
+            let (slot, generation) = session.allocate(Occupant::Connection(index))?;
+            let place = Place { session: session_index?, slot, generation };
+            let len = entry.parked_len() as u64;
+            let high = entry.connection.receive_max().max(len);
+            let size = (entry.receive_capacity as usize).max(entry.parked_len()).next_power_of_two();
+            if len > 0 && entry.receive.reserve(&session.pool, &session.links, 0, 0, high, size) < high {
+                entry.receive.release_all(&session.pool, &session.links);
+                session.vacate(slot, false);
+                return None;
+            }
+            if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
+                pieces.write(&session.arena, session.layout.receive_area, text);
+            }
+            let view = session.slot(slot)?;
+            view.replica_reset(generation, SlotState::Offered, entry.send_limit);
+            view.set_addresses(entry.tuple.local, entry.tuple.remote);
+            Some(place)
+        });
+        let Some(place) = offered else {
+            // No slot or no memory for its buffer: such an acceptor cannot take connections now.
+            self.cm.handle_claim_timeout(offer.connection, listener, offer.session, lease);
+            return;
+        };
+        entry.parked = None;
+        entry.place = Some(place);
+        entry.stage = Stage::Offered { listener, lease };
+        entry.published_acked = 0;
+        entry.published_tail = 0;
+        entry.published_mark = u64::MAX;
+        entry.deadline = now + self.config.claim_timeout;
+        entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        self.touch(index);
+    }
+
+    /// CLAIM-CONNECTION (P4).
+    pub(crate) fn claim(&mut self, now: Instant, session_index: u32, slot: atoll_base::SlotId, generation: u32) {
+        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        let occupant = session.occupant(slot, generation);
+        if let Occupant::Connection(index) = occupant
+            && let Some(entry) = self.entries.get_mut(index)
+        {
+            // Otherwise it was honoured already when its time had come.
+            if let Stage::Offered { listener, lease } = entry.stage {
+                let session = session.id;
+                self.take_over(now, index);
+                self.cm.handle_claimed(listener, session, lease);
+                self.handle_kick(now, index);
+            }
+        } else if session.was_offered(slot, generation) {
+            // Too late: the connection is somebody else's.
+            let event = Event::ClaimVerdict { slot, generation, confirmed: false };
+            session.push(&mut self.stats, &event, None);
+        } else {
+            self.stats.count(Stat::BadCommands);
+        }
+    }
+
+    /// The connection is the application's from now on.
+    fn take_over(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        self.stats.count(Stat::Claims);
+        entry.stage = Stage::Open;
+        entry.deadline = Instant::FAR_FUTURE;
+        entry.flags.set(Flags::STATE);
+        if entry.receive.current.is_some() {
+            entry.deadline = now + self.config.sweep_interval;
+        }
+        // For whom waits on the slot already.
+        if entry.connection.receive_nxt() > 0 || entry.connection.fin_received() {
+            entry.ready |= Ready::IN;
+        }
+        self.touch(index);
+    }
+
+    /// A stage has lasted as long as it may.
+    pub(crate) fn handle_deadline(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get(index) else { return };
+        match entry.stage {
+            Stage::Deferred { .. } => self.establish(now, index),
+            Stage::Offered { listener, lease } => self.claim_timeout(now, index, listener, lease),
+            Stage::Open => self.sweep(index),
+            _ => {}
+        }
+    }
+
+    fn claim_timeout(&mut self, now: Instant, index: u32, listener: ListenerId, lease: u64) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let Some(place) = entry.place else { return };
+        let Some(session) = self.session(place.session) else { return };
+        let session = session.id;
+        if self.take_back(index) {
+            self.stats.count(Stat::ClaimTimeouts);
+            self.cm.handle_claim_timeout(ConnectionId(index), listener, session, lease);
+            self.run_directives(now);
+        }
+    }
+
+    /// Takes an offer back, with the text that was received for it. `false`: the claim came first and is honoured.
+    pub(crate) fn take_back(&mut self, index: u32) -> bool {
+        let Some(entry) = self.entries.get_mut(index) else { return false };
+        let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) else { return false };
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        let revoked = session.slot(place.slot).is_none_or(|slot| slot.revoke(place.generation));
+        if !revoked {
+            let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
+            session.push(&mut self.stats, &event, None);
+            self.stats.count(Stat::Claims);
+            entry.stage = Stage::Open;
+            entry.deadline = Instant::FAR_FUTURE;
+            entry.flags.set(Flags::STATE);
+            let session = session.id;
+            self.cm.handle_claimed(listener, session, lease);
+            self.touch(index);
+            return false;
+        }
+        let len = entry.connection.receive_max().max(entry.connection.receive_nxt());
+        let mut text = alloc::vec![0; usize::try_from(len).unwrap_or(0)];
+        if let Some(pieces) = entry.receive.pieces(0, text.len()) {
+            pieces.read(&session.arena, session.layout.receive_area, &mut text);
+        }
+        entry.receive.release_all(&session.pool, &session.links);
+        entry.parked = (!text.is_empty()).then(|| Box::new(text));
+        session.vacate(place.slot, true);
+        entry.place = None;
+        entry.deadline = Instant::FAR_FUTURE;
+        entry.flags.clear(Flags::OFFER);
+        entry.stage = Stage::Waiting { listener };
+        true
+    }
+
+    /// A connection that no application has is gone: tell the CM, and forget it.
+    pub(crate) fn drop_unclaimed(&mut self, index: u32) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let stage = match entry.stage {
+            Stage::Embryonic { .. } | Stage::Deferred { .. } => atoll_connmgr::Stage::Embryonic,
+            _ => atoll_connmgr::Stage::Waiting,
+        };
+        if let Some(listener) = entry.stage.listener() {
+            self.cm.handle_gone(ConnectionId(index), listener, stage);
+        }
+        self.remove(index);
+    }
+
+    /// Looks for a buffer that the application has drained.
+    fn sweep(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(place) = entry.place else { return };
+        let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
+        let Some(slot) = session.slot(place.slot) else { return };
+        let head = slot.receive_head();
+        if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
+            entry.release_drained(session, head);
+        }
+    }
+}

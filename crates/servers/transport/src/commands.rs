@@ -1,0 +1,211 @@
+//! What does an application want? Every field is hostile until checked.
+
+use atoll_base::{Instant, SlotId};
+use atoll_connmgr::{Bind, Listen};
+use atoll_ipc::arena::INFO;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::APP_SHUT_SEND;
+use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
+
+use crate::entry::{Flags, Stage};
+use crate::options::Inherited;
+use crate::session::Occupant;
+use crate::transport::Transport;
+
+/// More than this is never in a send buffer.
+const SEND_MAX: u64 = 16 << 20;
+
+impl<M: Memory> Transport<M> {
+    /// Carries out one command of a session.
+    #[inline]
+    pub(crate) fn handle_command(&mut self, now: Instant, session: u32, command: Command) {
+        match command {
+            Command::Kick { slot, generation } => match self.occupant(session, slot, generation) {
+                Occupant::Connection(index) => self.handle_kick(now, index),
+                Occupant::Datagram(index) => self.kick_datagram(index),
+                Occupant::Nobody => self.stats.count(Stat::BadCommands),
+            },
+            Command::Claim { slot, generation } => self.claim(now, session, slot, generation),
+            Command::Close { slot, generation, mode } => match self.occupant(session, slot, generation) {
+                Occupant::Connection(index) => self.close(now, index, mode),
+                Occupant::Datagram(index) => self.close_datagram(index),
+                Occupant::Nobody => self.close_nothing(session, slot, generation),
+            },
+            Command::SetOption { slot, generation, option, value } => {
+                self.set_option(now, session, slot, generation, option, value);
+            }
+            Command::Connect { slot, generation, local, remote, .. } => {
+                self.connect(now, session, slot, generation, local, remote);
+            }
+            Command::Info { token, slot, generation } => self.send_info(now, session, token, slot, generation),
+            _ => self.handle_rare_command(now, session, command),
+        }
+    }
+
+    /// Ports, listeners, acceptors, datagram sockets.
+    fn handle_rare_command(&mut self, now: Instant, session: u32, command: Command) {
+        let Some(id) = self.session(session).map(|session| session.id) else { return };
+        match command {
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port } => {
+                let bind = Bind { session: id, lease, protocol, local, reuse_addr, reuse_port };
+                let (cause, port) = match self.cm.handle_bind(&bind) {
+                    Ok(port) => (Cause::None, port),
+                    Err(cause) => (cause, 0),
+                };
+                self.reply(session, &Event::BindReply { token, cause, port });
+            }
+            Command::Release { lease } => self.cm.handle_release(id, lease),
+            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept } => {
+                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept };
+                let cause = self.cm.handle_listen(&listen).err().unwrap_or_default();
+                self.reply(session, &Event::ListenReply { token, cause });
+            }
+            Command::AcceptConnection { lease } => {
+                if !self.cm.handle_accept(id, lease) {
+                    self.stats.count(Stat::BadCommands);
+                }
+            }
+            Command::StopAccepting { lease } => {
+                self.cm.handle_stop_accepting(id, lease);
+            }
+            Command::SetListenerOption { lease, option, value } => {
+                let Some(listener) = self.cm.listener_of(id, lease) else {
+                    self.stats.count(Stat::BadCommands);
+                    return;
+                };
+                self.set_listener_option(listener, option, value);
+            }
+            Command::UdpOpen { slot, generation, local, remote, reuse_port, .. } => {
+                self.open_datagram(session, slot, generation, local, remote, reuse_port);
+            }
+            _ => {}
+        }
+        self.run_directives(now);
+    }
+
+    fn occupant(&self, session: u32, slot: SlotId, generation: u32) -> Occupant {
+        self.session(session).map_or(Occupant::Nobody, |session| session.occupant(slot, generation))
+    }
+
+    /// Answers a question of whoever waits in the application, on whatever bell.
+    pub(crate) fn reply(&mut self, session: u32, event: &Event) {
+        if let Some(session) = self.sessions.get_mut(session as usize).and_then(Option::as_mut) {
+            session.push(&mut self.stats, event, None);
+        }
+    }
+
+    /// The application closes a slot in which nothing was opened (a refused connect, say).
+    fn close_nothing(&mut self, session: u32, slot: SlotId, generation: u32) {
+        let Some(view) = self.session(session).and_then(|session| session.slot(slot)) else {
+            self.stats.count(Stat::BadCommands);
+            return;
+        };
+        if self.session(session).is_some_and(|session| session.is_vacant(slot)) {
+            if view.replica_generation() == generation {
+                view.set_state(atoll_ipc::slot::SlotState::Free);
+            }
+            self.reply(session, &Event::SlotDone { slot, generation });
+        } else {
+            self.stats.count(Stat::BadCommands);
+        }
+    }
+
+    /// The application's lines have changed: take what is plausible; whoever lies loses the connection.
+    pub(crate) fn handle_kick(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let (Some(place), Stage::Open) = (entry.place, entry.stage) else { return };
+        let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
+        let Some(slot) = session.slot(place.slot) else { return };
+        if slot.app_generation() != place.generation {
+            self.stats.count(Stat::BadCommands);
+            return;
+        }
+        let (tail, head, flags) = (slot.send_tail(), slot.receive_head(), slot.app_flags());
+        let connection = &mut entry.connection;
+        let (una, known_tail) = (connection.send_una(), connection.send_tail());
+        let is_plausible = tail >= known_tail
+            && tail - una <= SEND_MAX
+            && (connection.receive_head()..=entry.published_tail.max(connection.receive_head())).contains(&head);
+        if !is_plausible {
+            self.stats.count(Stat::BadCommands);
+            connection.abort();
+            self.touch(index);
+            return;
+        }
+        if tail > known_tail {
+            // The rings are published before the tail that needs them.
+            entry.send = slot.send_extents(&session.layout).unwrap_or_default();
+            connection.handle_send_tail(now, tail);
+            if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) * 2 {
+                entry.flags.set(Flags::WANTS_ROOM);
+            }
+        }
+        if flags & APP_SHUT_SEND != 0 {
+            connection.shutdown_send(now);
+        }
+        if head > connection.receive_head() {
+            connection.handle_read_head(now, head);
+            entry.release_drained(session, head);
+            entry.tune(self.config.receive_capacity.1);
+        }
+        self.touch(index);
+    }
+
+    fn set_option(
+        &mut self,
+        now: Instant,
+        session: u32,
+        slot: SlotId,
+        generation: u32,
+        option: SocketOption,
+        value: u32,
+    ) {
+        let taken = match self.occupant(session, slot, generation) {
+            Occupant::Connection(index) => {
+                self.touch(index);
+                let config = &self.config;
+                self.entries.get_mut(index).is_some_and(|entry| entry.set_option(now, config, option, value))
+            }
+            Occupant::Datagram(index) => self.datagrams.set_option(index, option, value),
+            Occupant::Nobody => false,
+        };
+        if !taken {
+            self.stats.count(Stat::BadCommands);
+        }
+    }
+
+    fn set_listener_option(&mut self, listener: atoll_connmgr::ListenerId, option: SocketOption, value: u32) {
+        if option == SocketOption::DeferAccept {
+            self.cm.set_defer_accept(listener, u16::try_from(value).unwrap_or(u16::MAX));
+            return;
+        }
+        let index = listener.index as usize;
+        if index >= self.inherited.len() {
+            self.inherited.resize(index + 1, None);
+        }
+        let place = &mut self.inherited[index];
+        if place.is_none_or(|(id, _)| id != listener) {
+            *place = Some((listener, Inherited::new(&self.config)));
+        }
+        if let Some((_, inherited)) = place
+            && !inherited.set(&self.config, option, value)
+        {
+            self.stats.count(Stat::BadCommands);
+        }
+    }
+
+    /// The facts of a connection into the arena's info area.
+    fn send_info(&mut self, now: Instant, session: u32, token: u32, slot: SlotId, generation: u32) {
+        let cause = match self.occupant(session, slot, generation) {
+            Occupant::Connection(index) => {
+                let info = self.entries.get(index).map(|entry| crate::list::info(&entry.connection.info(now)));
+                if let (Some(info), Some(session)) = (info, self.session(session)) {
+                    info.store(&session.arena, INFO);
+                }
+                Cause::None
+            }
+            _ => Cause::Invalid,
+        };
+        self.reply(session, &Event::InfoReply { token, cause });
+    }
+}

@@ -1,0 +1,64 @@
+//! What has happened so far? The counters of the replica's page that belong to transport.
+
+use atoll_ipc::Memory;
+use atoll_ipc::page::{ReplicaPage, Stat};
+
+#[derive(Debug)]
+pub(crate) struct Stats([u64; Stat::ALL.len()]);
+
+impl Stats {
+    pub(crate) const fn new() -> Stats {
+        Stats([0; Stat::ALL.len()])
+    }
+
+    #[inline]
+    pub(crate) const fn add(&mut self, stat: Stat, n: u64) {
+        self.0[stat as usize] += n;
+    }
+
+    #[inline]
+    pub(crate) const fn count(&mut self, stat: Stat) {
+        self.add(stat, 1);
+    }
+
+    pub(crate) const fn set(&mut self, stat: Stat, value: u64) {
+        self.0[stat as usize] = value;
+    }
+
+    pub(crate) const fn get(&self, stat: Stat) -> u64 {
+        self.0[stat as usize]
+    }
+
+    /// Writes what is counted here to the page; the link's counters are the link's to write.
+    pub(crate) fn publish<M: Memory>(&self, page: &ReplicaPage<M>) {
+        for &stat in OURS {
+            page.set_stat(stat, self.get(stat));
+        }
+    }
+}
+
+const OURS: &[Stat] = &[
+    Stat::SegmentsIn,
+    Stat::SegmentsOut,
+    Stat::Retransmits,
+    Stat::SegmentsDropped,
+    Stat::ResetsOut,
+    Stat::PassiveOpens,
+    Stat::ActiveOpens,
+    Stat::Connections,
+    Stat::TimeWaits,
+    Stat::SynDrops,
+    Stat::AcceptDrops,
+    Stat::Offers,
+    Stat::Claims,
+    Stat::ClaimTimeouts,
+    Stat::DatagramsIn,
+    Stat::DatagramsOut,
+    Stat::DatagramsDropped,
+    Stat::Commands,
+    Stat::BadCommands,
+    Stat::Events,
+    Stat::EventOverflows,
+    Stat::Sessions,
+    Stat::BufferBytes,
+];

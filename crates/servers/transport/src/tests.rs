@@ -1,0 +1,8 @@
+//! Scripted applications on the heap, frames in vectors, time by hand.
+
+mod abuse;
+mod accept;
+mod basic;
+mod kit;
+mod limits;
+mod loss;

@@ -1,0 +1,297 @@
+//! What does one replica's transport server keep, and how is it driven?
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
+use atoll_connmgr::{ConnMgr, ListenerId};
+use atoll_ip::{Ip, NeighbourUpdate};
+use atoll_ipc::Memory;
+use atoll_ipc::arena::ArenaLayout;
+use atoll_ipc::page::{AppPage, ReplicaPage, StackPage, Stat};
+use atoll_wire::tcp::Segment;
+
+use crate::config::{Config, Secrets};
+use crate::datagram::Datagrams;
+use crate::entry::{Entry, Flags};
+use crate::flows::Flows;
+use crate::options::Inherited;
+use crate::output::Stalled;
+use crate::session::Session;
+use crate::slab::Slab;
+use crate::stats::Stats;
+use crate::time_wait::TimeWaits;
+
+/// Connections, datagram sockets, sessions and timers of one replica.
+///
+/// A round of its owner: `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`, then ring `take_bells`.
+/// Before sleeping: [`Transport::prepare_sleep`], and no longer than until [`Transport::next_timeout`].
+#[derive(Debug)]
+pub struct Transport<M: Memory> {
+    pub(crate) config: Config,
+    pub(crate) secrets: Secrets,
+    pub(crate) ip: Ip,
+    pub(crate) page: ReplicaPage<M>,
+    pub(crate) cm: ConnMgr,
+    /// What each listener hands on, by the listener's index.
+    pub(crate) inherited: Vec<Option<(ListenerId, Inherited)>>,
+    /// Sessions; a place is used again when nothing refers to it.
+    pub(crate) sessions: Vec<Option<Session<M>>>,
+    pub(crate) session_index: BTreeMap<SessionId, u32>,
+    pub(crate) entries: Slab<Entry>,
+    pub(crate) flows: Flows,
+    pub(crate) time_waits: TimeWaits,
+    pub(crate) datagrams: Datagrams,
+    pub(crate) wheel: Wheel,
+    /// Connections that something has happened to since the last flush.
+    pub(crate) dirty: Vec<u32>,
+    /// Connections whose neighbour is being asked for.
+    pub(crate) unresolved: Vec<u32>,
+    pub(crate) neighbour_generation: u64,
+    /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
+    pub(crate) answers: VecDeque<Answer>,
+    /// The frame that the outside link did not take.
+    pub(crate) stalled: Option<Stalled>,
+    /// The same for the internal link.
+    pub(crate) stalled_internal: Option<Stalled>,
+    /// Flow group to replica: a copy of the stack page's table.
+    pub(crate) owners: Box<[u8; FLOW_GROUPS]>,
+    pub(crate) rng: Rng,
+    pub(crate) stats: Stats,
+    bells: Vec<(SessionId, u32)>,
+    fired: Vec<TimerId>,
+}
+
+/// A segment that no connection sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) tuple: FourTuple,
+    pub(crate) segment: Segment,
+}
+
+impl<M: Memory> Transport<M> {
+    /// A transport server without sessions. `page`: this replica's, already announced by the caller. All flow groups belong
+    /// to this replica until [`Transport::set_owners`].
+    pub fn new(config: Config, secrets: Secrets, ip: Ip, page: ReplicaPage<M>, now: Instant) -> Transport<M> {
+        let mut rng = Rng::new(secrets.seed);
+        let cm_config = atoll_connmgr::Config {
+            replica: config.replica,
+            replicas: config.replicas,
+            addr: ip.addr(),
+            ephemeral: config.ephemeral,
+            backlog_max: config.backlog_max,
+            leases_max: 1 << 17,
+        };
+        Transport {
+            cm: ConnMgr::new(cm_config, rng.next_u64()),
+            inherited: Vec::new(),
+            sessions: Vec::new(),
+            session_index: BTreeMap::new(),
+            entries: Slab::new(),
+            flows: Flows::new(rng.next_u64()),
+            time_waits: TimeWaits::new(config.time_waits_max, rng.next_u64()),
+            datagrams: Datagrams::new(rng.next_u64()),
+            wheel: Wheel::new(TICK_SHIFT, now),
+            dirty: Vec::new(),
+            unresolved: Vec::new(),
+            neighbour_generation: ip.neighbour_generation(),
+            answers: VecDeque::new(),
+            stalled: None,
+            stalled_internal: None,
+            owners: Box::new([config.replica.0; FLOW_GROUPS]),
+            stats: Stats::new(),
+            bells: Vec::new(),
+            fired: Vec::new(),
+            rng,
+            config,
+            secrets,
+            ip,
+            page,
+        }
+    }
+
+    /// Takes over the steering table: which local ports outgoing connections may take, and where internal frames go.
+    pub fn set_owners<N: Memory>(&mut self, page: &StackPage<N>) {
+        for (group, owner) in (0..).zip(self.owners.iter_mut()) {
+            *owner = page.owner(FlowGroup(group)).0 % self.config.replicas;
+        }
+    }
+
+    /// Which replica gets packets of `tuple`, which is seen from their receiver.
+    #[inline]
+    pub fn owner(&self, tuple: &FourTuple) -> ReplicaId {
+        ReplicaId(self.owners[usize::from(self.config.key.group(tuple).0)])
+    }
+
+    /// An application process has attached. Announces this incarnation in the arena.
+    pub fn open_session(&mut self, id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>) {
+        if self.session_index.contains_key(&id) || arena.len() < layout.total {
+            return;
+        }
+        let session = Session::new(id, layout, arena, page, self.config.epoch);
+        let index = match self.sessions.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.sessions.push(None);
+                self.sessions.len() - 1
+            }
+        };
+        self.sessions[index] = Some(session);
+        // Cannot truncate: the supervisor limits the number of sessions.
+        self.session_index.insert(id, index as u32);
+        self.count_sessions();
+    }
+
+    /// Takes up to `budget` commands of every session. Returns whether there were any.
+    pub fn handle_commands(&mut self, now: Instant, budget: usize) -> bool {
+        let mut any = false;
+        for index in 0..self.sessions.len() as u32 {
+            for _ in 0..budget {
+                let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
+                let Some(command) = session.pop() else { break };
+                any = true;
+                self.stats.count(Stat::Commands);
+                match command {
+                    Ok(command) => self.handle_command(now, index, command),
+                    Err(_) => self.stats.count(Stat::BadCommands),
+                }
+            }
+            if let Some(session) = self.session_mut(index) {
+                session.publish_commands();
+            }
+        }
+        any
+    }
+
+    /// Does what is due.
+    pub fn handle_timers(&mut self, now: Instant) {
+        if self.ip.next_timeout().is_some_and(|due| due <= now) {
+            self.ip.handle_timeout(now);
+        }
+        self.time_waits.expire(now);
+        let mut fired = core::mem::take(&mut self.fired);
+        self.wheel.expire(now, |id| fired.push(id));
+        for id in fired.drain(..) {
+            self.handle_timer(now, id.0);
+        }
+        self.fired = fired;
+        self.expire_sessions(now);
+    }
+
+    /// When [`Transport::handle_timers`] has to be called at the latest.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
+        let all = [self.wheel.next_expiry(), self.ip.next_timeout(), self.time_waits.next_timeout(), orphans];
+        all.into_iter().flatten().min()
+    }
+
+    /// Which bells to ring: each names somebody who sleeps. Emptied by the call.
+    pub fn take_bells(&mut self) -> impl Iterator<Item = (SessionId, u32)> + '_ {
+        self.bells.drain(..)
+    }
+
+    /// Whether nothing is waiting here: no command, nothing to flush. The caller has set its sleep word and fenced before.
+    pub fn prepare_sleep(&self) -> bool {
+        !self.has_work() && !self.sessions.iter().flatten().any(Session::has_command)
+    }
+
+    /// Whether [`Transport::flush`] has something to do: also when a link did not take all it was offered.
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
+            || !self.datagrams.dirty.is_empty()
+            || self.stalled.is_some()
+            || self.stalled_internal.is_some()
+            || !self.answers.is_empty()
+    }
+
+    /// A counter of this server.
+    pub fn stat(&self, stat: Stat) -> u64 {
+        self.stats.get(stat)
+    }
+
+    /// Writes the counters of this server to the replica's page; the link's counters are not touched.
+    pub fn publish_stats(&mut self) {
+        self.stats.set(Stat::Connections, self.entries.len() as u64);
+        self.stats.set(Stat::TimeWaits, self.time_waits.len() as u64);
+        let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
+        self.stats.set(Stat::BufferBytes, used);
+        self.stats.publish(&self.page);
+    }
+
+    /// News about neighbours from another replica (N8).
+    pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
+        self.ip.handle_neighbour(now, update);
+    }
+
+    /// The next piece of news about neighbours for the other replicas, if any.
+    pub fn poll_neighbour(&mut self) -> Option<NeighbourUpdate> {
+        self.ip.poll_neighbour()
+    }
+
+    /// The network layer.
+    pub fn ip(&self) -> &Ip {
+        &self.ip
+    }
+
+    #[inline]
+    pub(crate) fn session_mut(&mut self, index: u32) -> Option<&mut Session<M>> {
+        self.sessions.get_mut(index as usize)?.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn session(&self, index: u32) -> Option<&Session<M>> {
+        self.sessions.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn count_sessions(&mut self) {
+        let count = self.sessions.iter().flatten().count() as u64;
+        self.stats.set(Stat::Sessions, count);
+    }
+
+    /// Puts the connection on the list for the next flush.
+    #[inline]
+    pub(crate) fn touch(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index)
+            && !entry.flags.has(Flags::DIRTY)
+        {
+            entry.flags.set(Flags::DIRTY);
+            self.dirty.push(index);
+        }
+    }
+
+    /// Looks at the bells of all sessions: the end of a flush.
+    pub(crate) fn collect_bells(&mut self) {
+        for session in self.sessions.iter_mut().flatten() {
+            let id = session.id;
+            let bells = &mut self.bells;
+            session.take_bells(|bell| bells.push((id, bell)));
+        }
+    }
+
+    /// The wheel has called: perhaps too early, because timers are moved lazily.
+    fn handle_timer(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        entry.armed = Instant::FAR_FUTURE;
+        if entry.connection.next_timeout().is_some_and(|due| due <= now) {
+            let events = entry.connection.handle_timeout(now);
+            self.react(now, index, events);
+        }
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if entry.deadline <= now {
+            entry.deadline = Instant::FAR_FUTURE;
+            self.handle_deadline(now, index);
+        }
+        // The flush arms the timer again.
+        self.touch(index);
+    }
+}
+
+/// Timers are kept to about a millisecond: the tick is 2^20 ns.
+const TICK_SHIFT: u32 = 20;
+
+impl core::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
