@@ -90,7 +90,16 @@ impl Entry {
         let high = self.connection.receive_max().max(nxt);
         let size_max = (self.receive_capacity as usize).next_power_of_two();
         self.flags.set(entry::Flags::EXTENTS);
-        self.receive.reserve(&session.pool, &session.links, head, high, end, size_max)
+        let (pool, links) = (&session.pool, &session.links);
+        self.receive.release(pool, links, head, high);
+        // The first ring is as large as what there is: a request needs no more. The second holds all that the window promises,
+        // because there is no third before the first is drained.
+        let end_wanted = match self.receive.current {
+            None => end,
+            Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
+            Some(_) => end.max(high + u64::from(self.receive_capacity)),
+        };
+        self.receive.reserve(pool, links, head, high, end_wanted, size_max).min(end)
     }
 
     /// Gives drained rings back. Returns whether a ring is still held.
@@ -108,7 +117,9 @@ impl Entry {
     pub(crate) fn tune(&mut self, capacity_max: u32) {
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);
-        if nxt - self.tuned_at < capacity || self.flags.has(entry::Flags::FIXED_RECEIVE) {
+        let fixed = self.flags.has(entry::Flags::FIXED_RECEIVE);
+        // While two rings are in use there is no place for what a larger window would promise.
+        if nxt - self.tuned_at < capacity || fixed || self.receive.old.is_some() {
             return;
         }
         self.tuned_at = nxt;
