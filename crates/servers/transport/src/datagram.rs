@@ -494,7 +494,17 @@ impl Datagram {
         let before = self.receive;
         let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
         let (head, tail) = (self.receive_head, self.receive_tail);
-        let room = self.receive.reserve(&session.pool, &session.links, head, tail, end, size_max);
+        let (pool, links) = (&session.pool, &session.links);
+        self.receive.release(pool, links, head, tail);
+        // As for connections: the second ring takes the whole capacity, because there is no third.
+        let end_wanted = match self.receive.current {
+            None => end,
+            Some(current) => {
+                let room = current.base.max(head) + current.size() as u64;
+                if end <= room { end } else { end.max(tail + u64::from(self.capacity)) }
+            }
+        };
+        let room = self.receive.reserve(pool, links, head, tail, end_wanted, size_max);
         if self.receive != before {
             slot.set_receive_extents(&self.receive);
         }

@@ -269,6 +269,24 @@ impl App {
         socket
     }
 
+    /// A slot of one's choice, whatever is in it.
+    pub(crate) fn open_slot_at(&mut self, slot: u32, generation: u32) -> Socket {
+        let socket = Socket { slot: SlotId(slot), generation };
+        let slot = self.slot(socket);
+        slot.app_reset(generation);
+        slot.set_holders(1);
+        socket
+    }
+
+    /// Opens a connection in a slot that was used before.
+    pub(crate) fn connect_in(&mut self, slot: u32, remote: Endpoint) -> Socket {
+        let generation = self.slot(Socket { slot: SlotId(slot), generation: 0 }).app_generation() + 1;
+        let socket = self.open_slot_at(slot, generation);
+        let slot = socket.slot;
+        self.push(Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
+        socket
+    }
+
     pub(crate) fn connect(&mut self, remote: Endpoint) -> Socket {
         let socket = self.open_slot();
         let Socket { slot, generation } = socket;
@@ -287,7 +305,12 @@ impl App {
                 }
                 Event::ClaimVerdict { confirmed, .. } => self.verdicts.push(confirmed),
                 Event::AcceptorRemoved { .. } => self.removed += 1,
-                Event::SlotDone { slot, generation } => self.done.push(Socket { slot, generation }),
+                Event::SlotDone { slot, generation } => {
+                    if let Some(mut extents) = self.send.remove(&slot) {
+                        extents.release_all(&self.layout.send_pool, &self.arena);
+                    }
+                    self.done.push(Socket { slot, generation });
+                }
                 reply => self.replies.push(reply),
             }
         }
@@ -302,7 +325,6 @@ impl App {
         slot.app_reset(socket.generation);
         slot.set_holders(1);
         let holds = slot.claim(socket.generation);
-        self.send.remove(&socket.slot);
         self.push(Command::Claim { slot: socket.slot, generation: socket.generation });
         Some((socket, holds))
     }
