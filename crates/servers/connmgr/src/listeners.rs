@@ -324,6 +324,12 @@ impl Listeners {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn by_address(&self, local: Endpoint) -> Option<ListenerId> {
+        let &index = self.by_address.get(&(local.port, local.addr))?;
+        self.at(index).map(|listener| ListenerId { index, serial: listener.serial })
+    }
+
     fn has_port(&self, port: u16) -> bool {
         self.by_address.range((port, 0)..=(port, u32::MAX)).next().is_some()
     }

@@ -61,9 +61,8 @@ impl<M: Memory> Transport<M> {
                 self.reply(session, &Event::ListenReply { token, cause });
             }
             Command::AcceptConnection { lease } => {
-                if !self.cm.handle_accept(id, lease) {
-                    self.stats.count(Stat::BadCommands);
-                }
+                let taken = self.cm.handle_accept(id, lease);
+                self.stats.add(Stat::BadCommands, (!taken).into());
             }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(id, lease);

@@ -29,6 +29,7 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
+        let mut again = false;
         if let Some(place) = entry.place
             && let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
         {
@@ -36,17 +37,16 @@ impl<M: Memory> Transport<M> {
                 Stage::Offered { lease, .. } => {
                     entry.publish(now, session, &mut self.stats, Some(lease));
                 }
-                Stage::Open | Stage::Ended => {
-                    if entry.publish(now, session, &mut self.stats, None) {
-                        self.touch(index);
-                    }
-                }
+                Stage::Open | Stage::Ended => again = entry.publish(now, session, &mut self.stats, None),
                 // Nothing that was written may have to be sent again: the application gets its slot back now.
                 Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
                     self.give_back_slot(index);
                 }
                 _ => {}
             }
+        }
+        if again {
+            self.touch(index);
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
         if entry.receive.current.is_some() && entry.deadline == Instant::FAR_FUTURE {
