@@ -6,7 +6,7 @@ use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Event, Memory, Ready};
+use atoll_ipc::{Event, Memory};
 use atoll_tcp::{Connection, Path};
 use atoll_wire::tcp::Segment;
 
@@ -165,10 +165,6 @@ impl<M: Memory> Transport<M> {
         entry.flags.set(Flags::STATE);
         if entry.receive.current.is_some() {
             entry.deadline = now + self.config.sweep_interval;
-        }
-        // For whom waits on the slot already.
-        if entry.connection.receive_nxt() > 0 || entry.connection.fin_received() {
-            entry.ready |= Ready::IN;
         }
         self.touch(index);
     }

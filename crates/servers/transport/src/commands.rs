@@ -144,8 +144,11 @@ impl<M: Memory> Transport<M> {
         }
         if head > connection.receive_head() {
             connection.handle_read_head(now, head);
-            entry.release_drained(session, head);
-            entry.tune(self.config.receive_capacity.1);
+            // A ring that was drained is kept for the next request; the sweep finds it if there is none.
+            if entry.receive.old.is_some() {
+                entry.release_drained(session, head);
+            }
+            entry.tune(self.config.receive_capacity.1, session.layout.receive_bytes);
         }
         self.touch(index);
     }

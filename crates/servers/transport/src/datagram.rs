@@ -112,12 +112,6 @@ impl Datagrams {
         equals.copied().nth(chosen)
     }
 
-    fn insert(&mut self, socket: Datagram) -> u32 {
-        let index = self.sockets.insert(socket);
-        self.index(index);
-        index
-    }
-
     /// Enters the socket into the tables.
     fn index(&mut self, index: u32) {
         let Some(socket) = self.sockets.get(index) else { return };
@@ -211,9 +205,8 @@ impl<M: Memory> Transport<M> {
             }
             return;
         }
-        let may_open = local.port != 0 && is_own && self.datagrams.sockets.len() < self.config.datagram_sockets_max;
-        // The index is known only after the socket exists: it is corrected below.
-        if !may_open || !session.occupy(slot, generation, Occupant::Datagram(u32::MAX)) {
+        let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max;
+        if local.port == 0 || !is_own || !has_room || !session.is_vacant(slot) {
             self.stats.count(Stat::BadCommands);
             return;
         }
@@ -240,9 +233,13 @@ impl<M: Memory> Transport<M> {
             is_dirty: false,
             wants_room: false,
         };
-        let index = self.datagrams.insert(socket);
-        session.vacate(slot, false);
-        session.occupy(slot, generation, Occupant::Datagram(index));
+        let index = self.datagrams.sockets.insert(socket);
+        if !session.occupy(slot, generation, Occupant::Datagram(index)) {
+            self.stats.count(Stat::BadCommands);
+            self.datagrams.sockets.remove(index);
+            return;
+        }
+        self.datagrams.index(index);
         if let Some(view) = session.slot(slot) {
             view.replica_reset(generation, SlotState::Open, capacity);
             view.set_addresses(local, remote.unwrap_or_default());

@@ -29,15 +29,18 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
+        let send_limit_max = self.config.send_limit.1;
         let mut again = false;
         if let Some(place) = entry.place
             && let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
         {
             match entry.stage {
                 Stage::Offered { lease, .. } => {
-                    entry.publish(now, session, &mut self.stats, Some(lease));
+                    entry.publish(now, session, &mut self.stats, Some(lease), send_limit_max);
                 }
-                Stage::Open | Stage::Ended => again = entry.publish(now, session, &mut self.stats, None),
+                Stage::Open | Stage::Ended => {
+                    again = entry.publish(now, session, &mut self.stats, None, send_limit_max)
+                }
                 // Nothing that was written may have to be sent again: the application gets its slot back now.
                 Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
                     self.give_back_slot(index);
@@ -130,6 +133,7 @@ impl Entry {
         session: &mut Session<M>,
         stats: &mut Stats,
         lease: Option<u64>,
+        send_limit_max: u32,
     ) -> bool {
         let Some(place) = self.place else { return false };
         let Some(slot) = Slot::new(&session.arena, &session.layout, place.slot) else { return false };
@@ -141,7 +145,7 @@ impl Entry {
             self.published_tail = tail;
             slot.set_receive_tail(tail);
         }
-        self.publish_acked(&slot);
+        self.publish_acked(&slot, send_limit_max);
         if self.flags.take(Flags::LIMIT) {
             slot.set_send_limit(self.send_limit);
         }
@@ -177,18 +181,27 @@ impl Entry {
     }
 
     /// Tells what the peer has acknowledged; says OUT once if the application may be waiting for room: as on Linux, when a third
-    /// of the buffer is free.
+    /// of the buffer is free. And lets the buffer grow.
     #[inline]
-    fn publish_acked<M: Memory>(&mut self, slot: &Slot<'_, M>) {
+    fn publish_acked<M: Memory>(&mut self, slot: &Slot<'_, M>, send_limit_max: u32) {
         let acked = self.connection.send_una();
         if acked == self.published_acked {
             return;
         }
         self.published_acked = acked;
-        let unacked = self.connection.send_tail() - acked;
-        if self.flags.has(Flags::WANTS_ROOM) && unacked * 3 < u64::from(self.send_limit) * 2 {
+        let tail = self.connection.send_tail();
+        if self.flags.has(Flags::WANTS_ROOM) && (tail - acked) * 3 < u64::from(self.send_limit) * 2 {
             self.flags.clear(Flags::WANTS_ROOM);
             self.ready |= Ready::OUT;
+            // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not its windows.
+            let unsent = tail - self.connection.send_nxt();
+            if unsent * 8 <= u64::from(self.send_limit)
+                && !self.flags.has(Flags::FIXED_SEND)
+                && self.send_limit < send_limit_max
+            {
+                self.send_limit = (self.send_limit * 2).min(send_limit_max);
+                self.flags.set(Flags::LIMIT);
+            }
         }
         slot.set_acknowledged(acked);
     }

@@ -11,6 +11,8 @@ use crate::transport::Transport;
 
 /// Text kept for a connection that has no acceptor: a request usually fits.
 const PARKED_MAX: usize = 4096;
+/// A window grows to this part of the receive area at most.
+const AREA_SHARE: usize = 16;
 
 impl<M: Memory> Transport<M> {
     /// Makes room for the text of the segment, and returns the segment without the part that found none.
@@ -99,7 +101,12 @@ impl Entry {
             Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
             Some(_) => end.max(high + u64::from(self.receive_capacity)),
         };
-        self.receive.reserve(pool, links, head, high, end_wanted, size_max).min(end)
+        let room = self.receive.reserve(pool, links, head, high, end_wanted, size_max);
+        if room < end && end < end_wanted {
+            // The area is too full for that; a smaller ring is better than none.
+            return self.receive.reserve(pool, links, head, high, end, size_max).min(end);
+        }
+        room.min(end)
     }
 
     /// Gives drained rings back. Returns whether a ring is still held.
@@ -114,7 +121,9 @@ impl Entry {
 
 impl Entry {
     /// Lets the receive buffer grow while the application keeps up: after each full buffer received of which it has read most.
-    pub(crate) fn tune(&mut self, capacity_max: u32) {
+    /// `area`: octets of the receive area, of which one connection shall not claim too much.
+    pub(crate) fn tune(&mut self, capacity_max: u32, area: usize) {
+        let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);
         let fixed = self.flags.has(entry::Flags::FIXED_RECEIVE);

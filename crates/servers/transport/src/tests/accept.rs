@@ -325,3 +325,26 @@ fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
         .collect();
     assert_eq!(causes, vec![Cause::AddressInUse, Cause::Invalid]);
 }
+
+#[test]
+fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
+    let mut net =
+        Net::new(vec![Stack::with(1, |config| config.orphan_timeout = Duration::from_secs(10)), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, ANY_80, 16);
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let c = connect(&mut net, &mut client);
+    let s = server.accept().expect("offered");
+    net.settle();
+    net.loss = 1_000_000;
+    server.write(s, b"into the void");
+    net.settle();
+    let (now, id) = (net.now, server.id);
+    net.stack(0).transport.close_session(now, id);
+    net.wait(Duration::from_secs(9));
+    assert_eq!((net.stack(0).stat(Stat::Sessions), client.state(c).1), (1, Cause::None));
+    net.wait(Duration::from_secs(2));
+    net.stack(0).buffer_bytes();
+    assert_eq!((net.stack(0).stat(Stat::Sessions), net.stack(0).stat(Stat::Connections)), (0, 0));
+}

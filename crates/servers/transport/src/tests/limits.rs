@@ -136,6 +136,37 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
         net.wait(Duration::from_millis(10));
     }
     assert!(client.take_ready(c).contains(Ready::OUT));
+    // It was the peer's window that held it back: the buffer stays as it is.
+    assert_eq!(client.slot(c).send_limit(), 256 << 10);
+}
+
+#[test]
+fn buffers_grow_while_both_ends_keep_up() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    for stack in &mut net.stacks {
+        stack.out.segment_max = 64 << 10;
+    }
+    let large = atoll_ipc::arena::ArenaConfig { receive_log2: 25, ..super::kit::ARENA };
+    let mut server = App::attach_with(net.stack(0), 1, large);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 64);
+    net.settle();
+    let c = client.connect(Endpoint::new(addr(1), 80));
+    net.settle();
+    let s = server.accept().expect("offered");
+    let mut received = 0;
+    while received < 20 << 20 {
+        client.write(c, &vec![1; 1 << 20]);
+        net.now += Duration::from_millis(1);
+        net.step();
+        received += server.read(s).len();
+    }
+    assert!(client.slot(c).send_limit() >= 512 << 10, "{}", client.slot(c).send_limit());
+    let now = net.now;
+    let row = net.stack(0).transport.list_sockets(now).nth(1).expect("the connection");
+    assert!(row.info.expect("TCP").rcv_space >= 1 << 20);
+    assert!(net.stack(0).buffer_bytes() <= 4 << 20);
+    assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);
 }
 
 fn udp_open(app: &mut App, local: Endpoint, remote: Endpoint) -> Socket {
