@@ -111,13 +111,14 @@ impl Extents {
         self.release(pool, memory, head, high);
         if let Some(current) = self.current {
             let room = current.base.max(head) + current.size() as u64;
-            if end <= room || self.old.is_some() || current.size() * 2 > size_max {
+            if end <= room || self.old.is_some() || current.size() >= size_max {
                 return room.min(end);
             }
         }
-        // The new ring starts at `high`; it should hold what is asked for now, and at least four times the ring before it.
+        // The new ring starts at `high`. The first is as large as what is asked for now; a stream that outgrows it before it
+        // is drained gets all it may have, because a third ring has to wait until the first is drained.
         let wanted = usize::try_from(end.saturating_sub(high)).unwrap_or(usize::MAX).max(1);
-        let wanted = wanted.max(self.current.map_or(0, |current| current.size() * 4)).min(size_max);
+        let wanted = if self.current.is_some() { size_max } else { wanted.min(size_max) };
         let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
         let Some(unit) = pool.allocate(memory, log2) else {
             return self.current.map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));

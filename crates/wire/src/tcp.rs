@@ -19,6 +19,8 @@ use atoll_base::SeqNum;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::ParseError;
+
 /// Octets of a TCP header without options.
 pub const HEADER_MIN: usize = 20;
 /// Octets of the largest TCP header: the data offset counts 15 words.
@@ -192,26 +194,6 @@ impl Segment {
     }
 }
 
-/// Why bytes are not a TCP segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParseError {
-    /// Fewer octets than a header, or than its data offset announces.
-    Truncated,
-    /// The data offset is below five words.
-    DataOffset,
-}
-
-impl core::fmt::Display for ParseError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            ParseError::Truncated => "TCP segment shorter than its header",
-            ParseError::DataOffset => "TCP data offset below five words",
-        })
-    }
-}
-
-impl core::error::Error for ParseError {}
-
 /// Reads the header of a segment. Returns it with the length of the header; the text follows.
 ///
 /// `bytes`: header and text, nothing else (no link padding). The checksum is verified elsewhere. Malformed options end
@@ -219,7 +201,7 @@ impl core::error::Error for ParseError {}
 pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
     let (header, rest) = Header::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     let header_len = usize::from(header.offset >> 4) * 4;
-    let options_len = header_len.checked_sub(HEADER_MIN).ok_or(ParseError::DataOffset)?;
+    let options_len = header_len.checked_sub(HEADER_MIN).ok_or(ParseError::BadLength)?;
     let options = rest.get(..options_len).ok_or(ParseError::Truncated)?;
     let len = u32::try_from(rest.len() - options_len).map_err(|_| ParseError::Truncated)?;
     let segment = Segment {

@@ -1,2 +1,12 @@
-//! Deterministic simulation.
+//! Deterministic simulation: two TCP endpoints over a link that loses, repeats, reorders and delays.
+//!
+//! One seed decides everything: a failing seed prints itself and replays exactly.
 #![forbid(unsafe_code)]
+
+mod host;
+mod link;
+mod pair;
+
+pub use host::{Host, Plan};
+pub use link::{Link, LinkSettings};
+pub use pair::{Failure, Pair, Report, Scenario};

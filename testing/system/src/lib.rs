@@ -1,2 +1,13 @@
-//! System tests with real programs.
+//! What the system tests stand on: networks of namespaces, with the kernel's stack or Atoll at their server's end, and
+//! processes that do not outlive their test.
+//!
+//! Every test runs on both stacks. The kernel shows that the test is right; Atoll is then held to the same.
 #![forbid(unsafe_code)]
+
+mod net;
+mod process;
+mod programs;
+
+pub use net::{Alone, Impairments, Net, Stack, soak};
+pub use process::{Proc, Scratch, until};
+pub use programs::{compiled, program};

@@ -9,7 +9,8 @@ use crate::timers::Timer;
 
 impl Connection {
     /// The application's send buffer holds the text `[..tail)`. Repeating it or going backwards is harmless; after
-    /// [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond that `tail` is clipped.
+    /// [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond that `tail` is
+    /// clipped.
     pub fn handle_send_tail(&mut self, _now: Instant, tail: u64) {
         if self.snd.fin {
             return;
@@ -29,8 +30,8 @@ impl Connection {
         }
     }
 
-    /// Offset up to which the application has to read before the peer must be told that the window is open again; `None`
-    /// while the window is open enough. The caller asks the application to report as soon as it has got there.
+    /// Offset up to which the application has to read before the peer must be told that the window is open again;
+    /// `None` while the window is open enough. The caller asks the application to report as soon as it has got there.
     pub fn receive_read_mark(&self) -> Option<u64> {
         if !self.may_update_window() {
             return None;
@@ -38,9 +39,10 @@ impl Connection {
         self.rcv.read_mark(self.options.rcv_scale).map(text_offset)
     }
 
-    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts once the window has been used up.
+    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts once the
+    /// window has been used up. Less than four units of the window scale count as four.
     pub fn set_receive_capacity(&mut self, bytes: u32) {
-        self.rcv.capacity = bytes;
+        self.rcv.capacity = bytes.max(4 << self.options.rcv_scale);
         if self.may_update_window() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
             self.pending.set(Pending::ACK);
         }
@@ -78,7 +80,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once (RFC 9293 §3.10.5): the state is CLOSED afterwards, and the next poll gives a RST if the state wants one.
+    /// Ends the connection at once (RFC 9293 §3.10.5): the state is CLOSED afterwards, and the next poll gives a RST if
+    /// the state wants one.
     pub fn abort(&mut self) {
         if matches!(
             self.state(),
@@ -95,5 +98,6 @@ impl Connection {
     }
 }
 
-/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the largest window.
+/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the largest
+/// window.
 const WAITING_MAX: i64 = 1 << 30;

@@ -16,8 +16,8 @@ use crate::timers::{Retransmit, Timer, Timers};
 
 /// One TCP connection: a transmission control block without ports and without text.
 ///
-/// Survives a crash: nothing yet. The positions in `snd` and `rcv` and what the SYNs agreed upon are what a record has to hold;
-/// round-trip times, congestion window and scoreboard may be lost.
+/// Survives a crash: nothing yet. The positions in `snd` and `rcv` and what the SYNs agreed upon are what a record has
+/// to hold; round-trip times, congestion window and scoreboard may be lost.
 ///
 /// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either direction.
 #[derive(Debug)]
@@ -298,5 +298,6 @@ pub(crate) fn text_offset(offset: i64) -> u64 {
     u64::try_from(offset).unwrap_or(0)
 }
 
-/// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would run out otherwise.
+/// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would run out
+/// otherwise.
 pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

@@ -7,7 +7,8 @@ use siphasher::sip::SipHasher24;
 
 /// ISS = M + F(4-tuple, secret) (RFC 6528 §3): unpredictable for outsiders, rising from one incarnation to the next.
 ///
-/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that moves 10 Gb/s is outrun.
+/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that moves 10
+/// Gb/s is outrun.
 pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> SeqNum {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write_u32(tuple.local.addr);
@@ -18,8 +19,8 @@ pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> S
     SeqNum((hasher.finish() as u32).wrapping_add((now.as_nanos() >> 6) as u32))
 }
 
-/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of one host keep
-/// rising across connections (RFC 6191 needs that) without telling the uptime.
+/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of one host
+/// keep rising across connections (RFC 6191 needs that) without telling the uptime.
 pub fn timestamp_offset(secret: &[u8; 16], tuple: &FourTuple) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write_u32(tuple.local.addr);

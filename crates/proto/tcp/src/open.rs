@@ -21,7 +21,8 @@ impl Connection {
         Connection::open(now, State::SynSent, iss, ts_offset, path, settings)
     }
 
-    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are ignored; the peer sends them again.
+    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are ignored; the
+    /// peer sends them again.
     pub fn accept(
         now: Instant,
         syn: &Segment,
@@ -41,7 +42,7 @@ impl Connection {
         let mss = settings.mss_max.unwrap_or(u16::MAX).min(path.mss);
         let rcv = Rcv::new(settings.receive_capacity, mss);
         let capacity_max = settings.receive_capacity_max.max(settings.receive_capacity);
-        let options = Negotiated::offer(ts_offset, capacity_max);
+        let options = Negotiated::offer(ts_offset, settings.receive_capacity, capacity_max);
         Connection::new(now, state, snd, rcv, options, settings)
     }
 
@@ -62,7 +63,8 @@ impl Connection {
         self.snd.wl2 = -1;
     }
 
-    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment take room from the text.
+    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment
+    /// take room from the text.
     pub(crate) fn update_mss(&mut self) {
         let options = if self.options.timestamps { TIMESTAMPS_LEN } else { 0 };
         let smallest = self.config.clamp_mss(self.snd.mss_path.min(self.snd.mss_peer));

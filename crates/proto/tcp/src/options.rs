@@ -23,7 +23,7 @@ pub(crate) struct Negotiated {
 
 impl Negotiated {
     /// Everything is offered; [`Negotiated::agree`] takes back what the peer does not know.
-    pub(crate) fn offer(ts_offset: u32, receive_capacity_max: u32) -> Negotiated {
+    pub(crate) fn offer(ts_offset: u32, capacity: u32, capacity_max: u32) -> Negotiated {
         Negotiated {
             ts_offset,
             ts_recent: 0,
@@ -32,7 +32,7 @@ impl Negotiated {
             sack: true,
             window_scaling: true,
             snd_scale: 0,
-            rcv_scale: scale_for(receive_capacity_max),
+            rcv_scale: scale_for(capacity, capacity_max),
         }
     }
 
@@ -62,7 +62,8 @@ impl Negotiated {
         self.timestamps.then(|| Timestamps { value: self.clock(now), echo: self.ts_recent })
     }
 
-    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at least.
+    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at
+    /// least.
     pub(crate) fn rtt_us(&self, now: Instant, peer: &Options) -> Option<u32> {
         let echo = peer.timestamps.filter(|_| self.timestamps)?.echo;
         let elapsed_ms = self.clock(now).wrapping_sub(echo);
@@ -82,10 +83,11 @@ impl Negotiated {
     }
 }
 
-/// The smallest shift with which `capacity` fits into a window field.
-pub(crate) const fn scale_for(capacity: u32) -> u8 {
+/// The smallest shift with which `capacity_max` fits into a window field; but a unit stays below a quarter of
+/// `capacity`, because a window that is rounded to nothing could not be opened again.
+const fn scale_for(capacity: u32, capacity_max: u32) -> u8 {
     let mut shift = 0;
-    while shift < 14 && (capacity >> shift) > 65535 {
+    while shift < SCALE_MAX && (capacity_max >> shift) > 65535 && (8 << shift) <= capacity {
         shift += 1;
     }
     shift
@@ -95,6 +97,8 @@ fn seconds(now: Instant) -> u32 {
     (now.as_millis() / 1000) as u32
 }
 
+/// RFC 7323 §2.3.
+const SCALE_MAX: u8 = 14;
 /// RFC 7323 §5.5: TS.Recent is invalid after 24 days of silence.
 const TS_RECENT_LIFETIME_S: u32 = 24 * 24 * 3600;
 /// An echo older than this is no measurement.

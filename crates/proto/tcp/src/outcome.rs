@@ -139,7 +139,8 @@ pub struct Text {
 /// One segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The header, with ports 0 for the caller to fill in. `segment.len` may exceed the MSS, up to the caller's `len_max`.
+    /// The header, with ports 0 for the caller to fill in. `segment.len` may exceed the MSS, up to the caller's
+    /// `len_max`.
     pub segment: Segment,
     /// Stream offset of the first octet of text.
     pub offset: u64,

@@ -60,3 +60,37 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+    use std::string::String;
+
+    use super::State::{self, *};
+
+    const ALL: [State; 10] =
+        [Closed, SynSent, SynReceived, Established, FinWait1, FinWait2, CloseWait, Closing, LastAck, TimeWait];
+
+    #[test]
+    fn the_edges_are_those_of_the_diagram() {
+        // covers: RFC 9293 §3.3.2, figure 5, without LISTEN
+        let mut table = String::new();
+        for from in ALL {
+            let next: std::vec::Vec<State> = ALL.into_iter().filter(|to| from.may_become(*to)).collect();
+            table += &format!("{from:?} -> {next:?}\n");
+        }
+        let expected = "\
+Closed -> []
+SynSent -> [Closed, SynReceived, Established]
+SynReceived -> [Closed, Established]
+Established -> [Closed, FinWait1, CloseWait]
+FinWait1 -> [Closed, FinWait2, Closing, TimeWait]
+FinWait2 -> [Closed, TimeWait]
+CloseWait -> [Closed, LastAck]
+Closing -> [Closed, TimeWait]
+LastAck -> [Closed]
+TimeWait -> [Closed]
+";
+        assert_eq!(table, expected);
+    }
+}

@@ -25,12 +25,11 @@ const _: () = assert!(size_of::<TimeWait>() <= 64);
 
 /// What to do with a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 pub enum TimeWaitAnswer {
     /// Send this, ports filled in; the deadline may have moved.
     Ack(Segment),
-    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the listener, with an
-    /// initial sequence number above this one.
+    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the
+    /// listener, with an initial sequence number above this one.
     Reuse {
         /// The last sequence number in use.
         iss_above: SeqNum,
@@ -86,7 +85,12 @@ impl TimeWait {
             self.deadline = now + TIME_WAIT;
             return TimeWaitAnswer::Ack(self.ack(now));
         }
-        if is_old || !in_window || segment.len > 0 {
+        if segment.len > 0 {
+            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop comes of
+            // it.
+            return TimeWaitAnswer::Ack(self.ack(now));
+        }
+        if is_old || !in_window {
             return self.answer_rarely(now);
         }
         TimeWaitAnswer::Drop

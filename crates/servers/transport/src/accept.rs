@@ -32,14 +32,14 @@ impl<M: Memory> Transport<M> {
             Some(Some((id, inherited))) if *id == listener => *inherited,
             _ => Inherited::new(&self.config),
         };
-        let mut iss = atoll_tcp::initial_sequence(&self.secrets.isn, &tuple, now);
+        let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         if let Some(above) = iss_above
             && !iss.after(above)
         {
             // RFC 6191 §2: above everything that the old connection has used.
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
-        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.timestamps, &tuple);
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let path = self.path(internal);
         let connection = Connection::accept(now, segment, iss, ts_offset, path, &inherited.settings);
         let mut entry = Entry::new(connection, tuple, Stage::Embryonic { listener, defer });
@@ -163,7 +163,7 @@ impl<M: Memory> Transport<M> {
         entry.stage = Stage::Open;
         entry.deadline = Instant::FAR_FUTURE;
         entry.flags.set(Flags::STATE);
-        if entry.receive.current.is_some() {
+        if entry.receive.current().is_some() {
             entry.deadline = now + self.config.sweep_interval;
         }
         self.touch(index);

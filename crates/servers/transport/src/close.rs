@@ -88,6 +88,17 @@ impl<M: Memory> Transport<M> {
         self.expire_sessions(now);
     }
 
+    /// Resets every connection: the stack is going down. Flush afterwards.
+    pub fn abort_all(&mut self, _now: Instant) {
+        let all: alloc::vec::Vec<u32> = self.entries.iter().map(|(index, _)| index).collect();
+        for index in all {
+            if let Some(entry) = self.entries.get_mut(index) {
+                entry.connection.abort();
+            }
+            self.touch(index);
+        }
+    }
+
     /// A socket that nobody holds any more.
     fn abandon(&mut self, now: Instant, _slot: SlotId, occupant: Occupant) {
         match occupant {

@@ -133,7 +133,7 @@ impl<M: Memory> Transport<M> {
         }
         if tail > known_tail {
             // The rings are published before the tail that needs them.
-            entry.send = slot.send_extents(&session.layout).unwrap_or_default();
+            entry.send = slot.send_extents(&session.layout).unwrap_or_default().into();
             connection.handle_send_tail(now, tail);
             if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) * 2 {
                 entry.flags.set(Flags::WANTS_ROOM);
@@ -145,7 +145,7 @@ impl<M: Memory> Transport<M> {
         if head > connection.receive_head() {
             connection.handle_read_head(now, head);
             // A ring that was drained is kept for the next request; the sweep finds it if there is none.
-            if entry.receive.old.is_some() {
+            if entry.receive.old().is_some() {
                 entry.release_drained(session, head);
             }
             entry.tune(self.config.receive_capacity.1, session.layout.receive_bytes);

@@ -8,7 +8,7 @@ use atoll_ipc::page::StackFacts;
 pub struct Config {
     /// Which replica of the stack this is.
     pub replica: ReplicaId,
-    /// Number of replicas, at least 1.
+    /// Number of replicas, 1 to 8.
     pub replicas: u8,
     /// Incarnation; goes with every event.
     pub epoch: Epoch,
@@ -43,12 +43,12 @@ pub struct Config {
 /// Secrets of one replica, from the operating system's entropy.
 #[derive(Clone, Copy)]
 pub struct Secrets {
-    /// Key of initial sequence numbers (RFC 6528). The same for all incarnations, so that they keep rising.
-    pub isn: [u8; 16],
-    /// Key of timestamp offsets. The same for all incarnations and replicas.
-    pub timestamps: [u8; 16],
-    /// Seed of hash tables and port choice.
-    pub seed: u64,
+    /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so that they keep rising.
+    pub sequence: [u8; 16],
+    /// Seed of hash tables.
+    pub table: u64,
+    /// Seed of port choices.
+    pub ports: u64,
 }
 
 impl Config {

@@ -5,22 +5,20 @@ use alloc::vec::Vec;
 use atoll_base::{Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, ErrorKind, HEADERS_LEN, NetworkError, Outgoing, Route, TTL};
 use atoll_ipc::buffer::Extents;
-use atoll_ipc::command::Protocol as Transport4;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
 use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 use atoll_wire::icmp::code;
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::{udp, vnet};
+use atoll_wire::udp;
 use core::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
-use crate::list::{SocketRow, SocketState};
-use crate::output::{Way, owner};
+use crate::output::Way;
 use crate::session::{Occupant, Place};
-use crate::sink::{FrameSink, Offload, TextRef};
+use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::slab::Slab;
 use crate::transport::Transport;
 
@@ -40,7 +38,7 @@ pub(crate) struct Datagrams {
 
 /// One datagram socket. Its records lie in the arena, so nothing is lost with a crash but this.
 #[derive(Debug)]
-struct Datagram {
+pub(crate) struct Datagram {
     place: Place,
     local: Endpoint,
     remote: Option<Endpoint>,
@@ -138,6 +136,10 @@ impl Datagrams {
         last
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
+        self.sockets.iter().map(|(_, socket)| socket)
+    }
+
     fn touch(&mut self, index: u32) {
         if let Some(socket) = self.sockets.get_mut(index)
             && !socket.is_dirty
@@ -164,6 +166,28 @@ impl Datagrams {
 }
 
 impl Datagram {
+    pub(crate) const fn session(&self) -> u32 {
+        self.place.session
+    }
+
+    pub(crate) const fn local(&self) -> Endpoint {
+        self.local
+    }
+
+    pub(crate) const fn remote(&self) -> Option<Endpoint> {
+        self.remote
+    }
+
+    /// Octets that wait for the application.
+    pub(crate) const fn received(&self) -> u64 {
+        self.receive_tail - self.receive_head
+    }
+
+    /// Octets that wait for the link.
+    pub(crate) const fn unsent(&self) -> u64 {
+        self.send_tail - self.send_head
+    }
+
     fn tuple(&self) -> Option<FourTuple> {
         let remote = self.remote?;
         (self.local.addr != 0).then_some(FourTuple { local: self.local, remote })
@@ -413,7 +437,8 @@ impl<M: Memory> Transport<M> {
                 self.close_datagram(index);
                 return;
             };
-            let text = TextRef::Arena { memory: &session.arena, area: session.layout.send_area, pieces };
+            let pieces = Absolute::new(session.layout.send_area, &pieces);
+            let text = TextRef::Pieces(&session.arena, pieces.parts());
             let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
             let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
             let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
@@ -437,10 +462,10 @@ impl<M: Memory> Transport<M> {
                     let way = Way { internal, mac, tos: socket.tos, ttl: socket.ttl };
                     let src = source(self.ip.addr(), socket.local, peer);
                     let tuple = FourTuple { local: src, remote: peer };
-                    let to = internal.then(|| owner(&self.config, &self.owners, &tuple.reversed()));
-                    if !send_datagram(&mut self.ip, &way, &tuple, text, to, out) {
+                    if !send_datagram(&mut self.ip, &way, &tuple, text, out) {
                         // The link is full: the record waits where it is.
-                        self.datagrams.touch(index);
+                        self.datagrams.unresolved.push(index);
+                        self.retry_at = now + crate::output::RETRY_AFTER;
                         return;
                     }
                     self.stats.count(Stat::DatagramsOut);
@@ -453,19 +478,6 @@ impl<M: Memory> Transport<M> {
             }
             socket.send_head += padded_len(record.len);
         }
-    }
-
-    pub(crate) fn list_datagrams(&self) -> impl Iterator<Item = SocketRow> + '_ {
-        self.datagrams.sockets.iter().map(|(_, socket)| SocketRow {
-            protocol: Transport4::Udp,
-            state: if socket.remote.is_some() { SocketState::Connected } else { SocketState::Unconnected },
-            local: socket.local,
-            remote: socket.remote.unwrap_or_default(),
-            session: self.session(socket.place.session).map(|session| session.id),
-            receive_queue: socket.receive_tail - socket.receive_head,
-            send_queue: socket.send_tail - socket.send_head,
-            info: None,
-        })
     }
 }
 
@@ -545,7 +557,6 @@ fn send_datagram<M: Memory>(
     way: &Way,
     tuple: &FourTuple,
     text: TextRef<'_, M>,
-    to: Option<atoll_base::ReplicaId>,
     out: &mut impl FrameSink<M>,
 ) -> bool {
     let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
@@ -570,11 +581,10 @@ fn send_datagram<M: Memory>(
     };
     udp::emit(&header, &mut headers[HEADERS_LEN..]);
     let offload = Offload {
-        flags: vnet::NEEDS_CSUM,
-        hdr_len: headers.len() as u16,
+        needs_checksum: true,
         csum_start: HEADERS_LEN as u16,
         csum_offset: udp::CHECKSUM_AT as u16,
-        ..Offload::default()
+        gso_size: None,
     };
-    if way.internal { out.send_internal(to, &headers, text, &offload) } else { out.send(&headers, text, &offload) }
+    if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) }
 }

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use atoll_base::{FourTuple, Instant};
 use atoll_connmgr::ListenerId;
-use atoll_ipc::buffer::Extents;
 use atoll_ipc::{Cause, Ready};
 use atoll_tcp::Connection;
 use atoll_wire::Mac;
 
 use crate::options::Keep;
+use crate::rings::Rings;
 use crate::session::Place;
 
 /// One connection.
@@ -25,9 +25,9 @@ pub(crate) struct Entry {
     /// The slot, while there is one.
     pub(crate) place: Option<Place>,
     /// Rings of the receive buffer: ours to allocate.
-    pub(crate) receive: Extents,
+    pub(crate) receive: Rings,
     /// Rings of the send buffer, as last read from the slot.
-    pub(crate) send: Extents,
+    pub(crate) send: Rings,
     /// Text received while there is no slot. Boxed, because nearly no connection has any.
     #[allow(clippy::box_collection)]
     pub(crate) parked: Option<Box<Vec<u8>>>,
@@ -150,8 +150,8 @@ impl Entry {
             tuple,
             stage,
             place: None,
-            receive: Extents::default(),
-            send: Extents::default(),
+            receive: Rings::NONE,
+            send: Rings::NONE,
             parked: None,
             deadline: Instant::FAR_FUTURE,
             armed: Instant::FAR_FUTURE,

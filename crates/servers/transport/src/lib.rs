@@ -37,6 +37,7 @@ mod options;
 mod output;
 mod publish;
 mod receive;
+mod rings;
 mod session;
 mod sink;
 mod slab;
@@ -45,7 +46,7 @@ mod time_wait;
 mod transport;
 
 pub use config::{Config, Secrets};
-pub use list::{SocketRow, SocketState};
+pub use list::SocketFacts;
 pub use sink::{FrameSink, Offload, TextRef};
 pub use transport::Transport;
 

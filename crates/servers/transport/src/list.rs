@@ -5,76 +5,100 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::{Memory, info};
 use atoll_tcp::{Algorithm, Info, Phase, State};
 
+use crate::entry::Entry;
 use crate::transport::Transport;
 
 /// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketRow {
+pub struct SocketFacts {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// State.
-    pub state: SocketState,
+    /// State number as in linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
+    pub state: u8,
+    /// Octets received and not read; for a listener, connections in the accept queue.
+    pub receive_queue: u64,
+    /// Octets written and not acknowledged; for a listener, the backlog.
+    pub send_queue: u64,
     /// Own end (address 0: any).
     pub local: Endpoint,
-    /// Other end (0: none).
+    /// Other end; zero if there is none.
     pub remote: Endpoint,
     /// Whose it is; `None`: nobody's (yet, or any more).
     pub session: Option<SessionId>,
-    /// Octets received and not read; listeners: connections in the accept queue.
-    pub receive_queue: u64,
-    /// Octets written and not acknowledged; listeners: the backlog.
-    pub send_queue: u64,
-    /// Facts of a connection.
-    pub info: Option<Info>,
+    /// Members of the session that hold it, a bit each; 0: unknown.
+    pub holders: u64,
+    /// Congestion control of a connection.
+    pub congestion: Option<Algorithm>,
+    /// `TCP_INFO` of a connection.
+    pub info: Option<info::Info>,
 }
 
-/// State of a socket, as `ss` names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketState {
-    /// A connection.
-    Connection(State),
-    /// A listening socket.
-    Listening,
-    /// A datagram socket without peer.
-    Unconnected,
-    /// A datagram socket with a peer.
-    Connected,
+impl SocketFacts {
+    const fn new(protocol: Protocol, state: u8, local: Endpoint, remote: Endpoint) -> SocketFacts {
+        let (session, congestion, info) = (None, None, None);
+        SocketFacts {
+            protocol,
+            state,
+            receive_queue: 0,
+            send_queue: 0,
+            local,
+            remote,
+            session,
+            holders: 0,
+            congestion,
+            info,
+        }
+    }
 }
 
 impl<M: Memory> Transport<M> {
-    /// Every socket of this replica: listeners, connections, datagram sockets. TIME-WAIT is counted only.
-    pub fn list_sockets(&self, now: Instant) -> impl Iterator<Item = SocketRow> + '_ {
-        let listeners = self.cm.listeners().map(|listener| SocketRow {
-            protocol: Protocol::Tcp,
-            state: SocketState::Listening,
-            local: listener.local,
-            remote: Endpoint::default(),
+    /// Every socket of this replica, listeners first. What the application has read is as of its last report.
+    pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
+        let listeners = self.cm.listeners().map(|listener| SocketFacts {
             session: listener.session,
             receive_queue: listener.unclaimed.into(),
             send_queue: listener.backlog.into(),
-            info: None,
+            ..SocketFacts::new(Protocol::Tcp, LISTEN, listener.local, Endpoint::default())
         });
-        let connections = self.entries.iter().map(move |(_, entry)| {
-            let connection = &entry.connection;
-            let session = entry.place.and_then(|place| self.session(place.session));
-            let head = session
-                .zip(entry.place)
-                .and_then(|(session, place)| session.slot(place.slot))
-                .map_or(connection.receive_head(), |slot| slot.receive_head());
-            SocketRow {
-                protocol: Protocol::Tcp,
-                state: SocketState::Connection(connection.state()),
-                local: entry.tuple.local,
-                remote: entry.tuple.remote,
-                session: session.map(|session| session.id),
-                receive_queue: connection.receive_nxt().saturating_sub(head),
-                send_queue: connection.send_tail().saturating_sub(connection.send_una()),
-                info: Some(connection.info(now)),
-            }
+        let connections = self.entries.iter().map(move |(_, entry)| self.connection_facts(now, entry));
+        let time_waits =
+            self.time_waits.tuples().map(|tuple| SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote));
+        let datagrams = self.datagrams.iter().map(|socket| SocketFacts {
+            session: self.session(socket.session()).map(|session| session.id),
+            receive_queue: socket.received(),
+            send_queue: socket.unsent(),
+            ..SocketFacts::new(
+                Protocol::Udp,
+                if socket.remote().is_some() { ESTABLISHED } else { CLOSE },
+                socket.local(),
+                socket.remote().unwrap_or_default(),
+            )
         });
-        listeners.chain(connections).chain(self.list_datagrams())
+        listeners.chain(connections).chain(time_waits).chain(datagrams)
+    }
+
+    fn connection_facts(&self, now: Instant, entry: &Entry) -> SocketFacts {
+        let connection = &entry.connection;
+        let session = entry.place.and_then(|place| self.session(place.session));
+        let slot = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
+        let head = slot.as_ref().map_or(0, |slot| slot.receive_head()).max(connection.receive_head());
+        let info = info(&connection.info(now));
+        SocketFacts {
+            session: session.map(|session| session.id),
+            holders: slot.map_or(0, |slot| slot.holders()),
+            receive_queue: connection.receive_nxt().saturating_sub(head),
+            send_queue: connection.send_tail().saturating_sub(connection.send_una()),
+            congestion: Some(connection.settings().congestion),
+            info: Some(info),
+            ..SocketFacts::new(Protocol::Tcp, info.state as u8, entry.tuple.local, entry.tuple.remote)
+        }
     }
 }
+
+const ESTABLISHED: u8 = 1;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
 
 /// What TCP_INFO says, in the units of `struct tcp_info`.
 pub(crate) fn info(info: &Info) -> info::Info {
@@ -100,7 +124,7 @@ pub(crate) fn info(info: &Info) -> info::Info {
         unacked: info.unacked.into(),
         sacked: info.sacked.into(),
         lost: info.lost.into(),
-        retrans: 0,
+        retrans: info.retransmits.into(),
         pmtu: info.pmtu.into(),
         rtt: info.rtt_us.into(),
         rttvar: info.rttvar_us.into(),
@@ -129,16 +153,5 @@ const fn state_number(state: State) -> u64 {
         State::CloseWait => 8,
         State::LastAck => 9,
         State::Closing => 11,
-    }
-}
-
-/// The name of the congestion control, as Linux has it.
-impl SocketRow {
-    /// `cubic` or `reno`; `None` for sockets without congestion control.
-    pub fn congestion(&self) -> Option<&'static str> {
-        self.info.map(|info| match info.algorithm {
-            Algorithm::Cubic => "cubic",
-            Algorithm::NewReno => "reno",
-        })
     }
 }

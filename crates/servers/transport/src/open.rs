@@ -43,8 +43,8 @@ impl<M: Memory> Transport<M> {
         };
         let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
         let inherited = Inherited::new(&self.config);
-        let iss = atoll_tcp::initial_sequence(&self.secrets.isn, &tuple, now);
-        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.timestamps, &tuple);
+        let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
         let mut entry = Entry::new(connection, tuple, Stage::Open);
         entry.inherit(&self.config, &inherited);

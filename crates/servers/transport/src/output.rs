@@ -1,18 +1,16 @@
 //! What leaves in a flush, and over which link?
 
-use atoll_base::{FourTuple, Instant};
+use atoll_base::{Duration, FourTuple, Instant};
 use atoll_ip::{HEADERS_LEN, Ip, Link, Outgoing, Route, TTL};
-use atoll_ipc::buffer::Pieces;
-use atoll_ipc::page::Stat;
+use atoll_ipc::page::{REPLICAS_MAX, Stat};
 use atoll_ipc::{Cause, Memory};
 use atoll_tcp::{State, Transmit};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::tcp::{self, Segment};
-use atoll_wire::vnet::{self, Gso};
 use atoll_wire::{Mac, checksum};
 
 use crate::entry::{Entry, Flags};
-use crate::sink::{FrameSink, Offload, TextRef};
+use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
 /// A segment that a link did not take. The TCB counts it as sent, so it is kept until the link takes it.
@@ -49,12 +47,16 @@ const CHECKSUM_AT: usize = 16;
 const INTERNAL_SEGMENT_MAX: u32 = (ipv4::PAYLOAD_MAX - tcp::HEADER_MAX) as u32;
 
 impl<M: Memory> Transport<M> {
-    /// Sends what is due, publishes what has changed to the slots, tells the applications, and collects the bells to ring. Once
-    /// per round.
+    /// Sends what is due, publishes what has changed to the slots, and tells the applications. Once per round; ring the bells
+    /// afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.flush_ip(out);
         self.requeue_resolved();
-        let mut full = Full { outside: !self.retry(now, out, false), internal: !self.retry(now, out, true) };
+        let mut full = Full::default();
+        if self.retry_at != Instant::FAR_FUTURE {
+            self.retry_at = Instant::FAR_FUTURE;
+            self.retry_full_links(now, out, &mut full);
+        }
         self.flush_answers(now, out, &mut full);
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
@@ -65,7 +67,6 @@ impl<M: Memory> Transport<M> {
         self.dirty = dirty;
         self.flush_datagrams(now, out);
         self.flush_ip(out);
-        self.collect_bells();
     }
 
     fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {
@@ -73,7 +74,10 @@ impl<M: Memory> Transport<M> {
         entry.flags.clear(Flags::DIRTY);
         match self.transmit(now, index, out, full) {
             Turn::Done => {}
-            Turn::Blocked => self.touch(index),
+            Turn::Blocked => {
+                self.blocked.push(index);
+                self.retry_at = now + RETRY_AFTER;
+            }
             Turn::Unresolved => {
                 if let Some(entry) = self.entries.get_mut(index)
                     && !entry.flags.has(Flags::UNRESOLVED)
@@ -102,7 +106,8 @@ impl<M: Memory> Transport<M> {
             }
         };
         let internal = entry.flags.has(Flags::INTERNAL);
-        if full.is_full(internal) {
+        let link = if internal { owner(&self.config, &self.owners, &entry.tuple.reversed()).into() } else { OUTSIDE };
+        if full.is_full(link) {
             return Turn::Blocked;
         }
         let len_max = if internal { INTERNAL_SEGMENT_MAX } else { out.segment_max().min(INTERNAL_SEGMENT_MAX) };
@@ -110,10 +115,9 @@ impl<M: Memory> Transport<M> {
             let Some(entry) = self.entries.get_mut(index) else { return Turn::Done };
             let Some(transmit) = entry.connection.poll_transmit(now, len_max) else { return Turn::Done };
             if reachable && !self.send(index, &transmit, out) {
-                full.set(internal);
+                full.set(link);
                 if let Some(entry) = self.entries.get(index) {
-                    let stalled = Stalled { index, tuple: entry.tuple, transmit };
-                    *if internal { &mut self.stalled_internal } else { &mut self.stalled } = Some(stalled);
+                    self.stalled[link] = Some(Stalled { index, tuple: entry.tuple, transmit });
                 }
                 return Turn::Blocked;
             }
@@ -124,14 +128,15 @@ impl<M: Memory> Transport<M> {
     fn send(&mut self, index: u32, transmit: &Transmit, out: &mut impl FrameSink<M>) -> bool {
         let Some(entry) = self.entries.get_mut(index) else { return true };
         let len = transmit.segment.len as usize;
+        let pieces;
         let text = if len == 0 {
             TextRef::None
         } else {
             let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
-            let pieces: Option<Pieces> = entry.send.pieces(transmit.offset, len);
-            match (session, pieces) {
-                (Some(session), Some(pieces)) => {
-                    TextRef::Arena { memory: &session.arena, area: session.layout.send_area, pieces }
+            match (session, entry.send.pieces(transmit.offset, len)) {
+                (Some(session), Some(found)) => {
+                    pieces = Absolute::new(session.layout.send_area, &found);
+                    TextRef::Pieces(&session.arena, pieces.parts())
                 }
                 _ => {
                     // The application has published text without a place for it.
@@ -143,8 +148,7 @@ impl<M: Memory> Transport<M> {
         };
         let way = Way { internal: entry.flags.has(Flags::INTERNAL), mac: entry.mac, tos: entry.tos, ttl: entry.ttl };
         let mss = entry.connection.mss();
-        let to = if way.internal { Some(owner(&self.config, &self.owners, &entry.tuple.reversed())) } else { None };
-        let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, mss, to, text, out);
+        let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);
             self.stats.add(Stat::Retransmits, transmit.retransmit.into());
@@ -152,14 +156,30 @@ impl<M: Memory> Transport<M> {
         sent
     }
 
+    /// What found its link full last time tries again.
+    fn retry_full_links(&mut self, now: Instant, out: &mut impl FrameSink<M>, full: &mut Full) {
+        for link in 0..LINKS {
+            if !self.retry(link, out) {
+                full.set(link);
+                self.retry_at = now + RETRY_AFTER;
+            }
+        }
+        let mut blocked = core::mem::take(&mut self.blocked);
+        for index in blocked.drain(..) {
+            self.touch(index);
+        }
+        self.blocked = blocked;
+        self.touch_unresolved_datagrams();
+    }
+
     /// Offers the frame that the link did not take last time once more. `false`: it is still full.
-    fn retry(&mut self, _now: Instant, out: &mut impl FrameSink<M>, internal: bool) -> bool {
-        let Some(stalled) = (if internal { self.stalled_internal } else { self.stalled }) else { return true };
+    fn retry(&mut self, link: usize, out: &mut impl FrameSink<M>) -> bool {
+        let Some(stalled) = self.stalled[link] else { return true };
         let is_same = self.entries.get(stalled.index).is_some_and(|entry| entry.tuple == stalled.tuple);
         if is_same && !self.send(stalled.index, &stalled.transmit, out) {
             return false;
         }
-        *if internal { &mut self.stalled_internal } else { &mut self.stalled } = None;
+        self.stalled[link] = None;
         true
     }
 
@@ -168,8 +188,8 @@ impl<M: Memory> Transport<M> {
         while let Some(frame) = self.ip.poll_frame() {
             // A full link loses them, as the network may.
             match frame.link {
-                Link::Outside => out.send(&frame.bytes, TextRef::None, &Offload::default()),
-                Link::Inside => out.send_internal(None, &frame.bytes, TextRef::None, &Offload::default()),
+                Link::Outside => out.send(&frame.bytes, TextRef::None, Offload::default()),
+                Link::Inside => out.send_internal(&frame.bytes, TextRef::None, Offload::default()),
             };
         }
     }
@@ -204,45 +224,46 @@ impl<M: Memory> Transport<M> {
                 Route::Via { mac } => (false, mac),
                 Route::Resolving | Route::Unreachable => continue,
             };
-            if full.is_full(internal) {
+            let link = if internal { owner(&self.config, &self.owners, &tuple.reversed()).into() } else { OUTSIDE };
+            if full.is_full(link) {
                 continue;
             }
             let way = Way { internal, mac, tos: 0, ttl: TTL };
-            let to = internal.then(|| owner(&self.config, &self.owners, &tuple.reversed()));
-            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, u16::MAX, to, TextRef::None, out) {
+            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, u16::MAX, TextRef::None, out) {
                 self.stats.count(Stat::SegmentsOut);
             } else {
-                full.set(internal);
+                full.set(link);
             }
         }
     }
 }
 
-/// Which links have refused a frame in this flush.
-#[derive(Debug)]
-struct Full {
-    outside: bool,
-    internal: bool,
-}
+/// Which links have refused a frame in this flush: a bit for each. The internal link is one queue for each replica, so that one
+/// that does not take its frames holds up nobody else's.
+#[derive(Debug, Default)]
+struct Full(u16);
+
+/// Number of links: one to each replica, and the one outside.
+pub(crate) const LINKS: usize = REPLICAS_MAX + 1;
+/// The link outside, behind those to the replicas.
+const OUTSIDE: usize = REPLICAS_MAX;
+/// A link that was full is tried again after this time at the latest.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 impl Full {
-    const fn is_full(&self, internal: bool) -> bool {
-        if internal { self.internal } else { self.outside }
+    const fn is_full(&self, link: usize) -> bool {
+        self.0 & (1 << link) != 0
     }
 
-    const fn set(&mut self, internal: bool) {
-        *if internal { &mut self.internal } else { &mut self.outside } = true;
+    const fn set(&mut self, link: usize) {
+        self.0 |= 1 << link;
     }
 }
 
 /// Which replica gets packets of `tuple`, seen from their receiver.
 #[inline]
-pub(crate) fn owner(
-    config: &crate::config::Config,
-    owners: &[u8; atoll_base::FLOW_GROUPS],
-    tuple: &FourTuple,
-) -> atoll_base::ReplicaId {
-    atoll_base::ReplicaId(owners[usize::from(config.key.group(tuple).0)])
+fn owner(config: &crate::config::Config, owners: &[u8; atoll_base::FLOW_GROUPS], tuple: &FourTuple) -> u8 {
+    owners[usize::from(config.key.group(tuple).0)]
 }
 
 /// The way to the peer: asked for again only when the neighbours have changed.
@@ -277,7 +298,6 @@ fn send_segment<M: Memory>(
     tuple: &FourTuple,
     segment: &Segment,
     mss: u16,
-    to: Option<atoll_base::ReplicaId>,
     text: TextRef<'_, M>,
     out: &mut impl FrameSink<M>,
 ) -> bool {
@@ -302,17 +322,12 @@ fn send_segment<M: Memory>(
     let at = HEADERS_LEN + CHECKSUM_AT;
     headers[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     let header_len = HEADERS_LEN + tcp_len;
-    let mut offload = Offload {
-        flags: vnet::NEEDS_CSUM,
-        hdr_len: header_len as u16,
+    let offload = Offload {
+        needs_checksum: true,
         csum_start: HEADERS_LEN as u16,
         csum_offset: CHECKSUM_AT as u16,
-        ..Offload::default()
+        gso_size: (segment.len > u32::from(mss)).then_some(mss),
     };
-    if segment.len > u32::from(mss) {
-        offload.gso = Gso::TcpV4;
-        offload.gso_size = mss;
-    }
     let headers = &headers[..header_len];
-    if way.internal { out.send_internal(to, headers, text, &offload) } else { out.send(headers, text, &offload) }
+    if way.internal { out.send_internal(headers, text, offload) } else { out.send(headers, text, offload) }
 }

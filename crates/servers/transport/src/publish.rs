@@ -52,7 +52,7 @@ impl<M: Memory> Transport<M> {
             self.touch(index);
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
-        if entry.receive.current.is_some() && entry.deadline == Instant::FAR_FUTURE {
+        if entry.receive.current().is_some() && entry.deadline == Instant::FAR_FUTURE {
             entry.deadline = now + self.config.sweep_interval;
         }
         if entry.stage == Stage::Ended {
@@ -138,7 +138,7 @@ impl Entry {
         let Some(place) = self.place else { return false };
         let Some(slot) = Slot::new(&session.arena, &session.layout, place.slot) else { return false };
         if self.flags.take(Flags::EXTENTS) {
-            slot.set_receive_extents(&self.receive);
+            slot.set_receive_extents(&self.receive.extents());
         }
         let tail = self.connection.receive_nxt();
         if tail != self.published_tail {

@@ -67,7 +67,7 @@ impl Entry {
     #[inline]
     pub(crate) fn reserve<M: Memory>(&mut self, now: Instant, session: &Session<M>, offset: u64, end: u64) -> u64 {
         let head = self.connection.receive_head();
-        if let Some(current) = self.receive.current
+        if let Some(current) = self.receive.current()
             && offset >= current.base
             && end <= current.base.max(head) + current.size() as u64
         {
@@ -96,7 +96,7 @@ impl Entry {
         self.receive.release(pool, links, head, high);
         // The first ring is as large as what there is: a request needs no more. The second holds all that the window promises,
         // because there is no third before the first is drained.
-        let end_wanted = match self.receive.current {
+        let end_wanted = match self.receive.current() {
             None => end,
             Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
             Some(_) => end.max(high + u64::from(self.receive_capacity)),
@@ -104,7 +104,8 @@ impl Entry {
         let room = self.receive.reserve(pool, links, head, high, end_wanted, size_max);
         if room < end && end < end_wanted {
             // The area is too full for that; a smaller ring is better than none.
-            return self.receive.reserve(pool, links, head, high, end, size_max).min(end);
+            let smaller = self.receive.current().map_or(0, |current| current.size() * 4).min(size_max);
+            return self.receive.reserve(pool, links, head, high, end, smaller).min(end);
         }
         room.min(end)
     }
@@ -115,7 +116,7 @@ impl Entry {
         if self.receive.release(&session.pool, &session.links, head, high) {
             self.flags.set(entry::Flags::EXTENTS);
         }
-        self.receive.current.is_some()
+        self.receive.current().is_some()
     }
 }
 
@@ -128,7 +129,7 @@ impl Entry {
         let capacity = u64::from(self.receive_capacity);
         let fixed = self.flags.has(entry::Flags::FIXED_RECEIVE);
         // While two rings are in use there is no place for what a larger window would promise.
-        if nxt - self.tuned_at < capacity || fixed || self.receive.old.is_some() {
+        if nxt - self.tuned_at < capacity || fixed || self.receive.old().is_some() {
             return;
         }
         self.tuned_at = nxt;

@@ -1,12 +1,6 @@
 //! How does a frame leave? Headers from the stack of the caller, text straight from the arena it was written to.
 
-use atoll_base::ReplicaId;
 use atoll_ipc::Memory;
-use atoll_ipc::buffer::Pieces;
-
-/// What the link is asked to do with a frame: checksum and segmentation, in the terms of the vnet header. A link that cannot do
-/// either in hardware does it in software.
-pub type Offload = atoll_wire::vnet::Header;
 
 /// The text behind a frame's headers.
 #[derive(Clone, Copy, Debug)]
@@ -14,28 +8,33 @@ pub enum TextRef<'a, M: Memory> {
     /// There is none.
     None,
     /// Bytes of this process.
-    Bytes(&'a [u8]),
-    /// Up to four pieces of a session's arena. Its application may be writing to them: what is read may be torn, which only
-    /// hurts the application.
-    Arena {
-        /// The arena.
-        memory: &'a M,
-        /// Offset in it that the pieces count from.
-        area: usize,
-        /// The pieces, in order.
-        pieces: Pieces,
-    },
+    Slice(&'a [u8]),
+    /// Up to four pieces of a session's arena, in order: absolute offset and length. Its application may be writing to them:
+    /// what is read may be torn, which only hurts the application.
+    Pieces(&'a M, &'a [(usize, usize)]),
+}
+
+/// What is left for the link to do (virtio-net's words). A link that cannot do it in hardware does it in software.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The checksum field holds the sum of the pseudo header only.
+    pub needs_checksum: bool,
+    /// Offset of the transport header in the frame.
+    pub csum_start: u16,
+    /// Offset of the checksum field in the transport header.
+    pub csum_offset: u16,
+    /// The text is to be cut into segments of this size (TCP only).
+    pub gso_size: Option<u16>,
 }
 
 /// Where frames go: implemented by the link server.
 pub trait FrameSink<M: Memory> {
     /// Sends a frame over the outside link. `headers`: from the Ethernet header on. `false`: the queue is full, the same frame is
     /// offered again by a later flush.
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: &Offload) -> bool;
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
-    /// Sends a frame over the internal link. `to`: the replica that owns its flow; `None`: to be found out by classification.
-    fn send_internal(&mut self, to: Option<ReplicaId>, headers: &[u8], text: TextRef<'_, M>, offload: &Offload)
-    -> bool;
+    /// Sends a frame to the replica of this stack that owns its flow. Same answer.
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
     /// Octets of text that one frame of the outside link may carry (segmentation offload); less than a segment: a segment.
     fn segment_max(&self) -> u32;
@@ -46,8 +45,8 @@ impl<M: Memory> TextRef<'_, M> {
     pub fn len(&self) -> usize {
         match self {
             TextRef::None => 0,
-            TextRef::Bytes(bytes) => bytes.len(),
-            TextRef::Arena { pieces, .. } => pieces.iter().map(|(_, len)| len).sum(),
+            TextRef::Slice(bytes) => bytes.len(),
+            TextRef::Pieces(_, pieces) => pieces.iter().map(|(_, len)| len).sum(),
         }
     }
 
@@ -57,11 +56,41 @@ impl<M: Memory> TextRef<'_, M> {
     }
 
     /// Copies the text to `out`, which is [`TextRef::len`] long.
-    pub fn copy_to(&self, out: &mut [u8]) {
+    pub fn copy_to(&self, mut out: &mut [u8]) {
         match self {
             TextRef::None => {}
-            TextRef::Bytes(bytes) => out.copy_from_slice(bytes),
-            TextRef::Arena { memory, area, pieces } => pieces.read(*memory, *area, out),
+            TextRef::Slice(bytes) => out.copy_from_slice(bytes),
+            TextRef::Pieces(memory, pieces) => {
+                for &(at, len) in *pieces {
+                    let (now, later) = out.split_at_mut(len);
+                    memory.read(at, now);
+                    out = later;
+                }
+            }
         }
+    }
+}
+
+/// The pieces of a buffer as [`TextRef::Pieces`] wants them: counted from the start of the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Absolute {
+    parts: [(usize, usize); 4],
+    len: usize,
+}
+
+impl Absolute {
+    #[inline]
+    pub(crate) fn new(area: usize, pieces: &atoll_ipc::buffer::Pieces) -> Absolute {
+        let mut absolute = Absolute::default();
+        for (part, (at, len)) in absolute.parts.iter_mut().zip(pieces.iter()) {
+            *part = (area + at, len);
+            absolute.len += 1;
+        }
+        absolute
+    }
+
+    #[inline]
+    pub(crate) fn parts(&self) -> &[(usize, usize)] {
+        &self.parts[..self.len]
     }
 }

@@ -38,6 +38,7 @@ impl Stats {
 }
 
 const OURS: &[Stat] = &[
+    Stat::FramesDropped,
     Stat::SegmentsIn,
     Stat::SegmentsOut,
     Stat::Retransmits,

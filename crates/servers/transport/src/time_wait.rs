@@ -63,6 +63,10 @@ impl TimeWaits {
         self.records.get(tuple).map(|record| record.since)
     }
 
+    pub(crate) fn tuples(&self) -> impl Iterator<Item = &FourTuple> {
+        self.queue.iter().map(|(_, tuple)| tuple).filter(|tuple| self.records.contains_key(*tuple))
+    }
+
     pub(crate) fn remove(&mut self, tuple: &FourTuple) {
         self.records.remove(tuple);
     }

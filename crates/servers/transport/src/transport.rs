@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
 use atoll_connmgr::{ConnMgr, ListenerId};
-use atoll_ip::{Ip, NeighbourUpdate};
+use atoll_ip::Ip;
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
-use atoll_ipc::page::{AppPage, ReplicaPage, StackPage, Stat};
+use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_wire::tcp::Segment;
 
 use crate::config::{Config, Secrets};
@@ -17,7 +17,7 @@ use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
 use crate::flows::Flows;
 use crate::options::Inherited;
-use crate::output::Stalled;
+use crate::output::{LINKS, Stalled};
 use crate::session::Session;
 use crate::slab::Slab;
 use crate::stats::Stats;
@@ -26,7 +26,7 @@ use crate::time_wait::TimeWaits;
 /// Connections, datagram sockets, sessions and timers of one replica.
 ///
 /// A round of its owner: `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`, then ring `take_bells`.
-/// Before sleeping: [`Transport::prepare_sleep`], and no longer than until [`Transport::next_timeout`].
+/// Before sleeping: [`Transport::has_commands`], and no longer than until [`Transport::next_timeout`].
 #[derive(Debug)]
 pub struct Transport<M: Memory> {
     pub(crate) config: Config,
@@ -51,15 +51,16 @@ pub struct Transport<M: Memory> {
     pub(crate) neighbour_generation: u64,
     /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
     pub(crate) answers: VecDeque<Answer>,
-    /// The frame that the outside link did not take.
-    pub(crate) stalled: Option<Stalled>,
-    /// The same for the internal link.
-    pub(crate) stalled_internal: Option<Stalled>,
+    /// The frame that each link did not take.
+    pub(crate) stalled: [Option<Stalled>; LINKS],
+    /// Connections whose link was full.
+    pub(crate) blocked: Vec<u32>,
+    /// When to try full links again.
+    pub(crate) retry_at: Instant,
     /// Flow group to replica: a copy of the stack page's table.
     pub(crate) owners: Box<[u8; FLOW_GROUPS]>,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
-    bells: Vec<(SessionId, u32)>,
     fired: Vec<TimerId>,
 }
 
@@ -74,7 +75,8 @@ impl<M: Memory> Transport<M> {
     /// A transport server without sessions. `page`: this replica's, already announced by the caller. All flow groups belong
     /// to this replica until [`Transport::set_owners`].
     pub fn new(config: Config, secrets: Secrets, ip: Ip, page: ReplicaPage<M>, now: Instant) -> Transport<M> {
-        let mut rng = Rng::new(secrets.seed);
+        let mut rng = Rng::new(secrets.ports);
+        let mut seeds = Rng::new(secrets.table);
         let cm_config = atoll_connmgr::Config {
             replica: config.replica,
             replicas: config.replicas,
@@ -89,19 +91,19 @@ impl<M: Memory> Transport<M> {
             sessions: Vec::new(),
             session_index: BTreeMap::new(),
             entries: Slab::new(),
-            flows: Flows::new(rng.next_u64()),
-            time_waits: TimeWaits::new(config.time_waits_max, rng.next_u64()),
-            datagrams: Datagrams::new(rng.next_u64()),
+            flows: Flows::new(seeds.next_u64()),
+            time_waits: TimeWaits::new(config.time_waits_max, seeds.next_u64()),
+            datagrams: Datagrams::new(seeds.next_u64()),
             wheel: Wheel::new(TICK_SHIFT, now),
             dirty: Vec::new(),
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
-            stalled: None,
-            stalled_internal: None,
+            stalled: [None; LINKS],
+            blocked: Vec::new(),
+            retry_at: Instant::FAR_FUTURE,
             owners: Box::new([config.replica.0; FLOW_GROUPS]),
             stats: Stats::new(),
-            bells: Vec::new(),
             fired: Vec::new(),
             rng,
             config,
@@ -111,10 +113,12 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Takes over the steering table: which local ports outgoing connections may take, and where internal frames go.
-    pub fn set_owners<N: Memory>(&mut self, page: &StackPage<N>) {
+    /// Learns which replica owns which flow group: which local ports outgoing connections may take, and where internal frames
+    /// go.
+    pub fn set_owners(&mut self, owner_of: impl Fn(FlowGroup) -> ReplicaId) {
+        let replicas = self.config.replicas.clamp(1, REPLICAS_MAX as u8);
         for (group, owner) in (0..).zip(self.owners.iter_mut()) {
-            *owner = page.owner(FlowGroup(group)).0 % self.config.replicas;
+            *owner = owner_of(FlowGroup(group)).0 % replicas;
         }
     }
 
@@ -125,7 +129,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// An application process has attached. Announces this incarnation in the arena.
-    pub fn open_session(&mut self, id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>) {
+    pub fn open_session(&mut self, _now: Instant, id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>) {
         if self.session_index.contains_key(&id) || arena.len() < layout.total {
             return;
         }
@@ -144,7 +148,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Takes up to `budget` commands of every session. Returns whether there were any.
-    pub fn handle_commands(&mut self, now: Instant, budget: usize) -> bool {
+    pub fn handle_commands(&mut self, now: Instant, budget: u32) -> bool {
         let mut any = false;
         for index in 0..self.sessions.len() as u32 {
             for _ in 0..budget {
@@ -182,27 +186,29 @@ impl<M: Memory> Transport<M> {
     /// When [`Transport::handle_timers`] has to be called at the latest.
     pub fn next_timeout(&self) -> Option<Instant> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
-        let all = [self.wheel.next_expiry(), self.ip.next_timeout(), self.time_waits.next_timeout(), orphans];
+        let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
+        let all = [self.wheel.next_expiry(), self.ip.next_timeout(), self.time_waits.next_timeout(), orphans, retry];
         all.into_iter().flatten().min()
     }
 
-    /// Which bells to ring: each names somebody who sleeps. Emptied by the call.
-    pub fn take_bells(&mut self) -> impl Iterator<Item = (SessionId, u32)> + '_ {
-        self.bells.drain(..)
+    /// Passes each bell to ring to `ring`: each names somebody who sleeps. After every flush.
+    pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
+        for session in self.sessions.iter_mut().flatten() {
+            let id = session.id;
+            session.take_bells(|bell| ring(id, bell));
+        }
     }
 
-    /// Whether nothing is waiting here: no command, nothing to flush. The caller has set its sleep word and fenced before.
-    pub fn prepare_sleep(&self) -> bool {
-        !self.has_work() && !self.sessions.iter().flatten().any(Session::has_command)
+    /// Whether a command is waiting. Before sleeping the caller sets its sleep word, fences, and asks this and
+    /// [`Transport::has_work`].
+    pub fn has_commands(&self) -> bool {
+        self.sessions.iter().flatten().any(Session::has_command)
     }
 
-    /// Whether [`Transport::flush`] has something to do: also when a link did not take all it was offered.
+    /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every
+    /// flush, and [`Transport::next_timeout`] sees to it that there is one.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty()
-            || !self.datagrams.dirty.is_empty()
-            || self.stalled.is_some()
-            || self.stalled_internal.is_some()
-            || !self.answers.is_empty()
+        !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty()
     }
 
     /// A counter of this server.
@@ -216,22 +222,15 @@ impl<M: Memory> Transport<M> {
         self.stats.set(Stat::TimeWaits, self.time_waits.len() as u64);
         let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
         self.stats.set(Stat::BufferBytes, used);
+        let counters = self.ip.counters();
+        let dropped = atoll_ip::Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
+        self.stats.set(Stat::FramesDropped, dropped);
         self.stats.publish(&self.page);
     }
 
-    /// News about neighbours from another replica (N8).
-    pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
-        self.ip.handle_neighbour(now, update);
-    }
-
-    /// The next piece of news about neighbours for the other replicas, if any.
-    pub fn poll_neighbour(&mut self) -> Option<NeighbourUpdate> {
-        self.ip.poll_neighbour()
-    }
-
-    /// The network layer.
-    pub fn ip(&self) -> &Ip {
-        &self.ip
+    /// The network layer, for what it exchanges with other replicas (N8).
+    pub fn ip_mut(&mut self) -> &mut Ip {
+        &mut self.ip
     }
 
     #[inline]
@@ -257,15 +256,6 @@ impl<M: Memory> Transport<M> {
         {
             entry.flags.set(Flags::DIRTY);
             self.dirty.push(index);
-        }
-    }
-
-    /// Looks at the bells of all sessions: the end of a flush.
-    pub(crate) fn collect_bells(&mut self) {
-        for session in self.sessions.iter_mut().flatten() {
-            let id = session.id;
-            let bells = &mut self.bells;
-            session.take_bells(|bell| bells.push((id, bell)));
         }
     }
 

@@ -71,7 +71,7 @@ fn headers_that_lie_about_their_length_are_refused() {
     let (mut bytes, _) = bytes_of(&Segment::default());
     assert_eq!(parse(&bytes[..19]), Err(ParseError::Truncated));
     bytes[12] = 4 << 4;
-    assert_eq!(parse(&bytes[..20]), Err(ParseError::DataOffset));
+    assert_eq!(parse(&bytes[..20]), Err(ParseError::BadLength));
     bytes[12] = 6 << 4;
     assert_eq!(parse(&bytes[..20]), Err(ParseError::Truncated));
     assert!(parse(&bytes[..24]).is_ok());

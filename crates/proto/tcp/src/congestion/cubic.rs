@@ -57,7 +57,8 @@ impl Cubic {
         u32::try_from(step).unwrap_or(u32::MAX)
     }
 
-    /// A loss at window `cwnd`: returns the new slow-start threshold (§4.6) and remembers the plateau (§4.7, fast convergence).
+    /// A loss at window `cwnd`: returns the new slow-start threshold (§4.6) and remembers the plateau (§4.7, fast
+    /// convergence).
     pub(crate) fn handle_loss(&mut self, cwnd: u32, mss: u16) -> u32 {
         self.epoch = Instant::FAR_FUTURE;
         self.w_max = if cwnd < self.w_max { per_mille(cwnd, (1000 + BETA_PER_MILLE) / 2) } else { cwnd };

@@ -74,8 +74,8 @@ impl Congestion {
         self.cwnd = self.cwnd.min(self.ssthresh);
     }
 
-    /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a row tells something new about
-    /// the network.
+    /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a row tells
+    /// something new about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
         if first {
             self.lower_ssthresh(flight, mss);
@@ -88,7 +88,8 @@ impl Congestion {
         self.cwnd = self.ssthresh.max(u32::from(mss));
     }
 
-    /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861, as on Linux).
+    /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861,
+    /// as on Linux).
     pub(crate) fn handle_idle(&mut self, idle: Duration, rto: Duration, mss: u16) {
         let restart = initial_window(mss).min(self.cwnd);
         if idle <= rto || self.cwnd <= restart {

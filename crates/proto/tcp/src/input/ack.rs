@@ -32,6 +32,7 @@ impl Connection {
             self.detect_loss(0, sacked);
             return Ok(events);
         }
+        self.judge_tail_probe(segment, ack);
         let window_moved = self.update_window(segment, seq, ack);
         if ack > self.snd.una {
             events |= self.advance_una(now, segment, ack, sacked);
@@ -59,7 +60,7 @@ impl Connection {
         self.recovery.retries = 0;
         self.progress_at = now;
         self.unreachable = false;
-        self.tail_probe_is_acked(segment, ack);
+        self.recovery.probed = false;
         let phase_before = self.recovery.phase;
         self.recovery.advance(&self.snd, acked);
         if phase_before == Phase::Recovery && self.recovery.phase == Phase::Open {
@@ -100,10 +101,12 @@ impl Connection {
         }
     }
 
-    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and SND.WL2).
-    /// Returns whether the right edge moved.
+    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and
+    /// SND.WL2). Returns whether the right edge moved.
     fn update_window(&mut self, segment: &Segment, seq: i64, ack: i64) -> bool {
-        let window = u32::from(segment.window) << self.options.snd_scale;
+        // RFC 7323 §2.2: the window of a SYN is never scaled.
+        let scale = if segment.has(Flags::SYN) { 0 } else { self.options.snd_scale };
+        let window = u32::from(segment.window) << scale;
         let edge = ack + i64::from(window);
         let snd = &mut self.snd;
         let newer = (snd.wl1, snd.wl2) < (seq, ack) || ((snd.wl1, snd.wl2) == (seq, ack) && edge > snd.edge);
@@ -181,14 +184,20 @@ impl Connection {
         }
     }
 
-    /// One measurement per round trip; after a retransmission the echoed timestamp tells which copy was acknowledged (RFC 7323 §4).
+    /// One measurement per round trip; after a retransmission the echoed timestamp tells which copy was acknowledged
+    /// (RFC 7323 §4).
     pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, ack: i64) {
         let sample = self.recovery.take_round_trip(now, ack).or_else(|| {
             let untimed = self.recovery.phase != Phase::Open || self.recovery.rtt.backoff > 0;
             self.options.rtt_us(now, &segment.options).filter(|_| untimed)
         });
-        if let Some(us) = sample {
-            self.recovery.rtt.sample(us);
+        match sample {
+            Some(us) => self.recovery.rtt.sample(us),
+            // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
+            // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
+            // progress takes back a doubling.
+            None if self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
+            None => {}
         }
     }
 }

@@ -11,7 +11,7 @@ mod text;
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::{Flags, Segment};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, TIME_WAIT};
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
 use crate::state::State;
@@ -29,8 +29,8 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is ordinary
-    /// text.)
+    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is
+    /// ordinary text.)
     fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
         if let Err(reason) = self.check_sequence(now, segment, seq) {
@@ -39,9 +39,14 @@ impl Connection {
         if segment.has(Flags::RST) {
             return self.process_reset(now, seq);
         }
+        let mut segment = *segment;
         if segment.has(Flags::SYN) {
-            return self.process_syn(now, seq);
+            if !self.is_simultaneous_syn_ack(&segment, seq) {
+                return self.process_syn(now);
+            }
+            segment = segment.without_text();
         }
+        let segment = &segment;
         if !segment.has(Flags::ACK) {
             return Input::dropped(Reason::NoAck);
         }
@@ -82,14 +87,16 @@ impl Connection {
             return Input::accepted(None, Events::CLOSED);
         }
         if segment.has(Flags::FIN) {
-            self.timers.arm(Timer::Lifetime, now + crate::connection::TIME_WAIT);
+            self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
+        }
+        if segment.sequence_len() > 0 {
             self.pending.set(Pending::ACK);
         }
         Input::accepted(None, Events::NONE)
     }
 
-    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not answer each
-    /// other forever (RFC 5961 §7).
+    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not
+    /// answer each other forever (RFC 5961 §7).
     pub(crate) fn challenge(&mut self, now: Instant) {
         if now >= self.challenge_after {
             self.challenge_after = now + CHALLENGE_INTERVAL;

@@ -24,12 +24,14 @@ impl Connection {
             }
         }
         // The peer lost our SYN-ACK and sends its SYN again: so do we.
-        if self.state() == State::SynReceived && segment.has(Flags::SYN) && seq == -1 {
+        let is_syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK);
+        if self.state() == State::SynReceived && is_syn && seq == -1 {
             self.pending.set(Pending::SYN);
             return Err(Reason::UnexpectedSyn);
         }
-        // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could know better still
-        // carries a valid acknowledgement. Likewise a segment at the right edge of the window counts, without its text (MUST-66).
+        // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could know
+        // better still carries a valid acknowledgement. Likewise a segment at the right edge of the window counts,
+        // without its text (MUST-66).
         let end = seq + i64::from(segment.sequence_len());
         if end >= self.rcv.acked && seq <= self.rcv.edge.max(self.rcv.nxt) {
             return Ok(());
@@ -40,7 +42,8 @@ impl Connection {
         Err(Reason::OutsideWindow)
     }
 
-    /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be an endless loop.
+    /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be an endless
+    /// loop.
     fn answer_unacceptable(&mut self, now: Instant, segment: &Segment, seq: i64) {
         if segment.len == 0 || segment.has(Flags::SYN) {
             self.challenge(now);

@@ -8,11 +8,17 @@ use crate::outcome::{Events, Input, Reason};
 use crate::state::State;
 
 impl Connection {
-    /// A SYN within the window: whatever its sequence number, the answer is a challenge ACK. A peer that has really restarted answers that
-    /// with a RST.
-    pub(super) fn process_syn(&mut self, now: Instant, _seq: i64) -> Input {
+    /// A SYN within the window: whatever its sequence number, the answer is a challenge ACK. A peer that has really
+    /// restarted answers that with a RST.
+    pub(super) fn process_syn(&mut self, now: Instant) -> Input {
         self.challenge(now);
         Input::dropped(Reason::UnexpectedSyn)
+    }
+
+    /// In a simultaneous open (RFC 9293 §3.5, figure 8) the peer's SYN comes once more, now with the acknowledgement of
+    /// ours.
+    pub(super) fn is_simultaneous_syn_ack(&self, segment: &Segment, seq: i64) -> bool {
+        self.state() == State::SynReceived && !self.passive && segment.has(Flags::ACK) && seq == -1
     }
 
     /// In SYN-RECEIVED the acknowledgement has to be that of our SYN; a simultaneous open brings it on a SYN-ACK.
@@ -23,7 +29,6 @@ impl Connection {
             return Err(input);
         }
         debug_assert!(self.state() == State::SynReceived && segment.has(Flags::ACK));
-        self.snd.window_max = u32::from(segment.window) << self.options.snd_scale;
         Ok(self.enter_established(now))
     }
 }

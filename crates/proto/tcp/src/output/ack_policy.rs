@@ -1,7 +1,7 @@
 //! When is received text acknowledged? RFC 5681 §4.2, RFC 9293 §3.8.6.3.
 //!
-//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. Only a peer without SACK, which
-//! counts duplicate ACKs, gets one for every segment out of order.
+//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. Only a peer without SACK,
+//! which counts duplicate ACKs, gets one for every segment out of order.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -53,13 +53,14 @@ impl Connection {
         }
     }
 
-    /// How long an ACK waits. At the start the peer's window is small and it may wait for us: a request gets its answer, or an ACK, at
-    /// the next tick.
+    /// How long an ACK waits. At the start the peer's window is small and it may wait for us: a request gets its
+    /// answer, or an ACK, at the next tick.
     pub(crate) fn ack_delay(&self) -> Duration {
         if self.rcv.quick > 0 { ACK_DELAY_QUICK } else { ACK_DELAY }
     }
 
-    /// Text of ours leaves while an ACK waits: the connection is a conversation, and ACKs find a ride (Linux's ping-pong mode).
+    /// Text of ours leaves while an ACK waits: the connection is a conversation, and ACKs find a ride (Linux's
+    /// ping-pong mode).
     pub(super) fn note_interactive(&mut self) {
         if self.timers.is_armed(Timer::Ack) {
             self.rcv.quick = 0;

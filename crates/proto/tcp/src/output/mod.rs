@@ -17,8 +17,8 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes, in octets of text; below the
-    /// MSS it is taken as the MSS.
+    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes, in octets
+    /// of text; below the MSS it is taken as the MSS.
     ///
     /// Only the last call, which gives `None`, arms the timer that probes a closed window.
     pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
@@ -32,12 +32,10 @@ impl Connection {
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         match self.state() {
             State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset()),
-            State::SynSent | State::SynReceived => {
-                if self.pending.take(Pending::SYN) {
-                    return Some(self.syn(now));
-                }
-            }
-            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments keep their size.
+            State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
+            State::SynSent => return None,
+            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
+            // keep their size.
             _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
             state if state.may_send() => {
                 let text = self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max));
@@ -50,7 +48,7 @@ impl Connection {
         if self.pending.take(Pending::PROBE) || self.pending.take(Pending::KEEP_ALIVE) {
             return Some(self.probe(now));
         }
-        if self.pending.has(Pending::ACK) && self.state() != State::SynSent {
+        if self.pending.has(Pending::ACK) {
             return Some(self.bare_ack(now));
         }
         self.watch_window(now);
@@ -122,8 +120,8 @@ impl Connection {
 
     /// A segment just before what the peer expects: it has to answer.
     ///
-    /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that nothing is in flight that the
-    /// peer has no room for.
+    /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that nothing is
+    /// in flight that the peer has no room for.
     fn probe(&mut self, now: Instant) -> Transmit {
         let mut segment = self.acknowledging(now);
         segment.seq = self.snd.seq(self.snd.una - 1);

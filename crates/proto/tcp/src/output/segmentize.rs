@@ -1,4 +1,5 @@
-//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675 §5.
+//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675
+//! §5.
 
 use atoll_base::Instant;
 
@@ -6,7 +7,7 @@ use crate::connection::Connection;
 use crate::outcome::Transmit;
 use crate::pending::Pending;
 use crate::recovery::Phase;
-use crate::timers::{Retransmit, Timer};
+use crate::timers::Retransmit;
 
 impl Connection {
     /// The next hole, as far as the congestion window allows.
@@ -28,6 +29,7 @@ impl Connection {
         } else if room >= (text_end - from).clamp(1, mss) {
             whole_segments((text_end - from).min(room), mss, len_max)
         } else {
+            self.congestion.limited = true;
             return None;
         };
         Some(self.retransmit(now, from, len, hole_end))
@@ -101,16 +103,15 @@ impl Connection {
         if len > 0 {
             self.note_interactive();
         }
-        if !self.timers.is_armed(Timer::Retransmit) || self.timers.retransmit != Retransmit::Rto {
-            self.arm_rto(now);
-        }
+        self.arm_after_new_text(now);
         self.text(now, from, len, fin, false)
     }
 
     /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text than that.
     fn small_may_leave(&self, is_all: bool, len: i64) -> bool {
         if !is_all {
-            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a segment.
+            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a
+            // segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
         }
         if self.config.cork {

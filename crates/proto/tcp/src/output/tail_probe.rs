@@ -1,7 +1,7 @@
 //! Is the end of what was sent lost? Tail loss probes, RFC 8985 §7.
 //!
-//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent again; what the
-//! peer says to that shows the loss, and fast recovery does the rest, much earlier than a time-out.
+//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent again; what
+//! the peer says to that shows the loss, and fast recovery does the rest, much earlier than a time-out.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -52,11 +52,13 @@ impl Connection {
         }
         let (una, nxt, mss) = (self.snd.una, self.snd.nxt, i64::from(self.snd.mss));
         if nxt < self.snd.tail && self.snd.edge - nxt >= mss.min(self.snd.tail - nxt) {
-            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by one segment.
+            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by one
+            // segment.
             return self.probe_with_new_text(now);
         }
         let text_end = nxt.min(self.snd.tail);
         let from = (text_end - mss).max(una.min(text_end));
+        self.recovery.probe_end = nxt;
         Some(self.retransmit(now, from, text_end - from, nxt))
     }
 
@@ -69,9 +71,22 @@ impl Connection {
         transmit
     }
 
-    /// `una` has moved: the next flight may be probed again.
-    pub(crate) fn tail_probe_is_acked(&mut self, _segment: &Segment, _ack: i64) {
-        self.recovery.probed = false;
+    /// An acknowledgement of a probe that was a retransmission: had the original been lost (§7.4)? Then the probe has
+    /// repaired the loss, silently, and congestion control has to hear of it.
+    pub(crate) fn judge_tail_probe(&mut self, segment: &Segment, ack: i64) {
+        if ack < self.recovery.probe_end {
+            return;
+        }
+        let first = segment.options.sack.iter().next();
+        let arrived_twice = first.is_some_and(|(_, right)| self.snd.offset_of(right) <= ack);
+        let repaired = ack > self.recovery.probe_end;
+        if repaired || arrived_twice || ack == self.snd.una {
+            self.recovery.probe_end = i64::MAX;
+        }
+        if repaired && !arrived_twice && self.recovery.phase == Phase::Open {
+            let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
+            self.congestion.handle_loss(flight, self.snd.mss);
+        }
     }
 }
 

@@ -1,1 +1,536 @@
-//! Tests.
+//! covers: RFC 9293 §3.7.4 and §3.8, RFC 5681, RFC 6675, RFC 6582, RFC 6298.
+
+use std::vec::Vec;
+
+use atoll_base::Duration;
+use atoll_wire::tcp::Flags;
+
+use super::*;
+use crate::icmp::Unreachable;
+use crate::outcome::Events;
+use crate::recovery::Phase;
+use crate::settings::{KeepAlive, Settings};
+use crate::testing::{MSS, Seg, Tcb, ack, bare, data, fin, ms, settings, syn, syn_ack};
+
+fn reno() -> Tcb {
+    Tcb::established_by(syn_ack(1).no_sack(), &settings())
+}
+
+// --- segments
+// --------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn text_is_cut_into_segments_and_the_last_is_pushed() {
+    let mut t = Tcb::established();
+    t.write(2500);
+    let sent = t.expect([data(1..1001), data(1001..2001), data(2001..2501)]);
+    let pushed: Vec<bool> = sent.iter().map(|transmit| transmit.segment.has(Flags::PSH)).collect();
+    assert_eq!(pushed, [false, false, true]);
+    assert_eq!(sent[1].offset, 1000);
+}
+
+#[test]
+fn a_link_that_cuts_gets_super_segments() {
+    let mut t = Tcb::established();
+    t.write(9500);
+    let sent = t.poll_up_to(4500);
+    t.compare(&sent, &[data(1..4001), data(4001..8001), data(8001..9501)]);
+}
+
+#[test]
+fn a_page_and_its_end_leave_in_one_segment() {
+    let mut t = Tcb::established();
+    t.takes(data(1..101));
+    t.write(4);
+    t.conn.close(t.now);
+    t.expect([data(1..5).fin().ack(101)]);
+    assert_eq!(t.conn.state(), State::FinWait1);
+}
+
+#[test]
+fn the_initial_window_is_ten_segments() {
+    // covers: RFC 6928
+    let t = Tcb::established().sent(50 * MSS);
+    assert_eq!(t.conn.send_nxt(), 10_000);
+}
+
+#[test]
+fn nagle_keeps_a_small_segment_back_while_another_is_in_flight() {
+    // covers: RFC 9293 §3.7.4 MUST-17, with Minshall's variant
+    let mut t = Tcb::established_by(syn_ack(1), &Settings { nodelay: false, ..settings() });
+    t.write(10);
+    t.expect([data(1..11)]);
+    t.write(10);
+    t.expect_silence();
+    t.write(1500);
+    t.expect([data(11..1011)]);
+    t.takes(ack(11));
+    t.expect([data(1011..1521)]);
+}
+
+#[test]
+fn nodelay_lets_a_small_segment_go() {
+    let mut t = Tcb::established().sent(10);
+    t.write(10);
+    t.expect([data(11..21)]);
+}
+
+#[test]
+fn cork_keeps_small_segments_back_for_200_ms() {
+    let mut t = Tcb::established();
+    t.conn.set_cork(true);
+    t.write(1500);
+    t.expect([data(1..1001)]);
+    t.takes(ack(1001));
+    t.expect_silence();
+    let (wait, _) = t.advance_to_timer();
+    assert!(wait >= ms(200) && wait < ms(400), "{wait:?}");
+    t.expect([data(1001..1501)]);
+    t.write(10);
+    t.expect_silence();
+    t.conn.set_cork(false);
+    t.expect([data(1501..1511)]);
+}
+
+#[test]
+fn a_silly_window_is_not_used() {
+    // covers: RFC 9293 §3.8.6.2.1 MUST-38
+    let mut t = Tcb::established();
+    t.takes(bare().window(1100));
+    t.write(3000);
+    t.expect([data(1..1001)]);
+    t.takes(ack(1001).window(300));
+    t.expect_silence();
+    t.takes(ack(1001).window(30_000));
+    t.expect([data(1001..2001), data(2001..3001)]);
+}
+
+#[test]
+fn an_idle_connection_has_no_timer() {
+    let mut t = Tcb::established().sent(100);
+    t.takes(ack(101));
+    t.expect_silence();
+    assert_eq!(t.conn.next_timeout(), None);
+}
+
+// --- acknowledgements
+// ------------------------------------------------------------------------------------------------------
+
+#[test]
+fn every_second_full_segment_is_acknowledged_at_once() {
+    // covers: RFC 9293 §3.8.6.3 MUST-58, MUST-59
+    let mut t = Tcb::established();
+    t.takes(data(1..1001));
+    t.expect_silence();
+    t.takes(data(1001..2001));
+    t.expect([ack_of(2001)]);
+    t.takes(data(2001..3001));
+    let (wait, _) = t.advance_to_timer();
+    assert_eq!(wait, ms(40));
+    t.expect([ack_of(3001)]);
+}
+
+fn ack_of(n: u32) -> Seg {
+    bare().ack(n)
+}
+
+#[test]
+fn a_batch_is_answered_by_one_ack() {
+    let mut t = Tcb::established();
+    for n in 0..10 {
+        t.takes(data(1000 * n + 1..1000 * n + 1001));
+    }
+    t.expect([ack_of(10_001)]);
+    assert_eq!(t.conn.next_timeout(), None);
+}
+
+#[test]
+fn an_ack_rides_on_text() {
+    let mut t = Tcb::established();
+    t.takes(data(1..101));
+    t.write(50);
+    t.expect([data(1..51).ack(101)]);
+}
+
+#[test]
+fn at_the_start_full_segments_are_acknowledged_at_once_and_requests_soon() {
+    let mut t = Tcb::connecting(&settings());
+    t.poll();
+    t.takes(syn_ack(1));
+    t.poll();
+    t.takes(data(1..1001));
+    t.expect([ack_of(1001)]);
+    t.takes(data(1001..1101));
+    t.expect_silence();
+    assert_eq!(t.advance_to_timer().0, ms(1));
+    t.expect([ack_of(1101)]);
+}
+
+#[test]
+fn a_peer_without_sack_gets_every_duplicate_ack() {
+    let mut t = reno();
+    for n in 1..=4 {
+        t.takes(data(1000 * n + 1..1000 * n + 1001));
+    }
+    t.expect([ack_of(1); 4]);
+}
+
+#[test]
+fn the_window_opens_when_half_of_it_can_be_offered_again() {
+    // covers: RFC 9293 §3.8.6.2.2 MUST-39
+    let mut t = Tcb::established();
+    for n in 0..50 {
+        t.takes(data(1000 * n + 1..1000 * n + 1001));
+    }
+    t.expect([ack_of(50_001).window(0)]);
+    let mark = t.conn.receive_read_mark().expect("the window is closed");
+    t.conn.handle_read_head(t.now, mark - 1);
+    t.expect_silence();
+    t.conn.handle_read_head(t.now, mark);
+    t.expect([ack_of(50_001).window(mark as u16)]);
+    // Reading more than there is, or going backwards, changes nothing.
+    t.conn.handle_read_head(t.now, u64::MAX);
+    t.conn.handle_read_head(t.now, 0);
+    assert_eq!(t.conn.receive_head(), 50_000);
+}
+
+#[test]
+fn a_smaller_buffer_does_not_shrink_the_window() {
+    // covers: RFC 9293 §3.8.6 SHLD-14
+    let mut t = Tcb::established();
+    t.conn.set_receive_capacity(2000);
+    assert_eq!(t.conn.receive_edge(), 50_000);
+    assert!(t.recv(data(40_001..41_001)).text.is_some());
+}
+
+// --- loss
+// ------------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn three_segments_sacked_beyond_a_hole_are_a_loss() {
+    // covers: RFC 6675 §5
+    let mut t = Tcb::established().sent(6 * MSS);
+    t.takes(ack(1).sack(1001..2001));
+    t.expect_silence();
+    t.takes(ack(1).sack(1001..3001));
+    t.expect_silence();
+    t.takes(ack(1).sack(1001..4001));
+    t.expect([data(1..1001).retransmit()]);
+    assert_eq!(t.conn.info(t.now).phase, Phase::Recovery);
+    t.takes(ack(6001));
+    assert_eq!(t.conn.info(t.now).phase, Phase::Open);
+    assert_eq!(t.conn.info(t.now).snd_cwnd, 7);
+    t.expect_silence();
+}
+
+#[test]
+fn only_holes_are_sent_again() {
+    let mut t = Tcb::established().sent(10 * MSS);
+    t.takes(ack(1).sack(1001..2001).sack(3001..4001).sack(5001..10_001));
+    let sent = t.poll();
+    t.compare(&sent, &[data(1..1001), data(2001..3001), data(4001..5001)].map(Seg::retransmit));
+}
+
+#[test]
+fn a_retransmission_that_is_lost_is_noticed() {
+    let mut t = Tcb::established().sent(10 * MSS);
+    t.takes(ack(1).sack(1001..4001));
+    t.expect([data(1..1001).retransmit()]);
+    t.write(10 * MSS);
+    t.takes(ack(1).sack(1001..10_001));
+    let sent = t.poll();
+    assert!(sent.len() >= 3 && sent.iter().all(|transmit| !transmit.retransmit), "{sent:#?}");
+    t.takes(ack(1).sack(1001..13_001));
+    let again = t.poll();
+    assert!(again[0].retransmit && again[0].offset == 0);
+}
+
+#[test]
+fn without_sack_three_duplicates_are_a_loss_and_partial_acks_show_the_next() {
+    // covers: RFC 6582 §3.2
+    let mut t = reno().sent(8 * MSS);
+    t.takes(ack(1));
+    t.takes(ack(1));
+    t.expect_silence();
+    t.takes(ack(1));
+    t.expect([data(1..1001).retransmit()]);
+    t.takes(ack(3001));
+    t.expect([data(3001..4001).retransmit()]);
+    t.takes(ack(8001));
+    assert_eq!(t.conn.info(t.now).phase, Phase::Open);
+    t.expect_silence();
+}
+
+#[test]
+fn limited_transmit_keeps_the_acks_coming() {
+    // covers: RFC 3042
+    let mut t = Tcb::established().sent(20 * MSS);
+    t.takes(ack(1).sack(1001..2001));
+    t.expect([data(10_001..11_001)]);
+}
+
+#[test]
+fn a_time_out_sends_the_first_segment_and_backs_off() {
+    // covers: RFC 6298 §5.4 to §5.6
+    let mut t = reno().sent(3 * MSS);
+    let rto = t.conn.info(t.now).rto;
+    let (wait, _) = t.advance_to_timer();
+    assert_eq!(wait, rto);
+    t.expect([data(1..1001).retransmit()]);
+    assert_eq!(t.conn.info(t.now).snd_cwnd, 1);
+    let (wait, _) = t.advance_to_timer();
+    assert_eq!(wait, 2 * rto);
+    t.expect([data(1..1001).retransmit()]);
+    // Slow start through the rest.
+    t.takes(ack(1001));
+    t.expect([data(1001..2001).retransmit(), data(2001..3001).retransmit()]);
+    t.takes(ack(3001));
+    assert_eq!(t.conn.next_timeout(), None);
+}
+
+#[test]
+fn a_time_out_merges_small_segments() {
+    let mut t = reno();
+    for _ in 0..3 {
+        t.write(100);
+        t.poll();
+    }
+    t.advance_to_timer();
+    t.expect([data(1..301).retransmit()]);
+}
+
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut t = reno();
+    t.write(10);
+    t.conn.shutdown_send(t.now);
+    t.expect([data(1..11).fin()]);
+    t.advance_to_timer();
+    t.expect([data(1..11).fin().retransmit()]);
+    // The text has arrived, the FIN has not.
+    t.takes(ack(11));
+    t.advance_to_timer();
+    t.expect([fin(11).retransmit()]);
+}
+
+#[test]
+fn the_end_of_a_flight_is_probed_before_the_time_out() {
+    // covers: RFC 8985 §7
+    let mut t = Tcb::established().sent(5 * MSS);
+    let (wait, _) = t.advance_to_timer();
+    assert_eq!(wait, ms(202));
+    t.expect([data(4001..5001).retransmit()]);
+    t.takes(ack(1).sack(4001..5001));
+    t.expect_silence();
+    let (wait, _) = t.advance_to_timer();
+    assert!(wait >= ms(200));
+    t.expect([data(1..1001).retransmit()]);
+}
+
+#[test]
+fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
+    // covers: RFC 8985 §7.4
+    for (twice, threshold) in [(false, 7), (true, u32::MAX)] {
+        let mut t = Tcb::established().sent(2 * MSS);
+        t.advance_to_timer();
+        t.expect([data(1001..2001).retransmit()]);
+        t.takes(if twice { ack(2001).sack(1001..2001) } else { ack(2001) });
+        t.write(MSS);
+        t.expect([data(2001..3001)]);
+        t.takes(ack(3001));
+        assert_eq!(t.conn.info(t.now).snd_ssthresh, threshold);
+    }
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_fifteen_time_outs() {
+    let mut t = Tcb::established().sent(100);
+    let start = t.now;
+    let events = loop {
+        let (_, events) = t.advance_to_timer();
+        t.poll();
+        if !events.is_empty() {
+            break events;
+        }
+    };
+    assert_eq!(events, Events::TIMED_OUT | Events::CLOSED);
+    let waited = t.now.since(start).as_secs();
+    assert!((600..1500).contains(&waited), "{waited}");
+    assert_eq!(t.conn.next_timeout(), None);
+}
+
+#[test]
+fn a_user_time_out_is_kept_to_the_moment() {
+    let mut t = Tcb::established();
+    t.conn.set_user_timeout(Some(Duration::from_secs(7)));
+    let mut t = t.sent(100);
+    let start = t.now;
+    while t.advance_to_timer().1.is_empty() {
+        t.poll();
+    }
+    let waited = t.now.since(start);
+    assert!(waited >= ms(7000) && waited <= ms(7020), "{waited:?}");
+}
+
+#[test]
+fn an_unanswered_syn_is_repeated_six_times() {
+    let mut t = Tcb::connecting(&settings());
+    assert_eq!(t.poll().len(), 1);
+    let start = t.now;
+    for n in 0..6 {
+        let (wait, events) = t.advance_to_timer();
+        assert_eq!((wait, events), (ms(1000 << n), Events::NONE));
+        assert!(t.poll()[0].retransmit);
+    }
+    assert_eq!(t.advance_to_timer().1, Events::TIMED_OUT | Events::CLOSED);
+    assert_eq!(t.now.since(start), Duration::from_secs(127));
+}
+
+// --- windows
+// ---------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_closed_window_is_probed_for_as_long_as_the_peer_answers() {
+    // covers: RFC 9293 §3.8.6.1 MUST-35, MUST-37, SHLD-29, SHLD-30
+    let mut t = Tcb::established();
+    t.takes(bare().window(0));
+    t.write(500);
+    t.expect_silence();
+    let mut last = Duration::ZERO;
+    for _ in 0..30 {
+        let (wait, events) = t.advance_to_timer();
+        assert!(events.is_empty() && wait >= last && wait <= Duration::from_secs(120));
+        last = wait;
+        t.expect([bare().seq(0)]);
+        t.takes(bare().window(0));
+        t.expect_silence();
+    }
+    t.takes(bare().window(5000));
+    t.expect([data(1..501)]);
+}
+
+#[test]
+fn a_closed_window_of_a_silent_peer_is_not_probed_forever() {
+    let mut t = Tcb::established();
+    t.takes(bare().window(0));
+    t.write(500);
+    t.poll();
+    let events = loop {
+        let (_, events) = t.advance_to_timer();
+        t.poll();
+        if !events.is_empty() {
+            break events;
+        }
+    };
+    assert_eq!(events, Events::TIMED_OUT | Events::CLOSED);
+}
+
+#[test]
+fn what_a_small_window_keeps_back_leaves_after_a_while() {
+    let mut t = Tcb::established();
+    t.takes(bare().window(300));
+    t.write(500);
+    t.expect_silence();
+    t.advance_to_timer();
+    t.expect([data(1..301)]);
+}
+
+// --- keep-alive
+// ------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn an_idle_peer_is_probed_and_given_up() {
+    // covers: RFC 9293 §3.8.4
+    let keep_alive = KeepAlive { idle: ms(60_000), interval: ms(5_000), probes: 3 };
+    let mut t = Tcb::established_by(syn_ack(1), &Settings { keep_alive: Some(keep_alive), ..settings() });
+    t.advance(ms(40_000));
+    t.takes(bare());
+    assert_eq!(t.advance_to_timer().0, ms(20_000));
+    t.expect_silence();
+    assert_eq!(t.advance_to_timer().0, ms(40_000));
+    t.expect([bare().seq(0)]);
+    t.takes(bare());
+    let mut probes = 0;
+    let events = loop {
+        let (_, events) = t.advance_to_timer();
+        if !events.is_empty() {
+            break events;
+        }
+        probes += t.poll().len();
+    };
+    assert_eq!((probes, events), (3, Events::TIMED_OUT | Events::CLOSED));
+    assert!(t.poll()[0].segment.has(Flags::RST));
+}
+
+// --- the end
+// ---------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn an_abort_sends_a_reset_where_the_state_wants_one() {
+    // covers: RFC 9293 §3.10.5
+    let wanted = [
+        (State::Established, 1),
+        (State::FinWait1, 1),
+        (State::FinWait2, 1),
+        (State::CloseWait, 1),
+        (State::Closing, 0),
+        (State::LastAck, 0),
+        (State::TimeWait, 0),
+    ];
+    for (state, resets) in wanted {
+        let mut t = Tcb::in_state(state);
+        t.conn.abort();
+        assert_eq!(t.conn.state(), State::Closed);
+        assert_eq!(t.poll().iter().filter(|transmit| transmit.segment.has(Flags::RST)).count(), resets, "{state:?}");
+        assert_eq!(t.conn.next_timeout(), None);
+    }
+    let mut t = Tcb::connecting(&settings());
+    t.poll();
+    t.conn.abort();
+    t.expect_silence();
+    let mut t = Tcb::accepting(syn(), &settings());
+    t.poll();
+    t.conn.abort();
+    assert!(t.poll()[0].segment.has(Flags::RST));
+}
+
+#[test]
+fn nobody_waits_in_fin_wait_2_for_longer_than_linger2() {
+    let mut t = Tcb::in_state(State::FinWait1);
+    t.conn.set_linger2(ms(3000));
+    t.conn.close(t.now);
+    t.takes(ack(2));
+    assert_eq!(t.advance_to_timer(), (ms(3000), Events::CLOSED));
+    // An application that still reads may wait forever.
+    let t = Tcb::in_state(State::FinWait2);
+    assert_eq!(t.conn.next_timeout(), None);
+}
+
+// --- the network
+// -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_smaller_path_mtu_sends_again_what_was_too_large() {
+    // covers: RFC 1191 §6.4
+    let mut t = Tcb::established().sent(2 * MSS);
+    t.conn.handle_mtu(t.now, 640, t.conn.snd.seq(-5));
+    assert_eq!(t.conn.mss(), 1000, "a stray message is not believed");
+    t.conn.handle_mtu(t.now, 640, t.conn.snd.seq(0));
+    assert_eq!(t.conn.mss(), 600);
+    let sent = t.poll();
+    t.compare(&sent, &[data(1..601), data(601..1201), data(1201..1801), data(1801..2001)].map(Seg::retransmit));
+    assert_eq!(t.conn.congestion.cwnd, 10_000);
+}
+
+#[test]
+fn an_unreachable_peer_ends_a_handshake_but_not_a_connection() {
+    // covers: RFC 5927 §5.2
+    for (kind, events) in [(Unreachable::Hard, Events::REFUSED), (Unreachable::Soft, Events::UNREACHABLE)] {
+        let mut t = Tcb::connecting(&settings());
+        t.poll();
+        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(-1)), events | Events::CLOSED);
+        let mut t = Tcb::established().sent(10);
+        assert_eq!(t.conn.handle_unreachable(t.now, kind, t.conn.snd.seq(0)), Events::NONE);
+        assert_eq!(t.conn.state(), State::Established);
+    }
+}

@@ -20,6 +20,18 @@ impl Connection {
         self.timers.arm_retransmit(Retransmit::Rto, now + self.within_user_timeout(now, rto));
     }
 
+    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of the end
+    /// moves with the end (RFC 8985 §7.2), but not beyond the time-out.
+    pub(super) fn arm_after_new_text(&mut self, now: Instant) {
+        let rto = self.recovery.rtt.rto();
+        let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);
+        match self.tail_probe_wait(rto) {
+            Some(wait) if now + wait < limit => self.timers.arm_retransmit(Retransmit::TailProbe, now + wait),
+            _ if self.timers.is_armed_as(Retransmit::Rto) => {}
+            _ => self.timers.arm_retransmit(Retransmit::Rto, limit),
+        }
+    }
+
     /// No acknowledgement in time.
     pub(crate) fn handle_rto(&mut self, now: Instant) -> Events {
         if self.snd.flight() == 0 {

@@ -40,6 +40,8 @@ pub(crate) struct Recovery {
     pub(crate) high_rxt: i64,
     /// `nxt` when the text at `una` was sent again: SACKs well beyond it mean that the retransmission is lost, too.
     rxt_mark: i64,
+    /// `nxt` when the last segment was sent again as a probe; [`i64::MAX`]: no such probe is under way.
+    pub(crate) probe_end: i64,
     /// End of the text whose round trip is being measured, or [`NOT_TIMED`].
     timed_end: i64,
     timed_at: Instant,
@@ -69,6 +71,7 @@ impl Recovery {
             lost_edge: -1,
             high_rxt: -1,
             rxt_mark: i64::MAX,
+            probe_end: i64::MAX,
             timed_end: NOT_TIMED,
             timed_at: Instant::ZERO,
             rtt: Rtt::new(),
@@ -84,7 +87,8 @@ impl Recovery {
         }
     }
 
-    // --- round trips ---------------------------------------------------------------------------------------------------
+    // --- round trips
+    // ---------------------------------------------------------------------------------------------------
 
     /// New text up to `end` leaves now: it is measured unless a measurement is under way.
     pub(crate) fn time(&mut self, now: Instant, end: i64) {
@@ -111,10 +115,11 @@ impl Recovery {
         }
     }
 
-    // --- the scoreboard ------------------------------------------------------------------------------------------------
+    // --- the scoreboard
+    // ------------------------------------------------------------------------------------------------
 
-    /// Marks `[left, right)` as selectively acknowledged. Returns the octets newly marked; parts outside `[una, nxt)` are
-    /// clipped, because peers do send stale blocks.
+    /// Marks `[left, right)` as selectively acknowledged. Returns the octets newly marked; parts outside `[una, nxt)`
+    /// are clipped, because peers do send stale blocks.
     pub(crate) fn mark_sacked(&mut self, snd: &Snd, left: i64, right: i64) -> i64 {
         let (left, right) = (left.max(snd.una), right.min(snd.nxt));
         if left >= right {
@@ -182,7 +187,8 @@ impl Recovery {
         self.lost_edge > snd.una
     }
 
-    /// Whether the retransmission of the text at `una` is lost itself: text sent after it has been SACKed, three segments' worth.
+    /// Whether the retransmission of the text at `una` is lost itself: text sent after it has been SACKed, three
+    /// segments' worth.
     pub(crate) fn retransmission_is_lost(&self, snd: &Snd) -> bool {
         let Some(scoreboard) = &self.scoreboard else { return false };
         self.phase != Phase::Open
@@ -191,7 +197,8 @@ impl Recovery {
             && scoreboard.covered_in(self.rxt_mark, snd.nxt) >= i64::from(DUP_THRESHOLD) * i64::from(snd.mss)
     }
 
-    // --- episodes --------------------------------------------------------------------------------------------------------
+    // --- episodes
+    // --------------------------------------------------------------------------------------------------------
 
     /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
     pub(crate) fn enter_recovery(&mut self, snd: &Snd) {
@@ -243,8 +250,8 @@ impl Recovery {
         // The text now at `una`, if it was sent again at all, was sent again before now.
         self.rxt_mark = snd.nxt;
         if self.phase == Phase::Recovery {
-            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the episode and would have
-            // been acknowledged had it arrived. With SACK the same holds unless it has been SACKed.
+            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the episode and
+            // would have been acknowledged had it arrived. With SACK the same holds unless it has been SACKed.
             self.lost_edge = self.lost_edge.max(self.first_segment_end(snd));
             let segments = acked / i64::from(snd.mss).max(1);
             let beyond_retransmission = u16::try_from((segments - 1).max(0)).unwrap_or(u16::MAX);
@@ -276,7 +283,8 @@ impl Recovery {
         }
     }
 
-    // --- what to send again ----------------------------------------------------------------------------------------------
+    // --- what to send again
+    // ----------------------------------------------------------------------------------------------
 
     /// The next stretch to send again, `[from, to)`.
     pub(crate) fn hole(&self, snd: &Snd) -> Option<(i64, i64)> {

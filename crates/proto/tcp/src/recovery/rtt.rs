@@ -37,8 +37,8 @@ impl Rtt {
 
     /// The time-out without backing off.
     ///
-    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that the
-    /// time-out never undercuts the peer's delayed ACK.
+    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that
+    /// the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
             return RTO_INITIAL;
@@ -50,6 +50,11 @@ impl Rtt {
     /// The time-out as it stands now.
     pub(crate) fn rto(&self) -> Duration {
         self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
+    }
+
+    /// Something was acknowledged that measures nothing.
+    pub(crate) fn ease_off(&mut self) {
+        self.backoff = self.backoff.saturating_sub(1);
     }
 
     /// A time-out has passed.

@@ -212,7 +212,7 @@ fn connections_inherit_the_options_of_their_listener() {
     let s = server.accept().expect("offered");
     assert_eq!(server.slot(s).send_limit(), 5000);
     let now = net.now;
-    let rows: Vec<_> = net.stack(0).transport.list_sockets(now).collect();
+    let rows: Vec<_> = net.stack(0).transport.sockets(now).collect();
     assert_eq!(rows[1].info.expect("a connection").snd_mss, 688);
     let _ = c;
 }

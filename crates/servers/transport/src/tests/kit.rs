@@ -60,8 +60,8 @@ fn whole(headers: &[u8], text: &TextRef<'_, HeapMemory>) -> Vec<u8> {
 }
 
 impl FrameSink<HeapMemory> for Out {
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: &Offload) -> bool {
-        assert!(offload.gso_size == 0 || text.len() > usize::from(offload.gso_size));
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: Offload) -> bool {
+        assert!(offload.gso_size.is_none_or(|size| text.len() > usize::from(size)));
         if !self.take_room() {
             return false;
         }
@@ -69,13 +69,7 @@ impl FrameSink<HeapMemory> for Out {
         true
     }
 
-    fn send_internal(
-        &mut self,
-        _to: Option<ReplicaId>,
-        headers: &[u8],
-        text: TextRef<'_, HeapMemory>,
-        _offload: &Offload,
-    ) -> bool {
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _offload: Offload) -> bool {
         self.inside.push_back(whole(headers, &text));
         true
     }
@@ -97,7 +91,7 @@ impl Stack {
         let ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
         let ip = Ip::new(ip_config, 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { isn: [host; 16], timestamps: [host + 1; 16], seed: u64::from(host) };
+        let secrets = Secrets { sequence: [host; 16], table: 5, ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         Stack { transport, page, out: Out::default(), bells: Vec::new() }
     }
@@ -106,7 +100,8 @@ impl Stack {
         self.transport.handle_commands(now, 64);
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.out);
-        self.bells.extend(self.transport.take_bells());
+        let bells = &mut self.bells;
+        self.transport.take_bells(|session, bell| bells.push((session, bell)));
     }
 
     pub(crate) fn stat(&self, stat: Stat) -> u64 {
@@ -221,7 +216,7 @@ impl App {
         let arena = HeapMemory::new(layout.total);
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
         let id = SessionId(id);
-        stack.transport.open_session(id, layout, arena.clone(), page.clone());
+        stack.transport.open_session(Instant::ZERO, id, layout, arena.clone(), page.clone());
         App {
             id,
             commands: Producer::resume(&arena, layout.commands, COMMANDS),

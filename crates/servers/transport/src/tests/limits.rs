@@ -163,7 +163,7 @@ fn buffers_grow_while_both_ends_keep_up() {
     }
     assert!(client.slot(c).send_limit() >= 512 << 10, "{}", client.slot(c).send_limit());
     let now = net.now;
-    let row = net.stack(0).transport.list_sockets(now).nth(1).expect("the connection");
+    let row = net.stack(0).transport.sockets(now).nth(1).expect("the connection");
     assert!(row.info.expect("TCP").rcv_space >= 1 << 20);
     assert!(net.stack(0).buffer_bytes() <= 4 << 20);
     assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);

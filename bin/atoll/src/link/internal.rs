@@ -1,0 +1,83 @@
+//! The link from a stack to itself: own address, loopback addresses, and frames that arrived at the wrong replica.
+
+use std::collections::VecDeque;
+
+use atoll_ipc::Memory;
+
+use super::rings::{FORWARDED, FRAME_PREFIX, Outgoing, Rings};
+
+/// Frames waiting for this replica itself at most: beyond it the link is full, as a NIC's queue would be.
+const OWN_FRAMES_MAX: usize = 1024;
+/// Bytes of the virtio-net header.
+const VNET_BYTES: usize = atoll_wire::vnet::HEADER_LEN;
+/// Buffers kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// One frame: virtio-net header, padding, Ethernet header ...
+pub type Packet = Vec<u8>;
+
+/// The internal link of one replica.
+pub struct InternalLink {
+    me: usize,
+    /// To and from every replica of the stack, itself included (that ring stays empty: own frames go through `own`).
+    pub rings: Rings,
+    own: VecDeque<Packet>,
+    spare: Vec<Packet>,
+}
+
+impl InternalLink {
+    /// The link of replica `me`.
+    pub fn new(me: usize, rings: Rings) -> InternalLink {
+        InternalLink { me, rings, own: VecDeque::new(), spare: Vec::new() }
+    }
+
+    /// Sends a frame to the replica that owns its flow. Returns whether it was taken.
+    pub fn send(&mut self, owner: usize, frame: &Outgoing<'_>) -> bool {
+        if owner != self.me {
+            return self.rings.send_frame(owner, frame);
+        }
+        if self.own.len() >= OWN_FRAMES_MAX {
+            self.rings.dropped += 1;
+            return false;
+        }
+        let mut packet = self.spare.pop().unwrap_or_default();
+        packet.clear();
+        packet.extend_from_slice(&frame.prefix);
+        packet.extend_from_slice(frame.headers);
+        packet.extend_from_slice(frame.slice);
+        if let Some((arena, parts)) = frame.pieces {
+            for &(from, len) in parts {
+                let at = packet.len();
+                packet.resize(at + len, 0);
+                arena.read(from, &mut packet[at..]);
+            }
+        }
+        self.own.push_back(packet);
+        true
+    }
+
+    /// Passes a frame from outside, which arrived here although `owner` owns its flow, on to its owner.
+    pub fn forward(&mut self, owner: usize, vnet: &[u8], frame: &[u8]) -> bool {
+        let mut prefix = [0; FRAME_PREFIX];
+        prefix[..vnet.len().min(VNET_BYTES)].copy_from_slice(&vnet[..vnet.len().min(VNET_BYTES)]);
+        prefix[VNET_BYTES] = FORWARDED;
+        self.rings.send_frame(owner, &Outgoing { prefix, headers: frame, slice: &[], pieces: None })
+    }
+
+    /// Takes the next of the frames that this replica sent to itself. To be given back with [`InternalLink::recycle`].
+    pub fn take_own(&mut self) -> Option<Packet> {
+        self.own.pop_front()
+    }
+
+    /// Frames to itself that are waiting.
+    pub fn own_waiting(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Keeps a packet's memory for the next one.
+    pub fn recycle(&mut self, packet: Packet) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(packet);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Where does a frame of the transport go?
+
+use atoll_base::{Endpoint, FourTuple};
+use atoll_ipc::page::StackPage;
+use atoll_link::Steering;
+use atoll_shm::ShmMemory;
+use atoll_sys::Gather;
+use atoll_tap::{Queue, SendOutcome};
+use atoll_transport::{FrameSink, Offload, TextRef};
+use atoll_wire::vnet;
+
+use super::internal::InternalLink;
+use super::rings::{FRAME_PREFIX, Outgoing, Rings};
+
+/// What carries frames to other hosts.
+pub enum Device {
+    /// No other hosts: the stack talks to itself only.
+    None,
+    /// One queue of a TAP device.
+    Tap(Queue),
+    /// The rings to the replicas of a joined stack, and that stack's steering.
+    Joined(Box<Joined>),
+}
+
+/// A link to another stack.
+pub struct Joined {
+    /// To and from its replicas.
+    pub rings: Rings,
+    page: StackPage<ShmMemory>,
+    /// Its steering, while it is there.
+    steering: Option<Steering>,
+}
+
+impl Joined {
+    /// A link whose other end says on `page` who it is.
+    pub fn new(rings: Rings, page: StackPage<ShmMemory>) -> Joined {
+        let mut joined = Joined { rings, page, steering: None };
+        joined.refresh();
+        joined
+    }
+
+    /// Looks whether the other stack is there, and who owns what in it.
+    pub fn refresh(&mut self) {
+        self.steering = self.page.facts().map(|facts| {
+            let mut steering = Steering::new(facts.key);
+            steering.refresh(&self.page, facts.replicas);
+            steering
+        });
+    }
+
+    /// Sends a frame to the replica that owns its flow there; what is not about a flow goes to replica 0.
+    fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
+        let Some(steering) = &self.steering else { return true };
+        let owner = receivers_tuple(headers).map_or(0, |tuple| steering.owner(&tuple).0);
+        self.rings.send_frame(usize::from(owner), &outgoing(vnet, headers, text))
+    }
+}
+
+/// All links of one replica, with what they count.
+pub struct Links {
+    /// To other hosts.
+    pub device: Device,
+    /// To the other replicas and to itself.
+    pub internal: InternalLink,
+    /// Who owns which flow of this stack.
+    pub steering: Box<Steering>,
+    /// Largest text of a super-segment; 0: the device cuts nothing.
+    pub segment_max: u32,
+    /// Frames sent over the device.
+    pub frames_out: u64,
+    /// Octets of these, from the Ethernet header on.
+    pub bytes_out: u64,
+    /// Frames that a link did not take.
+    pub failures: u64,
+}
+
+impl Links {
+    /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it does not.
+    pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
+        Links { device, internal, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
+    }
+
+    /// Publishes what was sent over rings and rings bells of sleeping peers. Returns how many were rung.
+    pub fn publish(&mut self) -> u64 {
+        let joined = match &mut self.device {
+            Device::Joined(joined) => joined.rings.publish(),
+            Device::Tap(_) | Device::None => 0,
+        };
+        joined + self.internal.rings.publish()
+    }
+
+    /// Whether a frame is waiting in a ring (devices wake a sleeper by themselves).
+    pub fn is_ready(&self) -> bool {
+        let joined = match &self.device {
+            Device::Joined(joined) => joined.rings.is_ready(),
+            Device::Tap(_) | Device::None => false,
+        };
+        joined || self.internal.rings.is_ready() || self.internal.own_waiting() > 0
+    }
+
+    /// Tells all peers whether our bell is wanted.
+    pub fn set_sleep_word(&self, word: u32) {
+        if let Device::Joined(joined) = &self.device {
+            joined.rings.set_sleep_word(word);
+        }
+        self.internal.rings.set_sleep_word(word);
+    }
+}
+
+impl FrameSink<ShmMemory> for Links {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, ShmMemory>, offload: Offload) -> bool {
+        let vnet = vnet_header(headers.len(), &offload);
+        let taken = match &mut self.device {
+            Device::None => true,
+            Device::Tap(queue) => send_to_tap(queue, &vnet, headers, &text),
+            Device::Joined(joined) => joined.send(&vnet, headers, &text),
+        };
+        if taken {
+            self.frames_out += 1;
+            self.bytes_out += (headers.len() + text.len()) as u64;
+        } else {
+            self.failures += 1;
+        }
+        taken
+    }
+
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, ShmMemory>, offload: Offload) -> bool {
+        let vnet = vnet_header(headers.len(), &offload);
+        let owner = receivers_tuple(headers).map_or(0, |tuple| self.steering.owner(&tuple).0);
+        let taken = self.internal.send(usize::from(owner), &outgoing(&vnet, headers, &text));
+        self.failures += u64::from(!taken);
+        taken
+    }
+
+    fn segment_max(&self) -> u32 {
+        self.segment_max
+    }
+}
+
+fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
+    // One part for all headers: gathering costs the kernel a little for each part.
+    let mut front = [0u8; 128];
+    let front_len = vnet.len() + headers.len();
+    let Some(room) = front.get_mut(..front_len) else { return false };
+    room[..vnet.len()].copy_from_slice(vnet);
+    room[vnet.len()..].copy_from_slice(headers);
+    let mut gather = Gather::new();
+    let mut fits = gather.push_slice(&front[..front_len]).is_ok();
+    match text {
+        TextRef::None => {}
+        TextRef::Slice(bytes) => fits &= gather.push_slice(bytes).is_ok(),
+        TextRef::Pieces(memory, parts) => {
+            for &(at, len) in parts.iter() {
+                fits &= gather.push_mapping(memory.mapping(), at, len).is_ok();
+            }
+        }
+    }
+    match fits.then(|| queue.send(&gather)) {
+        Some(Ok(SendOutcome::Sent)) => true,
+        // A frame that the kernel refuses for itself would be refused again: as lost on the wire.
+        Some(Ok(SendOutcome::Refused | SendOutcome::LinkDown) | Err(_)) | None => true,
+        Some(Ok(SendOutcome::NoRoom)) => false,
+    }
+}
+
+fn outgoing<'a>(vnet: &[u8; vnet::HEADER_LEN], headers: &'a [u8], text: &'a TextRef<'_, ShmMemory>) -> Outgoing<'a> {
+    let mut prefix = [0; FRAME_PREFIX];
+    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
+    let (slice, pieces): (&[u8], _) = match text {
+        TextRef::None => (&[], None),
+        TextRef::Slice(bytes) => (bytes, None),
+        TextRef::Pieces(memory, parts) => (&[], Some((*memory, &parts[..]))),
+    };
+    Outgoing { prefix, headers, slice, pieces }
+}
+
+/// The virtio-net header that says what the receiving side, or the kernel, still has to do.
+fn vnet_header(headers_len: usize, offload: &Offload) -> [u8; vnet::HEADER_LEN] {
+    let mut header = vnet::Header::default();
+    if offload.needs_checksum {
+        header.flags = vnet::NEEDS_CSUM;
+        header.csum_start = offload.csum_start;
+        header.csum_offset = offload.csum_offset;
+    }
+    if let Some(gso_size) = offload.gso_size {
+        header.gso = vnet::Gso::TcpV4;
+        header.gso_size = gso_size;
+        header.hdr_len = headers_len as u16;
+    }
+    let mut bytes = [0; vnet::HEADER_LEN];
+    vnet::emit(&header, &mut bytes);
+    bytes
+}
+
+/// The flow as the receiver of one of *our* frames sees it: the headers are our own, so their places are known.
+fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
+    if headers.get(12..14) != Some(&[8, 0]) {
+        return None;
+    }
+    let word = |at: usize| Some(u32::from_be_bytes(*headers.get(at..)?.first_chunk()?));
+    let (src, dst) = (word(26)?, word(30)?);
+    let ports = if matches!(headers.get(23), Some(6 | 17)) { word(34)? } else { 0 };
+    Some(FourTuple { local: Endpoint::new(dst, ports as u16), remote: Endpoint::new(src, (ports >> 16) as u16) })
+}

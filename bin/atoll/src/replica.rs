@@ -1,0 +1,584 @@
+//! What does a replica process do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
+//!
+//! ```text
+//!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
+//!          frames from other replicas and from itself -> transport   } before the
+//!          commands of applications -> transport                     } batch is done
+//!          timers -> transport
+//!          transport -> frames out, slots and events published
+//!          bells of sleeping applications and replicas
+//!          nothing to do: spin for a while, then sleep on {device, bell, control socket, timer}
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
+use atoll_ip::{ChecksumOffload, Ip};
+use atoll_ipc::Memory;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::Request;
+use atoll_ipc::info::Info;
+use atoll_ipc::mesh::{KIND_FRAME, KIND_NEIGHBOUR, PAYLOAD_MAX};
+use atoll_ipc::page::{
+    APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
+    StackPage, Stat,
+};
+use atoll_link::{Class, Steering, classify};
+use atoll_shm::{Access, ShmMemory};
+use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::timer::LazyTimer;
+use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
+use atoll_tap::{FRAME_LEN_MAX, Queue};
+use atoll_tcp::Algorithm;
+use atoll_transport::{Config, Secrets, SocketFacts, Transport};
+use atoll_wire::{Mac, vnet};
+
+use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
+use crate::neighbour;
+use crate::rows::{self, SocketRow, TcpRow};
+use crate::setup::{LINK_BYTES, LinkSetup, MESH_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
+
+/// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
+const BATCH: usize = 64;
+/// Time between two looks at the control socket while there is work.
+const CONTROL_EVERY: Duration = Duration::from_millis(1);
+/// Time between two publications of the counters, and two looks at the steering table.
+const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// How late a timer may be: as the kernel's own TCP timers at HZ=250.
+const TIMER_SLACK: Duration = Duration::from_millis(4);
+
+const TOKEN_DEVICE: u64 = 0;
+const TOKEN_BELL: u64 = 1;
+const TOKEN_CONTROL: u64 = 2;
+const TOKEN_TIMER: u64 = 3;
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Go,
+    Stop,
+}
+
+/// Runs a replica with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+pub fn main(setup: &ReplicaSetup) -> ExitCode {
+    match Replica::start(setup).and_then(|mut replica| replica.serve()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("atoll: replica {}: {error}", setup.index);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One replica, from start to end.
+struct Replica {
+    index: ReplicaId,
+    clock: Clock,
+    epoll: Epoll,
+    timer: LazyTimer,
+    control: unix::Channel,
+    /// Open as long as it is waited for.
+    _bell: OwnedFd,
+    page: ReplicaPage<ShmMemory>,
+    stack: StackPage<ShmMemory>,
+    facts: StackFacts,
+    transport: Transport<ShmMemory>,
+    links: Links,
+    /// Bells of each session, by number.
+    bells: BTreeMap<SessionId, Vec<OwnedFd>>,
+    /// Packets for the supervisor that its socket did not take yet.
+    answers: VecDeque<Vec<u8>>,
+    frame: Box<[u8]>,
+    sleep_word: u32,
+    counts: Counts,
+    control_at: Instant,
+    publish_at: Instant,
+}
+
+/// What the loop itself counts.
+#[derive(Default)]
+struct Counts {
+    bells_rung: u64,
+    sleeps: u64,
+    rounds: u64,
+    busy_nanos: u64,
+    frames_in: u64,
+    bytes_in: u64,
+    forwarded: u64,
+    internal: u64,
+}
+
+impl Replica {
+    fn start(setup: &ReplicaSetup) -> io::Result<Replica> {
+        let mut fds = process::take_inherited(setup.descriptors)?.into_iter();
+        let mut next = || fds.next().ok_or_else(|| io::Error::other("the supervisor passed too few descriptors"));
+        let control = unix::Channel::from(next()?);
+        let stack = StackPage(ShmMemory::map(next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let page = ReplicaPage(ShmMemory::map(next()?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
+        let bell = next()?;
+        let mesh = ShmMemory::map(next()?, MESH_BYTES, Access::ReadWrite)?;
+        let queue = if setup.has_tap { Some(Queue::from_fd(next()?)) } else { None };
+        let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
+        let clock = Clock::new(calibration(facts.calibration));
+        let now = clock.now();
+        let me = usize::from(setup.index);
+        let replicas = usize::from(facts.replicas);
+
+        let places: Vec<_> = (0..replicas).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let bells = (0..replicas).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
+        let mut steering = Box::new(Steering::new(facts.key));
+        steering.refresh(&stack, facts.replicas);
+        let device = match (queue, setup.link) {
+            (Some(queue), _) => Device::Tap(queue),
+            (None, Some(link)) => {
+                let (memory, page) = (next()?, next()?);
+                let bells = (0..REPLICAS_MAX).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+                Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
+            }
+            (None, None) => Device::None,
+        };
+
+        let mut seed = [0; 48];
+        process::random(&mut seed)?;
+        let word = |at: usize| u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"));
+        let config = atoll_ip::Config {
+            gateway: (facts.gateway != 0).then_some(facts.gateway),
+            mtu: facts.mtu,
+            ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
+        };
+        let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
+        if me == 0 && !matches!(device, Device::None) {
+            ip.announce(now);
+        }
+        page.announce(ReplicaId(setup.index), Epoch(setup.epoch));
+        let mut sequence = [0; 16];
+        sequence.copy_from_slice(&seed[24..40]);
+        let secrets = Secrets { sequence, table: word(8), ports: word(16) };
+        let config = Config {
+            ephemeral: facts.ephemeral,
+            claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
+            ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
+        };
+        let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
+        transport.set_owners(|group| stack.owner(group));
+
+        if let Some(cpu) = setup.cpu {
+            sched::set_affinity(&[cpu])?;
+        }
+        if setup.batch_scheduling {
+            sched::set_batch()?;
+        }
+        let timer = LazyTimer::new(TIMER_SLACK)?;
+        let epoll = Epoll::new()?;
+        if let Device::Tap(queue) = &device {
+            epoll.add(queue, TOKEN_DEVICE, EventFlags::IN)?;
+        }
+        epoll.add(&bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
+        epoll.add(&control, TOKEN_CONTROL, EventFlags::IN)?;
+        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        control.send(READY, &[])?;
+        Ok(Replica {
+            index: ReplicaId(setup.index),
+            clock,
+            epoll,
+            timer,
+            control,
+            _bell: bell,
+            page,
+            stack,
+            facts,
+            transport,
+            links: Links::new(device, internal, steering, setup.segment_max),
+            bells: BTreeMap::new(),
+            answers: VecDeque::new(),
+            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
+            sleep_word: 0,
+            counts: Counts::default(),
+            control_at: now,
+            publish_at: now,
+        })
+    }
+
+    /// Serves until the supervisor says stop or goes away.
+    fn serve(&mut self) -> io::Result<()> {
+        let mut now = self.clock.now();
+        let mut idle_since = None;
+        loop {
+            let busy = self.round(now)?;
+            self.counts.rounds += 1;
+            let then = self.clock.now();
+            if busy {
+                self.counts.busy_nanos += then.since(now).as_nanos() as u64;
+                idle_since = None;
+            }
+            now = then;
+            if now >= self.control_at && self.housekeeping(now)? == Verdict::Stop {
+                return Ok(());
+            }
+            if busy {
+                continue;
+            }
+            let since = *idle_since.get_or_insert(now);
+            if now.since(since) < Duration::from_micros(u64::from(self.facts.spin_us)) {
+                // The application may be waiting for this very core.
+                sched::yield_now();
+                now = self.clock.now();
+                continue;
+            }
+            if self.sleep(now)? == Verdict::Stop {
+                return Ok(());
+            }
+            idle_since = None;
+            now = self.clock.now();
+        }
+    }
+
+    /// One turn of everything. Returns whether there was anything to do.
+    fn round(&mut self, now: Instant) -> io::Result<bool> {
+        let mut busy = self.receive_from_device(now)?;
+        busy |= self.receive_from_rings(now);
+        busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
+        self.transport.handle_timers(now);
+        self.transport.flush(now, &mut self.links);
+        while let Some(update) = self.transport.ip_mut().poll_neighbour() {
+            let me = usize::from(self.index.0);
+            self.links.internal.rings.broadcast(me, KIND_NEIGHBOUR, &neighbour::encode(&update));
+        }
+        self.ring_bells();
+        Ok(busy || self.links.internal.own_waiting() > 0)
+    }
+
+    /// Takes up to a batch of frames from the device.
+    fn receive_from_device(&mut self, now: Instant) -> io::Result<bool> {
+        for taken in 0..BATCH {
+            let received = match &mut self.links.device {
+                Device::Tap(queue) => queue.receive(&mut self.frame)?,
+                Device::Joined(joined) => match joined.rings.receive(taken, &mut self.frame) {
+                    Some((KIND_FRAME, len)) => Some(len),
+                    Some(_) => continue,
+                    None => None,
+                },
+                Device::None => None,
+            };
+            let Some(len) = received else { return Ok(taken > 0) };
+            let prefix = if matches!(self.links.device, Device::Tap(_)) { vnet::HEADER_LEN } else { FRAME_PREFIX };
+            self.counts.frames_in += 1;
+            self.counts.bytes_in += len.saturating_sub(prefix) as u64;
+            self.handle_frame(now, len, prefix);
+        }
+        Ok(true)
+    }
+
+    /// A frame from outside lies in the first `len` bytes of the frame buffer, behind a prefix.
+    fn handle_frame(&mut self, now: Instant, len: usize, prefix: usize) {
+        let bytes = &self.frame[..len.min(self.frame.len())];
+        let Ok((header, _)) = vnet::parse(bytes) else { return };
+        let Some(frame) = bytes.get(prefix..) else { return };
+        if self.facts.replicas > 1
+            && let Class::Flow(tuple) = classify(frame)
+            && let owner = self.links.steering.owner(&tuple)
+            && owner != self.index
+        {
+            let mut forwarded = [0; vnet::HEADER_LEN];
+            forwarded.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
+            self.counts.forwarded += 1;
+            self.links.internal.forward(usize::from(owner.0), &forwarded, frame);
+            return;
+        }
+        self.transport.handle_frame(now, frame, offload_of(&header), false);
+    }
+
+    /// Takes up to a batch of records from the other replicas, and the frames that this replica sent to itself.
+    fn receive_from_rings(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for turn in 0..BATCH {
+            let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
+            busy = true;
+            let payload = &self.frame[..len];
+            match kind {
+                KIND_NEIGHBOUR => {
+                    if let Some(update) = neighbour::decode(payload) {
+                        self.transport.ip_mut().handle_neighbour(now, update);
+                    }
+                }
+                KIND_FRAME => self.handle_internal(now, len),
+                _ => {}
+            }
+        }
+        for _ in 0..self.links.internal.own_waiting().min(BATCH) {
+            let Some(packet) = self.links.internal.take_own() else { break };
+            busy = true;
+            self.counts.internal += 1;
+            if let (Ok((header, _)), Some(frame)) = (vnet::parse(&packet), packet.get(FRAME_PREFIX..)) {
+                self.transport.handle_frame(now, frame, offload_of(&header), true);
+            }
+            self.links.internal.recycle(packet);
+        }
+        busy
+    }
+
+    /// A frame from another replica: either the internal link's, or one from outside that was steered wrongly.
+    fn handle_internal(&mut self, now: Instant, len: usize) {
+        let payload = &self.frame[..len];
+        let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
+        let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
+        self.counts.internal += 1;
+        self.transport.handle_frame(now, frame, offload_of(&header), !outside);
+    }
+
+    fn ring_bells(&mut self) {
+        let bells = &self.bells;
+        let mut rung = 0;
+        self.transport.take_bells(|session, bell| {
+            if let Some(fd) = bells.get(&session).and_then(|bells| bells.get(bell as usize % BELLS)) {
+                let _ = eventfd::ring(fd);
+                rung += 1;
+            }
+        });
+        rung += self.links.publish();
+        self.counts.bells_rung += rung;
+    }
+
+    /// Sleeps until the device, a bell, the supervisor or a timer wakes it.
+    fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
+        self.sleep_word |= 1;
+        self.set_sleep_word();
+        // Partner: applications fence between their ring store and their look at the sleep word.
+        self.page.0.fence();
+        let mut verdict = Verdict::Go;
+        if !self.transport.has_commands() && !self.transport.has_work() && !self.links.is_ready() {
+            let mut deadline = self.transport.next_timeout();
+            if !self.answers.is_empty() {
+                deadline = Some(now + CONTROL_EVERY);
+            }
+            if let Some(deadline) = deadline {
+                self.timer.wake_at(now, deadline)?;
+            }
+            self.counts.sleeps += 1;
+            let mut events = [epoll::EMPTY; 8];
+            let count = self.epoll.wait(&mut events, None)?;
+            let of_control = |event: &epoll::Event| epoll::token(event) == TOKEN_CONTROL;
+            if !self.answers.is_empty() || events[..count].iter().any(of_control) {
+                verdict = self.housekeeping(self.clock.now())?;
+            }
+        }
+        self.sleep_word = self.sleep_word.wrapping_add(1);
+        self.set_sleep_word();
+        Ok(verdict)
+    }
+
+    fn set_sleep_word(&self) {
+        self.page.set_sleep_word(self.sleep_word);
+        self.links.set_sleep_word(self.sleep_word);
+    }
+
+    /// What is done now and then: the supervisor's requests, the counters, the steering table.
+    fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
+        self.control_at = now + CONTROL_EVERY;
+        if now >= self.publish_at {
+            self.publish_at = now + PUBLISH_EVERY;
+            self.links.steering.refresh(&self.stack, self.facts.replicas);
+            self.transport.set_owners(|group| self.stack.owner(group));
+            if let Device::Joined(joined) = &mut self.links.device {
+                joined.refresh();
+            }
+            self.publish(now);
+        }
+        self.send_answers()?;
+        let mut packet = [0; 4096];
+        let mut fds = Vec::new();
+        loop {
+            fds.clear();
+            match self.control.receive(&mut packet, &mut fds) {
+                Ok(0) => return Ok(Verdict::Stop),
+                Ok(len) => {
+                    let Ok(request) = Request::decode(&packet[..len]) else { continue };
+                    if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
+                        return Ok(Verdict::Stop);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.send_answers()?;
+        Ok(Verdict::Go)
+    }
+
+    /// Sends what waits for the supervisor, as far as its socket takes it.
+    fn send_answers(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.answers.front() {
+            match self.control.send(packet, &[]) {
+                Ok(()) => self.answers.pop_front(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
+    }
+
+    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
+        match request {
+            Request::SessionOpened { session, config, .. } => {
+                let session = SessionId(session);
+                let mut fds = fds.drain(..);
+                let (Some(arena), Some(app_page)) = (fds.next(), fds.next()) else {
+                    eprintln!("atoll: replica {}: session {} came without its memory", self.index.0, session.0);
+                    return Ok(Verdict::Go);
+                };
+                let layout = config.layout();
+                let arena = ShmMemory::map(arena, layout.total, Access::ReadWrite)?;
+                let app_page = AppPage(ShmMemory::map(app_page, APP_PAGE_BYTES, Access::ReadOnly)?);
+                self.bells.insert(session, fds.collect());
+                self.transport.open_session(now, session, layout, arena, app_page);
+            }
+            Request::MemberGone { session, member } => self.transport.member_gone(now, SessionId(session), member),
+            Request::SessionGone { session } => {
+                self.transport.close_session(now, SessionId(session));
+                self.bells.remove(&SessionId(session));
+            }
+            Request::ListSockets { .. } => {
+                let replica = self.index.0;
+                let rows = self.transport.sockets(now).map(|facts| row(replica, &facts));
+                self.answers.extend(rows::packets(rows));
+            }
+            Request::Stop => {
+                self.transport.abort_all(now);
+                self.transport.flush(now, &mut self.links);
+                self.links.publish();
+                return Ok(Verdict::Stop);
+            }
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
+        }
+        Ok(Verdict::Go)
+    }
+
+    /// Puts the counters on the page.
+    fn publish(&mut self, now: Instant) {
+        self.page.set_heartbeat(now.as_nanos());
+        let (counts, links) = (&self.counts, &self.links);
+        for (stat, value) in [
+            (Stat::FramesIn, counts.frames_in),
+            (Stat::BytesIn, counts.bytes_in),
+            (Stat::FramesOut, links.frames_out),
+            (Stat::BytesOut, links.bytes_out),
+            (Stat::FramesForwarded, counts.forwarded),
+            (Stat::FramesInternal, counts.internal),
+            (Stat::SendFailures, links.failures),
+            (Stat::BellsRung, counts.bells_rung),
+            (Stat::Sleeps, counts.sleeps),
+            (Stat::Rounds, counts.rounds),
+            (Stat::BusyNanos, counts.busy_nanos),
+        ] {
+            self.page.set_stat(stat, value);
+        }
+        self.transport.publish_stats();
+    }
+}
+
+/// What the link says about the checksum of a frame's text.
+fn offload_of(header: &vnet::Header) -> ChecksumOffload {
+    if header.needs_csum() {
+        ChecksumOffload::Partial
+    } else if header.data_valid() {
+        ChecksumOffload::Valid
+    } else {
+        ChecksumOffload::Unknown
+    }
+}
+
+/// The rings to and from the replicas of the other stack.
+fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: Vec<OwnedFd>) -> io::Result<Joined> {
+    let memory = ShmMemory::map(memory, LINK_BYTES, Access::ReadWrite)?;
+    let page = StackPage(ShmMemory::map(page, STACK_PAGE_BYTES, Access::ReadOnly)?);
+    let (side, other) = (link.side, link.side.other());
+    let places: Vec<_> =
+        (0..REPLICAS_MAX).map(|peer| (link_ring(side, me, peer), link_ring(other, peer, me))).collect();
+    Ok(Joined::new(Rings::resume(memory, &places, bells), page))
+}
+
+/// The words of the stack page that say how the cycle counter is converted.
+fn calibration(words: [u64; 4]) -> Calibration {
+    Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }
+}
+
+/// One line of `atoll ss`.
+fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
+    SocketRow {
+        proto: if facts.protocol == Protocol::Tcp { "tcp" } else { "udp" }.into(),
+        state: state_name(facts.protocol, facts.state).into(),
+        recv_q: facts.receive_queue,
+        send_q: facts.send_queue,
+        local: endpoint(facts.local),
+        peer: endpoint(facts.remote),
+        replica,
+        session: facts.session.map_or(0, |session| session.0),
+        holders: facts.holders,
+        info: facts.info.map(|info| tcp_row(&info, facts)),
+        timer: None,
+    }
+}
+
+fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
+    let options = [(1, "ts"), (2, "sack"), (8, "ecn")];
+    let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    TcpRow {
+        options: options.iter().filter(|(bit, _)| info.options & bit != 0).map(|(_, name)| (*name).into()).collect(),
+        congestion: match facts.congestion {
+            Some(Algorithm::NewReno) => "reno".into(),
+            _ => "cubic".into(),
+        },
+        wscale: (info.options & 4 != 0).then_some((info.snd_wscale as u8, info.rcv_wscale as u8)),
+        rto_ms: info.rto as f64 / 1000.0,
+        rtt_us: info.rtt,
+        rttvar_us: info.rttvar,
+        ato_ms: info.ato as f64 / 1000.0,
+        mss: small(info.snd_mss),
+        pmtu: small(info.pmtu),
+        rcvmss: small(info.rcv_mss),
+        advmss: small(info.advmss),
+        cwnd: small(info.snd_cwnd),
+        ssthresh: (info.snd_ssthresh < u64::from(u32::MAX)).then_some(small(info.snd_ssthresh)),
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+        segs_out: info.segs_out,
+        segs_in: info.segs_in,
+        unacked: small(info.unacked),
+        retrans: small(info.retrans),
+        retrans_total: small(info.total_retrans),
+        lost: small(info.lost),
+        sacked: small(info.sacked),
+        rcv_space: info.rcv_space,
+        ..TcpRow::default()
+    }
+}
+
+/// As ss writes it; numbers of linux/tcp_states.h.
+fn state_name(protocol: Protocol, state: u8) -> &'static str {
+    match (protocol, state) {
+        (Protocol::Udp, 7) => "UNCONN",
+        (_, 1) => "ESTAB",
+        (_, 2) => "SYN-SENT",
+        (_, 3) => "SYN-RECV",
+        (_, 4) => "FIN-WAIT-1",
+        (_, 5) => "FIN-WAIT-2",
+        (_, 6) => "TIME-WAIT",
+        (_, 8) => "CLOSE-WAIT",
+        (_, 9) => "LAST-ACK",
+        (_, 10) => "LISTEN",
+        (_, 11) => "CLOSING",
+        _ => "CLOSED",
+    }
+}
+
+fn endpoint(endpoint: Endpoint) -> String {
+    let port = if endpoint.port == 0 { "*".to_owned() } else { endpoint.port.to_string() };
+    match endpoint.addr {
+        0 => format!("*:{port}"),
+        addr => format!("{}:{port}", std::net::Ipv4Addr::from(addr)),
+    }
+}

@@ -1,0 +1,214 @@
+//! What does an endpoint consist of besides its connection? The buffers, and an application with a plan.
+
+use atoll_base::{Instant, Rng};
+use atoll_tcp::{Connection, Events, State, TimeWait, TimeWaitAnswer, Verdict};
+use atoll_wire::tcp::Segment;
+
+/// What an application wants to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Octets to write before closing.
+    pub write: u64,
+    /// Octets of send buffer.
+    pub send_buffer: u64,
+    /// Most octets read at a time.
+    pub read_max: u64,
+    /// Chance per million, each step, that the application does not read although it could.
+    pub stall: u32,
+    /// Largest super-segment of the link.
+    pub len_max: u32,
+    /// Whether the server sometimes finds no room for text out of order.
+    pub no_room: u32,
+    /// Whether to report what was read only when asked for (`receive_read_mark`).
+    pub lazy_reports: bool,
+    /// Whether a connection in TIME-WAIT is replaced by its record.
+    pub compact: bool,
+}
+
+/// One endpoint.
+#[derive(Debug)]
+pub struct Host {
+    /// The connection; `None` before the first SYN of a passive one.
+    pub connection: Option<Connection>,
+    /// What replaces the connection in TIME-WAIT, if the plan says so.
+    pub time_wait: Option<TimeWait>,
+    /// What the record of TIME-WAIT answers.
+    pub answers: Vec<Segment>,
+    /// All that has happened.
+    pub events: Events,
+    plan: Plan,
+    /// What the two streams consist of: octet n of stream `salt`.
+    salt_out: u64,
+    salt_in: u64,
+    written: u64,
+    read: u64,
+    reported: u64,
+    closed: bool,
+    buffer: Vec<Option<u8>>,
+    /// When the application looks again although nothing has happened.
+    pub wakes_at: Option<Instant>,
+}
+
+/// Octet `offset` of stream `salt`.
+pub fn octet(salt: u64, offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt) >> 40) as u8
+}
+
+impl Host {
+    /// An endpoint that writes stream `salt_out` and expects stream `salt_in`.
+    pub fn new(plan: Plan, salt_out: u64, salt_in: u64) -> Host {
+        Host {
+            connection: None,
+            time_wait: None,
+            answers: Vec::new(),
+            events: Events::NONE,
+            plan,
+            salt_out,
+            salt_in,
+            written: 0,
+            read: 0,
+            reported: 0,
+            closed: false,
+            buffer: Vec::new(),
+            wakes_at: None,
+        }
+    }
+
+    /// Largest super-segment of the link.
+    pub fn len_max(&self) -> u32 {
+        self.plan.len_max
+    }
+
+    /// Octets read so far.
+    pub fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Whether all was written, sent and acknowledged, and the peer's stream was read to its end.
+    pub fn is_done(&self, expected: u64) -> bool {
+        let acked = self
+            .connection
+            .as_ref()
+            .is_some_and(|c| c.fin_acked() || matches!(c.state(), State::TimeWait | State::Closed));
+        self.closed && acked && self.read == expected
+    }
+
+    /// The bytes of a segment to send.
+    pub fn text(&self, offset: u64, len: u32) -> Vec<u8> {
+        assert!(offset + u64::from(len) <= self.written, "text that was never written is sent");
+        (offset..offset + u64::from(len)).map(|at| octet(self.salt_out, at)).collect()
+    }
+
+    /// A segment arrives.
+    pub fn handle(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8]) -> Result<(), String> {
+        if let Some(time_wait) = &mut self.time_wait {
+            match time_wait.handle_segment(now, segment) {
+                TimeWaitAnswer::Ack(answer) => self.answers.push(answer),
+                TimeWaitAnswer::Drop => {}
+                answer => return Err(format!("TIME-WAIT says {answer:?}")),
+            }
+            return Ok(());
+        }
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let mut segment = *segment;
+        let range = connection.text_range(&segment);
+        if range.is_some() && rng.chance_per_million(self.plan.no_room) {
+            segment = segment.without_text();
+        }
+        let input = connection.handle_segment(now, &segment);
+        connection.check_invariants();
+        if segment.len > 0 && input.verdict == Verdict::Accepted && input.text != range {
+            return Err(format!("promised {range:?}, took {:?}", input.text));
+        }
+        self.note(input.events)?;
+        let Some(taken) = input.text else { return Ok(()) };
+        let (from, to) = (taken.offset as usize, taken.offset as usize + taken.len as usize);
+        if self.buffer.len() < to {
+            self.buffer.resize(to, None);
+        }
+        let fresh = &text[taken.skip as usize..taken.skip as usize + taken.len as usize];
+        for (slot, octet) in self.buffer[from..to].iter_mut().zip(fresh) {
+            *slot = Some(*octet);
+        }
+        Ok(())
+    }
+
+    /// Takes note of what happened.
+    pub fn note(&mut self, events: Events) -> Result<(), String> {
+        self.events |= events;
+        if events.intersects(Events::RESET | Events::REFUSED | Events::TIMED_OUT) {
+            return Err(format!("unexpected end: {events:?}"));
+        }
+        Ok(())
+    }
+
+    /// When the connection, or what is left of it, wants to be woken.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match &self.time_wait {
+            Some(time_wait) => Some(time_wait.deadline()),
+            None => self.connection.as_ref()?.next_timeout(),
+        }
+    }
+
+    /// Fires the timers.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), String> {
+        if self.time_wait.is_some_and(|time_wait| time_wait.deadline() <= now) {
+            self.time_wait = None;
+        }
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let events = connection.handle_timeout(now);
+        connection.check_invariants();
+        self.note(events)
+    }
+
+    /// After polling: TIME-WAIT needs no connection.
+    pub fn compact(&mut self) {
+        let wanted = self.plan.compact && self.read == self.buffer.len() as u64;
+        if let Some(connection) = self.connection.as_mut().filter(|_| wanted && self.time_wait.is_none()) {
+            self.time_wait = connection.time_wait();
+            if self.time_wait.is_some() {
+                connection.abort();
+            }
+        }
+    }
+
+    /// The application gets the processor.
+    pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
+        self.wakes_at = None;
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if !matches!(connection.state(), State::SynSent | State::SynReceived) && !self.closed {
+            let room = (connection.send_una() + self.plan.send_buffer).min(self.plan.write) - self.written;
+            let some = if calm { room } else { u64::from(rng.below(room as u32 + 1)) };
+            self.written += some;
+            connection.handle_send_tail(now, self.written);
+            if self.written == self.plan.write {
+                self.closed = true;
+                connection.shutdown_send(now);
+            } else if some < room {
+                self.wakes_at = Some(now + core::time::Duration::from_millis(1));
+            }
+        }
+        let available = connection.receive_nxt() - self.read;
+        if available > 0 && !calm && rng.chance_per_million(self.plan.stall) {
+            self.wakes_at = Some(now + core::time::Duration::from_millis(u64::from(rng.below(700))));
+        } else if available > 0 {
+            let some = available.min(self.plan.read_max);
+            for at in self.read..self.read + some {
+                if self.buffer.get(at as usize).copied().flatten() != Some(octet(self.salt_in, at)) {
+                    return Err(format!("octet {at} is wrong"));
+                }
+            }
+            self.read += some;
+            if some < available {
+                self.wakes_at = Some(now + core::time::Duration::from_micros(300));
+            }
+            let asked = connection.receive_read_mark().is_some_and(|mark| self.read >= mark);
+            if !self.plan.lazy_reports || asked || self.read - self.reported > 20_000 {
+                self.reported = self.read;
+                connection.handle_read_head(now, self.read);
+            }
+        }
+        connection.check_invariants();
+        Ok(())
+    }
+}

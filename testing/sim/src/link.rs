@@ -1,0 +1,85 @@
+//! What does the network do to segments?
+
+use std::collections::BTreeMap;
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_wire::tcp::{Flags, Segment};
+
+/// How bad one direction of the link is. Chances are per million.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkSettings {
+    /// Segments lost, or corrupted, which comes to the same behind a checksum.
+    pub loss: u32,
+    /// Segments delivered twice.
+    pub duplicate: u32,
+    /// Segments delayed by up to ten times the latency, so that later ones overtake.
+    pub reorder: u32,
+    /// One-way delay.
+    pub latency: Duration,
+    /// Whether the receiver's link merges what was cut (GRO): then super-segments arrive whole.
+    pub merge: bool,
+}
+
+/// One direction of the link: segments with their text, by time of arrival.
+#[derive(Debug)]
+pub struct Link {
+    settings: LinkSettings,
+    in_flight: BTreeMap<(Instant, u64), (Segment, Vec<u8>)>,
+    sent: u64,
+}
+
+impl Link {
+    /// An empty link.
+    pub fn new(settings: LinkSettings) -> Link {
+        Link { settings, in_flight: BTreeMap::new(), sent: 0 }
+    }
+
+    /// Stops doing harm: what is sent from now on arrives.
+    pub fn heal(&mut self) {
+        self.settings = LinkSettings { loss: 0, duplicate: 0, reorder: 0, ..self.settings };
+    }
+
+    /// Sends a segment, cut into pieces of `mss` octets as a link with segmentation offload does.
+    pub fn send(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8], mss: usize) {
+        if self.settings.merge || text.len() <= mss {
+            self.send_piece(now, rng, *segment, text.to_vec());
+            return;
+        }
+        let last = text.len().div_ceil(mss) - 1;
+        for (index, piece) in text.chunks(mss).enumerate() {
+            let mut cut = *segment;
+            cut.seq = segment.seq.plus((index * mss) as u32);
+            cut.len = piece.len() as u32;
+            if index != last {
+                cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
+            }
+            self.send_piece(now, rng, cut, piece.to_vec());
+        }
+    }
+
+    /// When the next segment arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.in_flight.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next segment that has arrived by `now`.
+    pub fn receive(&mut self, now: Instant) -> Option<(Segment, Vec<u8>)> {
+        let first = self.in_flight.first_entry().filter(|entry| entry.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    fn send_piece(&mut self, now: Instant, rng: &mut Rng, segment: Segment, text: Vec<u8>) {
+        if rng.chance_per_million(self.settings.loss) {
+            return;
+        }
+        let copies = 1 + u32::from(rng.chance_per_million(self.settings.duplicate));
+        for _ in 0..copies {
+            let mut at = now + self.settings.latency;
+            if rng.chance_per_million(self.settings.reorder) {
+                at += self.settings.latency * rng.below(10);
+            }
+            self.sent += 1;
+            self.in_flight.insert((at, self.sent), (segment, text.clone()));
+        }
+    }
+}

@@ -1,0 +1,621 @@
+/* What do the calls do that scripts cannot make? One behaviour by name; what it prints must be the same on every stack:
+ * calls CASE. Both ends live in one process (or its children), on the loopback. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+static const char *self;
+
+#define MUST(call) must((long)(call), #call)
+static long must(long result, const char *what)
+{
+    if (result < 0) {
+        printf("%s: %s\n", what, strerrorname_np(errno));
+        fflush(stdout);
+        _exit(1);
+    }
+    return result;
+}
+
+static void show(const char *what, long result)
+{
+    if (result < 0)
+        printf("%s: %s\n", what, strerrorname_np(errno));
+    else
+        printf("%s: %ld\n", what, result);
+}
+
+static struct sockaddr_in loopback(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return address;
+}
+
+static struct sockaddr_in name_of(int fd)
+{
+    struct sockaddr_in address;
+    socklen_t len = sizeof address;
+    MUST(getsockname(fd, (struct sockaddr *)&address, &len));
+    return address;
+}
+
+static int bound(int type)
+{
+    struct sockaddr_in address = loopback();
+    int fd = MUST(socket(AF_INET, type, 0));
+    MUST(bind(fd, (struct sockaddr *)&address, sizeof address));
+    return fd;
+}
+
+static int listening(void)
+{
+    int fd = bound(SOCK_STREAM);
+    MUST(listen(fd, 64));
+    return fd;
+}
+
+static int connected_to(int server)
+{
+    struct sockaddr_in address = name_of(server);
+    int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(fd, (struct sockaddr *)&address, sizeof address));
+    return fd;
+}
+
+static void make_pair(int ends[2])
+{
+    int server = listening();
+    ends[0] = connected_to(server);
+    ends[1] = MUST(accept(server, NULL, NULL));
+    MUST(close(server));
+}
+
+static void wait_readable(int fd)
+{
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    MUST(poll(&entry, 1, 5000));
+}
+
+static void pause_ms(long ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static volatile sig_atomic_t signals;
+static void count_signal(int number)
+{
+    (void)number;
+    signals++;
+}
+
+static void on_signal(int number, int flags)
+{
+    struct sigaction action = {.sa_handler = count_signal, .sa_flags = flags};
+    MUST(sigaction(number, &action, NULL));
+}
+
+static void alarm_in_ms(long ms)
+{
+    struct itimerval timer = {.it_value = {ms / 1000, ms % 1000 * 1000}};
+    MUST(setitimer(ITIMER_REAL, &timer, NULL));
+}
+
+/* --- signals */
+
+static void interrupted(void)
+{
+    int ends[2], server = listening();
+    char byte;
+    make_pair(ends);
+    on_signal(SIGALRM, 0);
+    alarm_in_ms(100);
+    show("recv", recv(ends[1], &byte, 1, 0));
+    alarm_in_ms(100);
+    show("accept", accept(server, NULL, NULL));
+    struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+    alarm_in_ms(100);
+    show("poll", poll(&entry, 1, 5000));
+    int epoll = MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], &event));
+    alarm_in_ms(100);
+    show("epoll_wait", epoll_wait(epoll, &event, 1, 5000));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    struct timeval timeout = {5, 0};
+    alarm_in_ms(100);
+    show("select", select(ends[1] + 1, &set, NULL, NULL, &timeout));
+    printf("signals: %d\n", (int)signals);
+}
+
+static void *send_later(void *argument)
+{
+    pause_ms(300);
+    MUST(send(*(int *)argument, "x", 1, 0));
+    return NULL;
+}
+
+static void restarted(void)
+{
+    int ends[2];
+    char byte;
+    pthread_t thread;
+    make_pair(ends);
+    on_signal(SIGALRM, SA_RESTART);
+    pthread_create(&thread, NULL, send_later, &ends[0]);
+    alarm_in_ms(100);
+    show("recv", recv(ends[1], &byte, 1, 0));
+    printf("signals: %d\n", (int)signals);
+    pthread_join(thread, NULL);
+}
+
+static void timed_receive_is_not_restarted(void)
+{
+    int ends[2];
+    char byte;
+    make_pair(ends);
+    struct timeval timeout = {5, 0};
+    MUST(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout));
+    on_signal(SIGALRM, SA_RESTART);
+    alarm_in_ms(100);
+    show("recv", recv(ends[1], &byte, 1, 0));
+}
+
+static void masks_while_waiting(void)
+{
+    int ends[2];
+    make_pair(ends);
+    on_signal(SIGUSR1, 0);
+    sigset_t blocked, none;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+    raise(SIGUSR1);
+    struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+    struct timespec timeout = {5, 0};
+    show("ppoll", ppoll(&entry, 1, &timeout, &none));
+    raise(SIGUSR1);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    show("pselect", pselect(ends[1] + 1, &set, NULL, NULL, &timeout, &none));
+    raise(SIGUSR1);
+    int epoll = MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], &event));
+    show("epoll_pwait", epoll_pwait(epoll, &event, 1, 5000, &none));
+    raise(SIGUSR1);
+    show("epoll_pwait2", epoll_pwait2(epoll, &event, 1, &timeout, &none));
+    printf("signals: %d\n", (int)signals);
+}
+
+/* --- messages */
+
+static void many_messages(void)
+{
+    int server = bound(SOCK_DGRAM), client = bound(SOCK_DGRAM);
+    struct sockaddr_in to = name_of(server), from[4], mine = name_of(client);
+    char text[4][16], got[4][16];
+    struct iovec out[4], in[4];
+    struct mmsghdr send[4] = {0}, receive[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        snprintf(text[i], sizeof text[i], "message %d", i);
+        out[i] = (struct iovec){text[i], strlen(text[i])};
+        in[i] = (struct iovec){got[i], sizeof got[i]};
+        send[i].msg_hdr = (struct msghdr){.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &out[i], .msg_iovlen = 1};
+        receive[i].msg_hdr = (struct msghdr){.msg_name = &from[i], .msg_namelen = sizeof from[i], .msg_iov = &in[i], .msg_iovlen = 1};
+    }
+    show("sendmmsg", sendmmsg(client, send, 4, 0));
+    printf("lengths: %u %u\n", send[0].msg_len, send[3].msg_len);
+    wait_readable(server);
+    pause_ms(50);
+    int count = recvmmsg(server, receive, 4, MSG_DONTWAIT, NULL);
+    show("recvmmsg", count);
+    for (int i = 0; i < count; i++)
+        printf("%.*s, sender known: %d\n", (int)receive[i].msg_len, got[i], from[i].sin_port == mine.sin_port);
+    show("recvmmsg", recvmmsg(server, receive, 4, MSG_DONTWAIT, NULL));
+    MUST(sendto(client, "one", 3, 0, (struct sockaddr *)&to, sizeof to));
+    show("recvmmsg MSG_WAITFORONE", recvmmsg(server, receive, 4, MSG_WAITFORONE, NULL));
+    struct timespec timeout = {0, 100000000};
+    MUST(sendto(client, "two", 3, 0, (struct sockaddr *)&to, sizeof to));
+    show("recvmmsg of 1", recvmmsg(server, receive, 1, 0, &timeout));
+}
+
+static void messages_on_streams(void)
+{
+    int ends[2];
+    make_pair(ends);
+    char one[3], two[10];
+    struct iovec in[2] = {{one, 3}, {two, 10}};
+    struct sockaddr_in from;
+    struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = in, .msg_iovlen = 2};
+    MUST(send(ends[0], "abcdef", 6, 0));
+    wait_readable(ends[1]);
+    show("recvmsg", recvmsg(ends[1], &message, 0));
+    printf("%.3s %.3s name of %u bytes, flags %d\n", one, two, message.msg_namelen, message.msg_flags);
+    socklen_t len = sizeof from;
+    MUST(send(ends[0], "x", 1, 0));
+    show("recvfrom", recvfrom(ends[1], one, 1, 0, (struct sockaddr *)&from, &len));
+    printf("name of %u bytes\n", len);
+    struct sockaddr_in nowhere = loopback();
+    show("sendto", sendto(ends[0], "y", 1, 0, (struct sockaddr *)&nowhere, sizeof nowhere));
+    show("MSG_TRUNC", recv(ends[1], two, 10, MSG_TRUNC));
+}
+
+static void short_names(void)
+{
+    int ends[2];
+    make_pair(ends);
+    struct sockaddr_in address;
+    memset(&address, 0xee, sizeof address);
+    socklen_t len = 4;
+    show("getsockname", getsockname(ends[0], (struct sockaddr *)&address, &len));
+    printf("length %u, beyond untouched: %d\n", len, address.sin_addr.s_addr == 0xeeeeeeee);
+    len = 100;
+    show("getpeername", getpeername(ends[0], (struct sockaddr *)&address, &len));
+    printf("length %u\n", len);
+    int value = 0x7f7f7f7f;
+    len = 1;
+    show("getsockopt", getsockopt(ends[0], SOL_SOCKET, SO_TYPE, &value, &len));
+    printf("length %u value %#x\n", len, value);
+    len = (socklen_t)-1;
+    show("getsockopt", getsockopt(ends[0], SOL_SOCKET, SO_TYPE, &value, &len));
+}
+
+static void vectors_of_many_parts(void)
+{
+    int ends[2];
+    make_pair(ends);
+    static char data[1024][7];
+    static struct iovec parts[1025];
+    for (int i = 0; i < 1024; i++) {
+        memset(data[i], 'a' + i % 26, 7);
+        parts[i] = (struct iovec){data[i], 7};
+    }
+    show("writev", writev(ends[0], parts, 1024));
+    show("writev of 1025", writev(ends[0], parts, 1025));
+    char got[8192];
+    show("recv", recv(ends[1], got, 7168, MSG_WAITALL));
+    int right = 1;
+    for (int i = 0; i < 7168; i++)
+        right &= got[i] == 'a' + i / 7 % 26;
+    printf("right: %d\n", right);
+}
+
+/* --- descriptors */
+
+static void flags_at_birth(void)
+{
+    int server = listening();
+    int fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    printf("socket: %d %d\n", !!(fcntl(fd, F_GETFL) & O_NONBLOCK), fcntl(fd, F_GETFD));
+    close(connected_to(server));
+    int accepted = MUST(accept4(server, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    printf("accept4: %d %d\n", !!(fcntl(accepted, F_GETFL) & O_NONBLOCK), fcntl(accepted, F_GETFD));
+    close(connected_to(server));
+    accepted = MUST(accept4(server, NULL, NULL, 0));
+    printf("accept4: %d %d\n", !!(fcntl(accepted, F_GETFL) & O_NONBLOCK), fcntl(accepted, F_GETFD));
+    show("accept4 of nonsense", accept4(server, NULL, NULL, 0x40000000));
+    show("dup3 onto itself", dup3(accepted, accepted, 0));
+    int copy = MUST(dup3(accepted, 77, O_CLOEXEC));
+    printf("dup3: %d %d\n", copy, fcntl(copy, F_GETFD));
+}
+
+static void ranges_of_descriptors(void)
+{
+    int ends[2];
+    make_pair(ends);
+    int copy = MUST(dup2(ends[1], 100));
+    MUST(close(ends[1]));
+    show("close_range", close_range(90, 110, 0));
+    char byte;
+    show("recv of the peer", recv(ends[0], &byte, 1, 0));
+    show("write to the closed", write(copy, "x", 1));
+    make_pair(ends);
+    show("close_range CLOEXEC", close_range(ends[1], ends[1], CLOSE_RANGE_CLOEXEC));
+    printf("FD_CLOEXEC: %d\n", fcntl(ends[1], F_GETFD));
+    MUST(write(ends[1], "y", 1));
+    show("recv", recv(ends[0], &byte, 1, 0));
+}
+
+static void standard_io(void)
+{
+    int ends[2];
+    make_pair(ends);
+    FILE *left = fdopen(ends[0], "r+"), *right = fdopen(dup(ends[1]), "r+");
+    fprintf(left, "a line of %d\nanother\n", 42);
+    fflush(left);
+    char line[100];
+    for (int i = 0; i < 2; i++)
+        printf("fgets: %s", fgets(line, sizeof line, right));
+    fclose(left);
+    close(ends[1]);
+    printf("at the end: %d\n", fgets(line, sizeof line, right) == NULL && feof(right));
+}
+
+static void *close_later(void *argument)
+{
+    pause_ms(100);
+    MUST(shutdown(*(int *)argument, SHUT_RDWR));
+    return NULL;
+}
+
+static void shutdown_wakes_accept(void)
+{
+    int server = listening();
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_later, &server);
+    show("accept", accept(server, NULL, NULL));
+    pthread_join(thread, NULL);
+}
+
+static void spawned(void)
+{
+    int ends[2];
+    make_pair(ends);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    posix_spawn_file_actions_addclose(&actions, ends[1]);
+    pid_t pid;
+    char *arguments[] = {"cat", NULL}, got[100] = {0};
+    printf("posix_spawn: %d\n", posix_spawn(&pid, "/bin/cat", &actions, NULL, arguments, environ));
+    MUST(close(ends[1]));
+    MUST(send(ends[0], "through cat", 11, 0));
+    MUST(shutdown(ends[0], SHUT_WR));
+    MUST(recv(ends[0], got, 99, MSG_WAITALL));
+    printf("recv: %s\n", got);
+    int status;
+    MUST(waitpid(pid, &status, 0));
+    printf("status: %d\n", status);
+}
+
+static void vforked(void)
+{
+    int ends[2];
+    make_pair(ends);
+    char number[12], got[100] = {0};
+    snprintf(number, sizeof number, "%d", ends[1]);
+    char *arguments[] = {(char *)self, "write_to", number, NULL};
+    pid_t pid = vfork();
+    if (pid == 0) {
+        execv(self, arguments);
+        _exit(127);
+    }
+    MUST(close(ends[1]));
+    MUST(recv(ends[0], got, 99, MSG_WAITALL));
+    printf("recv: %s\n", got);
+    int status;
+    MUST(waitpid(pid, &status, 0));
+    printf("status: %d\n", status);
+}
+
+/* --- waiting */
+
+static void poll_of_odd_entries(void)
+{
+    int ends[2];
+    make_pair(ends);
+    struct pollfd entries[4] = {
+        {.fd = -1, .events = POLLIN, .revents = 77},
+        {.fd = 12345, .events = POLLIN},
+        {.fd = ends[0], .events = POLLOUT},
+        {.fd = ends[0], .events = POLLIN},
+    };
+    show("poll", poll(entries, 4, 0));
+    for (int i = 0; i < 4; i++)
+        printf("%d: %#x\n", i, entries[i].revents);
+    show("poll of nothing", poll(NULL, 0, 10));
+}
+
+static void epoll_arguments(void)
+{
+    int ends[2], epoll = MUST(epoll_create1(EPOLL_CLOEXEC));
+    make_pair(ends);
+    struct epoll_event event = {.events = EPOLLOUT, .data.u64 = 0x1122334455667788};
+    show("add", epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event));
+    show("wait for 0", epoll_wait(epoll, &event, 0, 0));
+    show("wait", epoll_wait(epoll, &event, 1, 0));
+    printf("data: %llx events: %#x\n", (unsigned long long)event.data.u64, event.events);
+    show("add itself", epoll_ctl(epoll, EPOLL_CTL_ADD, epoll, &event));
+    show("add what is closed", epoll_ctl(epoll, EPOLL_CTL_ADD, 12345, &event));
+    show("unknown operation", epoll_ctl(epoll, 77, ends[0], &event));
+    show("no epoll", epoll_ctl(ends[0], EPOLL_CTL_ADD, ends[1], &event));
+    show("wait on no epoll", epoll_wait(ends[0], &event, 1, 0));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    show("add exclusive", epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], &event));
+    show("modify exclusive", epoll_ctl(epoll, EPOLL_CTL_MOD, ends[1], &event));
+}
+
+static void epoll_is_fair(void)
+{
+    int ends[8][2], epoll = MUST(epoll_create1(0)), seen[8] = {0};
+    for (int i = 0; i < 8; i++) {
+        make_pair(ends[i]);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[i][1], &event));
+        MUST(send(ends[i][0], "x", 1, 0));
+        wait_readable(ends[i][1]);
+    }
+    for (int i = 0; i < 8; i++) {
+        struct epoll_event event;
+        MUST(epoll_wait(epoll, &event, 1, 1000));
+        seen[event.data.u32]++;
+    }
+    for (int i = 0; i < 8; i++)
+        printf("%d ", seen[i]);
+    printf("\n");
+}
+
+static int shared_epoll, wakeups;
+static void *wait_on_shared(void *argument)
+{
+    struct epoll_event event;
+    if (epoll_wait(shared_epoll, &event, 1, 500) == 1)
+        __atomic_add_fetch(&wakeups, 1, __ATOMIC_SEQ_CST);
+    return argument;
+}
+
+static void edges_wake_one_thread(void)
+{
+    int ends[2];
+    make_pair(ends);
+    shared_epoll = MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    MUST(epoll_ctl(shared_epoll, EPOLL_CTL_ADD, ends[1], &event));
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, wait_on_shared, NULL);
+    pause_ms(100);
+    MUST(send(ends[0], "x", 1, 0));
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    printf("woken: %d\n", wakeups);
+}
+
+static void *hammer(void *argument)
+{
+    int fd = *(int *)argument;
+    char byte;
+    for (int i = 0; i < 2000; i++) {
+        MUST(send(fd, "x", 1, 0));
+        MUST(recv(fd, &byte, 1, 0));
+    }
+    return NULL;
+}
+
+static void *echo(void *argument)
+{
+    int fd = *(int *)argument;
+    char buffer[100];
+    for (ssize_t len; (len = MUST(recv(fd, buffer, sizeof buffer, 0))) > 0;)
+        MUST(send(fd, buffer, len, 0));
+    return NULL;
+}
+
+static void many_threads(void)
+{
+    int ends[8][2];
+    pthread_t clients[8], servers[8];
+    for (int i = 0; i < 8; i++) {
+        make_pair(ends[i]);
+        pthread_create(&servers[i], NULL, echo, &ends[i][1]);
+        pthread_create(&clients[i], NULL, hammer, &ends[i][0]);
+    }
+    for (int i = 0; i < 8; i++) {
+        pthread_join(clients[i], NULL);
+        MUST(shutdown(ends[i][0], SHUT_RDWR));
+        pthread_join(servers[i], NULL);
+    }
+    printf("done\n");
+}
+
+static void send_file_moves_the_position(void)
+{
+    int ends[2];
+    make_pair(ends);
+    FILE *file = tmpfile();
+    fputs("0123456789", file);
+    fflush(file);
+    int fd = fileno(file);
+    MUST(lseek(fd, 3, SEEK_SET));
+    show("sendfile", sendfile(ends[0], fd, NULL, 4));
+    show("position", lseek(fd, 0, SEEK_CUR));
+    show("rest", sendfile(ends[0], fd, NULL, 100));
+    show("at the end", sendfile(ends[0], fd, NULL, 100));
+    off_t offset = 0;
+    show("from an offset", sendfile(ends[0], fd, &offset, 2));
+    show("offset", offset);
+    char got[100] = {0};
+    show("recv", recv(ends[1], got, 9, MSG_WAITALL));
+    printf("%s\n", got);
+}
+
+static void low_water_mark(void)
+{
+    int ends[2], mark = 4;
+    make_pair(ends);
+    MUST(setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    MUST(send(ends[0], "abc", 3, 0));
+    struct pollfd entry = {.fd = ends[1], .events = POLLIN};
+    show("below", poll(&entry, 1, 100));
+    MUST(send(ends[0], "d", 1, 0));
+    show("reached", poll(&entry, 1, 1000));
+}
+
+static void event_descriptors_beside_sockets(void)
+{
+    int ends[2], event = MUST(eventfd(0, 0));
+    make_pair(ends);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    FD_SET(event, &set);
+    uint64_t one = 1;
+    MUST(write(event, &one, sizeof one));
+    MUST(send(ends[0], "x", 1, 0));
+    wait_readable(ends[1]);
+    int highest = event > ends[1] ? event : ends[1];
+    show("select", select(highest + 1, &set, NULL, NULL, NULL));
+    MUST(read(event, &one, sizeof one));
+    FD_SET(event, &set);
+    show("select", select(highest + 1, &set, NULL, NULL, NULL));
+    printf("socket %d event %d\n", !!FD_ISSET(ends[1], &set), !!FD_ISSET(event, &set));
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+#define CASE(name) {#name, name}
+    CASE(interrupted), CASE(restarted), CASE(timed_receive_is_not_restarted), CASE(masks_while_waiting),
+    CASE(many_messages), CASE(messages_on_streams), CASE(short_names), CASE(vectors_of_many_parts),
+    CASE(flags_at_birth), CASE(ranges_of_descriptors), CASE(standard_io), CASE(shutdown_wakes_accept),
+    CASE(spawned), CASE(vforked), CASE(poll_of_odd_entries), CASE(epoll_arguments), CASE(epoll_is_fair),
+    CASE(edges_wake_one_thread), CASE(many_threads), CASE(send_file_moves_the_position), CASE(low_water_mark),
+    CASE(event_descriptors_beside_sockets),
+};
+
+int main(int count, char **arguments)
+{
+    self = arguments[0];
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count == 3 && !strcmp(arguments[1], "write_to"))
+        return write(atoi(arguments[2]), "from exec", 9) != 9;
+    alarm(30);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (count == 2 && !strcmp(arguments[1], "--list"))
+            puts(cases[i].name);
+        if (count == 2 && !strcmp(arguments[1], cases[i].name)) {
+            cases[i].run();
+            return 0;
+        }
+    }
+    return count != 2;
+}

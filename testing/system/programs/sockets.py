@@ -1,0 +1,1220 @@
+"""What do sockets do? One behaviour by name; what it prints must be the same on every stack: sockets.py CASE
+
+Both ends live in one process (or its children), on the loopback. Nothing that differs from run to run is printed.
+"""
+import array
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import termios
+import threading
+import time
+
+LOOPBACK = "127.0.0.1"
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def attempt(what, function, *arguments):
+    """Prints what a call returns, or the name of its error."""
+    try:
+        result = function(*arguments)
+    except OSError as error:
+        name = "timeout" if isinstance(error, TimeoutError) and error.errno is None else errno.errorcode.get(error.errno)
+        print(f"{what}: {name}")
+        return None
+    shown = "a socket" if isinstance(result, socket.socket) else result
+    print(f"{what}: {shown}")
+    return result
+
+
+def listener(backlog=16, kind=socket.SOCK_STREAM):
+    server = socket.socket(socket.AF_INET, kind)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((LOOPBACK, 0))
+    server.listen(backlog)
+    return server
+
+
+def pair():
+    """A connection: what connected, and what was accepted."""
+    server = listener()
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    client.settimeout(None)
+    accepted, _ = server.accept()
+    server.close()
+    return client, accepted
+
+
+def unused_port():
+    probe = socket.socket()
+    probe.bind((LOOPBACK, 0))
+    port = probe.getsockname()[1]
+    probe.close()
+    return port
+
+
+def poll_of(sock, events=select.POLLIN | select.POLLOUT, timeout=0):
+    poll = select.poll()
+    poll.register(sock, events)
+    return names_of(poll.poll(timeout), "POLL")
+
+
+def names_of(events, prefix):
+    names = [name for name in dir(select) if name.startswith(prefix) and name.isupper()]
+    wanted = ("IN", "OUT", "ERR", "HUP", "RDHUP", "PRI", "NVAL")
+    names = [prefix + name for name in wanted if prefix + name in names]
+    return [sorted(name for name in names if getattr(select, name) & event) for _, event in events]
+
+
+def readable(sock, seconds=10):
+    return bool(select.select([sock], [], [], seconds)[0])
+
+
+# --- connecting
+
+@case
+def connect_refused():
+    attempt("connect", socket.create_connection, (LOOPBACK, unused_port()), 10)
+
+
+@case
+def connect_refused_without_blocking():
+    sock = socket.socket()
+    sock.setblocking(False)
+    print("connect_ex:", errno.errorcode.get(sock.connect_ex((LOOPBACK, unused_port()))))
+    print("poll:", poll_of(sock, timeout=5000))
+    print("SO_ERROR:", errno.errorcode.get(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+    print("SO_ERROR again:", sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+@case
+def connect_without_blocking():
+    server = listener()
+    sock = socket.socket()
+    sock.setblocking(False)
+    first = sock.connect_ex(server.getsockname())
+    print("connect_ex:", errno.errorcode.get(first))
+    print("writable:", bool(select.select([], [sock], [], 5)[1]))
+    print("SO_ERROR:", sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    print("connect_ex again:", errno.errorcode.get(sock.connect_ex(server.getsockname())))
+    print("poll:", poll_of(sock))
+
+
+@case
+def connect_twice():
+    client, accepted = pair()
+    attempt("connect", client.connect, accepted.getsockname())
+
+
+@case
+def operations_without_connection():
+    sock = socket.socket()
+    attempt("recv", sock.recv, 1)
+    attempt("send", sock.send, b"x")
+    attempt("getpeername", sock.getpeername)
+    attempt("shutdown", sock.shutdown, socket.SHUT_RDWR)
+    attempt("accept", sock.accept)
+    print("getsockname:", sock.getsockname())
+    print("poll:", poll_of(sock))
+
+
+@case
+def connection_to_itself_has_names():
+    client, accepted = pair()
+    print("same:", client.getsockname() == accepted.getpeername(), client.getpeername() == accepted.getsockname())
+    print("address:", client.getsockname()[0], "port differs:", client.getsockname()[1] != client.getpeername()[1])
+
+
+@case
+def connect_binds_the_wildcard():
+    server = listener()
+    sock = socket.socket()
+    sock.bind(("0.0.0.0", 0))
+    print("before:", sock.getsockname()[0], sock.getsockname()[1] != 0)
+    port = sock.getsockname()[1]
+    sock.connect(server.getsockname())
+    print("after:", sock.getsockname() == (LOOPBACK, port))
+
+
+# --- binding and listening
+
+@case
+def address_in_use():
+    server = listener()
+    other = socket.socket()
+    attempt("bind", other.bind, server.getsockname())
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    attempt("bind with SO_REUSEADDR", other.bind, server.getsockname())
+    server.close()
+    attempt("bind after close", other.bind, (LOOPBACK, unused_port()))
+    attempt("bind twice", other.bind, (LOOPBACK, unused_port()))
+
+
+@case
+def wildcard_and_address_conflict():
+    one = socket.socket()
+    one.bind(("0.0.0.0", 0))
+    one.listen()
+    other = socket.socket()
+    attempt("bind", other.bind, (LOOPBACK, one.getsockname()[1]))
+
+
+@case
+def foreign_address():
+    attempt("bind", socket.socket().bind, ("198.51.100.1", 0))
+
+
+@case
+def reuse_port():
+    first, second = socket.socket(), socket.socket()
+    for sock in (first, second):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    first.bind((LOOPBACK, 0))
+    attempt("bind", second.bind, first.getsockname())
+    third = socket.socket()
+    attempt("bind without SO_REUSEPORT", third.bind, first.getsockname())
+    first.listen(64)
+    second.listen(64)
+    clients = [socket.create_connection(first.getsockname(), timeout=10) for _ in range(40)]
+    accepted = 0
+    deadline = time.monotonic() + 10
+    while accepted < 40 and time.monotonic() < deadline:
+        for sock in select.select([first, second], [], [], 1)[0]:
+            sock.accept()
+            accepted += 1
+    print("accepted:", accepted, "of", len(clients))
+
+
+@case
+def listen_without_bind():
+    server = socket.socket()
+    server.listen()
+    print("bound:", server.getsockname()[0], server.getsockname()[1] != 0)
+    client = socket.create_connection((LOOPBACK, server.getsockname()[1]), timeout=10)
+    print("accepted:", server.accept()[1] == client.getsockname())
+
+
+@case
+def listener_is_no_connection():
+    server = listener()
+    attempt("recv", server.recv, 1)
+    attempt("send", server.send, b"x")
+    attempt("getpeername", server.getpeername)
+    attempt("connect", server.connect, server.getsockname())
+    print("SO_ACCEPTCONN:", server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    print("poll:", poll_of(server))
+
+
+@case
+def accept_without_blocking():
+    server = listener()
+    server.setblocking(False)
+    attempt("accept", server.accept)
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    print("readable:", readable(server), "poll:", poll_of(server))
+    accepted, address = server.accept()
+    print("address:", address == client.getsockname(), "blocking:", not fcntl.fcntl(accepted, fcntl.F_GETFL) & os.O_NONBLOCK)
+    attempt("accept", server.accept)
+
+
+@case
+def closed_before_accept():
+    server = listener()
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    client.sendall(b"last words")
+    client.close()
+    accepted, _ = server.accept()
+    print("recv:", accepted.recv(100), accepted.recv(100))
+
+
+@case
+def closing_a_listener_resets_what_waits():
+    server = listener()
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    time.sleep(0.2)
+    server.close()
+    attempt("recv", client.recv, 1)
+
+
+@case
+def accept_times_out():
+    server = listener()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100_000))
+    started = time.monotonic()
+    attempt("accept", server.accept)
+    print("after:", 0.09 < time.monotonic() - started < 5)
+
+
+# --- sending and receiving
+
+@case
+def messages_arrive():
+    client, accepted = pair()
+    client.sendall(b"question")
+    print("recv:", accepted.recv(100))
+    accepted.sendall(b"answer")
+    print("recv:", client.recv(100))
+    client.close()
+    print("recv:", accepted.recv(100))
+
+
+@case
+def megabytes_arrive():
+    client, accepted = pair()
+    data = bytes(range(256)) * 32768
+    sender = threading.Thread(target=lambda: (client.sendall(data), client.close()))
+    sender.start()
+    got = b"".join(iter(lambda: accepted.recv(100_000), b""))
+    sender.join()
+    print("equal:", got == data)
+
+
+@case
+def receive_without_blocking():
+    client, accepted = pair()
+    accepted.setblocking(False)
+    attempt("recv", accepted.recv, 10)
+    client.send(b"x")
+    print("readable:", readable(accepted))
+    attempt("recv", accepted.recv, 10)
+    attempt("recv", accepted.recv, 10)
+    accepted.setblocking(True)
+    attempt("recv MSG_DONTWAIT", accepted.recv, 10, socket.MSG_DONTWAIT)
+
+
+@case
+def send_until_full():
+    client, accepted = pair()
+    client.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            sent += client.send(bytes(65536))
+    except BlockingIOError as error:
+        print("send:", errno.errorcode[error.errno], "after some:", sent > 0)
+    print("poll:", poll_of(client))
+    got = 0
+    while got < sent:
+        got += len(accepted.recv(1 << 20))
+    print("all arrived:", got == sent)
+    print("writable:", bool(select.select([], [client], [], 5)[1]))
+
+
+@case
+def peek():
+    client, accepted = pair()
+    client.send(b"abcdef")
+    readable(accepted)
+    print("peek:", accepted.recv(3, socket.MSG_PEEK), accepted.recv(100, socket.MSG_PEEK))
+    print("recv:", accepted.recv(2), accepted.recv(100, socket.MSG_PEEK), accepted.recv(100))
+
+
+@case
+def wait_for_all():
+    client, accepted = pair()
+
+    def send():
+        for part in (b"ab", b"cd", b"ef"):
+            client.send(part)
+            time.sleep(0.05)
+
+    threading.Thread(target=send).start()
+    print("recv:", accepted.recv(6, socket.MSG_WAITALL))
+    client.send(b"gh")
+    client.shutdown(socket.SHUT_WR)
+    print("recv at the end:", accepted.recv(6, socket.MSG_WAITALL))
+
+
+@case
+def receive_times_out():
+    client, _accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100_000))
+    print("option:", struct.unpack("ll", client.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)))
+    started = time.monotonic()
+    attempt("recv", client.recv, 1)
+    print("after:", 0.09 < time.monotonic() - started < 5)
+
+
+@case
+def send_times_out():
+    client, _accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 200_000))
+    started = time.monotonic()
+    try:
+        while True:
+            client.send(bytes(1 << 20))
+            if time.monotonic() - started > 20:
+                print("send: never stopped")
+                return
+    except OSError as error:
+        print("send:", errno.errorcode[error.errno])
+
+
+@case
+def bytes_waiting():
+    client, accepted = pair()
+    client.send(b"x" * 1234)
+    readable(accepted)
+    time.sleep(0.1)
+    count = array.array("i", [0])
+    fcntl.ioctl(accepted, termios.FIONREAD, count)
+    print("FIONREAD:", count[0])
+    accepted.recv(234)
+    fcntl.ioctl(accepted, termios.FIONREAD, count)
+    print("FIONREAD:", count[0])
+
+
+@case
+def nonblocking_by_ioctl():
+    client, _accepted = pair()
+    fcntl.ioctl(client, 0x5421, struct.pack("i", 1))  # FIONBIO
+    print("O_NONBLOCK:", bool(fcntl.fcntl(client, fcntl.F_GETFL) & os.O_NONBLOCK))
+    attempt("recv", os.read, client.fileno(), 1)
+
+
+@case
+def vectors():
+    client, accepted = pair()
+    print("writev:", os.writev(client.fileno(), [b"one", b"", b"two", b"three"]))
+    readable(accepted)
+    time.sleep(0.05)
+    parts = [bytearray(2), bytearray(4), bytearray(100)]
+    print("readv:", os.readv(accepted.fileno(), parts), [bytes(part).rstrip(b"\0") for part in parts])
+
+
+@case
+def message_calls():
+    client, accepted = pair()
+    print("sendmsg:", client.sendmsg([b"one", b"two"]))
+    readable(accepted)
+    data, ancillary, flags, address = accepted.recvmsg(100, 100)
+    print("recvmsg:", data, ancillary, flags, address)
+
+
+@case
+def send_file():
+    client, accepted = pair()
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(range(256)) * 1000)
+        file.flush()
+        offset = 10
+        done = threading.Thread(target=lambda: print("equal:", receive_all(accepted) == (bytes(range(256)) * 1000)[10:]))
+        done.start()
+        while offset < 256_000:
+            offset += os.sendfile(client.fileno(), file.fileno(), offset, 256_000 - offset)
+        print("offset:", offset, "position:", file.tell())
+        client.close()
+        done.join()
+
+
+def receive_all(sock):
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+@case
+def read_and_write():
+    client, accepted = pair()
+    print("write:", os.write(client.fileno(), b"by descriptor"))
+    readable(accepted)
+    print("read:", os.read(accepted.fileno(), 100))
+    attempt("read nothing", os.read, accepted.fileno(), 0)
+    attempt("write nothing", os.write, accepted.fileno(), b"")
+    attempt("lseek", os.lseek, accepted.fileno(), 0, os.SEEK_CUR)
+    attempt("pread", os.pread, accepted.fileno(), 1, 0)
+
+
+@case
+def out_of_band_is_urgent():
+    client, accepted = pair()
+    attempt("recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+
+
+# --- ends
+
+@case
+def shutdown_for_writing():
+    client, accepted = pair()
+    client.send(b"last")
+    client.shutdown(socket.SHUT_WR)
+    print("recv:", accepted.recv(100), accepted.recv(100))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    attempt("send", client.send, b"x")
+    accepted.send(b"still heard")
+    print("recv:", client.recv(100))
+    accepted.close()
+    print("recv:", client.recv(100))
+
+
+@case
+def shutdown_for_reading():
+    client, accepted = pair()
+    accepted.shutdown(socket.SHUT_RD)
+    print("recv:", accepted.recv(100))
+    accepted.send(b"x")
+    print("recv:", client.recv(100))
+
+
+@case
+def shutdown_twice():
+    client, accepted = pair()
+    attempt("shutdown", client.shutdown, socket.SHUT_WR)
+    attempt("shutdown", client.shutdown, socket.SHUT_WR)
+    attempt("shutdown", client.shutdown, socket.SHUT_RDWR)
+    attempt("shutdown 7", client.shutdown, 7)
+    print("recv:", accepted.recv(1))
+
+
+@case
+def write_after_reset():
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    print("poll:", poll_of(accepted, timeout=5000))
+    attempt("recv", accepted.recv, 1)
+    attempt("recv", accepted.recv, 1)
+    attempt("send", accepted.send, b"x")
+
+
+@case
+def error_after_reset():
+    client, accepted = pair()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    readable(accepted)
+    print("SO_ERROR:", errno.errorcode.get(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+    attempt("recv", accepted.recv, 1)
+
+
+@case
+def close_with_unread_data_resets():
+    client, accepted = pair()
+    client.send(b"unread")
+    readable(accepted)
+    accepted.close()
+    readable(client)
+    attempt("recv", client.recv, 1)
+
+
+@case
+def broken_pipe_signal():
+    caught = []
+    signal.signal(signal.SIGPIPE, lambda *_: caught.append("SIGPIPE"))
+    client, _accepted = pair()
+    client.shutdown(socket.SHUT_WR)
+    attempt("send", client.send, b"x")
+    print("signals:", caught)
+    attempt("send MSG_NOSIGNAL", client.send, b"x", socket.MSG_NOSIGNAL)
+    print("signals:", caught)
+    attempt("write", os.write, client.fileno(), b"x")
+    print("signals:", caught)
+
+
+@case
+def broken_pipe_kills():
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        client, _accepted = pair()
+        client.shutdown(socket.SHUT_WR)
+        client.send(b"x")
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print("killed by SIGPIPE:", os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPIPE)
+
+
+@case
+def close_wakes_nobody_but_the_peer():
+    client, accepted = pair()
+    got = []
+    reader = threading.Thread(target=lambda: got.append(accepted.recv(1)))
+    reader.start()
+    time.sleep(0.1)
+    client.close()
+    reader.join(5)
+    print("recv:", got)
+
+
+@case
+def shutdown_wakes_a_reader():
+    client, accepted = pair()
+    got = []
+    reader = threading.Thread(target=lambda: got.append(accepted.recv(1)))
+    reader.start()
+    time.sleep(0.1)
+    accepted.shutdown(socket.SHUT_RDWR)
+    reader.join(5)
+    print("recv:", got, "alive:", reader.is_alive())
+
+
+@case
+def closed_descriptors():
+    client, _accepted = pair()
+    number = client.fileno()
+    client.close()
+    attempt("read", os.read, number, 1)
+    attempt("write", os.write, number, b"x")
+    attempt("fstat", lambda: os.fstat(number).st_mode)
+    attempt("close", os.close, number)
+
+
+# --- options
+
+@case
+def options():
+    client, accepted = pair()
+    tcp, sol = socket.IPPROTO_TCP, socket.SOL_SOCKET
+    for name in ("TCP_NODELAY", "TCP_CORK", "TCP_QUICKACK"):
+        option = getattr(socket, name)
+        default = client.getsockopt(tcp, option)
+        client.setsockopt(tcp, option, 1)
+        print(name, "default:", default if name != "TCP_QUICKACK" else "-", "set:", client.getsockopt(tcp, option))
+    for name in ("SO_REUSEADDR", "SO_KEEPALIVE", "SO_BROADCAST", "SO_REUSEPORT", "SO_OOBINLINE"):
+        option = getattr(socket, name)
+        default = client.getsockopt(sol, option)
+        client.setsockopt(sol, option, 1)
+        print(name, "default:", default, "set:", client.getsockopt(sol, option))
+    for name, value in (("TCP_KEEPIDLE", 100), ("TCP_KEEPINTVL", 7), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 5000)):
+        option = getattr(socket, name)
+        client.setsockopt(tcp, option, value)
+        print(name, client.getsockopt(tcp, option))
+    print("SO_TYPE:", client.getsockopt(sol, socket.SO_TYPE), "SO_PROTOCOL:", client.getsockopt(sol, socket.SO_PROTOCOL),
+          "SO_DOMAIN:", client.getsockopt(sol, socket.SO_DOMAIN))
+    print("SO_LINGER:", struct.unpack("ii", client.getsockopt(sol, socket.SO_LINGER, 8)))
+    client.setsockopt(sol, socket.SO_RCVBUF, 100_000)
+    client.setsockopt(sol, socket.SO_SNDBUF, 100_000)
+    print("SO_RCVBUF:", client.getsockopt(sol, socket.SO_RCVBUF), "SO_SNDBUF:", client.getsockopt(sol, socket.SO_SNDBUF))
+    attempt("unknown option", client.getsockopt, sol, 9999)
+    attempt("unknown level", client.getsockopt, 9999, 1)
+    attempt("unknown TCP option", client.setsockopt, tcp, 999, 1)
+    attempt("short value", client.setsockopt, tcp, socket.TCP_NODELAY, b"x")
+    attempt("TCP_KEEPIDLE 0", client.setsockopt, tcp, socket.TCP_KEEPIDLE, 0)
+    accepted.close()
+
+
+@case
+def options_are_inherited():
+    server = socket.socket()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+    server.bind((LOOPBACK, 0))
+    server.listen()
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    accepted, _ = server.accept()
+    print("TCP_NODELAY:", accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    print("SO_KEEPALIVE:", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+    print("SO_LINGER:", struct.unpack("ii", accepted.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)))
+    client.close()
+
+
+@case
+def state_by_tcp_info():
+    client, accepted = pair()
+    state = lambda sock: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0]
+    print("established:", state(client), state(accepted))
+    client.shutdown(socket.SHUT_WR)
+    accepted.recv(1)
+    time.sleep(0.1)
+    print("half closed:", state(client), state(accepted))
+    server = listener()
+    print("listening:", state(server), "new:", state(socket.socket()))
+
+
+@case
+def cork_holds_back():
+    client, accepted = pair()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    client.send(b"held")
+    print("arrived while corked:", readable(accepted, 0.05))
+    client.send(b" back")
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+    readable(accepted)
+    time.sleep(0.05)
+    print("recv:", accepted.recv(100))
+
+
+@case
+def deferred_accept():
+    server = listener()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    print("before data:", readable(server, 0.2))
+    client.send(b"x")
+    print("with data:", readable(server, 5))
+    print("recv:", server.accept()[0].recv(1))
+
+
+# --- waiting
+
+@case
+def poll_events():
+    client, accepted = pair()
+    print("idle:", poll_of(client))
+    accepted.send(b"x")
+    readable(client)
+    print("data:", poll_of(client))
+    client.recv(1)
+    accepted.shutdown(socket.SHUT_WR)
+    readable(client)
+    print("end of the peer:", poll_of(client, select.POLLIN | select.POLLOUT | select.POLLRDHUP))
+    client.shutdown(socket.SHUT_WR)
+    time.sleep(0.1)
+    print("end of both:", poll_of(client, select.POLLIN | select.POLLOUT | select.POLLRDHUP))
+    poll = select.poll()
+    number = client.fileno()
+    client.close()
+    poll.register(number, select.POLLIN)
+    print("closed:", names_of(poll.poll(0), "POLL"))
+
+
+@case
+def select_events():
+    client, accepted = pair()
+    count = lambda sets: [len(each) for each in sets]
+    print("idle:", count(select.select([client], [client], [client], 0)))
+    accepted.send(b"x")
+    readable(client)
+    print("data:", count(select.select([client, accepted], [client], [client], 0)))
+    started = time.monotonic()
+    print("time out:", count(select.select([accepted], [], [], 0.1)), time.monotonic() - started > 0.09)
+
+
+@case
+def epoll_level():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN)
+    print("idle:", epoll.poll(0))
+    client.send(b"ab")
+    print("data:", names_of(epoll.poll(5), "EPOLL"))
+    accepted.recv(1)
+    print("some left:", names_of(epoll.poll(0), "EPOLL"))
+    accepted.recv(1)
+    print("none left:", epoll.poll(0))
+    epoll.modify(accepted, select.EPOLLIN | select.EPOLLOUT)
+    print("writable too:", names_of(epoll.poll(0), "EPOLL"))
+    attempt("add twice", epoll.register, accepted, select.EPOLLIN)
+    epoll.unregister(accepted)
+    attempt("modify what is not in", epoll.modify, accepted, select.EPOLLIN)
+    attempt("delete what is not in", epoll.unregister, accepted)
+
+
+@case
+def epoll_edge():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN | select.EPOLLET)
+    client.send(b"a")
+    print("first:", names_of(epoll.poll(5), "EPOLL"))
+    print("again without reading:", epoll.poll(0.05))
+    client.send(b"b")
+    print("more:", names_of(epoll.poll(5), "EPOLL"))
+    print("recv:", accepted.recv(10))
+    client.close()
+    print("end:", names_of(epoll.poll(5), "EPOLL"))
+    print("again:", epoll.poll(0.05))
+
+
+@case
+def epoll_edge_for_writing():
+    client, accepted = pair()
+    client.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(client, select.EPOLLOUT | select.EPOLLET)
+    print("first:", names_of(epoll.poll(5), "EPOLL"))
+    print("again:", epoll.poll(0.05))
+    sent = 0
+    try:
+        while True:
+            sent += client.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    print("full:", epoll.poll(0.05))
+    got = 0
+    while got < sent:
+        got += len(accepted.recv(1 << 20))
+    print("room again:", names_of(epoll.poll(5), "EPOLL"))
+
+
+@case
+def epoll_one_shot():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN | select.EPOLLONESHOT)
+    client.send(b"a")
+    print("first:", names_of(epoll.poll(5), "EPOLL"))
+    print("again:", epoll.poll(0.05))
+    epoll.modify(accepted, select.EPOLLIN | select.EPOLLONESHOT)
+    print("armed again:", names_of(epoll.poll(5), "EPOLL"))
+
+
+@case
+def epoll_hang_up():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLOUT)
+    client.shutdown(socket.SHUT_WR)
+    readable(accepted)
+    print("half:", names_of(epoll.poll(5), "EPOLL"))
+    accepted.shutdown(socket.SHUT_WR)
+    time.sleep(0.1)
+    print("both:", names_of(epoll.poll(5), "EPOLL"))
+
+
+@case
+def epoll_nested():
+    client, accepted = pair()
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(accepted, select.EPOLLIN)
+    outer.register(inner, select.EPOLLIN)
+    print("idle:", outer.poll(0))
+    client.send(b"x")
+    print("outer:", names_of(outer.poll(5), "EPOLL"), "inner:", names_of(inner.poll(0), "EPOLL"))
+    accepted.recv(1)
+    print("read:", outer.poll(0))
+    print("poll of an epoll:", poll_of(inner, select.POLLIN))
+
+
+@case
+def epoll_mixed():
+    client, accepted = pair()
+    reading, writing = os.pipe()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN)
+    epoll.register(reading, select.EPOLLIN)
+    print("idle:", epoll.poll(0))
+    os.write(writing, b"x")
+    print("pipe:", [number == reading for number, _ in epoll.poll(5)])
+    client.send(b"x")
+    readable(accepted)
+    print("both:", sorted(number == reading for number, _ in epoll.poll(5)))
+    os.read(reading, 1)
+    print("socket:", [number == reading for number, _ in epoll.poll(5)])
+    accepted.recv(1)
+    threading.Timer(0.1, os.write, (writing, b"x")).start()
+    print("pipe while waiting:", [number == reading for number, _ in epoll.poll(5)])
+    os.read(reading, 1)
+    threading.Timer(0.1, client.send, (b"x",)).start()
+    print("socket while waiting:", [number == reading for number, _ in epoll.poll(5)])
+
+
+@case
+def poll_mixed():
+    client, accepted = pair()
+    reading, writing = os.pipe()
+    poll = select.poll()
+    poll.register(accepted, select.POLLIN)
+    poll.register(reading, select.POLLIN)
+    threading.Timer(0.1, os.write, (writing, b"x")).start()
+    print("pipe:", [number == reading for number, _ in poll.poll(5000)])
+    os.read(reading, 1)
+    threading.Timer(0.1, client.send, (b"x",)).start()
+    print("socket:", [number == reading for number, _ in poll.poll(5000)])
+
+
+@case
+def epoll_forgets_what_is_closed():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLIN)
+    client.send(b"x")
+    readable(accepted)
+    accepted.close()
+    print("closed:", epoll.poll(0.05))
+
+
+@case
+def epoll_watches_a_duplicate():
+    client, accepted = pair()
+    other = os.dup(accepted.fileno())
+    epoll = select.epoll()
+    epoll.register(other, select.EPOLLIN)
+    accepted.close()
+    client.send(b"x")
+    print("duplicate:", [number == other for number, _ in epoll.poll(5)])
+    print("read:", os.read(other, 10))
+
+
+@case
+def many_epolls_see_one_socket():
+    client, accepted = pair()
+    epolls = [select.epoll() for _ in range(3)]
+    for epoll in epolls:
+        epoll.register(accepted, select.EPOLLIN)
+    client.send(b"x")
+    print([names_of(epoll.poll(5), "EPOLL") for epoll in epolls])
+
+
+@case
+def epoll_of_a_listener():
+    server = listener()
+    epoll = select.epoll()
+    epoll.register(server, select.EPOLLIN)
+    print("idle:", epoll.poll(0))
+    clients = [socket.create_connection(server.getsockname(), timeout=10) for _ in range(3)]
+    for _ in clients:
+        print("waiting:", names_of(epoll.poll(5), "EPOLL"))
+        server.accept()
+    print("none:", epoll.poll(0.05))
+
+
+@case
+def interrupted_calls_continue():
+    caught = []
+    signal.signal(signal.SIGALRM, lambda *_: caught.append("SIGALRM"))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    client, accepted = pair()
+    threading.Timer(0.3, client.send, (b"late",)).start()
+    print("recv:", accepted.recv(10), caught)
+
+
+@case
+def blocked_threads():
+    server = listener(64)
+    results = []
+
+    def serve():
+        accepted, _ = server.accept()
+        results.append(accepted.recv(10))
+        accepted.close()
+
+    threads = [threading.Thread(target=serve) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    for number in range(8):
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        client.send(b"%d" % number)
+        client.recv(1)
+        client.close()
+    for thread in threads:
+        thread.join(5)
+    print(sorted(results))
+
+
+# --- processes and descriptors
+
+@case
+def accept_after_fork():
+    server = listener()
+    child = os.fork()
+    if child == 0:
+        accepted, _ = server.accept()
+        accepted.sendall(b"from the child: " + accepted.recv(100))
+        accepted.close()
+        os._exit(0)
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    client.sendall(b"hello")
+    print("recv:", receive_all(client))
+    print("status:", os.waitpid(child, 0)[1])
+
+
+@case
+def prefork_shares_the_work():
+    server = listener(64)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            while True:
+                accepted, _ = server.accept()
+                word = accepted.recv(10)
+                accepted.sendall(word.upper())
+                accepted.close()
+                if word == b"stop":
+                    os._exit(0)
+        children.append(child)
+    answers = []
+    for word in [b"word"] * 40 + [b"stop"] * 4:
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        client.sendall(word)
+        answers.append(receive_all(client))
+        client.close()
+    print("answers:", answers.count(b"WORD"), answers.count(b"STOP"))
+    print("statuses:", [os.waitpid(child, 0)[1] for child in children])
+
+
+@case
+def connection_after_fork():
+    client, accepted = pair()
+    child = os.fork()
+    if child == 0:
+        client.close()
+        accepted.sendall(b"child")
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("recv:", client.recv(100))
+    accepted.sendall(b"parent")
+    print("recv:", client.recv(100))
+    accepted.close()
+    print("recv:", client.recv(100))
+
+
+@case
+def end_only_when_all_have_closed():
+    client, accepted = pair()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    accepted.close()
+    print("end while the child lives:", readable(client, 0.2))
+    os.close(writing)
+    os.waitpid(child, 0)
+    print("recv:", client.recv(1))
+
+
+@case
+def exec_with_a_socket():
+    client, accepted = pair()
+    child = os.fork()
+    if child == 0:
+        os.set_inheritable(accepted.fileno(), True)
+        program = "import os, sys; n = int(sys.argv[1]); os.write(n, b'exec heard ' + os.read(n, 100))"
+        os.execv(sys.executable, [sys.executable, "-c", program, str(accepted.fileno())])
+    accepted.close()
+    client.sendall(b"hello")
+    print("recv:", client.recv(100))
+    print("status:", os.waitpid(child, 0)[1], "recv:", client.recv(100))
+
+
+@case
+def exec_closes_what_says_so():
+    client, accepted = pair()
+    child = os.fork()
+    if child == 0:
+        client.close()
+        os.execv("/bin/true", ["true"])
+    accepted.close()
+    os.waitpid(child, 0)
+    print("recv:", client.recv(100))
+
+
+@case
+def exec_with_a_listener():
+    server = listener()
+    os.set_inheritable(server.fileno(), True)
+    child = os.fork()
+    if child == 0:
+        program = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); c, _ = s.accept(); c.sendall(b'from exec')"
+        os.execv(sys.executable, [sys.executable, "-c", program, str(server.fileno())])
+    client = socket.create_connection(server.getsockname(), timeout=10)
+    print("recv:", receive_all(client))
+    os.waitpid(child, 0)
+
+
+@case
+def standard_streams():
+    client, accepted = pair()
+    child = os.fork()
+    if child == 0:
+        client.close()
+        os.dup2(accepted.fileno(), 0)
+        os.dup2(accepted.fileno(), 1)
+        accepted.close()
+        os.execv("/bin/cat", ["cat"])
+    accepted.close()
+    client.sendall(b"through cat")
+    client.shutdown(socket.SHUT_WR)
+    print("recv:", receive_all(client))
+    print("status:", os.waitpid(child, 0)[1])
+
+
+@case
+def duplicates():
+    client, accepted = pair()
+    second = os.dup(accepted.fileno())
+    accepted.close()
+    client.send(b"x")
+    print("read:", os.read(second, 10))
+    target = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(second, target)
+    os.close(second)
+    os.write(target, b"answer")
+    print("recv:", client.recv(10))
+    os.dup2(os.open("/dev/null", os.O_RDONLY), target)
+    print("recv after dup2 over it:", client.recv(10))
+
+
+@case
+def duplicate_shares_flags():
+    client, _accepted = pair()
+    other = os.dup(client.fileno())
+    fcntl.fcntl(other, fcntl.F_SETFL, fcntl.fcntl(other, fcntl.F_GETFL) | os.O_NONBLOCK)
+    print("O_NONBLOCK:", bool(fcntl.fcntl(client, fcntl.F_GETFL) & os.O_NONBLOCK))
+    copy = fcntl.fcntl(client, fcntl.F_DUPFD_CLOEXEC, 100)
+    print("F_DUPFD_CLOEXEC:", copy >= 100, fcntl.fcntl(copy, fcntl.F_GETFD) == fcntl.FD_CLOEXEC)
+    print("access mode:", fcntl.fcntl(client, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR)
+
+
+@case
+def lowest_number_is_reused():
+    client, accepted = pair()
+    number = client.fileno()
+    client.close()
+    sock = socket.socket()
+    print("same number:", sock.fileno() == number)
+    accepted.close()
+
+
+@case
+def passing_descriptors():
+    client, accepted = pair()
+    left, right = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        _, (number,), _, _ = socket.recv_fds(right, 10, 1)
+        os.write(number, b"passed on")
+        os._exit(0)
+    socket.send_fds(left, [b"x"], [accepted.fileno()])
+    accepted.close()
+    os.waitpid(child, 0)
+    print("recv:", client.recv(100), client.recv(100))
+
+
+@case
+def what_the_kernel_says():
+    client, _accepted = pair()
+    import stat
+
+    print("S_ISSOCK:", stat.S_ISSOCK(os.fstat(client.fileno()).st_mode))
+    print("isatty:", os.isatty(client.fileno()))
+    print("family:", socket.socket(fileno=os.dup(client.fileno())).family == socket.AF_INET)
+
+
+@case
+def other_families_are_left_alone():
+    left, right = socket.socketpair()
+    left.send(b"x")
+    print("unix:", right.recv(1))
+    with tempfile.TemporaryDirectory() as folder:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(folder + "/s")
+        server.listen()
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(folder + "/s")
+        accepted, _ = server.accept()
+        client.send(b"y")
+        print("listener:", accepted.recv(1))
+    attempt("unknown family", socket.socket, 77)
+    attempt("unknown type", socket.socket, socket.AF_INET, 99)
+    attempt("wrong protocol", socket.socket, socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_UDP)
+
+
+@case
+def bad_addresses():
+    sock = socket.socket()
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(LOOPBACK))
+    for what, length, family in (("short", 4, socket.AF_INET), ("family", 16, socket.AF_INET6), ("right", 16, socket.AF_INET)):
+        buffer = struct.pack("=H", family) + address[2:]
+        result = libc.bind(sock.fileno(), buffer, length)
+        print(f"bind {what}:", result, errno.errorcode.get(ctypes.get_errno()) if result else "")
+    print("connect null:", libc.connect(sock.fileno(), None, 16), errno.errorcode.get(ctypes.get_errno()))
+    print("recv null:", libc.recv(sock.fileno(), None, 1, 0) < 0)
+
+
+# --- datagrams
+
+@case
+def udp_echo():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    print("sendto:", client.sendto(b"question", server.getsockname()))
+    data, address = server.recvfrom(100)
+    print("recvfrom:", data, address == (LOOPBACK, client.getsockname()[1]))
+    server.sendto(b"answer", address)
+    print("recvfrom:", client.recvfrom(100)[0])
+
+
+@case
+def udp_connected():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.connect(server.getsockname())
+    print("peer:", client.getpeername() == server.getsockname(), client.getsockname()[0])
+    client.send(b"x")
+    print("recvfrom:", server.recvfrom(10)[1] == client.getsockname())
+    stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    stranger.sendto(b"stranger", client.getsockname())
+    print("hears strangers:", readable(client, 0.1))
+    server.sendto(b"peer", client.getsockname())
+    print("recv:", client.recv(10))
+
+
+@case
+def udp_refused():
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.connect((LOOPBACK, unused_port()))
+    attempt("send", client.send, b"x")
+    readable(client, 2)
+    attempt("recv", client.recv, 1)
+
+
+@case
+def udp_boundaries():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for message in (b"one", b"", b"three" * 100):
+        client.sendto(message, server.getsockname())
+    readable(server)
+    print("recv:", server.recv(100), server.recv(100), server.recv(5))
+    client.sendto(b"0123456789", server.getsockname())
+    print("MSG_TRUNC:", server.recv_into(bytearray(4), 4, socket.MSG_TRUNC))
+    client.sendto(b"0123456789", server.getsockname())
+    data, _, flags, _ = server.recvmsg(4)
+    print("recvmsg:", data, bool(flags & socket.MSG_TRUNC))
+    server.setblocking(False)
+    attempt("recv", server.recv, 10)
+    attempt("too long", client.sendto, bytes(70_000), server.getsockname())
+    attempt("no address", client.send, b"x")
+
+
+@case
+def udp_large():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for size in (1400, 1472):
+        message = os.urandom(size)
+        client.sendto(message, server.getsockname())
+        print(size, server.recv(65536) == message)
+
+
+@case
+def udp_address_in_use():
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind((LOOPBACK, 0))
+    other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    attempt("bind", other.bind, one.getsockname())
+    tcp = socket.socket()
+    attempt("bind TCP", tcp.bind, one.getsockname())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--list":
+        print("\n".join(CASES))
+    else:
+        signal.alarm(30)
+        CASES[sys.argv[1]]()
+        sys.stdout.flush()
+        # Threads that a failed case left waiting must not keep the process.
+        os._exit(0)

@@ -1,0 +1,97 @@
+//! A bad wire between two network namespaces: `atoll-relay NS:TAP NS:TAP DROP DUPLICATE REORDER CORRUPT SEED`, each rate per
+//! million frames. Makes both TAPs, prints `ready`, and forwards frames until it is killed.
+//!
+//! The TAPs take no large segments, so what is lost is a packet of at most the MTU, as on a wire. Checksums that the kernel
+//! left to the device are completed here, before a frame is damaged: otherwise the receiver could not find the damage.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+
+use atoll_base::Rng;
+use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::netlink::Netlink;
+use atoll_sys::netns;
+use atoll_tap::{Existing, FRAME_LEN_MAX, Offloads, Queue, Tap, TapOptions, VNET_HEADER_LEN};
+use atoll_testkit::{Impairer, Rules};
+use atoll_wire::checksum;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(error) = run(&arguments) {
+        eprintln!("atoll-relay: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    let [left, right, rates @ .., seed] = arguments else { return Err("see the head of its source for usage".into()) };
+    let rates: Vec<u32> = rates.iter().map(|rate| rate.parse()).collect::<Result<_, _>>()?;
+    let [drop, duplicate, reorder, corrupt] = rates[..] else { return Err("four rates are needed".into()) };
+    let rules = Rules { drop, duplicate, reorder, corrupt };
+    let mut seeds = Rng::new(seed.parse()?);
+    let mut ends = [open(left)?, open(right)?];
+    let mut directions = [Impairer::new(rules, seeds.next_u64()), Impairer::new(rules, seeds.next_u64())];
+    println!("ready");
+    io::stdout().flush()?;
+
+    let epoll = Epoll::new()?;
+    for (number, end) in ends.iter().enumerate() {
+        epoll.add(end, number as u64, EventFlags::IN)?;
+    }
+    let mut events = [epoll::EMPTY; 2];
+    let mut buf = vec![0; FRAME_LEN_MAX];
+    loop {
+        // What is held back waits at most this long for others to overtake it.
+        let timeout = directions.iter().any(Impairer::holds_back).then_some(10);
+        if epoll.wait(&mut events, timeout)? == 0 {
+            directions.iter_mut().for_each(Impairer::handle_silence);
+        }
+        let [left, right] = &mut ends;
+        let [to_right, to_left] = &mut directions;
+        forward(left, to_right, right, &mut buf)?;
+        forward(right, to_left, left, &mut buf)?;
+    }
+}
+
+/// Moves what waits at one end through one direction to the other end.
+fn forward(from: &mut Queue, through: &mut Impairer, to: &mut Queue, buf: &mut [u8]) -> io::Result<()> {
+    for _ in 0..64 {
+        let Some(len) = from.receive(buf)? else { break };
+        let mut frame = buf[..len].to_vec();
+        complete_checksum(&mut frame);
+        // Of ARP nothing is changed: no checksum would find it, and a wrong neighbour would stop all traffic.
+        let is_arp = frame.get(VNET_HEADER_LEN + 12..VNET_HEADER_LEN + 14) == Some(&[8, 6]);
+        through.handle_frame(frame, if is_arp { len } else { VNET_HEADER_LEN });
+    }
+    while let Some(frame) = through.poll_frame() {
+        // A queue that is full drops: so does a wire.
+        let _ = to.send_bytes(&frame)?;
+    }
+    Ok(())
+}
+
+/// Does what the vnet header says is left to do, and says that nothing is.
+fn complete_checksum(frame: &mut [u8]) {
+    let (header, packet) = frame.split_at_mut(VNET_HEADER_LEN);
+    let needed = header[0] & 1 != 0;
+    let start = usize::from(u16::from_le_bytes([header[6], header[7]]));
+    let field = start + usize::from(u16::from_le_bytes([header[8], header[9]]));
+    header.fill(0);
+    if needed && field + 2 <= packet.len() {
+        // The field holds the pseudo header's sum, so summing over it takes that in.
+        let sum = !checksum::sum(&packet[start..]).fold();
+        packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Makes a TAP in a namespace, up, without addresses.
+fn open(end: &str) -> Result<Queue, Box<dyn std::error::Error>> {
+    let (namespace, name) = end.split_once(':').ok_or("an end is NAMESPACE:TAP")?;
+    netns::enter_named(namespace)?;
+    let offloads = Offloads { tso: false, uso: false };
+    let tap = Tap::open(&TapOptions { name: Some(name), queues: 1, offloads, existing: Existing::Refuse })?;
+    let mut netlink = Netlink::open()?;
+    let link = netlink.link(name)?;
+    netlink.set_up(link.index)?;
+    Ok(tap.into_queues().remove(0))
+}

@@ -1,0 +1,346 @@
+//! What network does a test run in?
+//!
+//! ```text
+//!   Kernel:            server namespace  198.18.0.2 --veth-- 198.18.0.1  client namespace
+//!   Atoll:             stack             198.18.0.2 --TAP--- 198.18.0.1  client namespace
+//!   impaired, both:    server or stack   198.18.0.2 -------- 198.18.0.1  middle namespace
+//!                                                               relay (two TAPs, in user space)
+//!                                                    198.18.0.130        client namespace
+//! ```
+//! The middle answers ARP for both sides (proxy ARP) and forwards, so that neither end needs a route.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+use crate::{Proc, Scratch};
+
+/// Whose TCP serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// The kernel's: it shows that the test is right.
+    Kernel,
+    /// Ours.
+    Atoll,
+}
+
+/// What the relay does to frames, each per million.
+#[derive(Clone, Copy, Debug)]
+pub struct Impairments {
+    /// Never arrive.
+    pub drop: u32,
+    /// Arrive twice.
+    pub duplicate: u32,
+    /// Arrive behind later ones.
+    pub reorder: u32,
+    /// Arrive with a changed byte.
+    pub corrupt: u32,
+    /// Decides which.
+    pub seed: u64,
+}
+
+impl Impairments {
+    /// 1 % dropped, 1 % duplicated, 1 % reordered, 0.1 % corrupted.
+    pub const USUAL: Impairments =
+        Impairments { drop: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 1_000, seed: 1 };
+}
+
+/// Whether the amounts that take long are asked for (`make soak`).
+pub fn soak() -> bool {
+    std::env::var_os("ATOLL_SOAK").is_some()
+}
+
+/// A network of its own, with a stack at its server's end. Goes away when dropped.
+#[derive(Debug)]
+pub struct Net {
+    /// Whose TCP serves.
+    pub stack: Stack,
+    /// Files of this test.
+    pub scratch: Scratch,
+    name: String,
+    relay: Option<Proc>,
+    // Last: the next test starts when everything is gone.
+    _lock: File,
+}
+
+impl Net {
+    /// The address of the stack under test.
+    pub const SERVER: &str = "198.18.0.2";
+
+    /// A network with two replicas, where Atoll serves.
+    pub fn new(stack: Stack) -> Net {
+        Net::with(stack, "TS2LS2CM2", None)
+    }
+
+    /// The same, with a relay in between that loses and changes frames.
+    pub fn impaired(stack: Stack, impairments: Impairments) -> Net {
+        Net::with(stack, "TS2LS2CM2", Some(impairments))
+    }
+
+    /// Any configuration.
+    pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
+        let lock = lock();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("at{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut net = Net { stack, scratch: Scratch::new(), name, relay: None, _lock: lock };
+        net.set_up(configuration, impairments);
+        net
+    }
+
+    fn set_up(&mut self, configuration: &str, impairments: Option<Impairments>) {
+        let Names { server, middle, client } = self.names();
+        for name in [&server, &client] {
+            ip(&format!("netns add {name}"));
+            ip(&format!("-n {name} link set lo up"));
+        }
+        // What the stack's peer is: the client, or the middle if there is one.
+        let peer = if impairments.is_some() { &middle } else { &client };
+        if impairments.is_some() {
+            ip(&format!("netns add {middle}"));
+        }
+        match self.stack {
+            Stack::Kernel => {
+                ip(&format!("-n {server} link add eth0 type veth peer name eth0 netns {peer}"));
+                ip(&format!("-n {server} addr add 198.18.0.2/24 dev eth0"));
+                ip(&format!("-n {peer} addr add 198.18.0.1/24 dev eth0"));
+                ip(&format!("-n {server} link set eth0 up"));
+                ip(&format!("-n {peer} link set eth0 up"));
+            }
+            Stack::Atoll => {
+                let mut up = Command::new(atoll());
+                up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
+                up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
+                Proc::start(&mut up, None).success(20);
+            }
+        }
+        let Some(impairments) = impairments else { return };
+        let mut relay = Command::new(relay_program());
+        relay.args([&middle, &client].map(|name| format!("{name}:wire0")));
+        let Impairments { drop, duplicate, reorder, corrupt, seed } = impairments;
+        relay
+            .args([drop, duplicate, reorder, corrupt].map(|per_million| per_million.to_string()))
+            .arg(seed.to_string());
+        let mut relay = Proc::start(&mut relay, None);
+        relay.says("ready", 10);
+        self.relay = Some(relay);
+        ip(&format!("-n {client} addr add 198.18.0.130/24 dev wire0"));
+        ip(&format!("-n {middle} route add 198.18.0.130/32 dev wire0"));
+        let settings = "ip_forward=1 conf/all/proxy_arp=1 neigh/wire0/proxy_delay=0 conf/all/send_redirects=0";
+        for setting in settings.split_whitespace() {
+            let (key, value) = setting.split_once('=').expect("written so");
+            self.in_namespace(&middle, "sh")
+                .args(["-c", &format!("echo {value} >/proc/sys/net/ipv4/{key}")])
+                .status()
+                .expect("there is a shell");
+        }
+        self.in_namespace(&middle, "sh")
+            .args(["-c", "for f in /proc/sys/net/ipv4/neigh/*/proxy_delay; do echo 0 >$f; done"])
+            .status()
+            .expect("there is a shell");
+    }
+
+    fn names(&self) -> Names {
+        let name = |part| format!("{}-{part}", self.name);
+        Names { server: name("s"), middle: name("m"), client: name("c") }
+    }
+
+    fn in_namespace(&self, namespace: &str, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{namespace}")).args(["--", program]).current_dir(self.scratch.path());
+        command
+    }
+
+    /// The name of the stack, or of the network where the kernel serves.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace in which clients run, on the kernel's TCP.
+    pub fn client_namespace(&self) -> String {
+        self.names().client
+    }
+
+    /// The network interface that leads from the client's namespace to the stack.
+    pub fn client_interface(&self) -> String {
+        let output = Command::new("ip").args(["-n", &self.names().client, "-o", "route", "get", Net::SERVER]).output();
+        let output = String::from_utf8(output.expect("ip is installed").stdout).expect("it prints text");
+        let mut words = output.split_whitespace().skip_while(|&word| word != "dev");
+        words.nth(1).expect("there is a route to the stack").into()
+    }
+
+    /// A command for `program` on the stack under test.
+    ///
+    /// Under Atoll, too, in a namespace in which nobody else is: what would leak into the kernel's stack is not found.
+    pub fn on_stack(&self, program: &str) -> Command {
+        let namespace = self.names().server;
+        match self.stack {
+            Stack::Kernel => self.in_namespace(&namespace, program),
+            Stack::Atoll => {
+                let mut command = self.in_namespace(&namespace, &atoll().to_string_lossy());
+                command.args(["run", "--name", &self.name, "--", program]);
+                command
+            }
+        }
+    }
+
+    /// A command for `program` on the kernel's stack, at the client's end.
+    pub fn on_client(&self, program: &str) -> Command {
+        self.in_namespace(&self.names().client, program)
+    }
+
+    /// Starts a program on the stack under test.
+    pub fn serve(&self, program: &str, arguments: &[&str]) -> Proc {
+        Proc::start(self.on_stack(program).args(arguments), None)
+    }
+
+    /// Starts a program at the client's end.
+    pub fn client(&self, program: &str, arguments: &[&str]) -> Proc {
+        Proc::start(self.on_client(program).args(arguments), None)
+    }
+
+    /// Waits until somebody listens on a port of the stack.
+    ///
+    /// # Panics
+    /// If `server` ends before, or after ten seconds.
+    pub fn listens(&self, server: &mut Proc, port: u16) {
+        crate::until(&format!("a listener on port {port}"), 10, || {
+            assert!(server.runs(), "the server has ended: {}", server.report());
+            let port = port.to_string();
+            let mut nc = self.on_client("nc.openbsd");
+            nc.args(["-z", "-w", "1", Net::SERVER, &port]).stderr(std::process::Stdio::null());
+            nc.status().expect("nc is installed").success().then_some(())
+        });
+    }
+
+    /// What `atoll COMMAND NAME --json` says.
+    pub fn atoll_says(&self, command: &str) -> Value {
+        assert_eq!(self.stack, Stack::Atoll, "the kernel has nothing to say here");
+        let mut ask = Command::new(atoll());
+        ask.args([command, &self.name, "--json"]);
+        let text = Proc::start(&mut ask, None).success(10);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("atoll {command} --json: {error}: {text}"))
+    }
+
+    /// The processes of the stack's replicas. They stay the same unless one has died.
+    pub fn replicas(&self) -> Vec<u64> {
+        match self.stack {
+            Stack::Kernel => Vec::new(),
+            Stack::Atoll => {
+                let status = self.atoll_says("status");
+                let replicas = status["replicas"].as_array().expect("status lists the replicas").clone();
+                replicas.iter().map(|replica| replica["pid"].as_u64().expect("a replica has a pid")).collect()
+            }
+        }
+    }
+
+    /// Resident memory of the stack's replicas, in KiB.
+    pub fn replica_memory(&self) -> u64 {
+        let memory = |pid: &u64| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        self.replicas().iter().filter_map(memory).sum()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if self.stack == Stack::Atoll {
+            let mut down = Command::new(atoll());
+            let status = down.args(["down", &self.name]).status();
+            if !status.as_ref().is_ok_and(|status| status.success()) {
+                eprintln!("atoll down {}: {status:?}", self.name);
+            }
+        }
+        self.relay = None;
+        let Names { server, middle, client } = self.names();
+        for name in [server, middle, client] {
+            if Path::new("/run/netns").join(&name).exists() {
+                let _ = Command::new("ip").args(["netns", "del", &name]).status();
+            }
+        }
+    }
+}
+
+/// No network: programs whose both ends are one stack, on its loopback.
+#[derive(Debug)]
+pub struct Alone {
+    _lock: File,
+}
+
+impl Default for Alone {
+    fn default() -> Alone {
+        Alone::new()
+    }
+}
+
+impl Alone {
+    /// Waits until no other test runs.
+    pub fn new() -> Alone {
+        Alone { _lock: lock() }
+    }
+
+    /// `command`, on a stack of its own.
+    ///
+    /// Under Atoll, too, in a namespace whose loopback is the only thing in it.
+    pub fn on(&self, stack: Stack, command: &Command) -> Command {
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]);
+        if stack == Stack::Atoll {
+            wrapped.arg(atoll()).args(["run", "--"]);
+        }
+        wrapped.arg(command.get_program()).args(command.get_args());
+        wrapped
+    }
+}
+
+/// Tests measure time outs and share two cores at worst, so one runs at a time, in all processes.
+fn lock() -> File {
+    let lock = File::create(std::env::temp_dir().join("atoll-system-tests.lock")).expect("it can be created");
+    lock.lock().expect("files can be locked");
+    lock
+}
+
+struct Names {
+    server: String,
+    middle: String,
+    client: String,
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The folder that cargo builds into.
+pub(crate) fn target_folder() -> PathBuf {
+    // target/PROFILE/deps/TEST
+    let test = std::env::current_exe().expect("a program knows its name");
+    test.ancestors().nth(3).expect("cargo puts tests into target/PROFILE/deps").to_path_buf()
+}
+
+/// The program under test: what ATOLL names, or a release build made here, once.
+pub(crate) fn atoll() -> PathBuf {
+    if let Some(path) = std::env::var_os("ATOLL") {
+        return path.into();
+    }
+    static BUILD: Once = Once::new();
+    BUILD.call_once(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "-p", "atoll", "-p", "atoll-preload", "--target-dir"]).arg(target_folder());
+        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(status.is_ok_and(|status| status.success()), "cannot build Atoll");
+    });
+    target_folder().join("release/atoll")
+}
+
+fn relay_program() -> PathBuf {
+    let test = std::env::current_exe().expect("a program knows its name");
+    test.ancestors().nth(2).expect("cargo puts tests into target/PROFILE/deps").join("atoll-relay")
+}

@@ -1,0 +1,86 @@
+//! Does the stack survive what it is not sent to be kind: noise on the wire, and applications that go mad or die?
+
+use atoll_system_tests::{Net, Proc, Stack, compiled, program, until};
+
+use crate::servers::{fetch, start_nginx};
+
+on_both_stacks![noise_on_the_wire_harms_nobody, a_killed_application_is_cleaned_up];
+
+fn noise_on_the_wire_harms_nobody(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let interface = net.client_interface();
+    // Bystanders, before, while and after.
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    let mut noise = net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
+    noise.says("valid traffic recorded", 20);
+    let url = format!("http://{}/small", Net::SERVER);
+    while noise.runs() {
+        assert_eq!(net.client("curl", &["-sS", "--max-time", "10", &url]).success(15), "tiny");
+    }
+    let sent = noise.success(120);
+    assert!(sent.contains("100000 frames sent"), "{sent}");
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    assert!(server.runs(), "{}", server.report());
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+fn a_killed_application_is_cleaned_up(stack: Stack) {
+    let net = Net::new(stack);
+    // Both ways an application can have connections: accepted, and made.
+    let mut peer = net.client("/usr/bin/python3", &[&program("victim.py"), "peer", "198.18.0.1", "9000"]);
+    peer.says("listening", 10);
+    let arguments = [&*program("victim.py"), "victim", "198.18.0.1", "9000", "9001"];
+    let mut victim = net.serve("/usr/bin/python3", &arguments);
+    victim.says("connected", 10);
+    let mut client = net.client("/usr/bin/python3", &[&program("victim.py"), "client", Net::SERVER, "9001"]);
+    client.says("connected", 10);
+    victim.says("accepted", 10);
+    victim.kill();
+    client.says("ended", 10);
+    peer.says("ended", 10);
+    if stack == Stack::Atoll {
+        until("an empty list of sockets", 10, || {
+            let sockets = net.atoll_says("ss");
+            let list = sockets["sockets"].as_array().or(sockets.as_array()).expect("ss lists sockets").clone();
+            // TIME-WAIT belongs to nobody.
+            let owned =
+                |socket: &&serde_json::Value| !socket["state"].as_str().unwrap_or("").to_lowercase().contains("time");
+            list.iter().find(owned).is_none().then_some(())
+        });
+    }
+    // The port is free again.
+    let mut again = net.serve("/usr/bin/python3", &arguments);
+    again.says("listening again", 10);
+}
+
+/// An application overwrites everything that it shares with the stack, again and again, until it dies of it or is done.
+#[test]
+fn an_application_that_scribbles_harms_only_itself() {
+    let net = Net::new(Stack::Atoll);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    for seed in 1..=5 {
+        let port = (9100 + seed).to_string();
+        let mut scribbler = Proc::start(net.on_stack(&compiled("scribble")).args([&port, &seed.to_string()]), None);
+        scribbler.says("listening", 10);
+        // It serves once, so that it has connections, and then it scribbles.
+        let mut nc = net.on_client("sh");
+        nc.args(["-c", &format!("echo hello | nc.openbsd -w 2 {} {port}", Net::SERVER)]);
+        let mut nc = Proc::start(&mut nc, None);
+        scribbler.says("scribbling", 10);
+        let url = format!("http://{}/small", Net::SERVER);
+        for _ in 0..10 {
+            assert_eq!(net.client("curl", &["-sS", "--max-time", "10", &url]).success(15), "tiny", "seed {seed}");
+        }
+        nc.end(20);
+        let _ = scribbler.end(30);
+        assert!(scribbler.output().contains("overwritten"), "it found nothing to overwrite: {}", scribbler.report());
+        assert_eq!(net.replicas(), replicas, "a replica has died, seed {seed}");
+    }
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    assert!(server.runs(), "{}", server.report());
+}

@@ -1,0 +1,56 @@
+//! Are many connections served, all of them, and is the memory of those that are gone given back?
+
+use atoll_system_tests::{Net, Proc, Stack, compiled, soak};
+
+use crate::servers::start_nginx;
+
+on_both_stacks![ten_thousand_open_connections_are_served_fairly, short_connections_leave_nothing_behind];
+
+/// A client with many open connections, under limits that allow them.
+fn load(net: &Net, arguments: &[&str]) -> Proc {
+    let mut command = net.on_client("sh");
+    // Room for all connections as descriptors and, from one address to one, as ports.
+    let script = "ulimit -n 65536; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range; exec \"$@\"";
+    command.args(["-c", script, "sh", &compiled("load")]).args(arguments);
+    Proc::start(&mut command, None)
+}
+
+fn number(report: &str, key: &str) -> u64 {
+    let words: Vec<&str> = report.split_whitespace().collect();
+    let at = words.iter().position(|&word| word == key).unwrap_or_else(|| panic!("no {key} in {report}"));
+    words[at + 1].parse().unwrap_or_else(|_| panic!("{key} is no number in {report}"))
+}
+
+/// All are opened, and then each sends a request every time the others have had theirs.
+fn ten_thousand_open_connections_are_served_fairly(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let report = load(&net, &["open", Net::SERVER, "80", "10000", "3"]).success(120);
+    assert_eq!(number(&report, "connected"), 10_000, "{report}");
+    assert_eq!(number(&report, "answers"), 30_000, "{report}");
+    assert_eq!(number(&report, "failed"), 0, "{report}");
+    // No connection waited for its answer while others had many: the slowest of a round is no outlier.
+    let (median, slowest) = (number(&report, "median_us"), number(&report, "slowest_us"));
+    assert!(slowest < 5 * median + 2_000_000, "{report}");
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+fn short_connections_leave_nothing_behind(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let count = if soak() { 1_000_000 } else { 20_000 };
+    // What is kept for reuse, and TIME-WAIT, is there after the first part; the second may not add to it.
+    let warm_up = load(&net, &["short", Net::SERVER, "80", "10000", "16"]).success(120);
+    assert_eq!(number(&warm_up, "failed"), 0, "{warm_up}");
+    let before = net.replica_memory();
+    let report = load(&net, &["short", Net::SERVER, "80", &count.to_string(), "16"]).success(count / 500 + 60);
+    assert_eq!(number(&report, "answers"), count, "{report}");
+    assert_eq!(number(&report, "failed"), 0, "{report}");
+    let grown = net.replica_memory().saturating_sub(before);
+    assert!(grown < 8 * 1024, "the replicas have grown by {grown} KiB in {count} connections");
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}

@@ -1,0 +1,24 @@
+//! System tests: unmodified programs on Atoll, and the same on the kernel.
+//!
+//! `cargo test -p atoll-system-tests kernel::` runs the half that needs nothing of ours, `... atoll::` the other.
+#![forbid(unsafe_code)]
+
+/// Makes two tests of each function that takes a [`Stack`](atoll_system_tests::Stack): one on the kernel, one on Atoll.
+macro_rules! on_both_stacks {
+    ($($name:ident),* $(,)?) => {
+        mod kernel {
+            $(#[test] fn $name() { super::$name(atoll_system_tests::Stack::Kernel) })*
+        }
+        mod atoll {
+            $(#[test] fn $name() { super::$name(atoll_system_tests::Stack::Atoll) })*
+        }
+    };
+}
+
+mod clients;
+mod hostile;
+mod internal;
+mod load;
+mod semantics;
+mod servers;
+mod transfer;

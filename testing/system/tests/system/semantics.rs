@@ -1,0 +1,74 @@
+//! Do sockets behave as the kernel's do, call by call and error by error?
+//!
+//! `programs/sockets.py` and `programs/calls.c` hold one behaviour per name and print what happens. Each runs on the kernel and
+//! inside a private stack, and must print the same lines.
+
+use std::process::Command;
+
+use atoll_system_tests::{Alone, Proc, Stack, compiled, program};
+
+/// One test for each case, and one that looks whether a case has none.
+macro_rules! cases {
+    ($language:ident, $($case:ident),* $(,)?) => {
+        mod $language {
+            $(#[test] fn $case() { super::behaves_as_on_the_kernel(super::$language, stringify!($case)) })*
+
+            #[test]
+            fn every_case_has_its_test() {
+                let list = atoll_system_tests::Proc::start(super::$language().arg("--list"), None).success(10);
+                assert_eq!(list.split_whitespace().collect::<Vec<_>>(), [$(stringify!($case)),*]);
+            }
+        }
+    };
+}
+
+cases! {
+    python,
+        connect_refused, connect_refused_without_blocking, connect_without_blocking, connect_twice,
+        operations_without_connection, connection_to_itself_has_names, connect_binds_the_wildcard,
+        address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port, listen_without_bind,
+        listener_is_no_connection, accept_without_blocking, closed_before_accept,
+        closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
+        receive_without_blocking, send_until_full, peek, wait_for_all, receive_times_out, send_times_out,
+        bytes_waiting, nonblocking_by_ioctl, vectors, message_calls, send_file, read_and_write,
+        out_of_band_is_urgent, shutdown_for_writing, shutdown_for_reading, shutdown_twice, write_after_reset,
+        error_after_reset, close_with_unread_data_resets, broken_pipe_signal, broken_pipe_kills,
+        close_wakes_nobody_but_the_peer, shutdown_wakes_a_reader, closed_descriptors, options,
+        options_are_inherited, state_by_tcp_info, cork_holds_back, deferred_accept, poll_events, select_events,
+        epoll_level, epoll_edge, epoll_edge_for_writing, epoll_one_shot, epoll_hang_up, epoll_nested,
+        epoll_mixed, poll_mixed, epoll_forgets_what_is_closed, epoll_watches_a_duplicate,
+        many_epolls_see_one_socket, epoll_of_a_listener, interrupted_calls_continue, blocked_threads,
+        accept_after_fork, prefork_shares_the_work, connection_after_fork, end_only_when_all_have_closed,
+        exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, standard_streams, duplicates,
+        duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, what_the_kernel_says,
+        other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_boundaries,
+        udp_large, udp_address_in_use
+}
+
+cases! {
+    c,
+        interrupted, restarted, timed_receive_is_not_restarted, masks_while_waiting, many_messages,
+        messages_on_streams, short_names, vectors_of_many_parts, flags_at_birth, ranges_of_descriptors,
+        standard_io, shutdown_wakes_accept, spawned, vforked, poll_of_odd_entries, epoll_arguments,
+        epoll_is_fair, edges_wake_one_thread, many_threads, send_file_moves_the_position, low_water_mark,
+        event_descriptors_beside_sockets
+}
+
+fn python() -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(program("sockets.py"));
+    command
+}
+
+fn c() -> Command {
+    Command::new(compiled("calls"))
+}
+
+fn behaves_as_on_the_kernel(language: fn() -> Command, case: &str) {
+    let alone = Alone::new();
+    let on = |stack| Proc::start(&mut alone.on(stack, language().arg(case)), None).success(40);
+    let kernel = on(Stack::Kernel);
+    assert!(!kernel.is_empty(), "the case shows nothing");
+    let atoll = on(Stack::Atoll);
+    assert!(kernel == atoll, "on the kernel:\n{kernel}\non Atoll:\n{atoll}");
+}

@@ -1,0 +1,143 @@
+//! Do unmodified servers serve what they should?
+
+use atoll_system_tests::{Net, Proc, Stack, program};
+
+on_both_stacks![nginx, lighttpd, redis, memcached, haproxy, python_http_server, python_asyncio, node];
+
+/// One megabyte that compresses badly and repeats nowhere.
+pub fn megabyte() -> Vec<u8> {
+    let mut rng = atoll_base::Rng::new(1);
+    (0..131_072).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+/// Fetches `path` from the stack, and returns it.
+pub fn fetch(net: &Net, port: u16, path: &str) -> Vec<u8> {
+    let target = net.scratch.path().join("fetched");
+    let mut curl = net.on_client("curl");
+    curl.args(["-sS", "--fail", "--max-time", "20", "-o"]).arg(&target);
+    curl.arg(format!("http://{}:{port}{path}", Net::SERVER));
+    Proc::start(&mut curl, None).success(25);
+    std::fs::read(&target).expect("curl has written it")
+}
+
+/// A small file, a megabyte, and twenty small ones at once, over one connection each and over kept ones.
+fn serves_files(net: &Net, server: &mut Proc, port: u16) {
+    net.listens(server, port);
+    assert_eq!(fetch(net, port, "/small"), b"tiny");
+    assert!(fetch(net, port, "/big") == megabyte(), "the megabyte arrived changed");
+    let mut ab = net.on_client("ab");
+    ab.args(["-q", "-s", "10", "-n", "200", "-c", "20", &format!("http://{}:{port}/small", Net::SERVER)]);
+    let report = Proc::start(&mut ab, None).success(60);
+    assert!(report.contains("Complete requests:      200"), "{report}\n{}", server.report());
+    assert!(report.contains("Failed requests:        0"), "{report}");
+    assert!(server.runs(), "{}", server.report());
+}
+
+fn files(net: &Net) -> String {
+    net.scratch.file("small", "tiny");
+    net.scratch.file("big", megabyte());
+    net.scratch.path().to_string_lossy().into_owned()
+}
+
+/// nginx with two workers that serves the scratch folder on port 80.
+pub fn start_nginx(net: &Net) -> Proc {
+    let folder = files(net);
+    let config = net.scratch.file(
+        "nginx.conf",
+        format!(
+            "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root;
+             events {{ worker_connections 20000; }} worker_rlimit_nofile 50000;
+             http {{ access_log off; keepalive_requests 1000000; client_max_body_size 0;
+                     client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+                     uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+                     server {{ listen 80 backlog=4096; root {folder}; }} }}"
+        ),
+    );
+    net.serve("nginx", &["-p", &folder, "-c", &config])
+}
+
+fn nginx(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    serves_files(&net, &mut server, 80);
+}
+
+fn lighttpd(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let config = net.scratch.file(
+        "lighttpd.conf",
+        format!("server.document-root = \"{folder}\"\nserver.port = 8080\nserver.bind = \"0.0.0.0\"\n"),
+    );
+    let mut server = net.serve("lighttpd", &["-D", "-f", &config]);
+    serves_files(&net, &mut server, 8080);
+}
+
+fn redis(stack: Stack) {
+    let net = Net::new(stack);
+    let arguments = ["--port", "6379", "--save", "", "--protected-mode", "no", "--bind", "0.0.0.0"];
+    let mut server = net.serve("redis-server", &arguments);
+    net.listens(&mut server, 6379);
+    let value: String = megabyte().iter().map(|byte| char::from(b'a' + byte % 26)).collect();
+    let value_file = std::fs::File::open(net.scratch.file("value", &value)).expect("just written");
+    let mut set = net.on_client("redis-cli");
+    set.args(["-h", Net::SERVER, "-x", "set", "key"]);
+    assert_eq!(Proc::start(&mut set, Some(value_file)).success(20), "OK\n");
+    let got = net.client("redis-cli", &["-h", Net::SERVER, "get", "key"]).success(20);
+    assert!(got.trim_end() == value, "the value came back changed");
+    for pipelined in ["1", "16"] {
+        let arguments = ["-h", Net::SERVER, "-n", "5000", "-c", "20", "-P", pipelined, "-t", "set,get,incr", "--csv"];
+        let report = net.client("redis-benchmark", &arguments).success(60);
+        for test in ["SET", "GET", "INCR"] {
+            assert!(report.contains(test), "{report}");
+        }
+    }
+    // 5000 by each of both runs of the benchmark, which rounds up to whole pipelines.
+    let counter = net.client("redis-cli", &["-h", Net::SERVER, "get", "counter:__rand_int__"]).success(20);
+    assert!((10_000..10_500).contains(&counter.trim_end().parse().unwrap_or(0)), "{counter}");
+}
+
+fn memcached(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = net.serve("memcached", &["-u", "root", "-p", "11211", "-U", "0", "-t", "2", "-l", "0.0.0.0"]);
+    net.listens(&mut server, 11211);
+    let report = net.client("/usr/bin/python3", &[&program("memcached_client.py"), Net::SERVER, "11211"]).success(30);
+    assert_eq!(report, "1000 values of 20 clients are right\n");
+}
+
+fn haproxy(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    // It accepts and connects on the stack under test; the server behind it is the client namespace's kernel.
+    let serve = ["-m", "http.server", "8000", "--bind", "198.18.0.1", "--directory", &folder];
+    let mut behind = net.client("/usr/bin/python3", &serve);
+    behind.says("Serving HTTP", 10);
+    let config = net.scratch.file(
+        "haproxy.cfg",
+        "defaults\n mode http\n timeout connect 5s\n timeout client 10s\n timeout server 10s\n
+         frontend in\n bind 0.0.0.0:8081\n default_backend out\nbackend out\n server one 198.18.0.1:8000\n",
+    );
+    let mut server = net.serve("haproxy", &["-db", "-f", &config]);
+    serves_files(&net, &mut server, 8081);
+}
+
+fn python_http_server(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let mut server = net.serve("/usr/bin/python3", &["-m", "http.server", "8000", "--directory", &folder]);
+    serves_files(&net, &mut server, 8000);
+}
+
+fn python_asyncio(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let mut server = net.serve("/usr/bin/python3", &[&program("asyncio_server.py"), "8000", &folder]);
+    serves_files(&net, &mut server, 8000);
+}
+
+fn node(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let mut server = net.serve("node", &[&program("http_server.js"), "8000", &folder]);
+    serves_files(&net, &mut server, 8000);
+}
