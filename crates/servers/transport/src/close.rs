@@ -3,6 +3,7 @@
 use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
 use atoll_ipc::Memory;
+use atoll_ipc::arena::COMMANDS;
 use atoll_ipc::command::CloseMode;
 use atoll_ipc::slot::SlotState;
 
@@ -48,6 +49,8 @@ impl<M: Memory> Transport<M> {
     /// One process of the session's family is gone: sockets that it alone held are closed.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
         let Some(&session_index) = self.session_index.get(&id) else { return };
+        // What it asked for before it died still counts.
+        self.handle_commands_of(now, session_index, COMMANDS as u32);
         let Some(session) = self.session(session_index) else { return };
         let mut orphans = alloc::vec::Vec::new();
         for (slot, _, occupant) in session.occupants() {
@@ -66,7 +69,10 @@ impl<M: Memory> Transport<M> {
     /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
     /// they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
-        let Some(session_index) = self.session_index.remove(&id) else { return };
+        let Some(&session_index) = self.session_index.get(&id) else { return };
+        // What it asked for before it died still counts.
+        self.handle_commands_of(now, session_index, COMMANDS as u32);
+        self.session_index.remove(&id);
         self.cm.handle_session_gone(id);
         self.run_directives(now);
         let until = now + self.config.orphan_timeout;
@@ -116,12 +122,16 @@ impl<M: Memory> Transport<M> {
             let Some(until) = session.gone else { continue };
             if session.sockets > 0 && now >= until {
                 for (_, _, occupant) in session.occupants() {
-                    if let Occupant::Connection(index) = occupant
-                        && let Some(entry) = self.entries.get_mut(index)
-                    {
-                        entry.connection.abort();
-                        self.touch(index);
-                        self.give_back_slot(index);
+                    match occupant {
+                        Occupant::Connection(index) => {
+                            if let Some(entry) = self.entries.get_mut(index) {
+                                entry.connection.abort();
+                            }
+                            self.touch(index);
+                            self.give_back_slot(index);
+                        }
+                        Occupant::Datagram(index) => self.remove_datagram(index),
+                        Occupant::Nobody => {}
                     }
                 }
             }

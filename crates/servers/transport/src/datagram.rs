@@ -58,6 +58,8 @@ pub(crate) struct Datagram {
     ready: Ready,
     cause: Cause,
     is_dirty: bool,
+    /// Closed by the application, with something left to send.
+    is_closing: bool,
     wants_room: bool,
 }
 
@@ -224,7 +226,8 @@ impl<M: Memory> Transport<M> {
         let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
         if let Occupant::Datagram(index) = session.occupant(slot, generation) {
             // connect() to another peer, or bind() to an address.
-            if local.port != 0 && is_own {
+            let is_open = self.datagrams.sockets.get(index).is_some_and(|socket| !socket.is_closing);
+            if local.port != 0 && is_own && is_open {
                 self.rename_datagram(index, local, remote, reuse_port);
             }
             return;
@@ -255,6 +258,7 @@ impl<M: Memory> Transport<M> {
             ready: Ready::OUT,
             cause: Cause::None,
             is_dirty: false,
+            is_closing: false,
             wants_room: false,
         };
         let index = self.datagrams.sockets.insert(socket);
@@ -296,8 +300,22 @@ impl<M: Memory> Transport<M> {
         self.ip.cast(local.addr) == Some(Cast::Broadcast)
     }
 
-    /// The application has closed the socket, or has ended. What it has not sent is lost, which UDP may.
+    /// The application has closed the socket, or has ended: nothing more comes in, and what it wrote before leaves with the
+    /// next flush.
     pub(crate) fn close_datagram(&mut self, index: u32) {
+        self.kick_datagram(index);
+        let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
+        if self.datagrams.unindex(index) {
+            self.page.set_port(true, port, false);
+        }
+        if let Some(socket) = self.datagrams.sockets.get_mut(index) {
+            socket.is_closing = true;
+        }
+        self.datagrams.touch(index);
+    }
+
+    /// Forgets a socket.
+    pub(crate) fn remove_datagram(&mut self, index: u32) {
         let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         if self.datagrams.unindex(index) {
             self.page.set_port(true, port, false);
@@ -352,7 +370,7 @@ impl<M: Memory> Transport<M> {
         let tail = slot.send_tail();
         if tail < socket.send_tail || tail - socket.send_head > SEND_MAX {
             self.stats.count(Stat::BadCommands);
-            self.close_datagram(index);
+            self.remove_datagram(index);
             return;
         }
         if tail > socket.send_tail {
@@ -399,6 +417,12 @@ impl<M: Memory> Transport<M> {
             socket.is_dirty = false;
             self.send_datagrams(now, index, out);
             let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
+            if socket.is_closing {
+                if socket.send_head >= socket.send_tail {
+                    self.remove_datagram(index);
+                }
+                continue;
+            }
             let place = socket.place;
             if let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
                 && let Some(slot) = Slot::new(&session.arena, &session.layout, place.slot)
@@ -434,7 +458,7 @@ impl<M: Memory> Transport<M> {
             let (Some(record), Some(pieces)) = (record, text) else {
                 // Not what a library writes: the socket is lost.
                 self.stats.count(Stat::BadCommands);
-                self.close_datagram(index);
+                self.remove_datagram(index);
                 return;
             };
             let pieces = Absolute::new(session.layout.send_area, &pieces);

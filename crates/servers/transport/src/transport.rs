@@ -151,19 +151,26 @@ impl<M: Memory> Transport<M> {
     pub fn handle_commands(&mut self, now: Instant, budget: u32) -> bool {
         let mut any = false;
         for index in 0..self.sessions.len() as u32 {
-            for _ in 0..budget {
-                let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
-                let Some(command) = session.pop() else { break };
-                any = true;
-                self.stats.count(Stat::Commands);
-                match command {
-                    Ok(command) => self.handle_command(now, index, command),
-                    Err(_) => self.stats.count(Stat::BadCommands),
-                }
+            any |= self.handle_commands_of(now, index, budget);
+        }
+        any
+    }
+
+    /// The same for one session.
+    pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> bool {
+        let mut any = false;
+        for _ in 0..budget {
+            let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
+            let Some(command) = session.pop() else { break };
+            any = true;
+            self.stats.count(Stat::Commands);
+            match command {
+                Ok(command) => self.handle_command(now, index, command),
+                Err(_) => self.stats.count(Stat::BadCommands),
             }
-            if let Some(session) = self.session_mut(index) {
-                session.publish_commands();
-            }
+        }
+        if let Some(session) = self.session_mut(index) {
+            session.publish_commands();
         }
         any
     }

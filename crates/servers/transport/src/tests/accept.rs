@@ -102,6 +102,42 @@ fn a_claim_just_before_the_time_out_is_honoured() {
 }
 
 #[test]
+fn text_that_arrives_between_a_claim_and_its_message_is_announced() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let c = connect(&mut net, &mut client);
+    servers[0].poll();
+    let socket = servers[0].offers.pop_front().expect("offered");
+    let slot = servers[0].slot(socket);
+    slot.app_reset(socket.generation);
+    assert!(slot.claim(socket.generation), "claimed, but the replica does not know yet");
+    client.write(c, b"hello");
+    net.settle();
+    assert!(servers[0].take_ready(socket).contains(Ready::IN));
+}
+
+#[test]
+fn a_replica_that_takes_no_frames_holds_up_nobody_else() {
+    // The stack believes that half of its flows belong to another replica, whose ring is full.
+    let mut net = Net::new(vec![Stack::with(1, |config| config.replicas = 2)]);
+    let stack = net.stack(0);
+    stack.transport.set_owners(|group| atoll_base::ReplicaId((group.0 % 2) as u8));
+    stack.out.internal_full_for = Some(atoll_base::FlowKey { k0: 1, k1: 2 });
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(0), 2);
+    server.listen(LEASE, ANY_80, 64);
+    net.settle();
+    for _ in 0..40 {
+        connect(&mut net, &mut client);
+    }
+    let reached = (0..).map_while(|_| server.accept()).count();
+    assert!((5..35).contains(&reached), "{reached}");
+    assert!(!net.stack(0).transport.has_work(), "waiting is not spinning");
+    net.stack(0).out.internal_full_for = None;
+    net.wait(Duration::from_millis(5));
+    assert_eq!((0..).map_while(|_| server.accept()).count(), 40 - reached);
+}
+
+#[test]
 fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
     let (mut net, mut servers, mut client) = shared_listener(1);
     let sockets: Vec<Socket> = (0..5).map(|_| connect(&mut net, &mut client)).collect();

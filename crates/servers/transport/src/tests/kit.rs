@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_base::{Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
@@ -37,6 +37,8 @@ pub(crate) struct Out {
     pub(crate) segment_max: u32,
     /// Frames that may still be sent before the link is full; `None`: no limit.
     pub(crate) room: Option<usize>,
+    /// The internal link takes no frames whose flow, by this key, belongs to an odd group.
+    pub(crate) internal_full_for: Option<FlowKey>,
 }
 
 impl Out {
@@ -70,7 +72,18 @@ impl FrameSink<HeapMemory> for Out {
     }
 
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _offload: Offload) -> bool {
-        self.inside.push_back(whole(headers, &text));
+        let frame = whole(headers, &text);
+        if let Some(key) = self.internal_full_for
+            && let Ok((segment, _)) = atoll_wire::tcp::parse(&frame[34..])
+        {
+            let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"));
+            let remote = Endpoint::new(word(26), segment.src_port);
+            let local = Endpoint::new(word(30), segment.dst_port);
+            if key.group(&FourTuple { local, remote }).0 % 2 == 1 {
+                return false;
+            }
+        }
+        self.inside.push_back(frame);
         true
     }
 

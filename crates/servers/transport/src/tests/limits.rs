@@ -235,6 +235,32 @@ fn datagrams_go_both_ways() {
 }
 
 #[test]
+fn a_datagram_leaves_although_its_socket_closes_or_its_process_ends_at_once() {
+    for ends in [false, true] {
+        let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+        let mut server = App::attach(net.stack(0), 1);
+        let mut client = App::attach(net.stack(1), 2);
+        let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
+        let c = udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::default());
+        net.stack(1).transport.handle_commands(atoll_base::Instant::ZERO, 1);
+        client.write(c, &record(Endpoint::new(addr(1), 53), b"bye"));
+        if ends {
+            let (now, id) = (net.now, client.id);
+            net.stack(1).transport.close_session(now, id);
+        } else {
+            client.close(c);
+        }
+        net.settle();
+        assert_eq!(first_record(&server.read(s)).1, b"bye");
+        client.poll();
+        assert_eq!(client.done.len(), usize::from(!ends));
+        net.wait(Duration::from_secs(1));
+        net.stack(1).buffer_bytes();
+        assert_eq!(net.stack(1).stat(Stat::Sessions), u64::from(!ends));
+    }
+}
+
+#[test]
 fn datagrams_that_nobody_reads_are_dropped_at_the_limit() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let mut app = App::attach(net.stack(0), 1);
