@@ -1,19 +1,26 @@
-//! The connection manager (CM, P1): who may use a port, who listens, who accepts, and which acceptor gets a connection.
+//! The connection manager (CM, P1): which socket owns a port, and which application gets a new connection.
 //!
-//! Sans-IO: requests go in as calls, answers come back as values. It names connections by numbers that it does not interpret, and
-//! knows nothing of TCP; the transport server does what it decides. The calls are the messages that components in separate
-//! processes will exchange.
+//! One machine per replica, without connections of its own: the transport server (TS) tells it what happens to them
+//! ([`ConnMgr`]'s `handle_*`) and carries out its [`Directive`]s. Everything that passes between the two is a plain value, so
+//! that they can live in different processes; today a message is a function call.
 //!
-//! Survives no crash: leases and listeners are registered again by the libraries that hold them.
+//! ```text
+//!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS
+//!                                                    CM  --Offer, Reset, AcceptorRemoved, PortTaken--->   TS
+//! ```
+//! Lost in a crash, as the listeners and acceptors register again by themselves (design 8).
+//!
+//! Storey 3: `no_std` + alloc.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
-extern crate std;
 
-mod leases;
 mod listeners;
+mod manager;
+mod messages;
+mod ports;
 
-pub use leases::{BindRequest, Leases};
-pub use listeners::{Established, ListenRequest, Listener, Listeners, Refused};
+pub use listeners::ListenerView;
+pub use manager::{Config, ConnMgr};
+pub use messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};

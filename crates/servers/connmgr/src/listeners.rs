@@ -1,352 +1,385 @@
-//! Which listener gets a SYN, and which acceptor gets the connection? Pika's acceptors (P4) with local round robin, bounded by
-//! the backlog. listen(2).
+//! Who listens, who accepts, and who gets the next connection?
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{Endpoint, SessionId};
-use atoll_ipc::command::SocketOption;
+use atoll_ipc::Cause;
 
-/// Linux's default `net.core.somaxconn`: a larger backlog is cut to it. listen(2).
-const BACKLOG_MAX: u32 = 4096;
+use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
 
-/// The listeners of one replica.
-#[derive(Debug, Default)]
-pub struct Listeners {
-    listeners: BTreeMap<u64, Listener>,
-    /// Leases that listen on a port.
-    ports: BTreeMap<u16, Vec<u64>>,
-}
-
-/// One listening socket, as replicated to this replica (N2).
+/// All listeners of this replica.
 #[derive(Debug)]
-pub struct Listener {
-    /// Where it listens; address 0: everywhere.
-    pub local: Endpoint,
-    /// Connections that may wait, established or not.
-    pub backlog: u32,
-    /// Seconds that a connection may wait for its first octets before it is offered (`TCP_DEFER_ACCEPT`); 0: none.
-    pub defer_accept: u16,
-    /// Options that its connections inherit.
-    pub options: Vec<(SocketOption, u32)>,
-    holders: Vec<SessionId>,
-    acceptors: Vec<SessionId>,
+pub(crate) struct Listeners {
+    /// Dense; a closed listener leaves a hole that the next one fills under another serial number.
+    table: Vec<Option<Listener>>,
+    by_address: BTreeMap<(u16, u32), u32>,
+    by_lease: BTreeMap<u64, u32>,
+    serial: u32,
+    backlog_max: u32,
+}
+
+/// One address and port with everybody who listens there: one socket, or several that share the port (`SO_REUSEPORT`).
+#[derive(Debug)]
+struct Listener {
+    serial: u32,
+    local: Endpoint,
+    sockets: Vec<Socket>,
+    acceptors: Vec<Acceptor>,
+    /// Where the search for the next acceptor starts.
     next: usize,
-    /// Handshakes that are not complete.
-    half_open: u32,
-    /// Established connections without acceptor.
-    waiting: VecDeque<u32>,
-    /// Connections offered, not yet claimed.
-    offered: u32,
+    /// Established connections that are offered to nobody, oldest first.
+    waiting: VecDeque<ConnectionId>,
+    /// Connections in the SYN queue.
+    embryonic: u32,
+    /// Connections in the accept queue: waiting or offered.
+    unclaimed: u32,
+    /// Sum of the sockets' backlogs.
+    backlog: u32,
+    defer_accept: u16,
 }
 
-/// What a socket that begins to listen says.
+#[derive(Debug)]
+struct Socket {
+    lease: u64,
+    reuse_port: bool,
+    backlog: u32,
+    holders: BTreeSet<SessionId>,
+}
+
+#[derive(Debug)]
+struct Acceptor {
+    lease: u64,
+    session: SessionId,
+    /// Offers that it has not claimed yet.
+    offers: u32,
+}
+
+/// One listener, for a list of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListenRequest {
-    /// Identity of the socket.
-    pub lease: u64,
-    /// Where it listens.
+pub struct ListenerView {
+    /// Address (0: any) and port.
     pub local: Endpoint,
-    /// As given to listen(2).
+    /// Connections in the SYN queue.
+    pub embryonic: u32,
+    /// Connections in the accept queue.
+    pub unclaimed: u32,
+    /// Bound of the accept queue.
     pub backlog: u32,
-    /// `TCP_DEFER_ACCEPT`.
-    pub defer_accept: u16,
-}
-
-/// Why a SYN gets no connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Nobody listens: RST.
-    NoListener,
-    /// The backlog is full: dropped, the peer tries again.
-    Full,
-}
-
-/// What becomes of an established connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Established {
-    /// Offer it to this session.
-    Offer(SessionId),
-    /// It waits for an acceptor.
-    Wait,
-    /// The listener is gone: reset it.
-    Reset,
+    /// Acceptors registered now.
+    pub acceptors: u32,
+    /// The session that opened it first and still holds it.
+    pub session: Option<SessionId>,
 }
 
 impl Listeners {
-    /// Adds a listener, or a holder of it; a repeated request changes the backlog. Returns whether the port had no listener.
-    pub fn listen(&mut self, session: SessionId, request: ListenRequest) -> bool {
-        let backlog = request.backlog.clamp(1, BACKLOG_MAX);
-        let listener = self.listeners.entry(request.lease).or_insert_with(|| Listener {
-            local: request.local,
+    pub(crate) fn new(backlog_max: u32) -> Listeners {
+        Listeners { table: Vec::new(), by_address: BTreeMap::new(), by_lease: BTreeMap::new(), serial: 0, backlog_max }
+    }
+
+    pub(crate) fn listen(
+        &mut self,
+        listen: &Listen,
+        directives: &mut VecDeque<Directive>,
+    ) -> Result<ListenerId, Cause> {
+        let backlog = listen.backlog.clamp(1, self.backlog_max);
+        if let Some(&index) = self.by_lease.get(&listen.lease) {
+            let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
+            if listener.local != listen.local {
+                return Err(Cause::Invalid);
+            }
+            if let Some(socket) = listener.sockets.iter_mut().find(|socket| socket.lease == listen.lease) {
+                socket.holders.insert(listen.session);
+                socket.backlog = backlog;
+            }
+            listener.defer_accept = listen.defer_accept;
+            listener.sum_backlogs();
+            return Ok(ListenerId { index, serial: listener.serial });
+        }
+        if self.is_taken(listen) {
+            return Err(Cause::AddressInUse);
+        }
+        let socket = Socket {
+            lease: listen.lease,
+            reuse_port: listen.reuse_port,
             backlog,
-            defer_accept: request.defer_accept,
-            options: Vec::new(),
-            holders: Vec::new(),
+            holders: BTreeSet::from([listen.session]),
+        };
+        let key = (listen.local.port, listen.local.addr);
+        let index = match self.by_address.get(&key) {
+            Some(&index) => index,
+            None => self.open(listen.local, directives),
+        };
+        self.by_lease.insert(listen.lease, index);
+        let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
+        listener.sockets.push(socket);
+        listener.defer_accept = listen.defer_accept;
+        listener.sum_backlogs();
+        Ok(ListenerId { index, serial: listener.serial })
+    }
+
+    fn open(&mut self, local: Endpoint, directives: &mut VecDeque<Directive>) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let listener = Listener {
+            serial: self.serial,
+            local,
+            sockets: Vec::new(),
             acceptors: Vec::new(),
             next: 0,
-            half_open: 0,
             waiting: VecDeque::new(),
-            offered: 0,
-        });
-        listener.backlog = backlog;
-        if !listener.holders.contains(&session) {
-            listener.holders.push(session);
-        }
-        let port = self.ports.entry(listener.local.port).or_default();
-        if !port.contains(&request.lease) {
-            port.push(request.lease);
-        }
-        port.len() == 1
-    }
-
-    /// The listener of a lease.
-    pub fn get(&self, lease: u64) -> Option<&Listener> {
-        self.listeners.get(&lease)
-    }
-
-    /// Sets an option that later connections inherit.
-    pub fn set_option(&mut self, session: SessionId, lease: u64, option: SocketOption, value: u32) {
-        let Some(listener) = self.held(session, lease) else { return };
-        if option == SocketOption::DeferAccept {
-            listener.defer_accept = u16::try_from(value).unwrap_or(u16::MAX);
-        }
-        listener.options.retain(|(known, _)| *known != option);
-        listener.options.push((option, value));
-    }
-
-    /// Which listener gets a SYN to `local` from `remote`; the handshake counts against its backlog from now on.
-    ///
-    /// The most specific address wins; listeners that share a port (`SO_REUSEPORT`) are chosen by the peer's port, as long as they
-    /// have acceptors at all.
-    pub fn handle_syn(&mut self, local: Endpoint, remote: Endpoint) -> Result<u64, Refused> {
-        let leases = self.ports.get(&local.port).ok_or(Refused::NoListener)?;
-        let listeners = &self.listeners;
-        let of = |wanted: u32, with_acceptors: bool| {
-            let fits = move |l: &Listener| l.local.addr == wanted && !(with_acceptors && l.acceptors.is_empty());
-            leases.iter().copied().filter(move |lease| listeners.get(lease).is_some_and(fits))
+            embryonic: 0,
+            unclaimed: 0,
+            backlog: 1,
+            defer_accept: 0,
         };
-        let addr = if of(local.addr, false).next().is_some() { local.addr } else { 0 };
-        let spread = |count: usize| (usize::from(remote.port) ^ (remote.addr as usize)).checked_rem(count);
-        let chosen = match spread(of(addr, true).count()) {
-            Some(n) => of(addr, true).nth(n),
-            None => spread(of(addr, false).count()).and_then(|n| of(addr, false).nth(n)),
+        if !self.has_port(local.port) {
+            directives.push_back(Directive::PortTaken { port: local.port, taken: true });
+        }
+        let index = match self.table.iter().position(Option::is_none) {
+            Some(hole) => hole,
+            None => {
+                self.table.push(None);
+                self.table.len() - 1
+            }
         };
-        let lease = chosen.ok_or(Refused::NoListener)?;
-        let listener = self.listeners.get_mut(&lease).ok_or(Refused::NoListener)?;
-        let waiting = listener.waiting.len() as u32 + listener.offered;
-        if listener.half_open >= listener.backlog || waiting > listener.backlog {
-            return Err(Refused::Full);
-        }
-        listener.half_open += 1;
-        Ok(lease)
+        self.table[index] = Some(listener);
+        // Cannot truncate: one listener per address and port.
+        let index = index as u32;
+        self.by_address.insert((local.port, local.addr), index);
+        index
     }
 
-    /// A handshake came to nothing.
-    pub fn handshake_failed(&mut self, lease: u64) {
-        if let Some(listener) = self.listeners.get_mut(&lease) {
-            listener.half_open = listener.half_open.saturating_sub(1);
-        }
+    /// Whether another socket listens on an overlapping address and does not share the port. (Linux checks again at `listen()`,
+    /// because `SO_REUSEADDR` lets two sockets bind.)
+    fn is_taken(&self, listen: &Listen) -> bool {
+        let port = listen.local.port;
+        self.by_address.range((port, 0)..=(port, u32::MAX)).filter_map(|(_, &index)| self.at(index)).any(|other| {
+            let overlap = other.local.addr == listen.local.addr || other.local.addr == 0 || listen.local.addr == 0;
+            overlap && !(listen.reuse_port && other.sockets.iter().all(|socket| socket.reuse_port))
+        })
     }
 
-    /// A handshake is complete: who gets `connection`?
-    pub fn handle_established(&mut self, lease: u64, connection: u32) -> Established {
-        let Some(listener) = self.listeners.get_mut(&lease) else { return Established::Reset };
-        listener.half_open = listener.half_open.saturating_sub(1);
-        listener.assign(connection)
+    pub(crate) fn release(&mut self, session: SessionId, lease: u64, directives: &mut VecDeque<Directive>) {
+        let Some(&index) = self.by_lease.get(&lease) else { return };
+        self.leave(index, session, Some(lease), directives);
     }
 
-    /// An offer was not claimed in time (P4): the acceptor is removed until it asks again. Who gets the connection now?
-    pub fn handle_claim_timeout(&mut self, lease: u64, session: SessionId, connection: u32) -> Established {
-        let Some(listener) = self.listeners.get_mut(&lease) else { return Established::Reset };
-        listener.remove_acceptor(session);
-        listener.offered = listener.offered.saturating_sub(1);
-        listener.assign(connection)
-    }
-
-    /// An offer was claimed, or the offered connection ended.
-    pub fn offer_ended(&mut self, lease: u64) {
-        if let Some(listener) = self.listeners.get_mut(&lease) {
-            listener.offered = listener.offered.saturating_sub(1);
+    pub(crate) fn session_gone(&mut self, session: SessionId, directives: &mut VecDeque<Directive>) {
+        for index in 0..self.table.len() as u32 {
+            self.leave(index, session, None, directives);
         }
     }
 
-    /// An offer could not be made (the session has no free slot): the connection waits, first in line.
-    pub fn offer_failed(&mut self, lease: u64, connection: u32) {
-        if let Some(listener) = self.listeners.get_mut(&lease) {
-            listener.offered = listener.offered.saturating_sub(1);
-            listener.waiting.push_front(connection);
+    /// `session` leaves the socket `lease`, or all sockets, of a listener.
+    fn leave(&mut self, index: u32, session: SessionId, lease: Option<u64>, directives: &mut VecDeque<Directive>) {
+        let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let is_meant = |number: u64| lease.is_none_or(|lease| lease == number);
+        listener.acceptors.retain(|acceptor| acceptor.session != session || !is_meant(acceptor.lease));
+        for socket in listener.sockets.iter_mut().filter(|socket| is_meant(socket.lease)) {
+            socket.holders.remove(&session);
+        }
+        for socket in listener.sockets.extract_if(.., |socket| socket.holders.is_empty()) {
+            self.by_lease.remove(&socket.lease);
+            listener.acceptors.retain(|acceptor| acceptor.lease != socket.lease);
+        }
+        listener.sum_backlogs();
+        if listener.sockets.is_empty() {
+            self.close(index, directives);
         }
     }
 
-    /// A waiting connection ended.
-    pub fn waiting_ended(&mut self, lease: u64, connection: u32) {
-        if let Some(listener) = self.listeners.get_mut(&lease) {
-            listener.waiting.retain(|waiting| *waiting != connection);
+    /// As on Linux, connections that nobody has accepted end with the listener.
+    fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
+        let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
+        directives.extend(listener.waiting.iter().map(|&connection| Directive::Reset { connection }));
+        self.by_address.remove(&(listener.local.port, listener.local.addr));
+        if !self.has_port(listener.local.port) {
+            directives.push_back(Directive::PortTaken { port: listener.local.port, taken: false });
         }
     }
 
-    /// ACCEPT-CONNECTION (P4). Returns the waiting connections that are offered to the session now.
-    pub fn accept_connection(&mut self, session: SessionId, lease: u64) -> Vec<u32> {
-        let Some(listener) = self.held(session, lease) else { return Vec::new() };
-        if !listener.acceptors.contains(&session) {
-            listener.acceptors.push(session);
+    pub(crate) fn add_acceptor(
+        &mut self,
+        session: SessionId,
+        lease: u64,
+        directives: &mut VecDeque<Directive>,
+    ) -> bool {
+        let Some(id) = self.find(session, lease) else { return false };
+        let Some(listener) = self.at_mut(id.index) else { return false };
+        if !listener.acceptors.iter().any(|a| a.session == session && a.lease == lease) {
+            listener.acceptors.push(Acceptor { lease, session, offers: 0 });
         }
-        let offered: Vec<u32> = listener.waiting.drain(..).collect();
-        listener.offered += offered.len() as u32;
-        offered
+        while let Some(connection) = listener.waiting.pop_front() {
+            listener.assign(id, connection, directives);
+        }
+        true
     }
 
-    /// The session wants no more connections of the listener.
-    pub fn stop_accepting(&mut self, session: SessionId, lease: u64) {
-        if let Some(listener) = self.listeners.get_mut(&lease) {
-            listener.remove_acceptor(session);
+    pub(crate) fn remove_acceptor(&mut self, session: SessionId, lease: u64) -> bool {
+        let Some(listener) = self.by_lease.get(&lease).copied().and_then(|index| self.at_mut(index)) else {
+            return false;
+        };
+        let before = listener.acceptors.len();
+        listener.acceptors.retain(|a| a.session != session || a.lease != lease);
+        listener.acceptors.len() < before
+    }
+
+    #[inline]
+    pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
+        let (port, addr) = (syn.local.port, syn.local.addr);
+        let Some(&index) = self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, 0))) else {
+            return SynVerdict::Refused;
+        };
+        let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
+        if listener.is_accept_queue_full() || listener.embryonic >= listener.backlog {
+            return SynVerdict::Full;
+        }
+        listener.embryonic += 1;
+        SynVerdict::Accept {
+            listener: ListenerId { index, serial: listener.serial },
+            defer_accept: listener.defer_accept,
         }
     }
 
-    /// The session closed the listener. Returns the connections to reset, if nobody else holds it, and the port if it has no
-    /// listener any more.
-    pub fn release(&mut self, session: SessionId, lease: u64) -> (Vec<u32>, Option<u16>) {
-        let Some(listener) = self.listeners.get_mut(&lease) else { return (Vec::new(), None) };
-        listener.holders.retain(|holder| *holder != session);
-        listener.remove_acceptor(session);
-        if !listener.holders.is_empty() {
-            return (Vec::new(), None);
+    #[inline]
+    pub(crate) fn may_establish(&self, id: ListenerId) -> bool {
+        // If the listener is gone, the established connection will be told.
+        self.get(id).is_none_or(|listener| !listener.is_accept_queue_full())
+    }
+
+    pub(crate) fn handle_established(
+        &mut self,
+        connection: ConnectionId,
+        id: ListenerId,
+        directives: &mut VecDeque<Directive>,
+    ) {
+        let Some(listener) = self.get_mut(id) else {
+            directives.push_back(Directive::Reset { connection });
+            return;
+        };
+        listener.embryonic = listener.embryonic.saturating_sub(1);
+        listener.unclaimed += 1;
+        listener.assign(id, connection, directives);
+    }
+
+    pub(crate) fn handle_claimed(&mut self, id: ListenerId, session: SessionId, lease: u64) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.unclaimed = listener.unclaimed.saturating_sub(1);
+            listener.settle(session, lease);
         }
-        let port = listener.local.port;
-        let waiting = self.listeners.remove(&lease).map_or_else(Vec::new, |listener| listener.waiting.into());
-        let mut free = None;
-        if let Some(leases) = self.ports.get_mut(&port) {
-            leases.retain(|id| *id != lease);
-            if leases.is_empty() {
-                self.ports.remove(&port);
-                free = Some(port);
+    }
+
+    pub(crate) fn handle_returned(
+        &mut self,
+        connection: ConnectionId,
+        id: ListenerId,
+        session: SessionId,
+        lease: u64,
+        directives: &mut VecDeque<Directive>,
+    ) {
+        let Some(listener) = self.get_mut(id) else {
+            directives.push_back(Directive::Reset { connection });
+            return;
+        };
+        listener.settle(session, lease);
+        listener.assign(id, connection, directives);
+    }
+
+    pub(crate) fn handle_gone(&mut self, connection: ConnectionId, id: ListenerId, stage: Stage) {
+        let Some(listener) = self.get_mut(id) else { return };
+        match stage {
+            Stage::Embryonic => listener.embryonic = listener.embryonic.saturating_sub(1),
+            Stage::Waiting => {
+                listener.unclaimed = listener.unclaimed.saturating_sub(1);
+                listener.waiting.retain(|&waiting| waiting != connection);
+            }
+            Stage::Offered { session, lease } => {
+                listener.unclaimed = listener.unclaimed.saturating_sub(1);
+                listener.settle(session, lease);
             }
         }
-        (waiting, free)
     }
 
-    /// The leases that `session` listens with.
-    pub fn held_by(&self, session: SessionId) -> Vec<u64> {
-        self.listeners.iter().filter(|(_, l)| l.holders.contains(&session)).map(|(lease, _)| *lease).collect()
+    pub(crate) fn find(&self, session: SessionId, lease: u64) -> Option<ListenerId> {
+        let &index = self.by_lease.get(&lease)?;
+        let listener = self.at(index)?;
+        let holds = |socket: &Socket| socket.lease == lease && socket.holders.contains(&session);
+        listener.sockets.iter().any(holds).then_some(ListenerId { index, serial: listener.serial })
     }
 
-    /// All listeners.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Listener)> {
-        self.listeners.iter().map(|(lease, listener)| (*lease, listener))
+    pub(crate) fn set_defer_accept(&mut self, id: ListenerId, seconds: u16) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.defer_accept = seconds;
+        }
     }
 
-    fn held(&mut self, session: SessionId, lease: u64) -> Option<&mut Listener> {
-        self.listeners.get_mut(&lease).filter(|listener| listener.holders.contains(&session))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ListenerView> + '_ {
+        self.by_address.values().filter_map(|&index| self.at(index)).map(|listener| ListenerView {
+            local: listener.local,
+            embryonic: listener.embryonic,
+            unclaimed: listener.unclaimed,
+            backlog: listener.backlog,
+            acceptors: u32::try_from(listener.acceptors.len()).unwrap_or(u32::MAX),
+            session: listener.sockets.first().and_then(|socket| socket.holders.first().copied()),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn by_address(&self, local: Endpoint) -> Option<ListenerId> {
+        let &index = self.by_address.get(&(local.port, local.addr))?;
+        self.at(index).map(|listener| ListenerId { index, serial: listener.serial })
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.by_address.range((port, 0)..=(port, u32::MAX)).next().is_some()
+    }
+
+    fn at(&self, index: u32) -> Option<&Listener> {
+        self.table.get(index as usize)?.as_ref()
+    }
+
+    fn at_mut(&mut self, index: u32) -> Option<&mut Listener> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    fn get(&self, id: ListenerId) -> Option<&Listener> {
+        self.at(id.index).filter(|listener| listener.serial == id.serial)
+    }
+
+    fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.at_mut(id.index).filter(|listener| listener.serial == id.serial)
     }
 }
 
 impl Listener {
-    /// Connections that are established and not claimed.
-    pub fn queue_len(&self) -> u32 {
-        self.waiting.len() as u32 + self.offered
+    /// As Linux's `sk_acceptq_is_full`: a backlog of n holds n + 1 connections.
+    fn is_accept_queue_full(&self) -> bool {
+        self.unclaimed > self.backlog
     }
 
-    /// One of the sessions that hold it.
-    pub fn holder(&self) -> Option<SessionId> {
-        self.holders.first().copied()
+    fn sum_backlogs(&mut self) {
+        self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add).max(1);
     }
 
-    fn assign(&mut self, connection: u32) -> Established {
-        if self.acceptors.is_empty() {
+    /// Round robin; an acceptor that has not yet claimed what it was offered comes after those that have.
+    fn assign(&mut self, listener: ListenerId, connection: ConnectionId, directives: &mut VecDeque<Directive>) {
+        let count = self.acceptors.len();
+        let order = (0..count).map(|i| (self.next + i) % count);
+        let Some(chosen) = order.min_by_key(|&i| self.acceptors[i].offers) else {
             self.waiting.push_back(connection);
-            return Established::Wait;
+            return;
+        };
+        self.next = (chosen + 1) % count;
+        let acceptor = &mut self.acceptors[chosen];
+        acceptor.offers += 1;
+        let (session, lease) = (acceptor.session, acceptor.lease);
+        directives.push_back(Directive::Offer(Offer { connection, listener, session, lease }));
+    }
+
+    /// An offer to this acceptor has come to an end.
+    fn settle(&mut self, session: SessionId, lease: u64) {
+        if let Some(acceptor) = self.acceptors.iter_mut().find(|a| a.session == session && a.lease == lease) {
+            acceptor.offers = acceptor.offers.saturating_sub(1);
         }
-        self.next = (self.next + 1) % self.acceptors.len();
-        self.offered += 1;
-        Established::Offer(self.acceptors[self.next])
-    }
-
-    fn remove_acceptor(&mut self, session: SessionId) {
-        self.acceptors.retain(|acceptor| *acceptor != session);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: SessionId = SessionId(1);
-    const B: SessionId = SessionId(2);
-
-    fn request(lease: u64, addr: u32, backlog: u32) -> ListenRequest {
-        ListenRequest { lease, local: Endpoint::new(addr, 80), backlog, defer_accept: 0 }
-    }
-
-    fn peer(port: u16) -> Endpoint {
-        Endpoint::new(9, port)
-    }
-
-    #[test]
-    fn acceptors_take_turns() {
-        let mut cm = Listeners::default();
-        cm.listen(A, request(1, 0, 10));
-        cm.listen(B, request(1, 0, 10));
-        assert!(cm.accept_connection(A, 1).is_empty() && cm.accept_connection(B, 1).is_empty());
-        let got: Vec<_> = (0..4)
-            .map(|n| {
-                assert_eq!(cm.handle_syn(Endpoint::new(5, 80), peer(n)), Ok(1));
-                cm.handle_established(1, n.into())
-            })
-            .collect();
-        use Established::Offer;
-        assert_eq!(got, [Offer(B), Offer(A), Offer(B), Offer(A)]);
-    }
-
-    #[test]
-    fn without_acceptors_connections_wait_for_the_first() {
-        let mut cm = Listeners::default();
-        cm.listen(A, request(1, 0, 10));
-        assert_eq!(cm.handle_syn(Endpoint::new(5, 80), peer(1)), Ok(1));
-        assert_eq!(cm.handle_established(1, 42), Established::Wait);
-        assert_eq!(cm.accept_connection(A, 1), [42]);
-        assert_eq!(cm.accept_connection(A, 1), []);
-    }
-
-    #[test]
-    fn an_acceptor_that_lets_a_connection_time_out_is_passed_over() {
-        let mut cm = Listeners::default();
-        cm.listen(A, request(1, 0, 10));
-        cm.listen(B, request(1, 0, 10));
-        cm.accept_connection(A, 1);
-        cm.accept_connection(B, 1);
-        assert_eq!(cm.handle_established(1, 7), Established::Offer(B));
-        assert_eq!(cm.handle_claim_timeout(1, B, 7), Established::Offer(A));
-        assert_eq!(cm.handle_claim_timeout(1, A, 7), Established::Wait);
-        assert_eq!(cm.accept_connection(B, 1), [7]);
-    }
-
-    #[test]
-    fn the_backlog_bounds_handshakes_and_waiting_connections() {
-        let mut cm = Listeners::default();
-        cm.listen(A, request(1, 0, 2));
-        let local = Endpoint::new(5, 80);
-        assert!(cm.handle_syn(local, peer(1)).is_ok() && cm.handle_syn(local, peer(2)).is_ok());
-        assert_eq!(cm.handle_syn(local, peer(3)), Err(Refused::Full));
-        cm.handle_established(1, 1);
-        cm.handle_established(1, 2);
-        assert!(cm.handle_syn(local, peer(3)).is_ok());
-        cm.handle_established(1, 3);
-        assert_eq!(cm.handle_syn(local, peer(4)), Err(Refused::Full), "three wait, as with Linux' backlog of two");
-    }
-
-    #[test]
-    fn the_specific_address_wins_and_the_last_holder_ends_the_listener() {
-        let mut cm = Listeners::default();
-        assert!(cm.listen(A, request(1, 0, 2)));
-        assert!(!cm.listen(A, request(2, 5, 2)));
-        cm.listen(B, request(2, 5, 2));
-        assert_eq!(cm.handle_syn(Endpoint::new(5, 80), peer(1)), Ok(2));
-        assert_eq!(cm.handle_syn(Endpoint::new(6, 80), peer(1)), Ok(1));
-        assert_eq!(cm.handle_syn(Endpoint::new(6, 81), peer(1)), Err(Refused::NoListener));
-        assert_eq!(cm.release(A, 2), (Vec::new(), None));
-        assert_eq!(cm.release(A, 1), (Vec::new(), None));
-        assert_eq!(cm.release(B, 2), (Vec::new(), Some(80)));
-        assert_eq!(cm.handle_syn(Endpoint::new(5, 80), peer(1)), Err(Refused::NoListener));
     }
 }

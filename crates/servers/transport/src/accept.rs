@@ -1,237 +1,254 @@
-//! How does an established connection reach an application? Pika's speculative handshake (P4).
-//!
-//! ```text
-//!   Handshake --ESTABLISHED--> [Deferred --text or time-out-->] Waiting | Offered --claim--> Open
-//!                                                                ^             |
-//!                                                                +--time-out---+   (to another acceptor, with its octets)
-//! ```
+//! How does a connection opened by a peer find its application? P4: offer, claim, time-out.
 
-use atoll_base::{Duration, Instant, SessionId};
-use atoll_connmgr::Established;
+use alloc::boxed::Box;
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
+use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Event, Memory, Ready};
+use atoll_ipc::{Event, Memory};
+use atoll_tcp::{Connection, Path};
+use atoll_wire::tcp::Segment;
 
-use crate::connections::Stage;
-use crate::session::Target;
+use crate::entry::{Entry, Flags, Stage};
+use crate::options::Inherited;
+use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
-    /// The handshake of a passive open is complete.
-    pub(crate) fn note_established(&mut self, now: Instant, id: u32) {
-        let Some(entry) = self.connections.get_mut(id as usize) else { return };
-        match entry.stage {
-            Stage::Handshake => {
-                self.stats.passive_opens += 1;
-                let (lease, tuple) = (entry.lease, entry.tuple);
-                let has_text = entry.connection.receive_nxt() > 0;
-                let defer = self.listeners.get(lease).map_or(0, |listener| listener.defer_accept);
-                if defer > 0 && !has_text {
-                    entry.stage = Stage::Deferred;
-                    let deadline = now + Duration::from_secs(u64::from(defer));
-                    let at = self.deferred.partition_point(|(at, ..)| *at <= deadline);
-                    self.deferred.insert(at, (deadline, id, tuple));
-                    return;
+    /// A SYN that the CM wants answered.
+    #[allow(clippy::too_many_arguments)] // What is known of one SYN.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        segment: &Segment,
+        internal: bool,
+        iss_above: Option<SeqNum>,
+        listener: ListenerId,
+        defer: u16,
+    ) {
+        let inherited = match self.inherited.get(listener.index as usize) {
+            Some(Some((id, inherited))) if *id == listener => *inherited,
+            _ => Inherited::new(&self.config),
+        };
+        let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        if let Some(above) = iss_above
+            && !iss.after(above)
+        {
+            // RFC 6191 §2: above everything that the old connection has used.
+            iss = above.plus(1 + self.rng.below(1 << 16));
+        }
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
+        let path = self.path(internal);
+        let connection = Connection::accept(now, segment, iss, ts_offset, path, &inherited.settings);
+        let mut entry = Entry::new(connection, tuple, Stage::Embryonic { listener, defer });
+        entry.inherit(&self.config, &inherited);
+        if internal {
+            entry.flags.set(Flags::INTERNAL);
+        }
+        let index = self.entries.insert(entry);
+        self.flows.insert(&self.entries, index);
+        self.touch(index);
+    }
+
+    /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.
+    pub(crate) fn path(&self, internal: bool) -> Path {
+        let mss = if internal { self.config.internal_mss } else { self.ip.mtu().saturating_sub(40) };
+        Path { mss }
+    }
+
+    /// The handshake is complete, and text is there if it was waited for: into the accept queue.
+    pub(crate) fn establish(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(listener) = entry.stage.listener() else { return };
+        entry.stage = Stage::Waiting { listener };
+        entry.deadline = Instant::FAR_FUTURE;
+        self.cm.handle_established(ConnectionId(index), listener);
+        self.run_directives(now);
+    }
+
+    /// Does what the CM wants done.
+    pub(crate) fn run_directives(&mut self, now: Instant) {
+        while let Some(directive) = self.cm.poll_directive() {
+            match directive {
+                Directive::Offer(offer) => self.offer(now, &offer),
+                Directive::Reset { connection } => {
+                    if let Some(entry) = self.entries.get_mut(connection.0) {
+                        entry.stage = Stage::Closing;
+                        entry.deadline = Instant::FAR_FUTURE;
+                        entry.connection.abort();
+                        self.touch(connection.0);
+                    }
                 }
-                entry.stage = Stage::Waiting;
-                let verdict = self.listeners.handle_established(lease, id);
-                self.settle(now, id, verdict);
+                Directive::AcceptorRemoved { session, lease } => {
+                    let index = self.session_index.get(&session).copied();
+                    if let Some(session) = index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut()) {
+                        session.push(&mut self.stats, &Event::AcceptorRemoved { listener: lease }, None);
+                    }
+                }
+                Directive::PortTaken { port, taken } => self.page.set_port(false, port, taken),
             }
-            Stage::Open => entry.ready |= Ready::OUT,
+        }
+    }
+
+    /// CONNECTION-AVAILABLE (P4); the event leaves with the flush.
+    fn offer(&mut self, now: Instant, offer: &Offer) {
+        let (index, listener, lease) = (offer.connection.0, offer.listener, offer.lease);
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let session_index = self.session_index.get(&offer.session).copied();
+        let session = session_index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut());
+        let offered = session.filter(|session| session.gone.is_none()).and_then(|session| {
+            let (slot, generation) = session.allocate(Occupant::Connection(index))?;
+            let place = Place { session: session_index?, slot, generation };
+            let len = entry.parked_len() as u64;
+            let high = entry.connection.receive_max().max(len);
+            let size = (entry.receive_capacity as usize).max(entry.parked_len()).next_power_of_two();
+            if len > 0 && entry.receive.reserve(&session.pool, &session.links, 0, 0, high, size) < high {
+                entry.receive.release_all(&session.pool, &session.links);
+                session.vacate(slot, false);
+                return None;
+            }
+            if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
+                pieces.write(&session.arena, session.layout.receive_area, text);
+            }
+            let view = session.slot(slot)?;
+            view.replica_reset(generation, SlotState::Offered, entry.send_limit);
+            view.set_addresses(entry.tuple.local, entry.tuple.remote);
+            Some(place)
+        });
+        let Some(place) = offered else {
+            // No slot or no memory for its buffer: such an acceptor cannot take connections now.
+            self.cm.handle_claim_timeout(offer.connection, listener, offer.session, lease);
+            return;
+        };
+        entry.parked = None;
+        entry.place = Some(place);
+        entry.stage = Stage::Offered { listener, lease };
+        entry.published_acked = 0;
+        entry.published_tail = 0;
+        entry.published_mark = u64::MAX;
+        entry.deadline = now + self.config.claim_timeout;
+        entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        self.touch(index);
+    }
+
+    /// CLAIM-CONNECTION (P4).
+    pub(crate) fn claim(&mut self, now: Instant, session_index: u32, slot: atoll_base::SlotId, generation: u32) {
+        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        let occupant = session.occupant(slot, generation);
+        if let Occupant::Connection(index) = occupant
+            && let Some(entry) = self.entries.get_mut(index)
+        {
+            // Otherwise it was honoured already when its time had come.
+            if let Stage::Offered { listener, lease } = entry.stage {
+                let session = session.id;
+                self.take_over(now, index);
+                self.cm.handle_claimed(listener, session, lease);
+                self.handle_kick(now, index);
+            }
+        } else if session.was_offered(slot, generation) {
+            // Too late: the connection is somebody else's.
+            let event = Event::ClaimVerdict { slot, generation, confirmed: false };
+            session.push(&mut self.stats, &event, None);
+        } else {
+            self.stats.count(Stat::BadCommands);
+        }
+    }
+
+    /// The connection is the application's from now on.
+    fn take_over(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        self.stats.count(Stat::Claims);
+        entry.stage = Stage::Open;
+        entry.deadline = Instant::FAR_FUTURE;
+        entry.flags.set(Flags::STATE);
+        if entry.receive.current().is_some() {
+            entry.deadline = now + self.config.sweep_interval;
+        }
+        self.touch(index);
+    }
+
+    /// A stage has lasted as long as it may.
+    pub(crate) fn handle_deadline(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get(index) else { return };
+        match entry.stage {
+            Stage::Deferred { .. } => self.establish(now, index),
+            Stage::Offered { listener, lease } => self.claim_timeout(now, index, listener, lease),
+            Stage::Open => self.sweep(index),
             _ => {}
         }
     }
 
-    /// Text arrived for a deferred connection, or it has waited long enough.
-    pub(crate) fn offer_deferred(&mut self, now: Instant, id: u32) {
-        let Some(entry) = self.connections.get_mut(id as usize) else { return };
-        if entry.stage != Stage::Deferred {
-            return;
-        }
-        entry.stage = Stage::Waiting;
-        let verdict = self.listeners.handle_established(entry.lease, id);
-        self.settle(now, id, verdict);
-    }
-
-    /// Does what the connection manager decided about an established connection.
-    pub(crate) fn settle(&mut self, now: Instant, id: u32, verdict: Established) {
-        match verdict {
-            Established::Wait => {
-                if let Some(entry) = self.connections.get_mut(id as usize) {
-                    entry.stage = Stage::Waiting;
-                }
-            }
-            Established::Reset => self.abort(id),
-            Established::Offer(session) => {
-                if !self.offer(now, id, session) {
-                    let Some(entry) = self.connections.get_mut(id as usize) else { return };
-                    entry.stage = Stage::Waiting;
-                    let lease = entry.lease;
-                    self.listeners.stop_accepting(session, lease);
-                    self.listeners.offer_failed(lease, id);
-                }
-            }
+    fn claim_timeout(&mut self, now: Instant, index: u32, listener: ListenerId, lease: u64) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let Some(place) = entry.place else { return };
+        let Some(session) = self.session(place.session) else { return };
+        let session = session.id;
+        if self.take_back(index) {
+            self.stats.count(Stat::ClaimTimeouts);
+            self.cm.handle_claim_timeout(ConnectionId(index), listener, session, lease);
+            self.run_directives(now);
         }
     }
 
-    /// CONNECTION-AVAILABLE: puts the connection into a slot of the session, with what was received already.
-    fn offer(&mut self, now: Instant, id: u32, session_id: SessionId) -> bool {
-        let Some(&index) = self.session_index.get(&session_id) else { return false };
-        let (Some(session), Some(entry)) =
-            (self.sessions.get_mut(index as usize), self.connections.get_mut(id as usize))
-        else {
+    /// Takes an offer back, with the text that was received for it. `false`: the claim came first and is honoured.
+    pub(crate) fn take_back(&mut self, index: u32) -> bool {
+        let Some(entry) = self.entries.get_mut(index) else { return false };
+        let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) else { return false };
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else {
             return false;
         };
-        let early_len = entry.early.as_ref().map_or(0, |early| early.len() as u64);
-        let Some((slot_id, generation)) = session.allocate_slot() else { return false };
-        let mut receive = atoll_ipc::buffer::Extents::default();
-        if early_len > 0 {
-            let size_max = self.config.receive_buffer as usize;
-            let room = receive.reserve(&session.pool, &session.pool_memory, 0, 0, early_len, size_max);
-            let (Some(early), Some(pieces)) = (&entry.early, receive.pieces(0, early_len as usize)) else {
-                session.free_slot(slot_id);
-                return false;
-            };
-            if room < early_len {
-                receive.release_all(&session.pool, &session.pool_memory);
-                session.free_slot(slot_id);
-                return false;
-            }
-            pieces.write(&session.arena, session.layout.receive_area, early);
+        let revoked = session.slot(place.slot).is_none_or(|slot| slot.revoke(place.generation));
+        if !revoked {
+            let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
+            session.push(&mut self.stats, &event, None);
+            self.stats.count(Stat::Claims);
+            entry.stage = Stage::Open;
+            entry.deadline = Instant::FAR_FUTURE;
+            entry.flags.set(Flags::STATE);
+            let session = session.id;
+            self.cm.handle_claimed(listener, session, lease);
+            self.touch(index);
+            return false;
         }
-        entry.receive = receive;
-        entry.early = None;
-        entry.stage = Stage::Offered;
-        entry.session = index;
-        entry.slot = slot_id;
-        entry.generation = generation;
-        entry.flags = 0;
-        session.set_target(slot_id, generation, Target::Connection(id));
-        if let Some(slot) = session.slot(slot_id) {
-            slot.replica_reset(generation, SlotState::Offered, self.config.send_buffer);
-            slot.set_addresses(entry.tuple.local, entry.tuple.remote);
-            slot.set_receive_extents(&entry.receive);
-            slot.set_receive_tail(entry.connection.receive_nxt());
+        let len = entry.connection.receive_max().max(entry.connection.receive_nxt());
+        let mut text = alloc::vec![0; usize::try_from(len).unwrap_or(0)];
+        if let Some(pieces) = entry.receive.pieces(0, text.len()) {
+            pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
-        let event = Event::ConnectionAvailable {
-            listener: entry.lease,
-            slot: slot_id,
-            generation,
-            local: entry.tuple.local,
-            remote: entry.tuple.remote,
-        };
-        if !session.tell(&event, None) {
-            // The offer may not be seen before the library looks at all its slots; if that is too late it times out.
-            self.stats.event_overflows += 1;
-        }
-        self.stats.offers += 1;
-        self.stats.events += 1;
-        self.offers.push_back((now + self.config.claim_timeout, id, generation));
-        self.touch(id);
+        entry.receive.release_all(&session.pool, &session.links);
+        entry.parked = (!text.is_empty()).then(|| Box::new(text));
+        session.vacate(place.slot, true);
+        entry.place = None;
+        entry.deadline = Instant::FAR_FUTURE;
+        entry.flags.clear(Flags::OFFER);
+        entry.stage = Stage::Waiting { listener };
         true
     }
 
-    /// CLAIM-CONNECTION.
-    pub(crate) fn claim(&mut self, id: u32) {
-        let Some(entry) = self.connections.get_mut(id as usize) else { return };
-        if entry.stage != Stage::Offered {
-            return;
+    /// A connection that no application has is gone: tell the CM, and forget it.
+    pub(crate) fn drop_unclaimed(&mut self, index: u32) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let stage = match entry.stage {
+            Stage::Embryonic { .. } | Stage::Deferred { .. } => atoll_connmgr::Stage::Embryonic,
+            _ => atoll_connmgr::Stage::Waiting,
+        };
+        if let Some(listener) = entry.stage.listener() {
+            self.cm.handle_gone(ConnectionId(index), listener, stage);
         }
-        entry.stage = Stage::Open;
-        let lease = entry.lease;
-        if let Some(slot) = self.sessions.get(entry.session as usize).and_then(|session| session.slot(entry.slot)) {
-            slot.set_state(SlotState::Open);
-        }
-        self.stats.claims += 1;
-        self.listeners.offer_ended(lease);
+        self.remove(index);
     }
 
-    /// Offers that nobody claimed in time go to another acceptor.
-    pub(crate) fn expire_offers(&mut self, now: Instant) {
-        while let Some(&(at, id, generation)) = self.offers.front() {
-            let pending = self
-                .connections
-                .get(id as usize)
-                .is_some_and(|entry| entry.stage == Stage::Offered && entry.generation == generation);
-            if pending && at > now {
-                return;
-            }
-            self.offers.pop_front();
-            if pending {
-                self.revoke(now, id);
-            }
+    /// Looks for a buffer that the application has drained.
+    fn sweep(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(place) = entry.place else { return };
+        let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
+        let Some(slot) = session.slot(place.slot) else { return };
+        let head = slot.receive_head();
+        if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
+            entry.release_drained(session, head);
         }
-    }
-
-    /// The claim time-out of P4, for one connection.
-    fn revoke(&mut self, now: Instant, id: u32) {
-        let Some(entry) = self.connections.get_mut(id as usize) else { return };
-        let Some(session) = self.sessions.get_mut(entry.session as usize) else { return };
-        let (slot_id, generation, lease) = (entry.slot, entry.generation, entry.lease);
-        let revoked = session.slot(slot_id).is_none_or(|slot| slot.revoke(generation));
-        let verdict = Event::ClaimVerdict { slot: slot_id, generation, confirmed: !revoked };
-        if !revoked {
-            session.tell(&verdict, None);
-            return self.claim(id);
-        }
-        self.stats.claim_timeouts += 1;
-        let session_id = session.id;
-        session.tell(&Event::AcceptorRemoved { listener: lease }, None);
-        // Take the octets along; whatever the application wrote into its own lines does not count.
-        let len = entry.connection.receive_max() as usize;
-        let mut octets = alloc::vec![0; len];
-        if let Some(pieces) = entry.receive.pieces(0, len) {
-            pieces.read(&session.arena, session.layout.receive_area, &mut octets);
-        }
-        entry.early = (len > 0).then(|| octets.into());
-        self.leave_slot(id);
-        if let Some(entry) = self.connections.get_mut(id as usize) {
-            entry.stage = Stage::Waiting;
-        }
-        let verdict = self.listeners.handle_claim_timeout(lease, session_id, id);
-        self.settle(now, id, verdict);
-    }
-
-    /// Deferred connections that have waited long enough.
-    pub(crate) fn expire_deferred(&mut self, now: Instant) {
-        while let Some(&(at, id, tuple)) = self.deferred.front() {
-            let pending = self
-                .connections
-                .get(id as usize)
-                .is_some_and(|entry| entry.stage == Stage::Deferred && entry.tuple == tuple);
-            if pending && at > now {
-                return;
-            }
-            self.deferred.pop_front();
-            if pending {
-                self.offer_deferred(now, id);
-            }
-        }
-    }
-
-    /// Gives the slot of a connection back and tells the application that it is done with.
-    pub(crate) fn leave_slot(&mut self, id: u32) {
-        let Some(entry) = self.connections.get_mut(id as usize) else { return };
-        if !entry.stage.has_slot() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(entry.session as usize) else { return };
-        entry.receive.release_all(&session.pool, &session.pool_memory);
-        let (slot_id, generation) = (entry.slot, entry.generation);
-        let bell = session.slot(slot_id).map(|slot| {
-            slot.set_state(SlotState::Free);
-            slot.bell()
-        });
-        entry.stage = Stage::Detached;
-        session.free_slot(slot_id);
-        session.tell(&Event::SlotDone { slot: slot_id, generation }, bell);
-        self.stats.events += 1;
-    }
-
-    /// Resets a connection.
-    pub(crate) fn abort(&mut self, id: u32) {
-        if let Some(entry) = self.connections.get_mut(id as usize) {
-            entry.connection.abort();
-        }
-        self.touch(id);
     }
 }

@@ -1,63 +1,86 @@
-//! What does a transport server have to be told?
+//! What must a transport server know?
 
 use atoll_base::{Duration, Epoch, FlowKey, ReplicaId};
+use atoll_ipc::page::StackFacts;
 
-/// Facts of one replica.
-#[derive(Clone, Debug)]
+/// Sizes, times and identity of one replica's transport server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which replica this is.
+    /// Which replica of the stack this is.
     pub replica: ReplicaId,
-    /// Of how many.
+    /// Number of replicas, 1 to 8.
     pub replicas: u8,
-    /// Its incarnation.
+    /// Incarnation; goes with every event.
     pub epoch: Epoch,
-    /// Key of the stack's flow hash.
+    /// Key of the flow hash.
     pub key: FlowKey,
-    /// First and last port for sockets that want any.
+    /// Ports for connections that name none: first and last.
     pub ephemeral: (u16, u16),
     /// How long an acceptor may take to claim a connection (P4).
     pub claim_timeout: Duration,
-    /// Receive buffer of a new connection, in octets.
-    pub receive_buffer: u32,
-    /// Receive buffer up to which a connection that keeps up may grow, in octets.
-    pub receive_buffer_max: u32,
-    /// Send buffer of a connection, in octets.
-    pub send_buffer: u32,
-    /// Receive buffer of a datagram socket, in octets.
-    pub datagram_buffer: u32,
-    /// TIME-WAIT records kept at most; beyond it the oldest goes.
-    pub time_waits_max: usize,
-    /// Connections at most, in any state.
+    /// Upper bound of every backlog (Linux: `net.core.somaxconn`).
+    pub backlog_max: u32,
+    /// Connections at most, in any state but TIME-WAIT; further SYNs are dropped, further connects refused.
     pub connections_max: usize,
+    /// Records of TIME-WAIT at most; beyond it the oldest goes.
+    pub time_waits_max: usize,
+    /// Datagram sockets at most.
+    pub datagram_sockets_max: usize,
+    /// Octets that an application may have in its send buffer, at first and at most.
+    pub send_limit: (u32, u32),
+    /// Octets of receive buffer, at first and at most.
+    pub receive_capacity: (u32, u32),
+    /// Octets of datagrams that may wait for an application.
+    pub datagram_capacity: u32,
+    /// Segment size on the internal link.
+    pub internal_mss: u16,
+    /// How long the connections of a process that has ended may take to deliver what it wrote.
+    pub orphan_timeout: Duration,
+    /// How often buffers that their application has drained are looked for.
+    pub sweep_interval: Duration,
+}
+
+/// Secrets of one replica, from the operating system's entropy.
+#[derive(Clone, Copy)]
+pub struct Secrets {
+    /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so that they keep rising.
+    pub sequence: [u8; 16],
+    /// Seed of hash tables.
+    pub table: u64,
+    /// Seed of port choices.
+    pub ports: u64,
 }
 
 impl Config {
-    /// The usual limits for replica `replica` of `replicas`.
-    pub fn new(replica: ReplicaId, replicas: u8, epoch: Epoch, key: FlowKey) -> Config {
+    /// The usual limits.
+    pub const fn new(replica: ReplicaId, replicas: u8, epoch: Epoch, key: FlowKey) -> Config {
         Config {
             replica,
-            replicas,
+            replicas: if replicas == 0 { 1 } else { replicas },
             epoch,
             key,
             ephemeral: (32768, 60999),
             claim_timeout: Duration::from_millis(200),
-            receive_buffer: 256 << 10,
-            receive_buffer_max: 4 << 20,
-            send_buffer: 1 << 20,
-            datagram_buffer: 208 << 10,
-            time_waits_max: 65536,
+            backlog_max: 4096,
             connections_max: 1 << 20,
+            time_waits_max: 1 << 16,
+            datagram_sockets_max: 1 << 16,
+            send_limit: (256 << 10, 4 << 20),
+            receive_capacity: (64 << 10, 4 << 20),
+            datagram_capacity: 212_992,
+            internal_mss: 16 << 10,
+            orphan_timeout: Duration::from_secs(60),
+            sweep_interval: Duration::from_millis(250),
         }
     }
-}
 
-/// Random values that outsiders must not know.
-#[derive(Clone, Debug)]
-pub struct Secrets {
-    /// Key of initial sequence numbers and timestamp offsets (RFC 6528).
-    pub sequence: [u8; 16],
-    /// Seed of the flow table's hash.
-    pub table: u64,
-    /// Seed of port choices.
-    pub ports: u64,
+    /// The usual limits, with what the stack page says. A claim time-out of 0 there means the usual one.
+    pub const fn from_facts(facts: &StackFacts, replica: ReplicaId, epoch: Epoch) -> Config {
+        let mut config = Config::new(replica, facts.replicas, epoch, facts.key);
+        config.ephemeral = facts.ephemeral;
+        if facts.claim_timeout_us != 0 {
+            config.claim_timeout = Duration::from_micros(facts.claim_timeout_us as u64);
+        }
+        config
+    }
 }

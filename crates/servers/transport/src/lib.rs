@@ -1,16 +1,20 @@
-//! The transport server (TS, P1): the connections and datagram sockets of one replica, between frames and applications.
+//! The transport server (TS, P1): the connections and datagram sockets of one replica, between frames and session arenas.
 //!
-//! Sans-IO: frames, commands and moments go in ([`Transport::handle_frame`], [`Transport::handle_commands`],
-//! [`Transport::handle_timers`]); one [`Transport::flush`] per batch sends segments, publishes positions, and pushes events. Nothing
-//! leaves before the batch is done.
+//! Frames, commands and moments go in (`handle_*`); [`Transport::flush`] gives frames out, publishes positions to the
+//! applications' slots and says whom to wake. Nothing here makes a system call: arenas are [`atoll_ipc::Memory`], the link is a
+//! [`FrameSink`].
 //!
 //! ```text
-//!   frame > Ip > flow table > Connection --+                    +--> FrameSink (headers, and text by place in the arena)
-//!   command ring > Session > slot ---------+-- touched list --flush--> slots, event rings, bells to ring
-//!   wheel ---------------------------------+
+//!   frames ----> input --+                      +--> output ----> FrameSink
+//!   commands --> commands+--> entry (dirty) ----+--> publish ---> slots, event rings
+//!   timers ----> wheel --+        ^             +--> bells
+//!                                 |
+//!                  accept <--> atoll_connmgr
 //! ```
+//! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so that what is
+//! shown can be recorded before (design 7).
 //!
-//! Survives no crash yet: connections of a dead incarnation are lost (what the arenas hold is not, see ARCHITECTURE.md).
+//! Storey 3: `no_std` + alloc.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -19,18 +23,26 @@ extern crate alloc;
 extern crate std;
 
 mod accept;
+mod close;
 mod commands;
 mod config;
-mod connections;
-mod control;
-mod datagrams;
-mod flush;
-mod frames;
+mod datagram;
+mod entry;
+mod flows;
+mod input;
+mod lazy;
 mod list;
-mod ports;
+mod open;
+mod options;
+mod output;
+mod publish;
+mod receive;
+mod rings;
 mod session;
 mod sink;
+mod slab;
 mod stats;
+mod time_wait;
 mod transport;
 
 pub use config::{Config, Secrets};

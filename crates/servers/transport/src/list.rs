@@ -1,12 +1,11 @@
-//! What does `atoll ss` want to know?
+//! Which sockets are there? For `atoll ss` and TCP_INFO.
 
 use atoll_base::{Endpoint, Instant, SessionId};
-use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::info::Info;
-use atoll_tcp::Algorithm;
+use atoll_ipc::{Memory, info};
+use atoll_tcp::{Algorithm, Info, Phase, State};
 
-use crate::connections::Entry;
+use crate::entry::Entry;
 use crate::transport::Transport;
 
 /// One socket.
@@ -14,129 +13,135 @@ use crate::transport::Transport;
 pub struct SocketFacts {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// State number as in linux/tcp_states.h; 7 (CLOSE) for an unconnected datagram socket.
+    /// State number as in linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
     pub state: u8,
-    /// Octets to be read; for a listener, connections that wait.
+    /// Octets received and not read; for a listener, connections in the accept queue.
     pub receive_queue: u64,
-    /// Octets sent or to be sent and not acknowledged; for a listener, the backlog.
+    /// Octets written and not acknowledged; for a listener, the backlog.
     pub send_queue: u64,
-    /// Own end.
+    /// Own end (address 0: any).
     pub local: Endpoint,
-    /// The other end; zero if there is none.
+    /// Other end; zero if there is none.
     pub remote: Endpoint,
-    /// Whose it is.
+    /// Whose it is; `None`: nobody's (yet, or any more).
     pub session: Option<SessionId>,
     /// Members of the session that hold it, a bit each; 0: unknown.
     pub holders: u64,
     /// Congestion control of a connection.
     pub congestion: Option<Algorithm>,
     /// `TCP_INFO` of a connection.
-    pub info: Option<Info>,
+    pub info: Option<info::Info>,
+}
+
+impl SocketFacts {
+    const fn new(protocol: Protocol, state: u8, local: Endpoint, remote: Endpoint) -> SocketFacts {
+        let (session, congestion, info) = (None, None, None);
+        SocketFacts {
+            protocol,
+            state,
+            receive_queue: 0,
+            send_queue: 0,
+            local,
+            remote,
+            session,
+            holders: 0,
+            congestion,
+            info,
+        }
+    }
 }
 
 impl<M: Memory> Transport<M> {
-    /// All sockets, listeners first.
+    /// Every socket of this replica, listeners first. What the application has read is as of its last report.
     pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
-        let listeners = self.listeners.iter().map(|(_, listener)| SocketFacts {
-            protocol: Protocol::Tcp,
-            state: 10,
-            receive_queue: u64::from(listener.queue_len()),
-            send_queue: u64::from(listener.backlog),
-            local: listener.local,
-            remote: Endpoint::default(),
-            session: listener.holder(),
-            holders: 0,
-            congestion: None,
-            info: None,
+        let listeners = self.cm.listeners().map(|listener| SocketFacts {
+            session: listener.session,
+            receive_queue: listener.unclaimed.into(),
+            send_queue: listener.backlog.into(),
+            ..SocketFacts::new(Protocol::Tcp, LISTEN, listener.local, Endpoint::default())
         });
-        let connections = self.connections.iter().map(move |(_, entry)| {
-            let session = self.sessions.get(entry.session as usize).filter(|_| entry.stage.has_slot());
-            let info = tcp_info(entry, now);
-            let connection = &entry.connection;
-            SocketFacts {
-                protocol: Protocol::Tcp,
-                state: info.state as u8,
-                receive_queue: connection.receive_nxt().saturating_sub(connection.receive_head()),
-                send_queue: connection.send_tail().saturating_sub(connection.send_una()),
-                local: entry.tuple.local,
-                remote: entry.tuple.remote,
-                session: session.map(|session| session.id),
-                holders: session.and_then(|s| s.slot(entry.slot)).map_or(0, |slot| slot.holders()),
-                congestion: Some(connection.settings().congestion),
-                info: Some(info),
-            }
-        });
-        let time_waits = self.time_waits.iter().map(|(tuple, _)| SocketFacts {
-            protocol: Protocol::Tcp,
-            state: 6,
-            receive_queue: 0,
-            send_queue: 0,
-            local: tuple.local,
-            remote: tuple.remote,
-            session: None,
-            holders: 0,
-            congestion: None,
-            info: None,
-        });
-        let datagrams = self.datagrams.iter().map(|(_, socket)| SocketFacts {
-            protocol: Protocol::Udp,
-            state: if socket.remote.port == 0 { 7 } else { 1 },
-            receive_queue: socket.queued(),
-            send_queue: 0,
-            local: socket.local,
-            remote: socket.remote,
-            session: self.sessions.get(socket.session as usize).map(|session| session.id),
-            holders: 0,
-            congestion: None,
-            info: None,
+        let connections = self.entries.iter().map(move |(_, entry)| self.connection_facts(now, entry));
+        let time_waits =
+            self.time_waits.tuples().map(|tuple| SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote));
+        let datagrams = self.datagrams.iter().map(|socket| SocketFacts {
+            session: self.session(socket.session()).map(|session| session.id),
+            receive_queue: socket.received(),
+            send_queue: socket.unsent(),
+            ..SocketFacts::new(
+                Protocol::Udp,
+                if socket.remote().is_some() { ESTABLISHED } else { CLOSE },
+                socket.local(),
+                socket.remote().unwrap_or_default(),
+            )
         });
         listeners.chain(connections).chain(time_waits).chain(datagrams)
     }
-}
 
-/// `struct tcp_info` of a connection.
-pub(crate) fn tcp_info(entry: &Entry, now: Instant) -> Info {
-    let i = entry.connection.info(now);
-    let micros = |d: atoll_base::Duration| d.as_micros() as u64;
-    Info {
-        state: linux_state(i.state),
-        ca_state: match i.phase {
-            atoll_tcp::Phase::Open => 0,
-            atoll_tcp::Phase::Recovery => 3,
-            _ => 4,
-        },
-        retransmits: i.retransmits.into(),
-        probes: i.probes.into(),
-        backoff: i.backoff.into(),
-        options: u64::from(i.timestamps) | u64::from(i.sack) << 1 | u64::from(i.window_scaling) << 2,
-        snd_wscale: i.snd_wscale.into(),
-        rcv_wscale: i.rcv_wscale.into(),
-        rto: micros(i.rto),
-        ato: micros(i.ato),
-        snd_mss: i.snd_mss.into(),
-        rcv_mss: i.rcv_mss.into(),
-        unacked: i.unacked.into(),
-        sacked: i.sacked.into(),
-        lost: i.lost.into(),
-        retrans: u64::from(i.retransmits),
-        pmtu: i.pmtu.into(),
-        rtt: i.rtt_us.into(),
-        rttvar: i.rttvar_us.into(),
-        snd_ssthresh: i.snd_ssthresh.into(),
-        snd_cwnd: i.snd_cwnd.into(),
-        advmss: i.advmss.into(),
-        rcv_space: i.rcv_space.into(),
-        total_retrans: i.total_retrans.into(),
-        bytes_acked: i.bytes_acked,
-        bytes_received: i.bytes_received,
-        segs_out: i.segs_out.into(),
-        segs_in: i.segs_in.into(),
+    fn connection_facts(&self, now: Instant, entry: &Entry) -> SocketFacts {
+        let connection = &entry.connection;
+        let session = entry.place.and_then(|place| self.session(place.session));
+        let slot = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
+        let head = slot.as_ref().map_or(0, |slot| slot.receive_head()).max(connection.receive_head());
+        let info = info(&connection.info(now));
+        SocketFacts {
+            session: session.map(|session| session.id),
+            holders: slot.map_or(0, |slot| slot.holders()),
+            receive_queue: connection.receive_nxt().saturating_sub(head),
+            send_queue: connection.send_tail().saturating_sub(connection.send_una()),
+            congestion: Some(connection.settings().congestion),
+            info: Some(info),
+            ..SocketFacts::new(Protocol::Tcp, info.state as u8, entry.tuple.local, entry.tuple.remote)
+        }
     }
 }
 
-/// Numbers of linux/tcp_states.h.
-fn linux_state(state: atoll_tcp::State) -> u64 {
-    use atoll_tcp::State;
+const ESTABLISHED: u8 = 1;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+
+/// What TCP_INFO says, in the units of `struct tcp_info`.
+pub(crate) fn info(info: &Info) -> info::Info {
+    let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
+    let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+    info::Info {
+        state: state_number(info.state),
+        ca_state: match info.phase {
+            Phase::Open => 0,
+            Phase::Recovery => 3,
+            Phase::Loss => 4,
+        },
+        retransmits: info.retransmits.into(),
+        probes: info.probes.into(),
+        backoff: info.backoff.into(),
+        options: bit(info.timestamps, 1) | bit(info.sack, 2) | bit(info.window_scaling, 4),
+        snd_wscale: info.snd_wscale.into(),
+        rcv_wscale: info.rcv_wscale.into(),
+        rto: micros(info.rto),
+        ato: micros(info.ato),
+        snd_mss: info.snd_mss.into(),
+        rcv_mss: info.rcv_mss.into(),
+        unacked: info.unacked.into(),
+        sacked: info.sacked.into(),
+        lost: info.lost.into(),
+        retrans: info.retransmits.into(),
+        pmtu: info.pmtu.into(),
+        rtt: info.rtt_us.into(),
+        rttvar: info.rttvar_us.into(),
+        snd_ssthresh: info.snd_ssthresh.into(),
+        snd_cwnd: info.snd_cwnd.into(),
+        advmss: info.advmss.into(),
+        rcv_space: info.rcv_space.into(),
+        total_retrans: info.total_retrans.into(),
+        bytes_acked: info.bytes_acked,
+        bytes_received: info.bytes_received,
+        segs_out: info.segs_out.into(),
+        segs_in: info.segs_in.into(),
+    }
+}
+
+/// As in linux/tcp_states.h.
+const fn state_number(state: State) -> u64 {
     match state {
         State::Established => 1,
         State::SynSent => 2,

@@ -1,192 +1,254 @@
-//! What does a replica know about one application process?
+//! What does a replica keep of one application? Its rings, its slots, and who occupies them.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use atoll_base::{SessionId, SlotId};
+use atoll_base::{Epoch, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW, REPLICA_EPOCH};
-use atoll_ipc::event::Event;
-use atoll_ipc::page::{AppPage, BELLS};
+use atoll_ipc::page::{AppPage, BELLS, Stat};
 use atoll_ipc::pool::{CONTROL_BYTES, Pool, UNIT_BYTES};
 use atoll_ipc::ring::{Consumer, Producer};
-use atoll_ipc::slot::Slot;
-use atoll_ipc::{HeapMemory, Memory};
+use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::{Command, Event, Memory};
 
-/// One session of this replica. Rings and slots live in the arena and survive a crash; the pool of the receive area and the slot
-/// table are rebuilt from the slots.
+use crate::lazy::LazyMemory;
+use crate::stats::Stats;
+
+/// One application process (with the children that inherited its sockets), as seen from this replica.
+///
+/// Nothing here survives a crash: the next incarnation opens the session again.
 #[derive(Debug)]
 pub(crate) struct Session<M: Memory> {
     pub(crate) id: SessionId,
-    pub(crate) arena: M,
     pub(crate) layout: ArenaLayout,
-    pub(crate) commands: Consumer,
+    pub(crate) arena: M,
+    page: AppPage<M>,
+    commands: Consumer,
     events: Producer,
-    epoch: u32,
-    pub(crate) app_page: AppPage<M>,
-    /// Receive area: who owns which block. On our heap, where the application cannot reach it.
+    epoch: Epoch,
+    /// Pool of the receive area, and the memory of its state.
     pub(crate) pool: Pool,
-    pub(crate) pool_memory: HeapMemory,
-    application_slots: Vec<SlotUse>,
-    replica_slots: Vec<SlotUse>,
-    free_slots: Vec<u32>,
-    next_generation: u32,
-    /// The last member is gone: everything closes.
-    pub(crate) gone: bool,
-    /// Members that are gone.
-    pub(crate) gone_members: u64,
-    /// Bells to ring after this batch, one bit each.
-    pub(crate) bells: u32,
-    /// Sleep word of each bell for which it was rung.
+    pub(crate) links: LazyMemory,
+    application: Vec<Occupied>,
+    replica: Vec<Occupied>,
+    /// Free slots among the replica's; taken from the back. Revoked ones go to the front, because their late claim is still
+    /// to come.
+    free: VecDeque<u32>,
+    /// Sockets that use the arena.
+    pub(crate) sockets: u32,
+    /// Bells to be considered at the end of the flush.
+    bells: u32,
+    /// The sleep word for which each bell was rung last.
     rung: [u32; BELLS],
+    /// The application has ended; what is left is given up at this moment.
+    pub(crate) gone: Option<Instant>,
 }
 
-/// Who uses a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+/// A slot's user, and the generation it has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Occupied {
+    occupant: Occupant,
+    generation: u32,
+}
+
+/// Who uses a slot: an index into the table of connections or of datagram sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Occupant {
+    #[default]
     Nobody,
     Connection(u32),
-    Datagrams(u32),
+    Datagram(u32),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct SlotUse {
-    generation: u32,
-    target: Target,
+/// Where a socket has its slot: which session (by its place in the table), slot and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) session: u32,
+    pub(crate) slot: SlotId,
+    pub(crate) generation: u32,
 }
-
-const UNUSED: SlotUse = SlotUse { generation: 0, target: Target::Nobody };
 
 impl<M: Memory> Session<M> {
-    pub(crate) fn new(id: SessionId, epoch: u32, layout: ArenaLayout, arena: M, app_page: AppPage<M>) -> Session<M> {
+    /// Goes on where the last incarnation stopped, and says who is there now.
+    pub(crate) fn new(id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>, epoch: Epoch) -> Session<M> {
+        let commands = Consumer::resume(&arena, layout.commands, COMMANDS);
+        let events = Producer::resume(&arena, layout.events, EVENTS);
+        arena.store32_release(REPLICA_EPOCH, epoch.0);
         let units = (layout.receive_bytes / UNIT_BYTES) as u32;
         let links = CONTROL_BYTES.next_multiple_of(8);
-        arena.store32(REPLICA_EPOCH, epoch);
         Session {
             id,
-            commands: Consumer::resume(&arena, layout.commands, COMMANDS),
-            events: Producer::resume(&arena, layout.events, EVENTS),
+            layout,
+            arena,
+            page,
+            commands,
+            events,
             epoch,
             pool: Pool { control: 0, links, units },
-            pool_memory: HeapMemory::new(links + units as usize * 4),
-            arena,
-            layout,
-            app_page,
-            application_slots: Vec::new(),
-            replica_slots: Vec::new(),
-            free_slots: Vec::new(),
-            next_generation: 1,
-            gone: false,
-            gone_members: 0,
+            links: LazyMemory::new(links + units as usize * 4),
+            application: Vec::new(),
+            replica: Vec::new(),
+            free: VecDeque::new(),
+            sockets: 0,
             bells: 0,
             rung: [0; BELLS],
+            gone: None,
         }
     }
 
-    /// The slot's lines.
+    /// The slot, `None` out of range.
+    #[inline]
     pub(crate) fn slot(&self, slot: SlotId) -> Option<Slot<'_, M>> {
         Slot::new(&self.arena, &self.layout, slot)
     }
 
-    /// Who uses `slot` in `generation`.
-    pub(crate) fn target(&self, slot: SlotId, generation: u32) -> Target {
-        match self.table(slot).and_then(|(table, index)| table.get(index)) {
-            Some(entry) if entry.generation == generation => entry.target,
-            _ => Target::Nobody,
+    /// The next command; `Err` if what the application wrote is none.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Result<Command, atoll_ipc::event::BadMessage>> {
+        // An application has one life, so its epoch says nothing.
+        self.commands.pop(&self.arena).map(|(_, payload)| Command::decode(&payload))
+    }
+
+    #[inline]
+    pub(crate) fn has_command(&self) -> bool {
+        self.gone.is_none() && self.commands.is_ready(&self.arena)
+    }
+
+    #[inline]
+    pub(crate) fn publish_commands(&mut self) {
+        self.commands.publish(&self.arena);
+    }
+
+    /// Sends an event, and remembers to ring `bell` (`None`: every bell that somebody sleeps on).
+    #[inline]
+    pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
+        if self.gone.is_some() {
+            return;
         }
-    }
-
-    /// Whether the application may open something in `slot`: one of its own, not in use.
-    pub(crate) fn may_open(&self, slot: SlotId) -> bool {
-        self.layout.application_slots().contains(&slot.0)
-            && self.application_slots.get(slot.0 as usize).is_none_or(|entry| entry.target == Target::Nobody)
-    }
-
-    /// Records the user of a slot.
-    pub(crate) fn set_target(&mut self, slot: SlotId, generation: u32, target: Target) {
-        let first = self.layout.replica_slots().start;
-        let (table, index) = if slot.0 < first {
-            (&mut self.application_slots, slot.0 as usize)
-        } else {
-            (&mut self.replica_slots, (slot.0 - first) as usize)
-        };
-        if index >= table.len() {
-            table.resize(index + 1, UNUSED);
+        stats.count(Stat::Events);
+        if !self.events.push(&self.arena, self.epoch.0, &event.encode()) {
+            stats.count(Stat::EventOverflows);
+            let word = self.arena.load32(OVERFLOW).wrapping_add(1);
+            self.arena.store32_release(OVERFLOW, word);
         }
-        table[index] = SlotUse { generation, target };
+        self.bells |= bell.map_or(u32::MAX, |bell| 1 << (bell as usize % BELLS));
     }
 
-    /// A free slot of ours for an accepted connection, with its generation; `None` if all are in use.
-    pub(crate) fn allocate_slot(&mut self) -> Option<(SlotId, u32)> {
-        let range = self.layout.replica_slots();
-        let slot = match self.free_slots.pop() {
-            Some(slot) => slot,
-            None => {
-                let slot = range.start + self.replica_slots.len() as u32;
-                if !range.contains(&slot) {
-                    return None;
-                }
-                slot
-            }
-        };
-        let generation = self.next_generation;
-        self.next_generation = self.next_generation.wrapping_add(1).max(1);
-        Some((SlotId(slot), generation))
-    }
-
-    /// The slot is not in use any more.
-    pub(crate) fn free_slot(&mut self, slot: SlotId) {
-        self.set_target(slot, 0, Target::Nobody);
-        if self.layout.replica_slots().contains(&slot.0) {
-            self.free_slots.push(slot.0);
+    /// Which of the bells of this flush have to be rung now. Each is rung once per sleep.
+    pub(crate) fn take_bells(&mut self, mut ring: impl FnMut(u32)) {
+        if self.bells == 0 {
+            return;
         }
-    }
-
-    /// Everything that uses a slot, with the slot.
-    pub(crate) fn users(&self) -> Vec<(SlotId, u32, Target)> {
-        let first = self.layout.replica_slots().start;
-        let own = (0u32..).zip(&self.application_slots);
-        let ours = (first..).zip(&self.replica_slots);
-        own.chain(ours)
-            .filter(|(_, entry)| entry.target != Target::Nobody)
-            .map(|(slot, entry)| (SlotId(slot), entry.generation, entry.target))
-            .collect()
-    }
-
-    /// Tells the application something; `bell` rings afterwards, all bells if `None`. Returns false if the ring was full and the
-    /// overflow counter was raised instead.
-    pub(crate) fn tell(&mut self, event: &Event, bell: Option<u32>) -> bool {
-        if self.gone {
-            return true;
-        }
-        self.bells |= bell.map_or(u32::MAX >> (32 - BELLS), |bell| 1 << (bell as usize % BELLS));
-        if self.events.push(&self.arena, self.epoch, &event.encode()) {
-            return true;
-        }
-        let count = self.arena.load32(OVERFLOW);
-        self.arena.store32_release(OVERFLOW, count.wrapping_add(1));
-        false
-    }
-
-    /// Passes the bells that somebody sleeps on to `ring`. The caller has fenced since the last event was pushed.
-    pub(crate) fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
         let bells = core::mem::take(&mut self.bells);
+        // Partner: the application stores its sleep word, fences, and looks at the event ring once more.
+        self.arena.fence();
         for bell in (0..BELLS as u32).filter(|bell| bells & (1 << bell) != 0) {
-            let word = self.app_page.sleep_word(bell);
+            let word = self.page.sleep_word(bell);
             let rung = &mut self.rung[bell as usize];
             if word & 1 == 1 && *rung != word {
                 *rung = word;
-                ring(self.id, bell);
+                ring(bell);
             }
         }
     }
 
-    fn table(&self, slot: SlotId) -> Option<(&Vec<SlotUse>, usize)> {
-        let first = self.layout.replica_slots().start;
-        if slot.0 < first {
-            Some((&self.application_slots, slot.0 as usize))
-        } else if slot.0 < self.layout.slot_count {
-            Some((&self.replica_slots, (slot.0 - first) as usize))
-        } else {
-            None
+    /// Who occupies the slot in this generation.
+    #[inline]
+    pub(crate) fn occupant(&self, slot: SlotId, generation: u32) -> Occupant {
+        match self.occupied(slot) {
+            Some(place) if place.generation == generation => place.occupant,
+            _ => Occupant::Nobody,
+        }
+    }
+
+    /// Whether the slot exists and nobody occupies it, in any generation.
+    pub(crate) fn is_vacant(&self, slot: SlotId) -> bool {
+        slot.0 < self.layout.slot_count && self.occupied(slot).is_none_or(|place| place.occupant == Occupant::Nobody)
+    }
+
+    /// Whether an offer in this slot may have had this generation once.
+    pub(crate) fn was_offered(&self, slot: SlotId, generation: u32) -> bool {
+        let is_past = |place: &Occupied| generation.wrapping_sub(place.generation) as i32 <= 0;
+        self.layout.replica_slots().contains(&slot.0) && self.occupied(slot).is_some_and(is_past)
+    }
+
+    /// Every occupied slot, in order.
+    pub(crate) fn occupants(&self) -> Vec<(SlotId, u32, Occupant)> {
+        let half = self.layout.replica_slots().start;
+        let all = (0..).zip(&self.application).chain((half..).zip(&self.replica));
+        all.filter(|(_, place)| place.occupant != Occupant::Nobody)
+            .map(|(slot, place)| (SlotId(slot), place.generation, place.occupant))
+            .collect()
+    }
+
+    /// The application has opened a socket in one of its own slots. `false`: it may not.
+    pub(crate) fn occupy(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
+        if !self.layout.application_slots().contains(&slot.0) {
+            return false;
+        }
+        let index = slot.0 as usize;
+        if index >= self.application.len() {
+            self.application.resize(index + 1, Occupied::default());
+        }
+        let place = &mut self.application[index];
+        if place.occupant != Occupant::Nobody {
+            return false;
+        }
+        *place = Occupied { occupant, generation };
+        self.sockets += 1;
+        true
+    }
+
+    /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use.
+    pub(crate) fn allocate(&mut self, occupant: Occupant) -> Option<(SlotId, u32)> {
+        let range = self.layout.replica_slots();
+        let slot = match self.free.pop_back() {
+            Some(slot) => slot,
+            None => {
+                let slot = range.start + self.replica.len() as u32;
+                if slot >= range.end {
+                    return None;
+                }
+                // What an earlier incarnation has used is not used again.
+                let last = self.slot(SlotId(slot)).map_or(0, |slot| slot.replica_generation());
+                self.replica.push(Occupied { occupant: Occupant::Nobody, generation: last });
+                slot
+            }
+        };
+        let place = self.replica.get_mut((slot - range.start) as usize)?;
+        *place = Occupied { occupant, generation: place.generation.wrapping_add(1).max(1) };
+        self.sockets += 1;
+        Some((SlotId(slot), place.generation))
+    }
+
+    /// The slot is free again. `revoked`: an offer was taken back, whose claim may still come.
+    pub(crate) fn vacate(&mut self, slot: SlotId, revoked: bool) {
+        if let Some(view) = self.slot(slot) {
+            view.set_state(SlotState::Free);
+        }
+        let half = self.layout.replica_slots().start;
+        let place = match slot.0.checked_sub(half) {
+            Some(index) => self.replica.get_mut(index as usize),
+            None => self.application.get_mut(slot.0 as usize),
+        };
+        let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return };
+        place.occupant = Occupant::Nobody;
+        self.sockets -= 1;
+        if slot.0 >= half {
+            if revoked {
+                self.free.push_front(slot.0);
+            } else {
+                self.free.push_back(slot.0);
+            }
+        }
+    }
+
+    #[inline]
+    fn occupied(&self, slot: SlotId) -> Option<&Occupied> {
+        let half = self.layout.replica_slots().start;
+        match slot.0.checked_sub(half) {
+            Some(index) => self.replica.get(index as usize),
+            None => self.application.get(slot.0 as usize),
         }
     }
 }

@@ -1,35 +1,20 @@
-//! Where do frames go? The transport hands out headers as bytes and text by its place; devices belong to others.
+//! How does a frame leave? Headers from the stack of the caller, text straight from the arena it was written to.
 
 use atoll_ipc::Memory;
 
-/// Text of a frame.
-#[derive(Debug)]
+/// The text behind a frame's headers.
+#[derive(Clone, Copy, Debug)]
 pub enum TextRef<'a, M: Memory> {
     /// There is none.
     None,
-    /// Text in private memory.
+    /// Bytes of this process.
     Slice(&'a [u8]),
-    /// Text in an arena: pieces in order, each as absolute offset and length.
+    /// Up to four pieces of a session's arena, in order: absolute offset and length. Its application may be writing to them:
+    /// what is read may be torn, which only hurts the application.
     Pieces(&'a M, &'a [(usize, usize)]),
 }
 
-impl<M: Memory> TextRef<'_, M> {
-    /// Length in octets.
-    pub fn len(&self) -> usize {
-        match self {
-            TextRef::None => 0,
-            TextRef::Slice(bytes) => bytes.len(),
-            TextRef::Pieces(_, parts) => parts.iter().map(|(_, len)| len).sum(),
-        }
-    }
-
-    /// Whether there is no text.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// What is left for the device to do (virtio-net's words).
+/// What is left for the link to do (virtio-net's words). A link that cannot do it in hardware does it in software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum field holds the sum of the pseudo header only.
@@ -42,12 +27,70 @@ pub struct Offload {
     pub gso_size: Option<u16>,
 }
 
-/// Takes frames.
+/// Where frames go: implemented by the link server.
 pub trait FrameSink<M: Memory> {
-    /// Sends a frame to the outside link. Returns false, and takes nothing, if the link has no room now.
+    /// Sends a frame over the outside link. `headers`: from the Ethernet header on. `false`: the queue is full, the same frame is
+    /// offered again by a later flush.
     fn send(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
+
     /// Sends a frame to the replica of this stack that owns its flow. Same answer.
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
-    /// Largest text that the outside link cuts into segments by itself; 0 if it cuts none.
+
+    /// Octets of text that one frame of the outside link may carry (segmentation offload); less than a segment: a segment.
     fn segment_max(&self) -> u32;
+}
+
+impl<M: Memory> TextRef<'_, M> {
+    /// Octets of text.
+    pub fn len(&self) -> usize {
+        match self {
+            TextRef::None => 0,
+            TextRef::Slice(bytes) => bytes.len(),
+            TextRef::Pieces(_, pieces) => pieces.iter().map(|(_, len)| len).sum(),
+        }
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the text to `out`, which is [`TextRef::len`] long.
+    pub fn copy_to(&self, mut out: &mut [u8]) {
+        match self {
+            TextRef::None => {}
+            TextRef::Slice(bytes) => out.copy_from_slice(bytes),
+            TextRef::Pieces(memory, pieces) => {
+                for &(at, len) in *pieces {
+                    let (now, later) = out.split_at_mut(len);
+                    memory.read(at, now);
+                    out = later;
+                }
+            }
+        }
+    }
+}
+
+/// The pieces of a buffer as [`TextRef::Pieces`] wants them: counted from the start of the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Absolute {
+    parts: [(usize, usize); 4],
+    len: usize,
+}
+
+impl Absolute {
+    #[inline]
+    pub(crate) fn new(area: usize, pieces: &atoll_ipc::buffer::Pieces) -> Absolute {
+        let mut absolute = Absolute::default();
+        for (part, (at, len)) in absolute.parts.iter_mut().zip(pieces.iter()) {
+            *part = (area + at, len);
+            absolute.len += 1;
+        }
+        absolute
+    }
+
+    #[inline]
+    pub(crate) fn parts(&self) -> &[(usize, usize)] {
+        &self.parts[..self.len]
+    }
 }

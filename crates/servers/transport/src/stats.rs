@@ -1,27 +1,65 @@
-//! What is counted?
+//! What has happened so far? The counters of the replica's page that belong to transport.
 
-/// Counters of a transport server; names as in `atoll_ipc::page::Stat`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // The names are those of `Stat`, which documents them.
-pub struct Stats {
-    pub frames_dropped: u64,
-    pub segments_in: u64,
-    pub segments_out: u64,
-    pub retransmits: u64,
-    pub segments_dropped: u64,
-    pub resets_out: u64,
-    pub passive_opens: u64,
-    pub active_opens: u64,
-    pub syn_drops: u64,
-    pub accept_drops: u64,
-    pub offers: u64,
-    pub claims: u64,
-    pub claim_timeouts: u64,
-    pub datagrams_in: u64,
-    pub datagrams_out: u64,
-    pub datagrams_dropped: u64,
-    pub commands: u64,
-    pub bad_commands: u64,
-    pub events: u64,
-    pub event_overflows: u64,
+use atoll_ipc::Memory;
+use atoll_ipc::page::{ReplicaPage, Stat};
+
+#[derive(Debug)]
+pub(crate) struct Stats([u64; Stat::ALL.len()]);
+
+impl Stats {
+    pub(crate) const fn new() -> Stats {
+        Stats([0; Stat::ALL.len()])
+    }
+
+    #[inline]
+    pub(crate) const fn add(&mut self, stat: Stat, n: u64) {
+        self.0[stat as usize] += n;
+    }
+
+    #[inline]
+    pub(crate) const fn count(&mut self, stat: Stat) {
+        self.add(stat, 1);
+    }
+
+    pub(crate) const fn set(&mut self, stat: Stat, value: u64) {
+        self.0[stat as usize] = value;
+    }
+
+    pub(crate) const fn get(&self, stat: Stat) -> u64 {
+        self.0[stat as usize]
+    }
+
+    /// Writes what is counted here to the page; the link's counters are the link's to write.
+    pub(crate) fn publish<M: Memory>(&self, page: &ReplicaPage<M>) {
+        for &stat in OURS {
+            page.set_stat(stat, self.get(stat));
+        }
+    }
 }
+
+const OURS: &[Stat] = &[
+    Stat::FramesDropped,
+    Stat::SegmentsIn,
+    Stat::SegmentsOut,
+    Stat::Retransmits,
+    Stat::SegmentsDropped,
+    Stat::ResetsOut,
+    Stat::PassiveOpens,
+    Stat::ActiveOpens,
+    Stat::Connections,
+    Stat::TimeWaits,
+    Stat::SynDrops,
+    Stat::AcceptDrops,
+    Stat::Offers,
+    Stat::Claims,
+    Stat::ClaimTimeouts,
+    Stat::DatagramsIn,
+    Stat::DatagramsOut,
+    Stat::DatagramsDropped,
+    Stat::Commands,
+    Stat::BadCommands,
+    Stat::Events,
+    Stat::EventOverflows,
+    Stat::Sessions,
+    Stat::BufferBytes,
+];

@@ -1,96 +1,111 @@
-//! The tables of a transport server, and the calls that move it.
+//! What does one replica's transport server keep, and how is it driven?
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::hash::BuildHasher;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
-use atoll_connmgr::{Leases, Listeners};
+use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::Ip;
 use atoll_ipc::Memory;
-use atoll_ipc::page::{ReplicaPage, Stat};
-use atoll_tcp::TimeWait;
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use slab::Slab;
+use atoll_ipc::arena::ArenaLayout;
+use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
+use atoll_wire::tcp::Segment;
 
 use crate::config::{Config, Secrets};
-use crate::connections::Entry;
-use crate::datagrams::DatagramSocket;
+use crate::datagram::Datagrams;
+use crate::entry::{Entry, Flags};
+use crate::flows::Flows;
+use crate::options::Inherited;
+use crate::output::{LINKS, Stalled};
 use crate::session::Session;
+use crate::slab::Slab;
 use crate::stats::Stats;
+use crate::time_wait::TimeWaits;
 
-/// Ticks of 2^20 ns: about a millisecond.
-const TICK_SHIFT: u32 = 20;
-
-/// The transport server of one replica.
+/// Connections, datagram sockets, sessions and timers of one replica.
+///
+/// A round of its owner: `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`, then ring `take_bells`.
+/// Before sleeping: [`Transport::has_commands`], and no longer than until [`Transport::next_timeout`].
 #[derive(Debug)]
 pub struct Transport<M: Memory> {
     pub(crate) config: Config,
     pub(crate) secrets: Secrets,
     pub(crate) ip: Ip,
     pub(crate) page: ReplicaPage<M>,
-    pub(crate) leases: Leases,
-    pub(crate) listeners: Listeners,
-    pub(crate) sessions: Slab<Session<M>>,
+    pub(crate) cm: ConnMgr,
+    /// What each listener hands on, by the listener's index.
+    pub(crate) inherited: Vec<Option<(ListenerId, Inherited)>>,
+    /// Sessions; a place is used again when nothing refers to it.
+    pub(crate) sessions: Vec<Option<Session<M>>>,
     pub(crate) session_index: BTreeMap<SessionId, u32>,
-    pub(crate) connections: Slab<Entry>,
-    pub(crate) flows: HashMap<FourTuple, u32, FixedState>,
-    pub(crate) time_waits: HashMap<FourTuple, TimeWait, FixedState>,
-    /// In order of entering TIME-WAIT: all last equally long.
-    pub(crate) time_wait_queue: VecDeque<(Instant, FourTuple)>,
+    pub(crate) entries: Slab<Entry>,
+    pub(crate) flows: Flows,
+    pub(crate) time_waits: TimeWaits,
+    pub(crate) datagrams: Datagrams,
     pub(crate) wheel: Wheel,
-    pub(crate) expired: Vec<TimerId>,
-    /// Connections to flush.
-    pub(crate) touched: Vec<u32>,
-    /// Connections and sockets whose next hop is being asked for, and since which neighbour generation.
+    /// Connections that something has happened to since the last flush.
+    pub(crate) dirty: Vec<u32>,
+    /// Connections whose neighbour is being asked for.
     pub(crate) unresolved: Vec<u32>,
-    pub(crate) unresolved_datagrams: Vec<u32>,
     pub(crate) neighbour_generation: u64,
-    /// Offers in order of their deadlines: connection, session, slot generation.
-    pub(crate) offers: VecDeque<(Instant, u32, u32)>,
-    /// Deferred connections in order of their deadlines.
-    pub(crate) deferred: VecDeque<(Instant, u32, FourTuple)>,
-    pub(crate) datagrams: Slab<DatagramSocket>,
-    /// Datagram sockets by local port.
-    pub(crate) datagram_ports: BTreeMap<u16, Vec<u32>>,
-    pub(crate) touched_datagrams: Vec<u32>,
-    pub(crate) owners: [u8; FLOW_GROUPS],
+    /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
+    pub(crate) answers: VecDeque<Answer>,
+    /// The frame that each link did not take.
+    pub(crate) stalled: [Option<Stalled>; LINKS],
+    /// Connections whose link was full.
+    pub(crate) blocked: Vec<u32>,
+    /// When to try full links again.
+    pub(crate) retry_at: Instant,
+    /// Flow group to replica: a copy of the stack page's table.
+    pub(crate) owners: Box<[u8; FLOW_GROUPS]>,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
-    /// Replies without connection: RSTs and answers of TIME-WAIT records.
-    pub(crate) replies: VecDeque<(FourTuple, atoll_wire::tcp::Segment)>,
+    fired: Vec<TimerId>,
+}
+
+/// A segment that no connection sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) tuple: FourTuple,
+    pub(crate) segment: Segment,
 }
 
 impl<M: Memory> Transport<M> {
-    /// A transport server without sessions.
+    /// A transport server without sessions. `page`: this replica's, already announced by the caller. All flow groups belong
+    /// to this replica until [`Transport::set_owners`].
     pub fn new(config: Config, secrets: Secrets, ip: Ip, page: ReplicaPage<M>, now: Instant) -> Transport<M> {
-        let hasher = FixedState::with_seed(secrets.table);
-        let leases = Leases::new(config.replica.0, config.replicas, config.ephemeral, secrets.ports);
+        let mut rng = Rng::new(secrets.ports);
+        let mut seeds = Rng::new(secrets.table);
+        let cm_config = atoll_connmgr::Config {
+            replica: config.replica,
+            replicas: config.replicas,
+            addr: ip.addr(),
+            ephemeral: config.ephemeral,
+            backlog_max: config.backlog_max,
+            leases_max: 1 << 17,
+        };
         Transport {
-            leases,
-            listeners: Listeners::default(),
-            sessions: Slab::new(),
+            cm: ConnMgr::new(cm_config, rng.next_u64()),
+            inherited: Vec::new(),
+            sessions: Vec::new(),
             session_index: BTreeMap::new(),
-            connections: Slab::new(),
-            flows: HashMap::with_hasher(hasher.clone()),
-            time_waits: HashMap::with_hasher(hasher),
-            time_wait_queue: VecDeque::new(),
+            entries: Slab::new(),
+            flows: Flows::new(seeds.next_u64()),
+            time_waits: TimeWaits::new(config.time_waits_max, seeds.next_u64()),
+            datagrams: Datagrams::new(seeds.next_u64()),
             wheel: Wheel::new(TICK_SHIFT, now),
-            expired: Vec::new(),
-            touched: Vec::new(),
+            dirty: Vec::new(),
             unresolved: Vec::new(),
-            unresolved_datagrams: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
-            offers: VecDeque::new(),
-            deferred: VecDeque::new(),
-            datagrams: Slab::new(),
-            datagram_ports: BTreeMap::new(),
-            touched_datagrams: Vec::new(),
-            owners: [0; FLOW_GROUPS],
-            rng: Rng::new(secrets.ports ^ 0x5bd1_e995),
-            stats: Stats::default(),
-            replies: VecDeque::new(),
+            answers: VecDeque::new(),
+            stalled: [None; LINKS],
+            blocked: Vec::new(),
+            retry_at: Instant::FAR_FUTURE,
+            owners: Box::new([config.replica.0; FLOW_GROUPS]),
+            stats: Stats::new(),
+            fired: Vec::new(),
+            rng,
             config,
             secrets,
             ip,
@@ -98,155 +113,182 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The IP component.
+    /// Learns which replica owns which flow group: which local ports outgoing connections may take, and where internal frames
+    /// go.
+    pub fn set_owners(&mut self, owner_of: impl Fn(FlowGroup) -> ReplicaId) {
+        let replicas = self.config.replicas.clamp(1, REPLICAS_MAX as u8);
+        for (group, owner) in (0..).zip(self.owners.iter_mut()) {
+            *owner = owner_of(FlowGroup(group)).0 % replicas;
+        }
+    }
+
+    /// Which replica gets packets of `tuple`, which is seen from their receiver.
+    #[inline]
+    pub fn owner(&self, tuple: &FourTuple) -> ReplicaId {
+        ReplicaId(self.owners[usize::from(self.config.key.group(tuple).0)])
+    }
+
+    /// An application process has attached. Announces this incarnation in the arena.
+    pub fn open_session(&mut self, _now: Instant, id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>) {
+        if self.session_index.contains_key(&id) || arena.len() < layout.total {
+            return;
+        }
+        let session = Session::new(id, layout, arena, page, self.config.epoch);
+        let index = match self.sessions.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.sessions.push(None);
+                self.sessions.len() - 1
+            }
+        };
+        self.sessions[index] = Some(session);
+        // Cannot truncate: the supervisor limits the number of sessions.
+        self.session_index.insert(id, index as u32);
+        self.count_sessions();
+    }
+
+    /// Takes up to `budget` commands of every session. Returns whether there were any.
+    pub fn handle_commands(&mut self, now: Instant, budget: u32) -> bool {
+        let mut any = false;
+        for index in 0..self.sessions.len() as u32 {
+            any |= self.handle_commands_of(now, index, budget);
+        }
+        any
+    }
+
+    /// The same for one session.
+    pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> bool {
+        let mut any = false;
+        for _ in 0..budget {
+            let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
+            let Some(command) = session.pop() else { break };
+            any = true;
+            self.stats.count(Stat::Commands);
+            match command {
+                Ok(command) => self.handle_command(now, index, command),
+                Err(_) => self.stats.count(Stat::BadCommands),
+            }
+        }
+        if let Some(session) = self.session_mut(index) {
+            session.publish_commands();
+        }
+        any
+    }
+
+    /// Does what is due.
+    pub fn handle_timers(&mut self, now: Instant) {
+        if self.ip.next_timeout().is_some_and(|due| due <= now) {
+            self.ip.handle_timeout(now);
+        }
+        self.time_waits.expire(now);
+        let mut fired = core::mem::take(&mut self.fired);
+        self.wheel.expire(now, |id| fired.push(id));
+        for id in fired.drain(..) {
+            self.handle_timer(now, id.0);
+        }
+        self.fired = fired;
+        self.expire_sessions(now);
+    }
+
+    /// When [`Transport::handle_timers`] has to be called at the latest.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
+        let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
+        let all = [self.wheel.next_expiry(), self.ip.next_timeout(), self.time_waits.next_timeout(), orphans, retry];
+        all.into_iter().flatten().min()
+    }
+
+    /// Passes each bell to ring to `ring`: each names somebody who sleeps. After every flush.
+    pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
+        for session in self.sessions.iter_mut().flatten() {
+            let id = session.id;
+            session.take_bells(|bell| ring(id, bell));
+        }
+    }
+
+    /// Whether a command is waiting. Before sleeping the caller sets its sleep word, fences, and asks this and
+    /// [`Transport::has_work`].
+    pub fn has_commands(&self) -> bool {
+        self.sessions.iter().flatten().any(Session::has_command)
+    }
+
+    /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every
+    /// flush, and [`Transport::next_timeout`] sees to it that there is one.
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty()
+    }
+
+    /// A counter of this server.
+    pub fn stat(&self, stat: Stat) -> u64 {
+        self.stats.get(stat)
+    }
+
+    /// Writes the counters of this server to the replica's page; the link's counters are not touched.
+    pub fn publish_stats(&mut self) {
+        self.stats.set(Stat::Connections, self.entries.len() as u64);
+        self.stats.set(Stat::TimeWaits, self.time_waits.len() as u64);
+        let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
+        self.stats.set(Stat::BufferBytes, used);
+        let counters = self.ip.counters();
+        let dropped = atoll_ip::Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
+        self.stats.set(Stat::FramesDropped, dropped);
+        self.stats.publish(&self.page);
+    }
+
+    /// The network layer, for what it exchanges with other replicas (N8).
     pub fn ip_mut(&mut self) -> &mut Ip {
         &mut self.ip
     }
 
-    /// Learns which replica owns which flow group.
-    pub fn set_owners(&mut self, owner: impl Fn(FlowGroup) -> ReplicaId) {
-        for (group, slot) in (0u16..).zip(self.owners.iter_mut()) {
-            *slot = owner(FlowGroup(group)).0;
-        }
-    }
-
-    /// Whether frames of `tuple` come to this replica.
-    pub(crate) fn owns(&self, tuple: &FourTuple) -> bool {
-        self.config.replicas <= 1 || self.owners[usize::from(self.config.key.group(tuple).0)] == self.config.replica.0
-    }
-
-    /// Whether a command is waiting in any ring.
-    pub fn has_commands(&self) -> bool {
-        self.sessions.iter().any(|(_, session)| !session.gone && session.commands.is_ready(&session.arena))
-    }
-
-    /// Whether there is work that the next flush would do.
-    pub fn has_work(&self) -> bool {
-        !self.touched.is_empty() || !self.touched_datagrams.is_empty() || !self.replies.is_empty()
-    }
-
-    /// When [`Transport::handle_timers`] has something to do; `None`: nothing is pending.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        [
-            self.wheel.next_expiry(),
-            self.ip.next_timeout(),
-            self.offers.front().map(|(at, ..)| *at),
-            self.deferred.front().map(|(at, ..)| *at),
-            self.time_wait_queue.front().map(|(at, _)| *at),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// Does what is due at `now`.
-    pub fn handle_timers(&mut self, now: Instant) {
-        let mut expired = core::mem::take(&mut self.expired);
-        self.wheel.expire(now, |id| expired.push(id));
-        for TimerId(id) in expired.drain(..) {
-            let Some(entry) = self.connections.get_mut(id as usize) else { continue };
-            entry.armed = Instant::FAR_FUTURE;
-            if entry.connection.next_timeout().is_some_and(|at| at <= now) {
-                let events = entry.connection.handle_timeout(now);
-                self.note_events(now, id, events);
-            }
-            self.touch(id);
-        }
-        self.expired = expired;
-        self.ip.handle_timeout(now);
-        self.expire_offers(now);
-        self.expire_deferred(now);
-        self.expire_time_waits(now);
-    }
-
-    /// Puts a connection on the list for the next flush.
     #[inline]
-    pub(crate) fn touch(&mut self, id: u32) {
-        if let Some(entry) = self.connections.get_mut(id as usize)
-            && !entry.touched
+    pub(crate) fn session_mut(&mut self, index: u32) -> Option<&mut Session<M>> {
+        self.sessions.get_mut(index as usize)?.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn session(&self, index: u32) -> Option<&Session<M>> {
+        self.sessions.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn count_sessions(&mut self) {
+        let count = self.sessions.iter().flatten().count() as u64;
+        self.stats.set(Stat::Sessions, count);
+    }
+
+    /// Puts the connection on the list for the next flush.
+    #[inline]
+    pub(crate) fn touch(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index)
+            && !entry.flags.has(Flags::DIRTY)
         {
-            entry.touched = true;
-            self.touched.push(id);
+            entry.flags.set(Flags::DIRTY);
+            self.dirty.push(index);
         }
     }
 
-    /// Bells of applications to ring, because something was published for somebody who sleeps.
-    pub fn take_bells(&mut self, mut ring: impl FnMut(SessionId, u32)) {
-        let mut fenced = false;
-        for (_, session) in self.sessions.iter_mut().filter(|(_, session)| session.bells != 0) {
-            if !fenced {
-                // Partner: the library's fence between its sleep word and its last look at the ring.
-                session.arena.fence();
-                fenced = true;
-            }
-            session.take_bells(&mut ring);
+    /// The wheel has called: perhaps too early, because timers are moved lazily.
+    fn handle_timer(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        entry.armed = Instant::FAR_FUTURE;
+        if entry.connection.next_timeout().is_some_and(|due| due <= now) {
+            let events = entry.connection.handle_timeout(now);
+            self.react(now, index, events);
         }
-    }
-
-    /// Puts the counters on the replica's page.
-    pub fn publish_stats(&self) {
-        let s = &self.stats;
-        let buffers: usize = self.sessions.iter().map(|(_, x)| x.pool.used_bytes(&x.pool_memory)).sum();
-        let counters = self.ip.counters();
-        let dropped: u64 = atoll_ip::Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
-        for (stat, value) in [
-            (Stat::FramesDropped, s.frames_dropped + dropped),
-            (Stat::SegmentsIn, s.segments_in),
-            (Stat::SegmentsOut, s.segments_out),
-            (Stat::Retransmits, s.retransmits),
-            (Stat::SegmentsDropped, s.segments_dropped),
-            (Stat::ResetsOut, s.resets_out),
-            (Stat::PassiveOpens, s.passive_opens),
-            (Stat::ActiveOpens, s.active_opens),
-            (Stat::Connections, self.connections.len() as u64),
-            (Stat::TimeWaits, self.time_waits.len() as u64),
-            (Stat::SynDrops, s.syn_drops),
-            (Stat::AcceptDrops, s.accept_drops),
-            (Stat::Offers, s.offers),
-            (Stat::Claims, s.claims),
-            (Stat::ClaimTimeouts, s.claim_timeouts),
-            (Stat::DatagramsIn, s.datagrams_in),
-            (Stat::DatagramsOut, s.datagrams_out),
-            (Stat::DatagramsDropped, s.datagrams_dropped),
-            (Stat::Commands, s.commands),
-            (Stat::BadCommands, s.bad_commands),
-            (Stat::Events, s.events),
-            (Stat::EventOverflows, s.event_overflows),
-            (Stat::Sessions, self.session_index.len() as u64),
-            (Stat::BufferBytes, buffers as u64),
-        ] {
-            self.page.set_stat(stat, value);
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if entry.deadline <= now {
+            entry.deadline = Instant::FAR_FUTURE;
+            self.handle_deadline(now, index);
         }
+        // The flush arms the timer again.
+        self.touch(index);
     }
+}
 
-    /// What was counted.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
+/// Timers are kept to about a millisecond: the tick is 2^20 ns.
+const TICK_SHIFT: u32 = 20;
 
-    fn expire_time_waits(&mut self, now: Instant) {
-        while let Some(&(at, tuple)) = self.time_wait_queue.front() {
-            if at > now && self.time_waits.len() <= self.config.time_waits_max {
-                return;
-            }
-            self.time_wait_queue.pop_front();
-            // A record whose deadline has moved, or that was replaced, has another entry further back.
-            match self.time_waits.get(&tuple).map(TimeWait::deadline) {
-                Some(deadline) if deadline > now && self.time_waits.len() <= self.config.time_waits_max => {
-                    if deadline > at {
-                        self.time_wait_queue.push_back((deadline, tuple));
-                    }
-                }
-                Some(_) => {
-                    self.time_waits.remove(&tuple);
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// A number that decides something nobody should guess.
-    pub(crate) fn hash(&self, tuple: &FourTuple) -> u64 {
-        self.flows.hasher().hash_one(tuple)
+impl core::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secrets")
     }
 }

@@ -1,122 +1,386 @@
-use super::*;
+//! P4: offers, claims, time-outs, and the queues before them.
 
-fn two_acceptors() -> (Stack, App, App, App) {
-    let mut stack = Stack::new(SERVER);
-    let (mut a, mut b, client) = (App::join(&mut stack, 1), App::join(&mut stack, 2), App::join(&mut stack, 3));
-    for app in [&mut a, &mut b] {
-        app.listen(9, 80, 64);
-        app.tell(Command::AcceptConnection { lease: 9 });
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::SlotState;
+use atoll_ipc::{Cause, Command, Ready, SocketOption};
+
+use super::kit::{App, Net, Socket, Stack, addr};
+
+const ANY_80: Endpoint = Endpoint::new(0, 80);
+const LEASE: u64 = 77;
+
+/// One stack with a listener that several applications share as forked children do, and a client on another stack.
+fn shared_listener(acceptors: u32) -> (Net, Vec<App>, App) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut servers: Vec<App> = (0..acceptors).map(|n| App::attach(net.stack(0), n)).collect();
+    for server in &mut servers {
+        server.listen(LEASE, ANY_80, 16);
     }
-    stack.round(Instant::from_millis(2000));
-    (stack, a, b, client)
+    net.settle();
+    let client = App::attach(net.stack(1), 100);
+    (net, servers, client)
+}
+
+fn connect(net: &mut Net, client: &mut App) -> Socket {
+    let c = client.connect(Endpoint::new(addr(1), 80));
+    net.settle();
+    c
 }
 
 #[test]
-fn an_unclaimed_connection_goes_to_the_other_acceptor_with_its_octets() {
-    let (mut stack, mut a, mut b, mut client) = two_acceptors();
-    let now = Instant::from_millis(2000);
-    let connection = client.connect(0, Endpoint::new(SERVER, 80));
-    stack.round(now);
-    client.write(connection, b"hello");
-    stack.round(now);
-    a.poll();
-    b.poll();
-    let (slow, fast) = if a.offers.is_empty() { (&mut b, &mut a) } else { (&mut a, &mut b) };
-    stack.round(now + Duration::from_secs(1));
-    let taken = fast.accept().expect("offered again");
-    assert_eq!(fast.read(taken, 10), b"hello");
-    stack.round(now + Duration::from_secs(1));
-    // The slow one comes too late, and is told.
-    assert!(slow.accept().is_none());
-    assert!(slow.seen.contains(&Event::AcceptorRemoved { listener: 9 }));
-    assert_eq!(stack.transport.stats().claim_timeouts, 1);
-    assert_eq!(stack.transport.stats().claims, 1);
+fn connections_go_round_the_acceptors() {
+    let (mut net, mut servers, mut client) = shared_listener(3);
+    for _ in 0..9 {
+        connect(&mut net, &mut client);
+    }
+    for server in &mut servers {
+        assert_eq!((0..).map_while(|_| server.accept()).count(), 3);
+    }
+    assert_eq!((net.stack(0).stat(Stat::Offers), net.stack(0).stat(Stat::Claims)), (9, 0));
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::Claims), 9);
 }
 
 #[test]
-fn a_removed_acceptor_gets_nothing_until_it_asks_again() {
-    let (mut stack, mut a, b, mut client) = two_acceptors();
-    drop(b);
-    stack.transport.close_session(Instant::from_millis(2000), SessionId(2));
-    let now = Instant::from_millis(2000);
-    client.connect(0, Endpoint::new(SERVER, 80));
-    stack.round(now);
-    stack.round(now + Duration::from_secs(1));
-    client.connect(1, Endpoint::new(SERVER, 80));
-    stack.round(now + Duration::from_secs(1));
-    a.poll();
-    assert_eq!(a.offers.len(), 1);
-    assert!(a.accept().is_none(), "revoked meanwhile");
-    a.tell(Command::AcceptConnection { lease: 9 });
-    stack.round(now + Duration::from_secs(1));
-    a.poll();
-    assert_eq!(a.offers.len(), 2, "both were kept");
+fn an_offer_that_is_not_claimed_goes_to_another_with_its_text() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let c = connect(&mut net, &mut client);
+    client.write(c, b"who takes me?");
+    net.settle();
+    net.wait(Duration::from_millis(300));
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 1);
+    servers[0].poll();
+    assert_eq!(servers[0].removed, 1);
+
+    let s = servers[1].accept().expect("offered to the other");
+    assert_eq!(servers[1].read(s), b"who takes me?");
+    // The first one comes too late.
+    let (_, holds) = servers[0].claim().expect("the stale offer");
+    assert!(!holds);
+    net.settle();
+    servers[0].poll();
+    assert_eq!(servers[0].verdicts, vec![false]);
+    // The connection is well.
+    client.write(c, b"!");
+    net.settle();
+    assert_eq!(servers[1].read(s), b"!");
+    // Removed is removed: the next ones go to the other until the first registers again.
+    connect(&mut net, &mut client);
+    connect(&mut net, &mut client);
+    assert!(servers[0].accept().is_none());
+    servers[0].push(Command::AcceptConnection { lease: LEASE });
+    net.settle();
+    connect(&mut net, &mut client);
+    assert!(servers[0].accept().is_some());
 }
 
 #[test]
-fn the_backlog_bounds_what_waits() {
-    let mut stack = Stack::new(SERVER);
-    let (mut server, mut client) = (App::join(&mut stack, 1), App::join(&mut stack, 2));
-    server.listen(9, 80, 4);
-    stack.round(Instant::from_millis(2000));
-    for slot in 0..20 {
-        client.connect(slot, Endpoint::new(SERVER, 80));
-        stack.round(Instant::from_millis(2000));
-    }
-    assert_eq!(stack.transport.stats().passive_opens, 5, "backlog + 1, as on Linux");
-    assert_eq!(stack.transport.stats().syn_drops, 15);
-}
-
-#[test]
-fn a_dead_application_leaves_nothing_behind() {
-    let (mut stack, mut a, mut b, mut client) = two_acceptors();
-    let now = Instant::from_millis(2000);
-    let mut connections = Vec::new();
-    for slot in 0..6 {
-        connections.push(client.connect(slot, Endpoint::new(SERVER, 80)));
-    }
-    stack.round(now);
-    while a.accept().is_some() {}
-    while b.accept().is_some() {}
-    stack.round(now);
-    client.write(connections[0], b"unread");
-    stack.round(now);
-    stack.transport.close_session(now, SessionId(1));
-    stack.transport.close_session(now, SessionId(2));
-    stack.round(now);
-    client.poll();
-    for connection in &connections {
-        let flags = client.slot(connection.0).replica_flags();
-        assert!(flags & (REPLICA_FIN | REPLICA_CLOSED) != 0, "the peer is told");
-    }
-    for connection in connections {
-        client.close(connection);
-    }
-    for ms in 1..200 {
-        stack.round(now + Duration::from_millis(ms));
-    }
-    assert_eq!(stack.transport.connections.len(), 0);
-    assert_eq!(stack.transport.session_index.len(), 1);
-    assert!(stack.transport.leases.is_empty());
-    assert!(!stack.transport.page.has_port(false, 80));
+fn a_claim_just_before_the_time_out_is_honoured() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let c = connect(&mut net, &mut client);
+    servers[0].poll();
+    let socket = servers[0].offers.pop_front().expect("offered");
+    // It has claimed in the slot, but its command is still to come.
+    let slot = servers[0].slot(socket);
+    slot.app_reset(socket.generation);
+    slot.set_holders(1);
+    assert!(slot.claim(socket.generation));
+    net.wait(Duration::from_millis(300));
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 0);
+    servers[0].poll();
+    assert_eq!((servers[0].verdicts.clone(), servers[0].removed), (vec![true], 0));
+    servers[0].push(Command::Claim { slot: socket.slot, generation: socket.generation });
+    servers[0].write(socket, b"welcome");
+    net.settle();
+    assert_eq!(client.read(c), b"welcome");
+    assert_eq!((net.stack(0).stat(Stat::Claims), net.stack(0).stat(Stat::BadCommands)), (1, 0));
 }
 
 #[test]
 fn text_that_arrives_between_a_claim_and_its_message_is_announced() {
-    let mut stack = Stack::new(SERVER);
-    let (mut server, mut client) = (App::join(&mut stack, 1), App::join(&mut stack, 2));
-    server.listen(9, 80, 4);
-    server.tell(Command::AcceptConnection { lease: 9 });
-    let connection = client.connect(0, Endpoint::new(SERVER, 80));
-    let now = Instant::from_millis(2000);
-    stack.round(now);
-    server.poll();
-    let (slot, generation) = server.offers.pop_front().expect("offered");
-    server.slot(slot).app_reset(generation);
-    assert!(server.slot(slot).claim(generation), "claimed, but the replica does not know yet");
-    client.write(connection, b"hello");
-    stack.round(now);
-    server.poll();
-    let told = |event: &Event| matches!(event, Event::Ready { slot: s, ready, .. } if *s == slot && ready.contains(atoll_ipc::Ready::IN));
-    assert!(server.seen.iter().any(told));
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let c = connect(&mut net, &mut client);
+    servers[0].poll();
+    let socket = servers[0].offers.pop_front().expect("offered");
+    let slot = servers[0].slot(socket);
+    slot.app_reset(socket.generation);
+    assert!(slot.claim(socket.generation), "claimed, but the replica does not know yet");
+    client.write(c, b"hello");
+    net.settle();
+    assert!(servers[0].take_ready(socket).contains(Ready::IN));
+}
+
+#[test]
+fn a_replica_that_takes_no_frames_holds_up_nobody_else() {
+    // The stack believes that half of its flows belong to another replica, whose ring is full.
+    let mut net = Net::new(vec![Stack::with(1, |config| config.replicas = 2)]);
+    let stack = net.stack(0);
+    stack.transport.set_owners(|group| atoll_base::ReplicaId((group.0 % 2) as u8));
+    stack.out.internal_full_for = Some(atoll_base::FlowKey { k0: 1, k1: 2 });
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(0), 2);
+    server.listen(LEASE, ANY_80, 64);
+    net.settle();
+    for _ in 0..40 {
+        connect(&mut net, &mut client);
+    }
+    let reached = (0..).map_while(|_| server.accept()).count();
+    assert!((5..35).contains(&reached), "{reached}");
+    assert!(!net.stack(0).transport.has_work(), "waiting is not spinning");
+    net.stack(0).out.internal_full_for = None;
+    net.wait(Duration::from_millis(5));
+    assert_eq!((0..).map_while(|_| server.accept()).count(), 40 - reached);
+}
+
+#[test]
+fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let sockets: Vec<Socket> = (0..5).map(|_| connect(&mut net, &mut client)).collect();
+    for (n, c) in sockets.iter().enumerate() {
+        client.write(*c, &[n as u8; 6000]);
+    }
+    net.settle();
+    for round in 1..4 {
+        net.wait(Duration::from_millis(400));
+        servers[0].poll();
+        assert_eq!(servers[0].removed, round);
+        servers[0].offers.clear();
+        servers[0].push(Command::AcceptConnection { lease: LEASE });
+        net.settle();
+    }
+    let mut got: Vec<Vec<u8>> = Vec::new();
+    while let Some(s) = servers[0].accept() {
+        got.push(servers[0].read(s));
+    }
+    got.sort();
+    assert_eq!(got, (0..5).map(|n| vec![n; 6000]).collect::<Vec<_>>());
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 15);
+}
+
+#[test]
+fn text_for_nobody_is_kept_up_to_a_limit_and_comes_again() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen_only(LEASE, ANY_80, 16);
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let c = connect(&mut net, &mut client);
+    let text: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
+    assert_eq!(client.write(c, &text), text.len());
+    net.wait(Duration::from_millis(300));
+    assert_eq!(net.stack(0).buffer_bytes(), 0);
+    server.push(Command::AcceptConnection { lease: LEASE });
+    net.settle();
+    let s = server.accept().expect("offered now");
+    let mut got = server.read(s);
+    assert!(got.len() >= 2000, "{}", got.len());
+    for _ in 0..20 {
+        net.wait(Duration::from_secs(1));
+        got.extend(server.read(s));
+    }
+    assert!(got == text);
+}
+
+#[test]
+fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen_only(LEASE, ANY_80, 4);
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let sockets: Vec<Socket> = (0..20).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    net.wait(Duration::from_secs(5));
+    let waiting = net.stack(0).transport.cm.listeners().next().expect("one").unclaimed;
+    assert_eq!(waiting, 5, "as on Linux: backlog + 1");
+    assert!(net.stack(0).stat(Stat::SynDrops) > 0);
+    server.push(Command::AcceptConnection { lease: LEASE });
+    let mut accepted = 0;
+    for _ in 0..700 {
+        net.wait(Duration::from_millis(100));
+        while server.accept().is_some() {
+            accepted += 1;
+        }
+    }
+    assert_eq!(accepted, 20);
+    let open = sockets.iter().filter(|c| client.state(**c).0 == SlotState::Open);
+    assert_eq!(open.filter(|c| client.state(**c).1 == Cause::None).count(), 20);
+}
+
+#[test]
+fn deferred_connections_are_offered_with_their_text_or_after_the_time() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, ANY_80, 16);
+    server.push(Command::SetListenerOption { lease: LEASE, option: SocketOption::DeferAccept, value: 2 });
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let (talks, silent) = (connect(&mut net, &mut client), connect(&mut net, &mut client));
+    assert!(server.accept().is_none());
+    client.write(talks, b"hello");
+    net.settle();
+    let s = server.accept().expect("it has spoken");
+    assert_eq!(server.read(s), b"hello");
+    assert!(server.accept().is_none());
+    net.wait(Duration::from_millis(2100));
+    assert!(server.accept().is_some());
+    assert_eq!(client.state(silent).0, SlotState::Open);
+}
+
+#[test]
+fn connections_inherit_the_options_of_their_listener() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, ANY_80, 16);
+    for (option, value) in
+        [(SocketOption::NoDelay, 1), (SocketOption::SendBuffer, 5000), (SocketOption::MaxSegment, 700)]
+    {
+        server.push(Command::SetListenerOption { lease: LEASE, option, value });
+    }
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let c = connect(&mut net, &mut client);
+    let s = server.accept().expect("offered");
+    assert_eq!(server.slot(s).send_limit(), 5000);
+    let now = net.now;
+    let rows: Vec<_> = net.stack(0).transport.sockets(now).collect();
+    assert_eq!(rows[1].info.expect("a connection").snd_mss, 688);
+    let _ = c;
+}
+
+#[test]
+fn the_end_of_a_listener_resets_what_nobody_accepted() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let first = connect(&mut net, &mut client);
+    let s = servers[0].accept().expect("offered");
+    let second = connect(&mut net, &mut client);
+    net.settle();
+    servers[0].push(Command::Release { lease: LEASE });
+    net.settle();
+    assert!(net.stack(0).page.has_port(false, 80), "the other still listens");
+    servers[1].push(Command::Release { lease: LEASE });
+    net.wait(Duration::from_millis(400));
+    assert!(!net.stack(0).page.has_port(false, 80));
+    assert_eq!(client.state(second).1, Cause::ConnectionReset);
+    servers[0].write(s, b"still here");
+    net.settle();
+    assert_eq!(client.read(first), b"still here");
+}
+
+#[test]
+fn a_session_that_dies_loses_its_sockets_and_nothing_else() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let sockets: Vec<Socket> = (0..4).map(|_| connect(&mut net, &mut client)).collect();
+    let held = servers[0].accept().expect("offered");
+    servers[0].write(held, b"last words");
+    client.write(sockets[0], b"unread");
+    net.settle();
+    // Dead: one of its connections was claimed (and has unread text), one was only offered.
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.close_session(now, id);
+    net.settle();
+    assert_eq!(client.state(sockets[0]).1, Cause::ConnectionReset);
+    assert_eq!((0..).map_while(|_| servers[1].accept()).count(), 3, "two of its own, one taken over");
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::Sessions), 1);
+    assert!(sockets[1..].iter().all(|c| client.state(*c).1 == Cause::None));
+    // The last one dies: the port is free again, the peers hear of it, the memory is gone.
+    let (now, id) = (net.now, servers[1].id);
+    net.stack(0).transport.close_session(now, id);
+    net.settle();
+    for c in &sockets[1..] {
+        assert!(client.take_ready(*c).contains(Ready::RDHUP));
+        client.close(*c);
+    }
+    net.settle();
+    assert_eq!((net.stack(0).buffer_bytes(), net.stack(0).stat(Stat::Sessions)), (0, 0));
+    assert_eq!(net.stack(0).stat(Stat::Connections), 0);
+    assert!(!net.stack(0).page.has_port(false, 80));
+    assert!(!net.stack(0).transport.cm.is_leased(Protocol::Tcp, 80));
+}
+
+#[test]
+fn what_a_dead_process_wrote_is_still_delivered() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let c = connect(&mut net, &mut client);
+    let s = servers[0].accept().expect("offered");
+    let text: Vec<u8> = (0..200_000u32).map(|n| (n / 7) as u8).collect();
+    assert_eq!(servers[0].write(s, &text), text.len());
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.handle_commands(now, 64);
+    net.stack(0).transport.close_session(now, id);
+    let mut got = Vec::new();
+    for _ in 0..50 {
+        net.wait(Duration::from_millis(20));
+        got.extend(client.read(c));
+    }
+    assert!(got == text, "{}", got.len());
+    assert!(client.take_ready(c).contains(Ready::RDHUP));
+    client.close(c);
+    net.settle();
+    assert_eq!(net.stack(0).transport.sessions.iter().flatten().count(), 0);
+}
+
+#[test]
+fn sockets_of_a_lost_member_close_unless_another_holds_them() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let (a, b) = (connect(&mut net, &mut client), connect(&mut net, &mut client));
+    let (sa, sb) = (servers[0].accept().expect("a"), servers[0].accept().expect("b"));
+    net.settle();
+    servers[0].slot(sa).set_holders(1 << 3);
+    servers[0].slot(sb).set_holders(1 << 3 | 1);
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.member_gone(now, id, 3);
+    net.settle();
+    assert!(client.take_ready(a).contains(Ready::RDHUP));
+    assert!(!client.take_ready(b).contains(Ready::RDHUP));
+}
+
+#[test]
+fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut one = App::attach(net.stack(0), 1);
+    let mut two = App::attach(net.stack(0), 2);
+    one.listen(1, ANY_80, 16);
+    net.settle();
+    two.listen(2, ANY_80, 16);
+    net.settle();
+    two.poll();
+    let causes: Vec<Cause> = two
+        .replies
+        .iter()
+        .filter_map(|event| match event {
+            atoll_ipc::Event::BindReply { cause, .. } | atoll_ipc::Event::ListenReply { cause, .. } => Some(*cause),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(causes, vec![Cause::AddressInUse, Cause::Invalid]);
+}
+
+#[test]
+fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
+    let mut net =
+        Net::new(vec![Stack::with(1, |config| config.orphan_timeout = Duration::from_secs(10)), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, ANY_80, 16);
+    net.settle();
+    let mut client = App::attach(net.stack(1), 2);
+    let c = connect(&mut net, &mut client);
+    let s = server.accept().expect("offered");
+    net.settle();
+    net.loss = 1_000_000;
+    server.write(s, b"into the void");
+    net.settle();
+    let (now, id) = (net.now, server.id);
+    net.stack(0).transport.close_session(now, id);
+    net.wait(Duration::from_secs(9));
+    assert_eq!((net.stack(0).stat(Stat::Sessions), client.state(c).1), (1, Cause::None));
+    net.wait(Duration::from_secs(2));
+    net.stack(0).buffer_bytes();
+    assert_eq!((net.stack(0).stat(Stat::Sessions), net.stack(0).stat(Stat::Connections)), (0, 0));
 }

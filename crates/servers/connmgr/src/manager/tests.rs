@@ -1,0 +1,305 @@
+use alloc::vec::Vec;
+
+use super::*;
+use crate::messages::Offer;
+
+const ADDR: u32 = 0x0a00_0001;
+const LOOPBACK: u32 = 0x7f00_0001;
+
+fn manager(replica: u8, replicas: u8) -> ConnMgr {
+    let config = Config {
+        replica: ReplicaId(replica),
+        replicas,
+        addr: ADDR,
+        ephemeral: (32768, 60999),
+        backlog_max: 4096,
+        leases_max: 1000,
+    };
+    ConnMgr::new(config, 5)
+}
+
+fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> Bind {
+    let (session, protocol, local) = (SessionId(session), Protocol::Tcp, Endpoint::new(addr, port));
+    Bind { session, lease, protocol, local, reuse_addr, reuse_port }
+}
+
+fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_port: bool) -> Listen {
+    let (session, local) = (SessionId(session), Endpoint::new(addr, port));
+    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0 }
+}
+
+fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {
+    cm.handle_syn(&Syn { local: Endpoint::new(addr, port) })
+}
+
+fn accepted(verdict: SynVerdict) -> ListenerId {
+    match verdict {
+        SynVerdict::Accept { listener, .. } => listener,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn offers(cm: &mut ConnMgr) -> Vec<Offer> {
+    core::iter::from_fn(|| cm.poll_directive())
+        .filter_map(|directive| match directive {
+            Directive::Offer(offer) => Some(offer),
+            _ => None,
+        })
+        .collect()
+}
+
+// ---- ports ----
+
+#[test]
+fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
+    // First socket: address, SO_REUSEADDR, SO_REUSEPORT, listening; second: address, SO_REUSEADDR, SO_REUSEPORT.
+    let cases = [
+        ((0, false, false, false), (0, false, false), false),
+        ((ADDR, false, false, false), (LOOPBACK, false, false), true),
+        ((ADDR, false, false, false), (0, false, false), false),
+        ((0, true, false, false), (0, true, false), true),
+        ((0, true, false, true), (0, true, false), false),
+        ((0, true, false, false), (0, false, false), false),
+        ((0, false, true, true), (0, false, true), true),
+        ((0, false, true, true), (ADDR, false, true), true),
+        ((0, true, true, true), (0, true, false), false),
+    ];
+    for (first, second, works) in cases {
+        let mut cm = manager(0, 1);
+        let (addr, reuse_addr, reuse_port, listening) = first;
+        assert_eq!(cm.handle_bind(&bind(1, 1, addr, 80, reuse_addr, reuse_port)), Ok(80));
+        if listening {
+            cm.handle_listen(&listen(1, 1, addr, 80, 5, reuse_port)).expect("the holder");
+        }
+        let (addr, reuse_addr, reuse_port) = second;
+        let result = cm.handle_bind(&bind(2, 2, addr, 80, reuse_addr, reuse_port));
+        assert_eq!(result, if works { Ok(80) } else { Err(Cause::AddressInUse) }, "{first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_port_is_free_when_its_last_holder_has_left() {
+    let mut cm = manager(0, 1);
+    assert_eq!(cm.handle_bind(&bind(1, 7, 0, 80, false, false)), Ok(80));
+    assert_eq!(cm.handle_bind(&bind(2, 7, 0, 80, false, false)), Ok(80), "a forked child");
+    cm.handle_release(SessionId(1), 7);
+    assert_eq!(cm.handle_bind(&bind(3, 8, 0, 80, false, false)), Err(Cause::AddressInUse));
+    cm.handle_session_gone(SessionId(2));
+    assert_eq!(cm.handle_bind(&bind(3, 8, 0, 80, false, false)), Ok(80));
+}
+
+#[test]
+fn a_replica_gives_out_its_own_ports_only() {
+    let mut cm = manager(2, 3);
+    assert_eq!(cm.handle_bind(&bind(1, 1, 0, 80, false, false)), Ok(80));
+    assert_eq!(cm.handle_bind(&bind(1, 2, 0, 81, false, false)), Err(Cause::Invalid));
+    let mut seen = alloc::collections::BTreeSet::new();
+    for lease in 10..500 {
+        let port = cm.handle_bind(&bind(1, lease, 0, 0, false, false)).expect("free");
+        assert!(port % 3 == 2 && (32768..=60999).contains(&port) && seen.insert(port));
+    }
+}
+
+#[test]
+fn free_ports_run_out_and_leases_are_bounded() {
+    let config = Config { ephemeral: (100, 109), ..manager(1, 3).config };
+    let mut cm = ConnMgr::new(config, 1);
+    let ports: Vec<_> = (0..4).map(|lease| cm.handle_bind(&bind(1, lease, 0, 0, false, false))).collect();
+    assert!(ports[..4].iter().all(|port| matches!(port, Ok(100 | 103 | 106 | 109))), "{ports:?}");
+    assert_eq!(cm.handle_bind(&bind(1, 9, 0, 0, false, false)), Err(Cause::AddressInUse));
+    let mut cm = ConnMgr::new(Config { leases_max: 1, ..manager(0, 1).config }, 1);
+    assert_eq!(cm.handle_bind(&bind(1, 1, 0, 0, false, false)).map(|_| ()), Ok(()));
+    assert_eq!(cm.handle_bind(&bind(1, 2, 0, 0, false, false)), Err(Cause::NoBuffers));
+    assert_eq!(cm.handle_bind(&bind(1, 3, 0x0808_0808, 80, false, false)), Err(Cause::AddressNotAvailable));
+}
+
+// ---- listeners ----
+
+#[test]
+fn the_more_definite_address_gets_the_connection() {
+    let mut cm = manager(1, 2);
+    let any = cm.handle_listen(&listen(1, 1, 0, 80, 5, true)).expect("free");
+    let own = cm.handle_listen(&listen(1, 2, ADDR, 80, 5, true)).expect("shared");
+    assert_eq!(accepted(syn(&mut cm, ADDR, 80)), own);
+    assert_eq!(accepted(syn(&mut cm, LOOPBACK, 80)), any);
+    assert_eq!(syn(&mut cm, ADDR, 82), SynVerdict::Refused);
+}
+
+#[test]
+fn a_listener_holds_backlog_plus_one_and_as_many_handshakes_as_the_backlog() {
+    let mut cm = manager(1, 2);
+    let id = cm.handle_listen(&listen(1, 1, 0, 80, 0, false)).expect("free");
+    for n in 0..2 {
+        assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
+        assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full, "one handshake");
+        assert!(cm.may_establish(id));
+        cm.handle_established(ConnectionId(n), id);
+    }
+    assert!(!cm.may_establish(id));
+    assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
+    cm.handle_listen(&listen(1, 1, 0, 80, 1_000_000, false)).expect("again");
+    assert_eq!(cm.listeners().next().map(|view| (view.backlog, view.unclaimed)), Some((4096, 2)));
+}
+
+#[test]
+fn sockets_that_share_a_port_share_its_connections() {
+    let mut cm = manager(1, 2);
+    let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, true)).expect("free");
+    assert_eq!(cm.handle_listen(&listen(2, 2, 0, 80, 50, true)), Ok(id));
+    assert_eq!(cm.handle_listen(&listen(3, 3, 0, 80, 50, false)), Err(Cause::AddressInUse));
+    assert!(cm.handle_accept(SessionId(1), 1) && cm.handle_accept(SessionId(2), 2));
+    assert!(!cm.handle_accept(SessionId(3), 3) && !cm.handle_accept(SessionId(2), 1));
+    for n in 0..4 {
+        syn(&mut cm, ADDR, 80);
+        cm.handle_established(ConnectionId(n), id);
+    }
+    let sessions: Vec<u32> = offers(&mut cm).iter().map(|offer| offer.session.0).collect();
+    assert_eq!(sessions, [1, 2, 1, 2]);
+    // One leaves: the other gets everything, and the port stays.
+    cm.handle_session_gone(SessionId(1));
+    syn(&mut cm, ADDR, 80);
+    cm.handle_established(ConnectionId(4), id);
+    assert_eq!(offers(&mut cm)[0].session, SessionId(2));
+}
+
+#[test]
+fn who_has_not_claimed_yet_comes_last() {
+    let mut cm = manager(1, 2);
+    let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, false)).expect("free");
+    cm.handle_listen(&listen(2, 1, 0, 80, 50, false)).expect("a child");
+    cm.handle_accept(SessionId(1), 1);
+    cm.handle_accept(SessionId(2), 1);
+    let mut shares = [0; 3];
+    for n in 0..20 {
+        syn(&mut cm, ADDR, 80);
+        cm.handle_established(ConnectionId(n), id);
+        let offer = offers(&mut cm)[0];
+        shares[offer.session.0 as usize] += 1;
+        if offer.session == SessionId(2) {
+            cm.handle_claimed(id, offer.session, offer.lease);
+        }
+    }
+    assert_eq!(shares, [0, 1, 19], "the first sleeps");
+}
+
+#[test]
+fn a_connection_that_timed_out_goes_to_the_next_or_waits() {
+    let mut cm = manager(1, 2);
+    let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, false)).expect("free");
+    cm.handle_accept(SessionId(1), 1);
+    syn(&mut cm, ADDR, 80);
+    cm.handle_established(ConnectionId(3), id);
+    assert_eq!(offers(&mut cm).len(), 1);
+    cm.handle_claim_timeout(ConnectionId(3), id, SessionId(1), 1);
+    let removed = Directive::AcceptorRemoved { session: SessionId(1), lease: 1 };
+    assert_eq!(cm.poll_directive(), Some(removed));
+    assert_eq!(cm.poll_directive(), None);
+    cm.handle_accept(SessionId(1), 1);
+    let offer = offers(&mut cm)[0];
+    assert_eq!((offer.connection, offer.session), (ConnectionId(3), SessionId(1)));
+    // It is gone before it is claimed: nothing is left.
+    let stage = Stage::Offered { session: SessionId(1), lease: 1 };
+    cm.handle_gone(ConnectionId(3), id, stage);
+    assert_eq!(cm.listeners().next().map(|view| (view.embryonic, view.unclaimed)), Some((0, 0)));
+}
+
+#[test]
+fn the_end_of_a_listener_is_told_and_late_news_about_it_is_harmless() {
+    let mut cm = manager(1, 2);
+    let old = cm.handle_listen(&listen(1, 1, 0, 80, 50, false)).expect("free");
+    assert_eq!(cm.poll_directive(), Some(Directive::PortTaken { port: 80, taken: true }));
+    for n in 0..3 {
+        syn(&mut cm, ADDR, 80);
+        if n < 2 {
+            cm.handle_established(ConnectionId(n), old);
+        }
+    }
+    cm.handle_release(SessionId(1), 1);
+    let told: Vec<Directive> = core::iter::from_fn(|| cm.poll_directive()).collect();
+    assert_eq!(
+        told,
+        [
+            Directive::Reset { connection: ConnectionId(0) },
+            Directive::Reset { connection: ConnectionId(1) },
+            Directive::PortTaken { port: 80, taken: false },
+        ]
+    );
+    // A new listener in the same place is not confused with the old one.
+    let new = cm.handle_listen(&listen(2, 2, 0, 80, 50, false)).expect("free again");
+    assert!(new != old && new.index == old.index);
+    assert_eq!(cm.poll_directive(), Some(Directive::PortTaken { port: 80, taken: true }));
+    cm.handle_established(ConnectionId(2), old);
+    assert_eq!(cm.poll_directive(), Some(Directive::Reset { connection: ConnectionId(2) }));
+    cm.handle_gone(ConnectionId(2), old, Stage::Waiting);
+    assert_eq!(cm.listeners().next().map(|view| (view.embryonic, view.unclaimed)), Some((0, 0)));
+}
+
+#[test]
+fn random_messages_leave_the_counts_right() {
+    let mut rng = atoll_base::Rng::new(4);
+    for _ in 0..200 {
+        let mut cm = manager(0, 1);
+        // What the transport server would know: connection, listener, stage.
+        let mut live: Vec<(ConnectionId, ListenerId, Stage)> = Vec::new();
+        let mut next = 0;
+        for _ in 0..300 {
+            let (session, lease) = (rng.below(3), u64::from(rng.below(3)));
+            match rng.below(9) {
+                0 => drop(cm.handle_bind(&bind(session, lease, 0, 80, true, true))),
+                1 => drop(cm.handle_listen(&listen(session, lease, 0, 80, 8, true))),
+                2 => drop(cm.handle_accept(SessionId(session), lease)),
+                3 if rng.below(5) == 0 => cm.handle_release(SessionId(session), lease),
+                4 if rng.below(9) == 0 => cm.handle_session_gone(SessionId(session)),
+                5 | 6 => {
+                    if let SynVerdict::Accept { listener, .. } = syn(&mut cm, ADDR, 80) {
+                        live.push((ConnectionId(next), listener, Stage::Embryonic));
+                        next += 1;
+                    }
+                }
+                _ if !live.is_empty() => {
+                    let chosen = rng.below(live.len() as u32) as usize;
+                    let (connection, listener, stage) = live[chosen];
+                    match (stage, rng.below(3)) {
+                        (Stage::Embryonic, 0) => {
+                            live[chosen].2 = Stage::Waiting;
+                            cm.handle_established(connection, listener);
+                        }
+                        (Stage::Offered { session, lease }, 0) => {
+                            live.remove(chosen);
+                            cm.handle_claimed(listener, session, lease);
+                        }
+                        (Stage::Offered { session, lease }, 1) => {
+                            live[chosen].2 = Stage::Waiting;
+                            cm.handle_claim_timeout(connection, listener, session, lease);
+                        }
+                        (stage, 2) => {
+                            live.remove(chosen);
+                            cm.handle_gone(connection, listener, stage);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+            while let Some(directive) = cm.poll_directive() {
+                match directive {
+                    Directive::Offer(offer) => {
+                        let place = live.iter_mut().find(|(connection, ..)| *connection == offer.connection);
+                        let place = place.expect("the connection is known");
+                        assert_eq!(place.2, Stage::Waiting);
+                        place.2 = Stage::Offered { session: offer.session, lease: offer.lease };
+                    }
+                    Directive::Reset { connection } => live.retain(|(known, ..)| *known != connection),
+                    _ => {}
+                }
+            }
+            for view in cm.listeners() {
+                let id = cm.listeners.by_address(Endpoint::new(0, 80)).expect("the only one");
+                let ours = live.iter().filter(|(_, listener, _)| *listener == id);
+                let embryonic = ours.clone().filter(|(.., stage)| *stage == Stage::Embryonic).count();
+                assert_eq!(view.embryonic as usize, embryonic);
+                assert_eq!(view.unclaimed as usize, ours.count() - embryonic);
+            }
+        }
+    }
+}

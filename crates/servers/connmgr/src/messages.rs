@@ -1,0 +1,129 @@
+//! What do connection manager and transport server tell each other?
+
+use atoll_base::{Endpoint, SessionId};
+use atoll_ipc::command::Protocol;
+
+/// A connection, as the transport server numbers them. The number is used again only after the CM was told that the
+/// connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
+/// A listener. Never used again: messages about a listener that is gone are recognised and ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId {
+    /// Place in the CM's table; dense, so that the TS can keep a table beside it.
+    pub index: u32,
+    pub(crate) serial: u32,
+}
+
+/// A session asks for a port (see [`atoll_ipc::Command::Bind`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Who asks.
+    pub session: SessionId,
+    /// The socket.
+    pub lease: u64,
+    /// TCP and UDP ports are separate.
+    pub protocol: Protocol,
+    /// Address (0: any) and port (0: any free one).
+    pub local: Endpoint,
+    /// `SO_REUSEADDR`.
+    pub reuse_addr: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+}
+
+/// A session listens (see [`atoll_ipc::Command::Listen`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Who asks.
+    pub session: SessionId,
+    /// The socket.
+    pub lease: u64,
+    /// Address (0: any) and port.
+    pub local: Endpoint,
+    /// As the application gave it.
+    pub backlog: u32,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// `TCP_DEFER_ACCEPT` in seconds; 0 is off.
+    pub defer_accept: u16,
+}
+
+/// A SYN for no connection has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Syn {
+    /// Where to.
+    pub local: Endpoint,
+}
+
+/// What becomes of a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SynVerdict {
+    /// Open the connection; it counts as [`Stage::Embryonic`] from now on.
+    Accept {
+        /// For whom.
+        listener: ListenerId,
+        /// Wait this many seconds for text before [`crate::ConnMgr::handle_established`].
+        defer_accept: u16,
+    },
+    /// A queue is full: forget the SYN, the peer sends it again.
+    Full,
+    /// Nobody listens: RST.
+    Refused,
+}
+
+/// How far a connection has come on its way to an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// In the SYN queue: the handshake is not complete.
+    Embryonic,
+    /// In the accept queue, offered to nobody.
+    Waiting,
+    /// In the accept queue, offered to an acceptor of this session and lease.
+    Offered {
+        /// The acceptor's session.
+        session: SessionId,
+        /// The acceptor's socket.
+        lease: u64,
+    },
+}
+
+/// A connection is given to an acceptor (P4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Which connection.
+    pub connection: ConnectionId,
+    /// Which listener.
+    pub listener: ListenerId,
+    /// The acceptor's session.
+    pub session: SessionId,
+    /// The acceptor's socket.
+    pub lease: u64,
+}
+
+/// What the CM wants the TS to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directive {
+    /// Send CONNECTION-AVAILABLE, and say what became of it: claimed, timed out, returned or gone.
+    Offer(Offer),
+    /// The listener is gone: reset the connection, which the CM has already forgotten.
+    Reset {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Tell the session that its acceptor was removed (P4).
+    AcceptorRemoved {
+        /// Whom to tell.
+        session: SessionId,
+        /// The acceptor's socket.
+        lease: u64,
+    },
+    /// The port has its first listener, or has lost its last one: publish it.
+    PortTaken {
+        /// TCP port.
+        port: u16,
+        /// Which of the two.
+        taken: bool,
+    },
+}

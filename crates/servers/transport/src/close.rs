@@ -1,0 +1,147 @@
+//! How do sockets end: by the application, by its death, and by the death of one of its processes?
+
+use atoll_base::{Instant, SessionId, SlotId};
+use atoll_connmgr::ConnectionId;
+use atoll_ipc::Memory;
+use atoll_ipc::arena::COMMANDS;
+use atoll_ipc::command::CloseMode;
+use atoll_ipc::slot::SlotState;
+
+use crate::entry::Stage;
+use crate::session::Occupant;
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// The application has closed the connection, or has ended.
+    pub(crate) fn close(&mut self, now: Instant, index: u32, mode: CloseMode) {
+        // What it wrote before counts.
+        self.handle_kick(now, index);
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match entry.stage {
+            Stage::Ended => {
+                self.give_back_slot(index);
+                self.remove(index);
+                return;
+            }
+            Stage::Open => {}
+            _ => return,
+        }
+        let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
+        let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
+        // RFC 1122 §4.2.2.13, as on Linux: text that nobody has read makes the close a reset.
+        let read = view.as_ref().map_or(0, |slot| slot.receive_head());
+        if mode == CloseMode::Abort || read < entry.connection.receive_nxt() {
+            entry.connection.abort();
+        } else {
+            entry.connection.close(now);
+        }
+        if let Some(session) = session {
+            entry.receive.release_all(&session.pool, &session.links);
+        }
+        if let Some(slot) = view {
+            slot.set_state(SlotState::Closing);
+        }
+        entry.stage = Stage::Closing;
+        entry.deadline = Instant::FAR_FUTURE;
+        self.touch(index);
+    }
+
+    /// One process of the session's family is gone: sockets that it alone held are closed.
+    pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
+        let Some(&session_index) = self.session_index.get(&id) else { return };
+        // What it asked for before it died still counts.
+        self.handle_commands_of(now, session_index, COMMANDS as u32);
+        let Some(session) = self.session(session_index) else { return };
+        let mut orphans = alloc::vec::Vec::new();
+        for (slot, _, occupant) in session.occupants() {
+            // An offer has no holder yet; if nobody claims it, it times out.
+            let is_offer = matches!(occupant, Occupant::Connection(index)
+                if self.entries.get(index).is_some_and(|entry| matches!(entry.stage, Stage::Offered { .. })));
+            if !is_offer && session.slot(slot).is_some_and(|view| view.remove_holder(member) == 0) {
+                orphans.push((slot, occupant));
+            }
+        }
+        for (slot, occupant) in orphans {
+            self.abandon(now, slot, occupant);
+        }
+    }
+
+    /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
+    /// they are done, or when their time is up.
+    pub fn close_session(&mut self, now: Instant, id: SessionId) {
+        let Some(&session_index) = self.session_index.get(&id) else { return };
+        // What it asked for before it died still counts.
+        self.handle_commands_of(now, session_index, COMMANDS as u32);
+        self.session_index.remove(&id);
+        self.cm.handle_session_gone(id);
+        self.run_directives(now);
+        let until = now + self.config.orphan_timeout;
+        let Some(session) = self.session_mut(session_index) else { return };
+        let occupants = session.occupants();
+        session.gone = Some(until);
+        for (slot, _, occupant) in occupants {
+            if let Occupant::Connection(index) = occupant
+                && let Some(entry) = self.entries.get(index)
+                && let Stage::Offered { listener, lease } = entry.stage
+                && self.take_back(index)
+            {
+                self.cm.handle_returned(ConnectionId(index), listener, id, lease);
+                self.run_directives(now);
+                continue;
+            }
+            self.abandon(now, slot, occupant);
+        }
+        self.expire_sessions(now);
+    }
+
+    /// Resets every connection: the stack is going down. Flush afterwards.
+    pub fn abort_all(&mut self, _now: Instant) {
+        let all: alloc::vec::Vec<u32> = self.entries.iter().map(|(index, _)| index).collect();
+        for index in all {
+            if let Some(entry) = self.entries.get_mut(index) {
+                entry.connection.abort();
+            }
+            self.touch(index);
+        }
+    }
+
+    /// A socket that nobody holds any more.
+    fn abandon(&mut self, now: Instant, _slot: SlotId, occupant: Occupant) {
+        match occupant {
+            Occupant::Nobody => {}
+            Occupant::Connection(index) => self.close(now, index, CloseMode::Graceful),
+            Occupant::Datagram(index) => self.close_datagram(index),
+        }
+    }
+
+    /// Drops the arenas of sessions that have ended: those that nothing uses, and those that have used them for too long.
+    pub(crate) fn expire_sessions(&mut self, now: Instant) {
+        let mut changed = false;
+        for session_index in 0..self.sessions.len() as u32 {
+            let Some(session) = self.session(session_index) else { continue };
+            let Some(until) = session.gone else { continue };
+            if session.sockets > 0 && now >= until {
+                for (_, _, occupant) in session.occupants() {
+                    match occupant {
+                        Occupant::Connection(index) => {
+                            if let Some(entry) = self.entries.get_mut(index) {
+                                entry.connection.abort();
+                            }
+                            self.touch(index);
+                            self.give_back_slot(index);
+                        }
+                        Occupant::Datagram(index) => self.remove_datagram(index),
+                        Occupant::Nobody => {}
+                    }
+                }
+            }
+            if self.session(session_index).is_some_and(|session| session.sockets == 0) {
+                self.sessions[session_index as usize] = None;
+                changed = true;
+            }
+        }
+        if changed {
+            self.count_sessions();
+        }
+    }
+}

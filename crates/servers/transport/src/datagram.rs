@@ -1,0 +1,614 @@
+//! How do datagrams get from the wire to sockets and back? RFC 768, udp(7).
+
+use alloc::vec::Vec;
+
+use atoll_base::{Endpoint, FourTuple, Instant, SlotId};
+use atoll_ip::{Cast, ErrorKind, HEADERS_LEN, NetworkError, Outgoing, Route, TTL};
+use atoll_ipc::buffer::Extents;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
+use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
+use atoll_wire::icmp::code;
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::udp;
+use core::hash::{BuildHasher, Hasher};
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+
+use crate::output::Way;
+use crate::session::{Occupant, Place};
+use crate::sink::{Absolute, FrameSink, Offload, TextRef};
+use crate::slab::Slab;
+use crate::transport::Transport;
+
+/// All datagram sockets of this replica.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    sockets: Slab<Datagram>,
+    /// Sockets by local port, in order of opening.
+    by_port: HashMap<u16, Vec<u32>, FixedState>,
+    /// Sockets with a peer and a definite own address.
+    connected: HashMap<FourTuple, u32, FixedState>,
+    /// Sockets with something to send or to publish.
+    pub(crate) dirty: Vec<u32>,
+    unresolved: Vec<u32>,
+    state: FixedState,
+}
+
+/// One datagram socket. Its records lie in the arena, so nothing is lost with a crash but this.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    place: Place,
+    local: Endpoint,
+    remote: Option<Endpoint>,
+    reuse_port: bool,
+    receive: Extents,
+    receive_tail: u64,
+    receive_head: u64,
+    published_tail: u64,
+    send: Extents,
+    send_head: u64,
+    send_tail: u64,
+    published_head: u64,
+    capacity: u32,
+    send_limit: u32,
+    ttl: u8,
+    tos: u8,
+    ready: Ready,
+    cause: Cause,
+    is_dirty: bool,
+    /// Closed by the application, with something left to send.
+    is_closing: bool,
+    wants_room: bool,
+}
+
+/// More than this is never in a send buffer.
+const SEND_MAX: u64 = 16 << 20;
+
+impl Datagrams {
+    pub(crate) fn new(seed: u64) -> Datagrams {
+        let state = FixedState::with_seed(seed);
+        Datagrams {
+            sockets: Slab::new(),
+            by_port: HashMap::with_hasher(state.clone()),
+            connected: HashMap::with_hasher(state.clone()),
+            dirty: Vec::new(),
+            unresolved: Vec::new(),
+            state,
+        }
+    }
+
+    /// The socket for a datagram: the one with this peer, else one bound to this address, else one bound to any; among equals
+    /// that share the port, by hash.
+    fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        if let Some(index) = self.connected.get(tuple) {
+            return Some(*index);
+        }
+        let sockets = self.by_port.get(&tuple.local.port)?;
+        let mut best = (0, 0);
+        let mut candidates = 0u32;
+        for &index in sockets {
+            let score = self.sockets.get(index).map_or(0, |socket| socket.score(tuple));
+            match score.cmp(&best.0) {
+                core::cmp::Ordering::Greater => (best, candidates) = ((score, index), 1),
+                core::cmp::Ordering::Equal if score > 0 => candidates += 1,
+                _ => {}
+            }
+        }
+        if best.0 == 0 {
+            return None;
+        }
+        let shares = |index: u32| self.sockets.get(index).is_some_and(|socket| socket.reuse_port);
+        if candidates < 2 || !shares(best.1) {
+            // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
+            let is_best = |index: &&u32| self.sockets.get(**index).is_some_and(|s| s.score(tuple) == best.0);
+            return sockets.iter().rev().find(is_best).copied();
+        }
+        let mut hasher = self.state.build_hasher();
+        hasher.write_u64(u64::from(tuple.remote.addr) << 32 | u64::from(tuple.remote.port));
+        let chosen = (hasher.finish() % u64::from(candidates)) as usize;
+        let equals = sockets.iter().filter(|i| self.sockets.get(**i).is_some_and(|s| s.score(tuple) == best.0));
+        equals.copied().nth(chosen)
+    }
+
+    /// Enters the socket into the tables.
+    fn index(&mut self, index: u32) {
+        let Some(socket) = self.sockets.get(index) else { return };
+        self.by_port.entry(socket.local.port).or_default().push(index);
+        if let Some(tuple) = socket.tuple() {
+            self.connected.entry(tuple).or_insert(index);
+        }
+    }
+
+    /// Takes the socket out of the tables. Returns whether it was the last of its port.
+    fn unindex(&mut self, index: u32) -> bool {
+        let Some(socket) = self.sockets.get(index) else { return false };
+        if let Some(tuple) = socket.tuple()
+            && self.connected.get(&tuple) == Some(&index)
+        {
+            self.connected.remove(&tuple);
+        }
+        let Some(sockets) = self.by_port.get_mut(&socket.local.port) else { return false };
+        sockets.retain(|other| *other != index);
+        let last = sockets.is_empty();
+        if last {
+            self.by_port.remove(&socket.local.port);
+        }
+        last
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
+        self.sockets.iter().map(|(_, socket)| socket)
+    }
+
+    fn touch(&mut self, index: u32) {
+        if let Some(socket) = self.sockets.get_mut(index)
+            && !socket.is_dirty
+        {
+            socket.is_dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// See `Entry::set_option`.
+    pub(crate) fn set_option(&mut self, index: u32, option: SocketOption, value: u32) -> bool {
+        let Some(socket) = self.sockets.get_mut(index) else { return false };
+        match option {
+            SocketOption::TimeToLive if (1..=255).contains(&value) => socket.ttl = value as u8,
+            SocketOption::TypeOfService => socket.tos = value as u8,
+            SocketOption::ReceiveBuffer => socket.capacity = value.clamp(4096, 4 << 20),
+            SocketOption::SendBuffer => socket.send_limit = value.clamp(4096, 4 << 20),
+            // Each record says whether it may go to a broadcast address.
+            SocketOption::Broadcast => {}
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Datagram {
+    pub(crate) const fn session(&self) -> u32 {
+        self.place.session
+    }
+
+    pub(crate) const fn local(&self) -> Endpoint {
+        self.local
+    }
+
+    pub(crate) const fn remote(&self) -> Option<Endpoint> {
+        self.remote
+    }
+
+    /// Octets that wait for the application.
+    pub(crate) const fn received(&self) -> u64 {
+        self.receive_tail - self.receive_head
+    }
+
+    /// Octets that wait for the link.
+    pub(crate) const fn unsent(&self) -> u64 {
+        self.send_tail - self.send_head
+    }
+
+    fn tuple(&self) -> Option<FourTuple> {
+        let remote = self.remote?;
+        (self.local.addr != 0).then_some(FourTuple { local: self.local, remote })
+    }
+
+    /// How well the socket fits, 0: not at all (Linux's `compute_score`).
+    fn score(&self, tuple: &FourTuple) -> u32 {
+        let by_addr = match self.local.addr {
+            0 => 1,
+            addr if addr == tuple.local.addr => 3,
+            _ => return 0,
+        };
+        match self.remote {
+            None => by_addr,
+            Some(remote) if remote == tuple.remote => by_addr + 4,
+            Some(_) => 0,
+        }
+    }
+}
+
+impl<M: Memory> Transport<M> {
+    /// [`atoll_ipc::Command::UdpOpen`].
+    pub(crate) fn open_datagram(
+        &mut self,
+        session_index: u32,
+        slot: SlotId,
+        generation: u32,
+        local: Endpoint,
+        remote: Endpoint,
+        reuse_port: bool,
+    ) {
+        let remote = (remote.port != 0).then_some(remote);
+        let is_own = local.addr == 0 || local.addr == self.ip.addr() || local.is_loopback() || self.is_broadcast(local);
+        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        if let Occupant::Datagram(index) = session.occupant(slot, generation) {
+            // connect() to another peer, or bind() to an address.
+            let is_open = self.datagrams.sockets.get(index).is_some_and(|socket| !socket.is_closing);
+            if local.port != 0 && is_own && is_open {
+                self.rename_datagram(index, local, remote, reuse_port);
+            }
+            return;
+        }
+        let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max;
+        if local.port == 0 || !is_own || !has_room || !session.is_vacant(slot) {
+            self.stats.count(Stat::BadCommands);
+            return;
+        }
+        let capacity = self.config.datagram_capacity;
+        let socket = Datagram {
+            place: Place { session: session_index, slot, generation },
+            local,
+            remote,
+            reuse_port,
+            receive: Extents::default(),
+            receive_tail: 0,
+            receive_head: 0,
+            published_tail: 0,
+            send: Extents::default(),
+            send_head: 0,
+            send_tail: 0,
+            published_head: 0,
+            capacity,
+            send_limit: capacity,
+            ttl: TTL,
+            tos: 0,
+            ready: Ready::OUT,
+            cause: Cause::None,
+            is_dirty: false,
+            is_closing: false,
+            wants_room: false,
+        };
+        let index = self.datagrams.sockets.insert(socket);
+        if !session.occupy(slot, generation, Occupant::Datagram(index)) {
+            self.stats.count(Stat::BadCommands);
+            self.datagrams.sockets.remove(index);
+            return;
+        }
+        self.datagrams.index(index);
+        if let Some(view) = session.slot(slot) {
+            view.replica_reset(generation, SlotState::Open, capacity);
+            view.set_addresses(local, remote.unwrap_or_default());
+        }
+        self.page.set_port(true, local.port, true);
+        self.kick_datagram(index);
+        self.datagrams.touch(index);
+    }
+
+    fn rename_datagram(&mut self, index: u32, local: Endpoint, remote: Option<Endpoint>, reuse_port: bool) {
+        let Some(old) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
+        if self.datagrams.unindex(index) {
+            self.page.set_port(true, old, false);
+        }
+        if let Some(socket) = self.datagrams.sockets.get_mut(index) {
+            socket.local = local;
+            socket.remote = remote;
+            socket.reuse_port = reuse_port;
+            let place = socket.place;
+            if let Some(view) = self.session(place.session).and_then(|session| session.slot(place.slot)) {
+                view.set_addresses(local, remote.unwrap_or_default());
+            }
+        }
+        self.datagrams.index(index);
+        self.page.set_port(true, local.port, true);
+        self.kick_datagram(index);
+    }
+
+    fn is_broadcast(&self, local: Endpoint) -> bool {
+        self.ip.cast(local.addr) == Some(Cast::Broadcast)
+    }
+
+    /// The application has closed the socket, or has ended: nothing more comes in, and what it wrote before leaves with the
+    /// next flush.
+    pub(crate) fn close_datagram(&mut self, index: u32) {
+        self.kick_datagram(index);
+        let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
+        if self.datagrams.unindex(index) {
+            self.page.set_port(true, port, false);
+        }
+        if let Some(socket) = self.datagrams.sockets.get_mut(index) {
+            socket.is_closing = true;
+        }
+        self.datagrams.touch(index);
+    }
+
+    /// Forgets a socket.
+    pub(crate) fn remove_datagram(&mut self, index: u32) {
+        let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
+        if self.datagrams.unindex(index) {
+            self.page.set_port(true, port, false);
+        }
+        let Some(mut socket) = self.datagrams.sockets.remove(index) else { return };
+        let place = socket.place;
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
+        socket.receive.release_all(&session.pool, &session.links);
+        session.vacate(place.slot, false);
+        let event = Event::SlotDone { slot: place.slot, generation: place.generation };
+        session.push(&mut self.stats, &event, Some(0));
+    }
+
+    /// A datagram for us. `false`: nobody has the port.
+    pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, broadcast: bool, payload: &[u8]) -> bool {
+        let Some(index) = self.datagrams.find(tuple) else {
+            self.stats.count(Stat::DatagramsDropped);
+            return false;
+        };
+        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return false };
+        let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
+        let Some(session) = session else { return false };
+        let flags = if broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
+        let stored = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX).and_then(|len| {
+            let end = socket.receive_tail + padded_len(len);
+            socket.make_room(session, end)?;
+            let head = atoll_udp::encode(&Record { len, peer: tuple.remote, flags });
+            let area = session.layout.receive_area;
+            socket.receive.pieces(socket.receive_tail, RECORD_LEN)?.write(&session.arena, area, &head);
+            let at = socket.receive_tail + RECORD_LEN as u64;
+            socket.receive.pieces(at, payload.len())?.write(&session.arena, area, payload);
+            socket.receive_tail = end;
+            socket.ready |= Ready::IN;
+            Some(())
+        });
+        let stat = if stored.is_some() { Stat::DatagramsIn } else { Stat::DatagramsDropped };
+        self.stats.count(stat);
+        self.datagrams.touch(index);
+        true
+    }
+
+    /// The application's lines have changed.
+    pub(crate) fn kick_datagram(&mut self, index: u32) {
+        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+        let place = socket.place;
+        let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
+        let Some(slot) = session.slot(place.slot) else { return };
+        if slot.app_generation() != place.generation {
+            self.stats.count(Stat::BadCommands);
+            return;
+        }
+        let tail = slot.send_tail();
+        if tail < socket.send_tail || tail - socket.send_head > SEND_MAX {
+            self.stats.count(Stat::BadCommands);
+            self.remove_datagram(index);
+            return;
+        }
+        if tail > socket.send_tail {
+            socket.send = slot.send_extents(&session.layout).unwrap_or_default();
+            socket.send_tail = tail;
+            socket.wants_room |= (tail - socket.published_head) * 3 >= u64::from(socket.send_limit) * 2;
+        }
+        socket.take_head(&slot);
+        if socket.receive.release(&session.pool, &session.links, socket.receive_head, socket.receive_tail) {
+            slot.set_receive_extents(&socket.receive);
+        }
+        self.datagrams.touch(index);
+    }
+
+    /// ICMP says that nobody is there: the next call on a connected socket fails (udp(7)).
+    pub(crate) fn network_error_of_datagram(&mut self, error: &NetworkError) {
+        let Some(index) = self.datagrams.find(&error.tuple) else { return };
+        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+        if socket.remote != Some(error.tuple.remote) {
+            return;
+        }
+        socket.cause = match error.kind {
+            ErrorKind::Unreachable { code: code::PORT } => Cause::ConnectionRefused,
+            ErrorKind::FragNeeded { .. } => Cause::MessageTooLong,
+            _ => return,
+        };
+        socket.ready |= Ready::ERR | Ready::IN | Ready::OUT;
+        self.datagrams.touch(index);
+    }
+
+    pub(crate) fn touch_unresolved_datagrams(&mut self) {
+        let mut unresolved = core::mem::take(&mut self.datagrams.unresolved);
+        for index in unresolved.drain(..) {
+            self.datagrams.touch(index);
+        }
+        self.datagrams.unresolved = unresolved;
+    }
+
+    /// Sends and publishes for every socket that has something to.
+    pub(crate) fn flush_datagrams(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
+        let mut dirty = core::mem::take(&mut self.datagrams.dirty);
+        for index in dirty.drain(..) {
+            let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
+            socket.is_dirty = false;
+            self.send_datagrams(now, index, out);
+            let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
+            if socket.is_closing {
+                if socket.send_head >= socket.send_tail {
+                    self.remove_datagram(index);
+                }
+                continue;
+            }
+            let place = socket.place;
+            if let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
+                && let Some(slot) = Slot::new(&session.arena, &session.layout, place.slot)
+            {
+                let ready = socket.publish(&slot);
+                let bell = slot.bell();
+                if !ready.is_empty() {
+                    let event = Event::Ready { slot: place.slot, generation: place.generation, ready };
+                    session.push(&mut self.stats, &event, Some(bell));
+                }
+            }
+        }
+        dirty.append(&mut self.datagrams.dirty);
+        self.datagrams.dirty = dirty;
+    }
+
+    fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
+        loop {
+            let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+            if socket.send_head >= socket.send_tail {
+                return;
+            }
+            let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
+            let Some(session) = session else { return };
+            let mut head = [0; RECORD_LEN];
+            let available = socket.send_tail - socket.send_head;
+            let record = socket.send.pieces(socket.send_head, RECORD_LEN).and_then(|pieces| {
+                pieces.read(&session.arena, session.layout.send_area, &mut head);
+                atoll_udp::decode(&head, available).ok()
+            });
+            let text =
+                record.and_then(|record| socket.send.pieces(socket.send_head + RECORD_LEN as u64, record.len as usize));
+            let (Some(record), Some(pieces)) = (record, text) else {
+                // Not what a library writes: the socket is lost.
+                self.stats.count(Stat::BadCommands);
+                self.remove_datagram(index);
+                return;
+            };
+            let pieces = Absolute::new(session.layout.send_area, &pieces);
+            let text = TextRef::Pieces(&session.arena, pieces.parts());
+            let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
+            let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
+            let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
+            let fits = udp::HEADER_LEN + record.len as usize + atoll_wire::ipv4::HEADER_LEN <= self.ip.mtu().into();
+            let way = match route {
+                Route::Local => Ok((true, self.ip.mac())),
+                Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
+                    Err(Cause::AddressNotAvailable)
+                }
+                // DEVIATION: udp(7) fragments what does not fit unless path-MTU discovery is on; here nothing is fragmented.
+                Route::Via { .. } if !fits => Err(Cause::MessageTooLong),
+                Route::Via { mac } => Ok((false, mac)),
+                Route::Resolving => {
+                    self.datagrams.unresolved.push(index);
+                    return;
+                }
+                Route::Unreachable => Err(Cause::HostUnreachable),
+            };
+            match way {
+                Ok((internal, mac)) => {
+                    let way = Way { internal, mac, tos: socket.tos, ttl: socket.ttl };
+                    let src = source(self.ip.addr(), socket.local, peer);
+                    let tuple = FourTuple { local: src, remote: peer };
+                    if !send_datagram(&mut self.ip, &way, &tuple, text, out) {
+                        // The link is full: the record waits where it is.
+                        self.datagrams.unresolved.push(index);
+                        self.retry_at = now + crate::output::RETRY_AFTER;
+                        return;
+                    }
+                    self.stats.count(Stat::DatagramsOut);
+                }
+                Err(cause) => {
+                    self.stats.count(Stat::DatagramsDropped);
+                    socket.cause = cause;
+                    socket.ready |= Ready::ERR;
+                }
+            }
+            socket.send_head += padded_len(record.len);
+        }
+    }
+}
+
+impl Datagram {
+    /// Takes the application's reading position, if it is one.
+    fn take_head<M: Memory>(&mut self, slot: &Slot<'_, M>) {
+        let head = slot.receive_head();
+        if (self.receive_head..=self.published_tail).contains(&head) {
+            self.receive_head = head;
+        }
+    }
+
+    /// Room up to `end`, or nothing: a datagram is stored whole or not at all.
+    fn make_room<M: Memory>(&mut self, session: &crate::session::Session<M>, end: u64) -> Option<()> {
+        let slot = session.slot(self.place.slot)?;
+        if slot.app_generation() == self.place.generation {
+            self.take_head(&slot);
+        }
+        // As on Linux, one datagram always fits into an empty buffer.
+        if end - self.receive_head > u64::from(self.capacity) && self.receive_tail > self.receive_head {
+            return None;
+        }
+        let before = self.receive;
+        let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
+        let (head, tail) = (self.receive_head, self.receive_tail);
+        let (pool, links) = (&session.pool, &session.links);
+        self.receive.release(pool, links, head, tail);
+        // As for connections: the second ring takes the whole capacity, because there is no third.
+        let end_wanted = match self.receive.current {
+            None => end,
+            Some(current) => {
+                let room = current.base.max(head) + current.size() as u64;
+                if end <= room { end } else { end.max(tail + u64::from(self.capacity)) }
+            }
+        };
+        let room = self.receive.reserve(pool, links, head, tail, end_wanted, size_max);
+        if self.receive != before {
+            slot.set_receive_extents(&self.receive);
+        }
+        (room >= end).then_some(())
+    }
+
+    fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
+        if self.receive_tail != self.published_tail {
+            self.published_tail = self.receive_tail;
+            slot.set_receive_tail(self.receive_tail);
+        }
+        if self.send_head != self.published_head {
+            self.published_head = self.send_head;
+            slot.set_acknowledged(self.send_head);
+            if self.wants_room && (self.send_tail - self.send_head) * 3 < u64::from(self.send_limit) * 2 {
+                self.wants_room = false;
+                self.ready |= Ready::OUT;
+            }
+        }
+        if self.ready.contains(Ready::ERR) {
+            slot.set_error(core::mem::take(&mut self.cause));
+        }
+        core::mem::take(&mut self.ready)
+    }
+}
+
+/// Where a datagram to `peer` comes from.
+fn source(own: u32, local: Endpoint, peer: Endpoint) -> Endpoint {
+    let addr = match local.addr {
+        0 if peer.is_loopback() => crate::open::LOOPBACK,
+        // What is bound to a broadcast address sends from our own.
+        addr if addr == own || local.is_loopback() => addr,
+        _ => own,
+    };
+    Endpoint::new(addr, local.port)
+}
+
+/// Writes the headers of one datagram and gives the frame to the link.
+fn send_datagram<M: Memory>(
+    ip: &mut atoll_ip::Ip,
+    way: &Way,
+    tuple: &FourTuple,
+    text: TextRef<'_, M>,
+    out: &mut impl FrameSink<M>,
+) -> bool {
+    let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
+    let len = udp::HEADER_LEN + text.len();
+    let packet = Outgoing {
+        dst_mac: way.mac,
+        src: tuple.local.addr,
+        dst: tuple.remote.addr,
+        protocol: Protocol::UDP,
+        payload_len: len,
+        tos: way.tos,
+        ttl: way.ttl,
+        dont_fragment: false,
+    };
+    ip.emit_headers(&mut headers, &packet);
+    let header = udp::Header {
+        src_port: tuple.local.port,
+        dst_port: tuple.remote.port,
+        // At most DATAGRAM_MAX.
+        payload_len: text.len() as u16,
+        checksum: udp::partial(packet.src, packet.dst, len),
+    };
+    udp::emit(&header, &mut headers[HEADERS_LEN..]);
+    let offload = Offload {
+        needs_checksum: true,
+        csum_start: HEADERS_LEN as u16,
+        csum_offset: udp::CHECKSUM_AT as u16,
+        gso_size: None,
+    };
+    if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) }
+}

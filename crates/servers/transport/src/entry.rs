@@ -1,0 +1,190 @@
+//! What is kept of one connection beside its TCB?
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use atoll_base::{FourTuple, Instant};
+use atoll_connmgr::ListenerId;
+use atoll_ipc::{Cause, Ready};
+use atoll_tcp::Connection;
+use atoll_wire::Mac;
+
+use crate::options::Keep;
+use crate::rings::Rings;
+use crate::session::Place;
+
+/// One connection.
+///
+/// `published` fields are what the slot says now: only what differs is written, so that a cache line that the application reads
+/// is not taken from it for nothing.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) connection: Connection,
+    pub(crate) tuple: FourTuple,
+    pub(crate) stage: Stage,
+    /// The slot, while there is one.
+    pub(crate) place: Option<Place>,
+    /// Rings of the receive buffer: ours to allocate.
+    pub(crate) receive: Rings,
+    /// Rings of the send buffer, as last read from the slot.
+    pub(crate) send: Rings,
+    /// Text received while there is no slot. Boxed, because nearly no connection has any.
+    #[allow(clippy::box_collection)]
+    pub(crate) parked: Option<Box<Vec<u8>>>,
+    /// When the present stage ends by itself (claim time-out, TCP_DEFER_ACCEPT), or a drained buffer is looked for.
+    /// [`Instant::FAR_FUTURE`]: never.
+    pub(crate) deadline: Instant,
+    /// When the wheel will call; lazily moved.
+    pub(crate) armed: Instant,
+    pub(crate) published_acked: u64,
+    pub(crate) published_tail: u64,
+    pub(crate) published_mark: u64,
+    /// Start of the present measurement of the receive buffer's growth.
+    pub(crate) tuned_at: u64,
+    /// Neighbour generation for which `mac` holds.
+    pub(crate) route_generation: u64,
+    pub(crate) mac: Mac,
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
+    pub(crate) send_limit: u32,
+    pub(crate) receive_capacity: u32,
+    pub(crate) keep: Keep,
+    pub(crate) flags: Flags,
+    /// What the application is to be told by the next event.
+    pub(crate) ready: Ready,
+    /// `REPLICA_*` flags of the slot.
+    pub(crate) replica_flags: u32,
+    pub(crate) cause: Cause,
+}
+
+/// Whose is the connection?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A peer's, in the handshake. `defer`: seconds to wait for text afterwards.
+    Embryonic { listener: ListenerId, defer: u16 },
+    /// Established, waiting for text (TCP_DEFER_ACCEPT).
+    Deferred { listener: ListenerId },
+    /// Established, in the accept queue.
+    Waiting { listener: ListenerId },
+    /// Offered to the acceptor `lease` of the session it has a slot in.
+    Offered { listener: ListenerId, lease: u64 },
+    /// An application's.
+    Open,
+    /// Over, but the application has not closed it yet.
+    Ended,
+    /// Closed by the application. It has a slot as long as text in the arena may have to be sent again.
+    Closing,
+}
+
+/// A set of marks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u16);
+
+impl Flags {
+    /// In the list of connections to flush.
+    pub(crate) const DIRTY: Flags = Flags(1);
+    /// In the list of connections that wait for a neighbour.
+    pub(crate) const UNRESOLVED: Flags = Flags(2);
+    /// The application may be waiting for room in the send buffer.
+    pub(crate) const WANTS_ROOM: Flags = Flags(4);
+    /// CONNECTION-AVAILABLE is to be sent.
+    pub(crate) const OFFER: Flags = Flags(8);
+    /// The receive extents are to be published.
+    pub(crate) const EXTENTS: Flags = Flags(16);
+    /// Flags, error or state are to be published.
+    pub(crate) const STATE: Flags = Flags(32);
+    /// The application has set the size of its send buffer.
+    pub(crate) const FIXED_SEND: Flags = Flags(64);
+    /// The application has set the size of its receive buffer.
+    pub(crate) const FIXED_RECEIVE: Flags = Flags(128);
+    /// Over the internal link.
+    pub(crate) const INTERNAL: Flags = Flags(256);
+    /// The send limit is to be published.
+    pub(crate) const LIMIT: Flags = Flags(512);
+
+    #[inline]
+    pub(crate) const fn has(self, flags: Flags) -> bool {
+        self.0 & flags.0 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn set(&mut self, flags: Flags) {
+        self.0 |= flags.0;
+    }
+
+    #[inline]
+    pub(crate) const fn clear(&mut self, flags: Flags) {
+        self.0 &= !flags.0;
+    }
+
+    /// Clears `flags` and returns whether any was set.
+    #[inline]
+    pub(crate) const fn take(&mut self, flags: Flags) -> bool {
+        let had = self.has(flags);
+        self.clear(flags);
+        had
+    }
+
+    pub(crate) const fn with(self, flags: Flags) -> Flags {
+        Flags(self.0 | flags.0)
+    }
+}
+
+impl Stage {
+    /// The listener of a connection that no application has yet.
+    pub(crate) const fn listener(self) -> Option<ListenerId> {
+        match self {
+            Stage::Embryonic { listener, .. }
+            | Stage::Deferred { listener }
+            | Stage::Waiting { listener }
+            | Stage::Offered { listener, .. } => Some(listener),
+            _ => None,
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(connection: Connection, tuple: FourTuple, stage: Stage) -> Entry {
+        Entry {
+            connection,
+            tuple,
+            stage,
+            place: None,
+            receive: Rings::NONE,
+            send: Rings::NONE,
+            parked: None,
+            deadline: Instant::FAR_FUTURE,
+            armed: Instant::FAR_FUTURE,
+            published_acked: 0,
+            published_tail: 0,
+            published_mark: u64::MAX,
+            tuned_at: 0,
+            route_generation: u64::MAX,
+            mac: Mac::ZERO,
+            ttl: atoll_ip::TTL,
+            tos: 0,
+            send_limit: 0,
+            receive_capacity: 0,
+            keep: Keep::default(),
+            flags: Flags::default(),
+            ready: Ready(0),
+            replica_flags: 0,
+            cause: Cause::None,
+        }
+    }
+
+    /// When the wheel has to call for this connection.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.connection.next_timeout().map_or(self.deadline, |due| due.min(self.deadline))
+    }
+
+    /// Octets of text that wait for a slot.
+    pub(crate) fn parked_len(&self) -> usize {
+        self.parked.as_ref().map_or(0, |text| text.len())
+    }
+}
+
+/// An idle connection may take 1 KiB in all: slot 256, timer 24 (twice that while the table of timers grows), flow table 10 at
+/// half load, occupants of the slots 16, list of free and dirty connections 8.
+const _: () = assert!(size_of::<Option<Entry>>() + 256 + 48 + 10 + 16 + 8 <= 1024);

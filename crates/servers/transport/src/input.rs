@@ -1,0 +1,234 @@
+//! What happens when a frame arrives?
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
+use atoll_ip::{Cast, ChecksumOffload, ErrorKind, Link, NetworkError, Received};
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
+use atoll_ipc::{Cause, Memory, Ready};
+use atoll_tcp::{Events, State, TimeWaitAnswer, Unreachable, Verdict};
+use atoll_wire::icmp::code;
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::tcp::{self, Flags, Segment};
+
+use crate::entry::{self, Stage};
+use crate::transport::{Answer, Transport};
+
+/// Answers without connection that may wait for the link; what is more is forgotten, as by a busy network.
+const ANSWERS_MAX: usize = 1024;
+
+impl<M: Memory> Transport<M> {
+    /// A frame (from the Ethernet header on) of a flow of this replica. `offload`: from its vnet header. `internal`: it came
+    /// over the stack's link to itself. Never panics, whatever the bytes are.
+    #[inline]
+    pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
+        let link = if internal { Link::Inside } else { Link::Outside };
+        match self.ip.handle_frame(now, link, frame, offload) {
+            Received::Tcp { src, dst, segment, .. } => {
+                let Ok((header, header_len)) = tcp::parse(segment) else {
+                    self.stats.count(Stat::SegmentsDropped);
+                    return;
+                };
+                let tuple = FourTuple {
+                    local: atoll_base::Endpoint::new(dst, header.dst_port),
+                    remote: atoll_base::Endpoint::new(src, header.src_port),
+                };
+                let text = segment.get(header_len..).unwrap_or_default();
+                self.handle_segment(now, tuple, &header, text, internal);
+            }
+            Received::Udp { src, dst, cast, payload, .. } => {
+                let tuple = FourTuple { local: dst, remote: src };
+                if !self.handle_datagram(&tuple, cast == Cast::Broadcast, payload) && cast == Cast::Unicast {
+                    // RFC 1122 §4.1.3.1: nobody is there.
+                    self.ip.unreachable(now, link, frame, code::PORT);
+                }
+            }
+            Received::Error(error) => self.handle_network_error(now, &error),
+            Received::Consumed | Received::Dropped(_) => {}
+        }
+    }
+
+    #[inline]
+    fn handle_segment(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, text: &[u8], internal: bool) {
+        if let Some(index) = self.flows.find(&self.entries, &tuple) {
+            self.stats.count(Stat::SegmentsIn);
+            self.segment_arrives(now, index, segment, text);
+        } else {
+            self.segment_without_connection(now, tuple, segment, internal);
+        }
+    }
+
+    fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
+        let Some(entry) = self.entries.get(index) else { return };
+        match entry.stage {
+            // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
+            Stage::Embryonic { listener, .. }
+                if entry.connection.state() == State::SynReceived
+                    && !segment.flags.intersects(Flags::RST | Flags::SYN)
+                    && !self.cm.may_establish(listener) =>
+            {
+                self.stats.count(Stat::AcceptDrops);
+                return;
+            }
+            // The text that was waited for: offer first, so that it has a place.
+            Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => self.establish(now, index),
+            _ => {}
+        }
+        let segment = &self.make_room(now, index, segment);
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let input = entry.connection.handle_segment(now, segment);
+        if let Some(taken) = input.text {
+            self.place_text(index, taken, text);
+        }
+        if let Verdict::Dropped(_) = input.verdict {
+            self.stats.count(Stat::SegmentsDropped);
+        }
+        if input.events.contains(Events::ANSWER_RESET)
+            && let Some(entry) = self.entries.get(index)
+        {
+            let tuple = entry.tuple;
+            self.answer_by_reset(tuple, segment);
+        }
+        self.react(now, index, input.events);
+        self.touch(index);
+    }
+
+    /// What the TCB reports becomes what the application and the CM are told.
+    pub(crate) fn react(&mut self, now: Instant, index: u32, events: Events) {
+        if events.is_empty() {
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if events.contains(Events::READABLE) {
+            entry.ready |= Ready::IN;
+        }
+        if events.contains(Events::FIN) {
+            entry.ready |= Ready::IN | Ready::RDHUP;
+            entry.replica_flags |= REPLICA_FIN;
+            entry.flags.set(entry::Flags::STATE);
+        }
+        if events.contains(Events::RESET) {
+            entry.cause = Cause::ConnectionReset;
+            entry.replica_flags |= REPLICA_RESET;
+        }
+        if events.contains(Events::REFUSED) {
+            entry.cause = Cause::ConnectionRefused;
+        }
+        if events.contains(Events::TIMED_OUT) {
+            entry.cause = Cause::TimedOut;
+        }
+        if events.contains(Events::UNREACHABLE) {
+            entry.cause = Cause::HostUnreachable;
+        }
+        if events.contains(Events::ESTABLISHED) {
+            match entry.stage {
+                Stage::Embryonic { listener, defer } => {
+                    self.stats.count(Stat::PassiveOpens);
+                    if defer > 0 && !events.intersects(Events::READABLE | Events::FIN) {
+                        entry.stage = Stage::Deferred { listener };
+                        entry.deadline = now + atoll_base::Duration::from_secs(defer.into());
+                    } else {
+                        self.establish(now, index);
+                    }
+                }
+                _ => {
+                    self.stats.count(Stat::ActiveOpens);
+                    entry.ready |= Ready::OUT;
+                    entry.flags.set(entry::Flags::STATE);
+                }
+            }
+        } else if matches!(entry.stage, Stage::Deferred { .. }) && events.intersects(Events::READABLE | Events::FIN) {
+            self.establish(now, index);
+        }
+    }
+
+    fn segment_without_connection(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, internal: bool) {
+        let mut iss_above = None;
+        match self.time_waits.handle_segment(now, &tuple, segment) {
+            Some(TimeWaitAnswer::Ack(mut answer)) => {
+                answer.src_port = tuple.local.port;
+                answer.dst_port = tuple.remote.port;
+                self.answer(tuple, answer);
+                return;
+            }
+            Some(TimeWaitAnswer::Drop | TimeWaitAnswer::Delete) => {
+                self.stats.count(Stat::SegmentsDropped);
+                return;
+            }
+            Some(TimeWaitAnswer::Reuse { iss_above: last }) => iss_above = Some(last),
+            None => {}
+        }
+        if segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST) {
+            self.handle_syn(now, tuple, segment, internal, iss_above);
+        } else {
+            self.stats.count(Stat::SegmentsDropped);
+            self.answer_by_reset(tuple, segment);
+        }
+    }
+
+    fn handle_syn(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        segment: &Segment,
+        internal: bool,
+        iss_above: Option<SeqNum>,
+    ) {
+        match self.cm.handle_syn(&Syn { local: tuple.local }) {
+            SynVerdict::Refused => {
+                self.stats.count(Stat::SegmentsDropped);
+                self.answer_by_reset(tuple, segment);
+            }
+            SynVerdict::Full => self.stats.count(Stat::SynDrops),
+            SynVerdict::Accept { listener, defer_accept } => {
+                self.stats.count(Stat::SegmentsIn);
+                if self.entries.len() >= self.config.connections_max {
+                    self.stats.count(Stat::SynDrops);
+                    // No connection was made, so no number was given out either.
+                    self.cm.handle_gone(ConnectionId(u32::MAX), listener, atoll_connmgr::Stage::Embryonic);
+                    return;
+                }
+                self.accept(now, tuple, segment, internal, iss_above, listener, defer_accept);
+            }
+        }
+    }
+
+    fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
+        match error.protocol {
+            Protocol::TCP => self.network_error_of_connection(now, error),
+            _ => self.network_error_of_datagram(error),
+        }
+    }
+
+    fn network_error_of_connection(&mut self, now: Instant, error: &NetworkError) {
+        let (Some(index), Some(seq)) = (self.flows.find(&self.entries, &error.tuple), error.quoted_seq) else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let events = match error.kind {
+            ErrorKind::FragNeeded { mtu } => {
+                entry.connection.handle_mtu(now, mtu, seq);
+                Events::NONE
+            }
+            ErrorKind::Unreachable { code: code::PORT | code::PROTOCOL } => {
+                entry.connection.handle_unreachable(now, Unreachable::Hard, seq)
+            }
+            ErrorKind::Unreachable { .. } | ErrorKind::TimeExceeded { .. } => {
+                entry.connection.handle_unreachable(now, Unreachable::Soft, seq)
+            }
+        };
+        self.react(now, index, events);
+        self.touch(index);
+    }
+
+    fn answer_by_reset(&mut self, tuple: FourTuple, segment: &Segment) {
+        if let Some(reset) = atoll_tcp::answer_for_closed(segment) {
+            self.stats.count(Stat::ResetsOut);
+            self.answer(tuple, reset);
+        }
+    }
+
+    fn answer(&mut self, tuple: FourTuple, segment: Segment) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(Answer { tuple, segment });
+        }
+    }
+}

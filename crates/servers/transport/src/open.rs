@@ -1,0 +1,156 @@
+//! How does an application open a connection, and which port does it get?
+
+use atoll_base::{Duration, Endpoint, FourTuple, Instant, SlotId};
+use atoll_ip::{Cast, Route};
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::{Cause, Event, Memory, Ready};
+use atoll_tcp::Connection;
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::options::Inherited;
+use crate::session::{Occupant, Place};
+use crate::transport::Transport;
+
+/// 127.0.0.1: the source of packets to loopback addresses.
+pub(crate) const LOOPBACK: u32 = 0x7f00_0001;
+/// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
+/// Linux's `tcp_tw_reuse`).
+const REUSE_AFTER: Duration = Duration::from_secs(1);
+/// Ports found in TIME-WAIT before one of them is taken.
+const REUSE_TRIES: u32 = 64;
+
+impl<M: Memory> Transport<M> {
+    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        session_index: u32,
+        slot: SlotId,
+        generation: u32,
+        local: Endpoint,
+        remote: Endpoint,
+    ) {
+        let index = self.entries.len();
+        let tuple = if index < self.config.connections_max {
+            self.choose_tuple(now, local, remote)
+        } else {
+            Err(Cause::NoBuffers)
+        };
+        let tuple = match tuple {
+            Ok(tuple) => tuple,
+            Err(cause) => return self.refuse(session_index, slot, generation, cause),
+        };
+        let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
+        let inherited = Inherited::new(&self.config);
+        let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
+        let connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
+        let mut entry = Entry::new(connection, tuple, Stage::Open);
+        entry.inherit(&self.config, &inherited);
+        entry.place = Some(Place { session: session_index, slot, generation });
+        if internal {
+            entry.flags.set(Flags::INTERNAL);
+        }
+        let limit = entry.send_limit;
+        let index = self.entries.insert(entry);
+        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        if !session.occupy(slot, generation, Occupant::Connection(index)) {
+            // In use, or not the application's to open.
+            self.stats.count(Stat::BadCommands);
+            self.entries.remove(index);
+            return;
+        }
+        if let Some(view) = session.slot(slot) {
+            view.replica_reset(generation, SlotState::Connecting, limit);
+            view.set_addresses(tuple.local, tuple.remote);
+        }
+        self.time_waits.remove(&tuple);
+        self.flows.insert(&self.entries, index);
+        // Text may have been written before.
+        self.handle_kick(now, index);
+        self.touch(index);
+    }
+
+    /// The connection fails before it exists. Its slot still has to be closed by the application.
+    fn refuse(&mut self, session_index: u32, slot: SlotId, generation: u32, cause: Cause) {
+        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        if session.occupant(slot, generation) != Occupant::Nobody
+            || !session.layout.application_slots().contains(&slot.0)
+        {
+            self.stats.count(Stat::BadCommands);
+            return;
+        }
+        let Some(view) = session.slot(slot) else { return };
+        view.replica_reset(generation, SlotState::Open, 0);
+        view.set_error(cause);
+        view.set_replica_flags(REPLICA_CLOSED);
+        let bell = view.bell();
+        let ready = Ready::ERR | Ready::HUP | Ready::IN | Ready::OUT;
+        session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));
+    }
+
+    /// Both ends of a new connection: one that nobody has, and whose incoming packets reach this replica.
+    fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, Cause> {
+        // As on Linux, nowhere means here.
+        let remote = if remote.addr == 0 { Endpoint::new(LOOPBACK, remote.port) } else { remote };
+        if remote.port == 0 {
+            return Err(Cause::AddressNotAvailable);
+        }
+        let is_local = remote.is_loopback() || remote.addr == self.ip.addr();
+        let addr = match local.addr {
+            0 if remote.is_loopback() => LOOPBACK,
+            0 => self.ip.addr(),
+            addr if addr == self.ip.addr() => addr,
+            addr if local.is_loopback() && is_local => addr,
+            _ if local.is_loopback() => return Err(Cause::NetworkUnreachable),
+            _ => return Err(Cause::AddressNotAvailable),
+        };
+        if !is_local && self.ip.cast(remote.addr) != Some(Cast::Unicast) {
+            return Err(Cause::NetworkUnreachable);
+        }
+        if !is_local && self.ip.next_hop(remote.addr).is_none() {
+            return Err(Cause::NetworkUnreachable);
+        }
+        let tuple_with = |port| FourTuple { local: Endpoint::new(addr, port), remote };
+        if local.port != 0 {
+            let tuple = tuple_with(local.port);
+            let is_ours = self.owner(&tuple) == self.config.replica;
+            let is_free = tuple.local != remote && self.flows.find(&self.entries, &tuple).is_none();
+            return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
+        }
+        self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
+    }
+
+    /// A random start, then one port after another: most are free, and one of every few replies steers here.
+    fn choose_port(&mut self, now: Instant, tuple_with: impl Fn(u16) -> FourTuple) -> Option<FourTuple> {
+        let (first, last) = self.config.ephemeral;
+        let count = u32::from(last.checked_sub(first)?) + 1;
+        let start = self.rng.below(count);
+        let mut in_time_wait = None;
+        let mut tries = 0;
+        for i in 0..count {
+            // Cannot truncate: at most `last`.
+            let port = first + ((start + i) % count) as u16;
+            let tuple = tuple_with(port);
+            if port == 0 || self.owner(&tuple) != self.config.replica || tuple.local == tuple.remote {
+                continue;
+            }
+            if self.flows.find(&self.entries, &tuple).is_some() {
+                continue;
+            }
+            match self.time_waits.since(&tuple) {
+                None => return Some(tuple),
+                Some(since) if now.since(since) >= REUSE_AFTER => {
+                    in_time_wait = in_time_wait.or(Some(tuple));
+                    tries += 1;
+                    if tries >= REUSE_TRIES {
+                        break;
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        in_time_wait
+    }
+}

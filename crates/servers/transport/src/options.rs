@@ -1,0 +1,188 @@
+//! Which options does an application set, and what do they change? tcp(7), socket(7), ip(7).
+
+use atoll_base::{Duration, Instant};
+use atoll_ipc::SocketOption;
+use atoll_tcp::{Algorithm, KeepAlive, Settings};
+
+use crate::config::Config;
+use crate::entry::{Entry, Flags};
+
+/// `SO_KEEPALIVE` with its parameters, which are set independently of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keep {
+    on: bool,
+    probes: u8,
+    /// Seconds.
+    idle: u16,
+    /// Seconds.
+    interval: u16,
+}
+
+/// What a listener hands on to the connections that it accepts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inherited {
+    pub(crate) settings: Settings,
+    pub(crate) keep: Keep,
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
+    /// `SO_SNDBUF`, if set.
+    pub(crate) send_limit: Option<u32>,
+    /// Whether `SO_RCVBUF` was set.
+    pub(crate) fixed_receive: bool,
+}
+
+/// Smallest buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
+const BUFFER_MIN: u32 = 4096;
+/// Linux's bounds of TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and of TCP_KEEPCNT.
+const KEEP_SECONDS_MAX: u32 = 32_767;
+const KEEP_PROBES_MAX: u32 = 127;
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { on: false, probes: 9, idle: 7200, interval: 75 }
+    }
+}
+
+impl Keep {
+    fn settings(self) -> Option<KeepAlive> {
+        self.on.then(|| KeepAlive {
+            idle: Duration::from_secs(self.idle.into()),
+            interval: Duration::from_secs(self.interval.into()),
+            probes: self.probes,
+        })
+    }
+
+    /// Takes an option that concerns keep-alive; `false` if it does not, or is out of range.
+    fn set(&mut self, option: SocketOption, value: u32) -> bool {
+        let seconds = u16::try_from(value).ok().filter(|s| (1..=KEEP_SECONDS_MAX).contains(&u32::from(*s)));
+        match (option, seconds) {
+            (SocketOption::KeepAlive, _) => self.on = value != 0,
+            (SocketOption::KeepIdle, Some(seconds)) => self.idle = seconds,
+            (SocketOption::KeepInterval, Some(seconds)) => self.interval = seconds,
+            (SocketOption::KeepCount, _) if (1..=KEEP_PROBES_MAX).contains(&value) => self.probes = value as u8,
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Inherited {
+    pub(crate) fn new(config: &Config) -> Inherited {
+        let (receive_capacity, receive_capacity_max) = config.receive_capacity;
+        Inherited {
+            settings: Settings { receive_capacity, receive_capacity_max, ..Settings::default() },
+            keep: Keep::default(),
+            ttl: atoll_ip::TTL,
+            tos: 0,
+            send_limit: None,
+            fixed_receive: false,
+        }
+    }
+
+    /// Takes an option; `false` if the value is out of range or means nothing here.
+    pub(crate) fn set(&mut self, config: &Config, option: SocketOption, value: u32) -> bool {
+        let settings = &mut self.settings;
+        match option {
+            SocketOption::NoDelay => settings.nodelay = value != 0,
+            SocketOption::Cork => settings.cork = value != 0,
+            SocketOption::UserTimeout => settings.user_timeout = user_timeout(value),
+            SocketOption::QuickAck => settings.quick_ack = value != 0,
+            SocketOption::MaxSegment => settings.mss_max = u16::try_from(value).ok().filter(|mss| *mss != 0),
+            SocketOption::ReceiveBuffer => {
+                settings.receive_capacity = value.clamp(BUFFER_MIN, config.receive_capacity.1);
+                settings.receive_capacity_max = settings.receive_capacity;
+                self.fixed_receive = true;
+            }
+            SocketOption::SendBuffer => self.send_limit = Some(value.clamp(BUFFER_MIN, config.send_limit.1)),
+            SocketOption::Congestion => match algorithm(value) {
+                Some(algorithm) => settings.congestion = algorithm,
+                None => return false,
+            },
+            SocketOption::Linger2 => settings.linger2 = linger2(value),
+            SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
+            SocketOption::TypeOfService => self.tos = value as u8,
+            SocketOption::DeferAccept | SocketOption::Broadcast | SocketOption::TimeToLive => return false,
+            _ => {
+                let taken = self.keep.set(option, value);
+                self.settings.keep_alive = self.keep.settings();
+                return taken;
+            }
+        }
+        true
+    }
+}
+
+impl Entry {
+    /// Gives a new connection what its listener has.
+    pub(crate) fn inherit(&mut self, config: &Config, inherited: &Inherited) {
+        self.keep = inherited.keep;
+        self.ttl = inherited.ttl;
+        self.tos = inherited.tos;
+        self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
+        self.receive_capacity = inherited.settings.receive_capacity;
+        if inherited.send_limit.is_some() {
+            self.flags.set(Flags::FIXED_SEND);
+        }
+        if inherited.fixed_receive {
+            self.flags.set(Flags::FIXED_RECEIVE);
+        }
+    }
+
+    /// Takes an option; `false` if the value is out of range or means nothing here. Flush afterwards.
+    pub(crate) fn set_option(&mut self, now: Instant, config: &Config, option: SocketOption, value: u32) -> bool {
+        let connection = &mut self.connection;
+        match option {
+            SocketOption::NoDelay => connection.set_nodelay(value != 0),
+            SocketOption::Cork => connection.set_cork(value != 0),
+            SocketOption::UserTimeout => connection.set_user_timeout(user_timeout(value)),
+            SocketOption::QuickAck => connection.set_quick_ack(value != 0),
+            SocketOption::ReceiveBuffer => {
+                self.receive_capacity = value.clamp(BUFFER_MIN, config.receive_capacity.1);
+                self.flags.set(Flags::FIXED_RECEIVE);
+                connection.set_receive_capacity(self.receive_capacity);
+            }
+            SocketOption::SendBuffer => {
+                self.send_limit = value.clamp(BUFFER_MIN, config.send_limit.1);
+                self.flags.set(Flags::FIXED_SEND.with(Flags::LIMIT));
+            }
+            SocketOption::Congestion => match algorithm(value) {
+                Some(algorithm) => connection.set_congestion(algorithm),
+                None => return false,
+            },
+            SocketOption::Linger2 => connection.set_linger2(linger2(value)),
+            SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
+            SocketOption::TypeOfService => self.tos = value as u8,
+            // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
+            SocketOption::MaxSegment => {}
+            SocketOption::DeferAccept | SocketOption::Broadcast | SocketOption::TimeToLive => return false,
+            _ => {
+                if !self.keep.set(option, value) {
+                    return false;
+                }
+                connection.set_keep_alive(now, self.keep.settings());
+            }
+        }
+        true
+    }
+}
+
+const fn user_timeout(millis: u32) -> Option<Duration> {
+    if millis == 0 { None } else { Some(Duration::from_millis(millis as u64)) }
+}
+
+const fn algorithm(value: u32) -> Option<Algorithm> {
+    match value {
+        0 => Some(Algorithm::Cubic),
+        1 => Some(Algorithm::NewReno),
+        _ => None,
+    }
+}
+
+/// tcp(7): 0 is the default of the system, and no more than 120 s are allowed; a negative value (none at all) arrives as a large one.
+fn linger2(seconds: u32) -> Duration {
+    match seconds {
+        0 => Settings::default().linger2,
+        1..=120 => Duration::from_secs(seconds.into()),
+        _ => Duration::from_millis(1),
+    }
+}

@@ -1,0 +1,231 @@
+//! What does the application get to see of a connection, and when does a connection end?
+
+use atoll_base::Instant;
+use atoll_connmgr::ConnectionId;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
+use atoll_ipc::{Cause, Event, Memory, Ready};
+use atoll_tcp::State;
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::session::Session;
+use crate::stats::Stats;
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// After a connection has sent what it had: publish, end it if it is over, arm its timer.
+    pub(crate) fn settle(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match entry.connection.state() {
+            State::TimeWait => {
+                if let Some(time_wait) = entry.connection.time_wait()
+                    && entry.stage != Stage::Ended
+                {
+                    self.time_waits.insert(now, entry.tuple, time_wait);
+                    self.finish(index);
+                }
+            }
+            State::Closed if entry.stage != Stage::Ended => self.finish(index),
+            _ => {}
+        }
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let send_limit_max = self.config.send_limit.1;
+        let mut again = false;
+        if let Some(place) = entry.place
+            && let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
+        {
+            match entry.stage {
+                Stage::Offered { lease, .. } => {
+                    entry.publish(now, session, &mut self.stats, Some(lease), send_limit_max);
+                }
+                Stage::Open | Stage::Ended => {
+                    again = entry.publish(now, session, &mut self.stats, None, send_limit_max)
+                }
+                // Nothing that was written may have to be sent again: the application gets its slot back now.
+                Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
+                    self.give_back_slot(index);
+                }
+                _ => {}
+            }
+        }
+        if again {
+            self.touch(index);
+        }
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if entry.receive.current().is_some() && entry.deadline == Instant::FAR_FUTURE {
+            entry.deadline = now + self.config.sweep_interval;
+        }
+        if entry.stage == Stage::Ended {
+            return;
+        }
+        let due = entry.next_timeout();
+        if due < entry.armed {
+            entry.armed = due;
+            self.wheel.arm(atoll_base::TimerId(index), due);
+        }
+    }
+
+    /// The connection is over (closed, reset, timed out, or remembered in TIME-WAIT).
+    fn finish(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let tuple = entry.tuple;
+        if let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) {
+            let session = self.session(place.session).map(|session| session.id).unwrap_or_default();
+            if self.take_back(index) {
+                let stage = atoll_connmgr::Stage::Offered { session, lease };
+                self.cm.handle_gone(ConnectionId(index), listener, stage);
+                self.remove(index);
+                return;
+            }
+            // Claimed just before: the application's to see failing.
+        }
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match entry.stage {
+            Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => self.drop_unclaimed(index),
+            Stage::Open | Stage::Offered { .. } => {
+                self.flows.remove(&tuple, index);
+                self.wheel.cancel(atoll_base::TimerId(index));
+                entry.armed = Instant::FAR_FUTURE;
+                entry.stage = Stage::Ended;
+                entry.deadline = Instant::FAR_FUTURE;
+                entry.replica_flags |= REPLICA_CLOSED;
+                entry.flags.set(Flags::STATE);
+                entry.ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
+                if entry.cause != Cause::None {
+                    entry.ready |= Ready::ERR;
+                }
+            }
+            Stage::Closing => {
+                self.give_back_slot(index);
+                self.remove(index);
+            }
+            Stage::Ended => {}
+        }
+    }
+
+    /// Forgets a connection. Its slot must have been given back.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let Some(entry) = self.entries.remove(index) else { return };
+        debug_assert!(entry.place.is_none(), "the slot was given back");
+        self.flows.remove(&entry.tuple, index);
+        self.wheel.cancel(atoll_base::TimerId(index));
+    }
+
+    /// Returns receive buffer and slot; the application may use the slot's number again.
+    pub(crate) fn give_back_slot(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(place) = entry.place.take() else { return };
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
+        entry.receive.release_all(&session.pool, &session.links);
+        session.vacate(place.slot, false);
+        let event = Event::SlotDone { slot: place.slot, generation: place.generation };
+        session.push(&mut self.stats, &event, Some(0));
+    }
+}
+
+impl Entry {
+    /// Brings the slot up to date and sends the event that says so. `lease`: of the acceptor, while the connection is offered.
+    /// Returns whether the connection has something to send now.
+    #[inline]
+    fn publish<M: Memory>(
+        &mut self,
+        now: Instant,
+        session: &mut Session<M>,
+        stats: &mut Stats,
+        lease: Option<u64>,
+        send_limit_max: u32,
+    ) -> bool {
+        let Some(place) = self.place else { return false };
+        let Some(slot) = Slot::new(&session.arena, &session.layout, place.slot) else { return false };
+        if self.flags.take(Flags::EXTENTS) {
+            slot.set_receive_extents(&self.receive.extents());
+        }
+        let tail = self.connection.receive_nxt();
+        if tail != self.published_tail {
+            self.published_tail = tail;
+            slot.set_receive_tail(tail);
+        }
+        self.publish_acked(&slot, send_limit_max);
+        if self.flags.take(Flags::LIMIT) {
+            slot.set_send_limit(self.send_limit);
+        }
+        if self.flags.take(Flags::STATE) {
+            slot.set_error(self.cause);
+            if lease.is_none() {
+                let connecting = matches!(self.connection.state(), State::SynSent | State::SynReceived);
+                slot.set_state(if connecting { SlotState::Connecting } else { SlotState::Open });
+            }
+            slot.set_replica_flags(self.replica_flags);
+        }
+        let again = self.publish_mark(now, &session.arena, &slot);
+        let bell = slot.bell();
+        let ready = core::mem::take(&mut self.ready);
+        if self.flags.take(Flags::OFFER) {
+            stats.count(Stat::Offers);
+            let (local, remote) = (self.tuple.local, self.tuple.remote);
+            let event = Event::ConnectionAvailable {
+                listener: lease.unwrap_or_default(),
+                slot: place.slot,
+                generation: place.generation,
+                local,
+                remote,
+            };
+            // Who claims it sees what is published already; there is no need for a second event.
+            session.push(stats, &event, None);
+        } else if !ready.is_empty() {
+            let event = Event::Ready { slot: place.slot, generation: place.generation, ready };
+            // Whoever has claimed but not yet chosen a bell may sleep on any.
+            session.push(stats, &event, if lease.is_some() { None } else { Some(bell) });
+        }
+        again
+    }
+
+    /// Tells what the peer has acknowledged; says OUT once if the application may be waiting for room: as on Linux, when a third
+    /// of the buffer is free. And lets the buffer grow.
+    #[inline]
+    fn publish_acked<M: Memory>(&mut self, slot: &Slot<'_, M>, send_limit_max: u32) {
+        let acked = self.connection.send_una();
+        if acked == self.published_acked {
+            return;
+        }
+        self.published_acked = acked;
+        let tail = self.connection.send_tail();
+        if self.flags.has(Flags::WANTS_ROOM) && (tail - acked) * 3 < u64::from(self.send_limit) * 2 {
+            self.flags.clear(Flags::WANTS_ROOM);
+            self.ready |= Ready::OUT;
+            // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not its windows.
+            let unsent = tail - self.connection.send_nxt();
+            if unsent * 8 <= u64::from(self.send_limit)
+                && !self.flags.has(Flags::FIXED_SEND)
+                && self.send_limit < send_limit_max
+            {
+                self.send_limit = (self.send_limit * 2).min(send_limit_max);
+                self.flags.set(Flags::LIMIT);
+            }
+        }
+        slot.set_acknowledged(acked);
+    }
+
+    /// Asks the application to report when it has read enough for the window to open again.
+    #[inline]
+    fn publish_mark<M: Memory>(&mut self, now: Instant, arena: &M, slot: &Slot<'_, M>) -> bool {
+        let mark = self.connection.receive_read_mark().unwrap_or(u64::MAX);
+        if mark == self.published_mark {
+            return false;
+        }
+        self.published_mark = mark;
+        slot.set_read_mark(mark);
+        if mark == u64::MAX || self.stage != Stage::Open {
+            return false;
+        }
+        // The application may have read so far before it could see the mark (Dekker: it stores its head, fences, and loads
+        // the mark).
+        arena.fence();
+        let head = slot.receive_head();
+        let reached = (mark..=self.published_tail).contains(&head);
+        if reached {
+            self.connection.handle_read_head(now, head);
+        }
+        reached
+    }
+}

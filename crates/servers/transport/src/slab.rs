@@ -1,0 +1,82 @@
+//! Where do connections live? In chunks that never move: growing costs the same with 10 and with 100,000, and wastes at most
+//! one chunk (a vector that doubles would waste half of itself).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    chunks: Vec<Box<[Option<T>]>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+const CHUNK_BITS: u32 = 6;
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Slab<T> {
+        Slab { chunks: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        if self.free.is_empty() {
+            // Cannot truncate: the caller's limits are far below 2^32.
+            let first = (self.chunks.len() << CHUNK_BITS) as u32;
+            self.chunks.push((0..CHUNK).map(|_| None).collect());
+            self.free.extend((first..first + CHUNK as u32).rev());
+        }
+        let index = self.free.pop().unwrap_or_default();
+        *self.place(index).expect("a free index lies in a chunk") = Some(value);
+        self.len += 1;
+        index
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let value = self.place(index)?.take()?;
+        self.free.push(index);
+        self.len -= 1;
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.chunks.get((index >> CHUNK_BITS) as usize)?.get(index as usize & (CHUNK - 1))?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.place(index)?.as_mut()
+    }
+
+    /// Everything, in order of index.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let all = self.chunks.iter().flatten();
+        all.enumerate().filter_map(|(index, value)| Some((index as u32, value.as_ref()?)))
+    }
+
+    #[inline]
+    fn place(&mut self, index: u32) -> Option<&mut Option<T>> {
+        self.chunks.get_mut((index >> CHUNK_BITS) as usize)?.get_mut(index as usize & (CHUNK - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_come_back_and_values_stay_where_they_are() {
+        let mut slab = Slab::new();
+        let indices: Vec<u32> = (0..200).map(|n| slab.insert(n)).collect();
+        assert_eq!(slab.remove(indices[70]), Some(70));
+        assert_eq!(slab.remove(indices[70]), None);
+        assert_eq!(slab.insert(1000), indices[70]);
+        assert_eq!((slab.len(), slab.get(indices[199]), slab.get(9999)), (200, Some(&199), None));
+        assert_eq!(slab.iter().map(|(_, value)| value).sum::<i32>(), (0..200).sum::<i32>() - 70 + 1000);
+    }
+}

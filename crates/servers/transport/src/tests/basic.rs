@@ -1,0 +1,219 @@
+//! Open, talk, close.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
+use atoll_ipc::{Cause, Command, Event, Ready};
+
+use super::kit::{App, Net, Socket, Stack, addr};
+
+const HTTP: Endpoint = Endpoint::new(addr_of(1), 80);
+
+const fn addr_of(host: u8) -> u32 {
+    0x0a00_0000 | host as u32
+}
+
+/// A server on the first stack, a client on the second, one connection between them.
+fn connected() -> (Net, App, App, Socket, Socket) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    (net, server, client, s, c)
+}
+
+#[test]
+fn a_request_is_answered_and_both_sides_close() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    assert!(client.take_ready(c).contains(Ready::OUT));
+    assert_eq!(server.state(s).0, SlotState::Open);
+    let (local, remote) = server.slot(s).addresses();
+    assert_eq!((local, remote.addr), (HTTP, addr(2)));
+
+    client.write(c, b"GET / HTTP/1.0\r\n\r\n");
+    net.settle();
+    assert!(server.take_ready(s).contains(Ready::IN));
+    assert_eq!(server.read(s), b"GET / HTTP/1.0\r\n\r\n");
+    server.write(s, b"HTTP/1.0 200 OK\r\n\r\nhi");
+    server.close(s);
+    net.settle();
+    assert!(client.take_ready(c).contains(Ready::IN | Ready::RDHUP));
+    assert_eq!(client.read(c), b"HTTP/1.0 200 OK\r\n\r\nhi");
+    assert_eq!(client.state(c).2, REPLICA_FIN);
+    client.close(c);
+    net.settle();
+    server.poll();
+    client.poll();
+    assert_eq!((server.done.clone(), client.done.clone()), (vec![s], vec![c]));
+    assert_eq!(server.state(s).0, SlotState::Free);
+
+    // The one that closed first remembers the connection, for a minute.
+    assert_eq!((net.stack(0).buffer_bytes(), net.stack(1).buffer_bytes()), (0, 0));
+    assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(0).stat(Stat::TimeWaits)), (0, 1));
+    assert_eq!((net.stack(1).stat(Stat::Connections), net.stack(1).stat(Stat::TimeWaits)), (0, 0));
+    net.wait(Duration::from_secs(62));
+    net.stack(0).buffer_bytes();
+    assert_eq!(net.stack(0).stat(Stat::TimeWaits), 0);
+    let quiet = net.stack(0).transport.ip_mut().next_timeout();
+    assert_eq!(net.stack(0).transport.next_timeout(), quiet);
+}
+
+#[test]
+fn two_sockets_of_one_stack_reach_each_other_over_the_internal_link() {
+    for target in [Endpoint::new(addr(1), 80), Endpoint::new(0x7f00_0001, 80)] {
+        let mut net = Net::new(vec![Stack::new(1)]);
+        let mut server = App::attach(net.stack(0), 1);
+        let mut client = App::attach(net.stack(0), 2);
+        server.listen(77, Endpoint::new(0, 80), 16);
+        net.settle();
+        let c = client.connect(target);
+        net.settle();
+        let s = server.accept().expect("offered");
+        client.write(c, b"ping");
+        net.settle();
+        assert_eq!(server.read(s), b"ping");
+        server.write(s, &[7; 100_000]);
+        let mut got = Vec::new();
+        for _ in 0..10 {
+            net.settle();
+            got.extend(client.read(c));
+        }
+        assert_eq!(got, vec![7; 100_000]);
+        server.close(s);
+        net.settle();
+        client.close(c);
+        net.settle();
+        net.stack(0).buffer_bytes();
+        assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(0).stat(Stat::TimeWaits)), (0, 1));
+    }
+}
+
+#[test]
+fn nobody_listening_refuses_and_nobody_there_is_unreachable() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut client = App::attach(net.stack(1), 2);
+    let c = client.connect(Endpoint::new(addr(1), 81));
+    let nobody = client.connect(Endpoint::new(addr(9), 80));
+    let no_way = client.connect(Endpoint::new(0x0808_0808, 80));
+    net.settle();
+    assert_eq!(client.state(c).1, Cause::ConnectionRefused);
+    assert!(client.take_ready(c).contains(Ready::ERR | Ready::HUP | Ready::OUT));
+    assert_eq!(client.state(no_way).1, Cause::NetworkUnreachable);
+    net.wait(Duration::from_secs(5));
+    assert_eq!((client.state(nobody).1, client.state(nobody).2), (Cause::HostUnreachable, REPLICA_CLOSED));
+    for socket in [c, nobody, no_way] {
+        client.close(socket);
+    }
+    net.settle();
+    client.poll();
+    assert_eq!(client.done.len(), 3);
+    net.stack(1).buffer_bytes();
+    assert_eq!(net.stack(1).stat(Stat::Connections), 0);
+}
+
+#[test]
+fn unread_text_makes_the_close_a_reset() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    client.write(c, b"never read");
+    net.settle();
+    server.close(s);
+    net.settle();
+    assert_eq!(client.state(c).1, Cause::ConnectionReset);
+    assert!(client.take_ready(c).contains(Ready::ERR));
+}
+
+#[test]
+fn a_half_closed_connection_still_carries_the_answer() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    client.write(c, b"question");
+    client.shutdown(c);
+    net.settle();
+    assert!(server.take_ready(s).contains(Ready::RDHUP));
+    assert_eq!(server.read(s), b"question");
+    server.write(s, b"answer");
+    server.close(s);
+    net.settle();
+    assert_eq!(client.read(c), b"answer");
+    assert_eq!(client.state(c), (SlotState::Open, Cause::None, REPLICA_FIN | REPLICA_CLOSED));
+    client.close(c);
+    net.settle();
+    net.stack(1).buffer_bytes();
+    assert_eq!((net.stack(1).stat(Stat::Connections), net.stack(1).stat(Stat::TimeWaits)), (0, 1));
+}
+
+#[test]
+fn an_idle_connection_owns_no_buffer_and_no_timer() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    client.write(c, b"hello");
+    net.settle();
+    assert_eq!(server.read(s), b"hello");
+    assert!(net.stack(0).buffer_bytes() > 0);
+    net.wait(Duration::from_secs(5));
+    assert_eq!((net.stack(0).buffer_bytes(), net.stack(1).buffer_bytes()), (0, 0));
+    assert!(net.stack(0).transport.wheel.is_empty() && net.stack(1).transport.wheel.is_empty());
+    client.write(c, b"again");
+    net.settle();
+    assert_eq!(server.read(s), b"again");
+}
+
+#[test]
+fn bells_ring_once_for_each_sleep() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    server.slot(s).set_bell(5);
+    net.stack(0).bells.clear();
+    client.write(c, b"1");
+    net.settle();
+    assert_eq!(net.stack(0).bells, vec![], "nobody sleeps");
+    server.page.set_sleep_word(5, 1);
+    for _ in 0..3 {
+        client.write(c, b"2");
+        net.wait(Duration::from_millis(100));
+    }
+    assert_eq!(net.stack(0).bells, vec![(server.id, 5)]);
+    server.page.set_sleep_word(5, 3);
+    client.write(c, b"3");
+    net.wait(Duration::from_millis(100));
+    assert_eq!(net.stack(0).bells.len(), 2);
+    server.poll();
+}
+
+#[test]
+fn a_listening_port_is_published_and_taken_back() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    server.poll();
+    assert!(matches!(
+        server.replies[..],
+        [
+            Event::BindReply { token: 1, cause: Cause::None, port: 80 },
+            Event::ListenReply { token: 2, cause: Cause::None },
+        ]
+    ));
+    assert!(net.stack(0).page.has_port(false, 80));
+    server.push(Command::Release { lease: 77 });
+    net.settle();
+    assert!(!net.stack(0).page.has_port(false, 80));
+}
+
+#[test]
+fn info_is_written_to_the_arena() {
+    let (mut net, _server, mut client, _s, c) = connected();
+    client.push(Command::Info { token: 9, slot: c.slot, generation: c.generation });
+    net.settle();
+    client.poll();
+    assert!(matches!(client.replies[..], [Event::InfoReply { token: 9, cause: Cause::None }]));
+    let info = atoll_ipc::info::Info::load(&client.arena, atoll_ipc::arena::INFO);
+    assert_eq!((info.state, info.snd_mss), (1, 1448));
+    let now = net.now;
+    assert_eq!(net.stack(0).transport.sockets(now).count(), 2);
+}

@@ -1,0 +1,94 @@
+//! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
+
+use alloc::collections::VecDeque;
+
+use atoll_base::{FourTuple, Instant};
+use atoll_tcp::{TimeWait, TimeWaitAnswer};
+use atoll_wire::tcp::Segment;
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+
+/// Lost in a crash, which costs no data (RFC 9293 §3.6.1 only protects later connections from late segments).
+#[derive(Debug)]
+pub(crate) struct TimeWaits {
+    records: HashMap<FourTuple, Record, FixedState>,
+    /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued again when it comes up.
+    queue: VecDeque<(Instant, FourTuple)>,
+    max: usize,
+}
+
+#[derive(Debug)]
+struct Record {
+    since: Instant,
+    time_wait: TimeWait,
+}
+
+impl TimeWaits {
+    pub(crate) fn new(max: usize, seed: u64) -> TimeWaits {
+        TimeWaits { records: HashMap::with_hasher(FixedState::with_seed(seed)), queue: VecDeque::new(), max }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn insert(&mut self, now: Instant, tuple: FourTuple, time_wait: TimeWait) {
+        // The queue also holds records that were reused or deleted since.
+        while self.records.len() >= self.max || self.queue.len() >= 2 * self.max {
+            let Some((due, oldest)) = self.queue.pop_front() else { return };
+            if self.records.get(&oldest).is_some_and(|record| record.time_wait.deadline() <= due) {
+                self.records.remove(&oldest);
+            }
+        }
+        self.queue.push_back((time_wait.deadline(), tuple));
+        self.records.insert(tuple, Record { since: now, time_wait });
+    }
+
+    /// The record's answer; `None` if there is no record. A deleted or reused record is gone afterwards.
+    pub(crate) fn handle_segment(
+        &mut self,
+        now: Instant,
+        tuple: &FourTuple,
+        segment: &Segment,
+    ) -> Option<TimeWaitAnswer> {
+        let answer = self.records.get_mut(tuple)?.time_wait.handle_segment(now, segment);
+        if matches!(answer, TimeWaitAnswer::Delete | TimeWaitAnswer::Reuse { .. }) {
+            self.records.remove(tuple);
+        }
+        Some(answer)
+    }
+
+    /// When the record was made, if there is one.
+    pub(crate) fn since(&self, tuple: &FourTuple) -> Option<Instant> {
+        self.records.get(tuple).map(|record| record.since)
+    }
+
+    pub(crate) fn tuples(&self) -> impl Iterator<Item = &FourTuple> {
+        self.queue.iter().map(|(_, tuple)| tuple).filter(|tuple| self.records.contains_key(*tuple))
+    }
+
+    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
+        self.records.remove(tuple);
+    }
+
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(&(due, tuple)) = self.queue.front() {
+            if due > now {
+                break;
+            }
+            self.queue.pop_front();
+            // The queue may name a record that is gone, or a younger one of the same tuple: that one is queued itself.
+            match self.records.get(&tuple).map(|record| record.time_wait.deadline()) {
+                Some(deadline) if deadline > now && deadline != due => self.queue.push_back((deadline, tuple)),
+                Some(_) => {
+                    self.records.remove(&tuple);
+                }
+                None => {}
+            }
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.queue.front().map(|(due, _)| *due)
+    }
+}
