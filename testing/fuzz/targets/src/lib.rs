@@ -8,13 +8,17 @@
 #![forbid(unsafe_code)]
 
 mod ip;
+mod ipc;
 mod mutate;
 pub mod seeds;
+mod tcp;
 mod udp;
 mod wire;
 
 pub use ip::{ip_frame, ip_script};
+pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
+pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
 pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_ipv4, wire_udp, wire_vnet};
 
@@ -31,11 +35,16 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "ip_frame", run: ip_frame },
     Target { name: "ip_script", run: ip_script },
+    Target { name: "ipc_command", run: ipc_command },
+    Target { name: "ipc_control", run: ipc_control },
+    Target { name: "ipc_event", run: ipc_event },
+    Target { name: "tcp_script", run: tcp_script },
     Target { name: "udp_record", run: udp_record },
     Target { name: "wire_arp", run: wire_arp },
     Target { name: "wire_ethernet", run: wire_ethernet },
     Target { name: "wire_icmp", run: wire_icmp },
     Target { name: "wire_ipv4", run: wire_ipv4 },
+    Target { name: "wire_tcp", run: wire_tcp },
     Target { name: "wire_udp", run: wire_udp },
     Target { name: "wire_vnet", run: wire_vnet },
 ];

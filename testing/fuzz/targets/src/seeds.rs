@@ -1,5 +1,8 @@
 //! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by `cargo run --example seeds`.
 
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::control::Request;
+use atoll_ipc::{Command, Event};
 use atoll_udp::{Flags, Record, encode, padded_len};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
@@ -41,6 +44,18 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("ip_script", "resolve", script_resolve()));
     seeds.push(seed("ip_script", "fail", script_fail()));
     seeds.push(seed("ip_script", "failover", script_failover()));
+    for (name, request) in requests() {
+        seeds.push(seed("ipc_control", name, request.encode().to_vec()));
+    }
+    let (slot, generation) = (atoll_base::SlotId(7), 3);
+    seeds.push(seed("ipc_command", "kick", Command::Kick { slot, generation }.encode().to_vec()));
+    seeds.push(seed("ipc_event", "done", Event::SlotDone { slot, generation }.encode().to_vec()));
+    seeds.push(seed("wire_tcp", "syn", syn(PEER, US)));
+    for how in 0..3u8 {
+        let steps: Vec<u8> = (0..40u8).flat_map(|i| [i % 16, 0x10, 255, 255, 0, 0, 0, 0, 200, 5, i, 0]).collect();
+        let name = ["active", "passive", "established"][usize::from(how)];
+        seeds.push(seed("tcp_script", name, [&[how], &steps[..]].concat()));
+    }
     let record = Record { len: 9, peer: atoll_base::Endpoint::new(PEER, 53), flags: Flags::BROADCAST };
     seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
     for (name, gso) in [("plain", vnet::Gso::None), ("tso", vnet::Gso::TcpV4), ("uso", vnet::Gso::UdpL4)] {
@@ -51,6 +66,14 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("wire_vnet", name, out));
     }
     seeds
+}
+
+fn requests() -> [(&'static str, Request); 3] {
+    [
+        ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION }),
+        ("join", Request::Join { session: 1, key: 2 }),
+        ("opened", Request::SessionOpened { session: 1, pid: 2, config: ArenaConfig::default() }),
+    ]
 }
 
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
