@@ -221,6 +221,10 @@ impl Net {
         assert_eq!(self.stack, Stack::Atoll, "the kernel has nothing to say here");
         let mut ask = Command::new(atoll());
         ask.args([command, &self.name, "--json"]);
+        if command == "ss" {
+            // Listeners, too.
+            ask.arg("--all");
+        }
         let text = Proc::start(&mut ask, None).success(10);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("atoll {command} --json: {error}: {text}"))
     }
