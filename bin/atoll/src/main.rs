@@ -1,3 +1,85 @@
-//! The atoll command.
+//! The atoll command: one binary for the command line, the supervisor and the replicas.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod client;
+mod commands;
+mod failure;
+mod link;
+mod neighbour;
+mod replica;
+mod rows;
+mod runtime;
+mod setup;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A TCP/IP stack in processes of its own, for programs that need not know.
+///
+/// `atoll up` starts a stack, `atoll run` runs a program on it. Sockets of the program then belong to the stack: IPv4
+/// streams and datagrams; everything else stays with the kernel.
+#[derive(Parser)]
+#[command(name = "atoll", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(commands::up::Up),
+    Down(commands::down::Down),
+    Run(commands::run::Run),
+    Status(commands::status::Status),
+    Ss(commands::ss::Ss),
+    Config(commands::config::Config),
+    /// Print the version of the program and of the layouts it shares with its library.
+    Version,
+    /// The supervisor of a stack in the background.
+    #[command(hide = true)]
+    Supervise(commands::up::Supervise),
+    /// A replica of a stack.
+    #[command(hide = true)]
+    Replica(setup::ReplicaArgs),
+}
+
+fn main() -> ExitCode {
+    // Before anything that changes who this process is.
+    runtime::directory();
+    let result = match Cli::parse().command {
+        Command::Up(up) => up.run(),
+        Command::Down(down) => down.run(),
+        Command::Run(run) => run.run(),
+        Command::Status(status) => status.run(),
+        Command::Ss(ss) => ss.run(),
+        Command::Config(config) => config.run(),
+        Command::Version => {
+            println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Supervise(supervise) => return supervise.run(),
+        Command::Replica(args) => return run_replica(&args),
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("atoll: {failure}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run_replica(args: &setup::ReplicaArgs) -> ExitCode {
+    // Servers that outlive their supervisor come later; until then nothing is left behind.
+    if atoll_sys::process::die_with_parent(args.setup.supervisor).is_err() {
+        return ExitCode::FAILURE;
+    }
+    replica::main(&args.setup)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  atoll run -- curl http://127.0.0.1/        on a stack of its own, without privilege
+  sudo atoll up --daemon --replicas 2        a stack at 198.18.0.2; the kernel's end is 198.18.0.1
+  sudo atoll run -- nginx                    on that stack: http://198.18.0.2/
+  sudo atoll status                          what its replicas do
+  sudo atoll down";

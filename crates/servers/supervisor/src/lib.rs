@@ -1,2 +1,22 @@
-//! Supervisor: configuration, stack layout, control protocol.
+//! Supervisor: what a stack is configured to be, what it is called, and who is attached to it. No system calls here.
+//!
+//! The supervisor process itself (descriptors, processes, devices) is `bin/atoll`, which asks this crate what to do.
 #![forbid(unsafe_code)]
+
+mod address;
+mod config;
+mod names;
+mod notation;
+mod report;
+mod request;
+mod sessions;
+
+pub use address::{AddressError, Cidr, Mac};
+pub use config::{
+    Accept, Config, ConfigError, ConfigFile, Link, LinkFile, LinkType, Ports, Scheduling, SessionSizes, Steering, Wait,
+};
+pub use names::{Paths, StackName, runtime_directory};
+pub use notation::{Notation, NotationError};
+pub use report::{LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport};
+pub use request::{CliRequest, Incoming, classify};
+pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};

@@ -1,0 +1,141 @@
+//! How does the command line talk to a supervisor? One request, and packets until it says that it is done.
+
+use std::io;
+use std::path::Path;
+
+use atoll_base::Duration;
+use atoll_ipc::control::{Refusal, Reply};
+use atoll_supervisor::{CliRequest, ReportPart, StackName, StatusReport};
+use atoll_sys::unix::{Blocking, Channel};
+
+use crate::failure::{Failure, OrFail};
+use crate::rows::{RowsPacket, SocketRow};
+use crate::runtime;
+
+/// A connection to the supervisor of a stack.
+pub struct Supervisor {
+    name: StackName,
+    channel: Channel,
+}
+
+impl Supervisor {
+    /// Connects to the stack `name`; `None` if it is not up.
+    pub fn find(name: &StackName) -> Result<Option<Supervisor>, Failure> {
+        let socket = runtime::paths(name).socket;
+        match connect(&socket) {
+            Ok(channel) => Ok(Some(Supervisor { name: name.clone(), channel })),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(Failure::new(format!("the stack \"{name}\" belongs to another user ({})", socket.display())))
+            }
+            Err(error) => Err(error).or_fail(socket.display()),
+        }
+    }
+
+    /// Connects to the stack `name`, or says how to find one that is up.
+    pub fn connect(name: &StackName) -> Result<Supervisor, Failure> {
+        let missing = || {
+            let up = stacks_up();
+            let others = match up.as_slice() {
+                [] => "no stack of yours is up; start one with `atoll up`".to_owned(),
+                names => format!("up are: {}", names.join(", ")),
+            };
+            Failure::new(format!("there is no stack called \"{name}\": {others}"))
+        };
+        Supervisor::find(name)?.ok_or_else(missing)
+    }
+
+    /// Everything that `atoll status` shows.
+    pub fn status(&self) -> Result<StatusReport, Failure> {
+        let mut parts = Vec::new();
+        self.ask(&CliRequest::Status, |packet| {
+            parts.extend(serde_json::from_slice::<ReportPart>(packet));
+        })?;
+        StatusReport::assemble(parts).ok_or_else(|| self.failure("it sent no report"))
+    }
+
+    /// The sockets of all replicas.
+    pub fn sockets(&self) -> Result<Vec<SocketRow>, Failure> {
+        let mut rows = Vec::new();
+        self.ask(&CliRequest::Ss, |packet| {
+            rows.extend(serde_json::from_slice::<RowsPacket>(packet).into_iter().flat_map(|packet| packet.rows));
+        })?;
+        Ok(rows)
+    }
+
+    /// Asks it to end.
+    pub fn end(&self) -> Result<(), Failure> {
+        self.ask(&CliRequest::Down, |_| {})
+    }
+
+    /// Waits until the supervisor is gone, at most `time`. Returns whether it is.
+    pub fn wait_until_gone(&self, time: Duration) -> bool {
+        let _ = self.channel.set_timeouts(time);
+        loop {
+            match self.channel.receive(&mut [0; 4096], &mut Vec::new()) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+            }
+        }
+    }
+
+    fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
+        let request = serde_json::to_vec(request).or_fail("writing the request")?;
+        self.channel.send(&request, &[]).map_err(|error| self.failure(error))?;
+        let mut buffer = vec![0; 512 << 10];
+        loop {
+            let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {
+                Ok(0) => return Err(self.failure("it ended meanwhile")),
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(self.failure(format!("no answer within {} seconds", ANSWER_TIME.as_secs())));
+                }
+                Err(error) => return Err(self.failure(error)),
+            };
+            let bytes = &buffer[..len];
+            match serde_json::from_slice::<ReportPart>(bytes) {
+                Ok(ReportPart::Done(_)) => return Ok(()),
+                Ok(ReportPart::Error(reason)) => return Err(self.failure(reason)),
+                _ => {}
+            }
+            match Reply::decode(bytes) {
+                Ok(Reply::Refused { reason: Refusal::Permission }) => {
+                    return Err(self.failure("it belongs to another user"));
+                }
+                Ok(Reply::Refused { reason }) => return Err(self.failure(format!("it refuses ({reason:?})"))),
+                _ => packet(bytes),
+            }
+        }
+    }
+
+    fn failure(&self, what: impl std::fmt::Display) -> Failure {
+        Failure::new(format!("stack \"{}\": {what}", self.name))
+    }
+}
+
+/// The names of this user's stacks that are up, in order.
+pub fn stacks_up() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(runtime::directory()) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let name = path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned();
+            connect(&path).ok().map(|_| name)
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+fn connect(socket: &Path) -> io::Result<Channel> {
+    let channel = Channel::connect(socket, Blocking::Yes)?;
+    channel.set_timeouts(ANSWER_TIME)?;
+    Ok(channel)
+}
+
+/// How long a supervisor may say nothing.
+const ANSWER_TIME: Duration = Duration::from_secs(10);

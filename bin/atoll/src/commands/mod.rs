@@ -1,0 +1,9 @@
+//! The commands, a file each.
+
+pub mod config;
+pub mod down;
+pub mod options;
+pub mod run;
+pub mod ss;
+pub mod status;
+pub mod up;

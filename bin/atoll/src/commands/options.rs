@@ -1,0 +1,193 @@
+//! Which flags describe a stack? A file, and what overrides it.
+
+use std::path::PathBuf;
+
+use atoll_supervisor::{Config, ConfigFile, LinkType, StackName, Steering};
+
+use crate::failure::{Failure, OrFail};
+
+/// The description of a stack on the command line.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "The stack (each overrides its key in the file; see `atoll config`)")]
+pub struct StackOptions {
+    /// The configuration, in TOML.
+    #[arg(long, short = 'c', value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How many replicas: 1 to 8.
+    #[arg(long, short = 'r', value_name = "N")]
+    pub replicas: Option<u8>,
+    /// The same in Pika's notation, such as TS2LS2CM2.
+    #[arg(long, value_name = "TSnLSnCMn", conflicts_with = "replicas")]
+    pub configuration: Option<String>,
+    /// What joins the stack to the world: tap, shm or none.
+    #[arg(long, value_name = "TYPE", value_parser = link_type)]
+    pub link: Option<LinkType>,
+    /// The stack's own address, such as 198.18.0.2/24.
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    pub address: Option<String>,
+    /// The address for the kernel's end of the TAP device, or "none".
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    pub peer_address: Option<String>,
+    /// Who knows the way to other networks.
+    #[arg(long, value_name = "ADDRESS")]
+    pub gateway: Option<String>,
+    /// The network namespace in which the TAP device is made.
+    #[arg(long, value_name = "NAME")]
+    pub netns: Option<String>,
+    /// The name of the TAP device.
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Largest packet in bytes.
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<u16>,
+    /// The stack's own hardware address.
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<String>,
+    /// Do not leave segmentation to the kernel.
+    #[arg(long)]
+    pub no_offload: bool,
+    /// The stack at the other end of a shared-memory link; implies --link shm.
+    #[arg(long, value_name = "STACK")]
+    pub peer: Option<String>,
+    /// Who sorts incoming frames by replica: auto, bpf or software.
+    #[arg(long, value_name = "BY", value_parser = steering)]
+    pub steering: Option<Steering>,
+    /// How long to look for work before sleeping, in microseconds.
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub spin_us: Option<u32>,
+    /// The processors of the replicas, such as 0,1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpus: Option<Vec<usize>>,
+}
+
+impl StackOptions {
+    /// The file, or the defaults, with the flags on top.
+    pub fn load(&self) -> Result<ConfigFile, Failure> {
+        let mut file = match &self.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).or_fail(path.display())?;
+                ConfigFile::parse(&text).or_fail(path.display())?
+            }
+            None => ConfigFile::default(),
+        };
+        if let Some(n) = self.replicas {
+            (file.replicas, file.configuration) = (Some(n), None);
+        }
+        if let Some(text) = &self.configuration {
+            (file.replicas, file.configuration) = (None, Some(text.clone()));
+        }
+        let link = &mut file.link;
+        if self.peer.is_some() {
+            link.kind = LinkType::Shm;
+        }
+        set(&mut link.kind, &self.link);
+        set(&mut link.address, &self.address);
+        set(&mut link.peer_address, &self.peer_address);
+        set(&mut link.device, &self.device);
+        set(&mut link.mtu, &self.mtu);
+        set_option(&mut link.gateway, &self.gateway);
+        set_option(&mut link.netns, &self.netns);
+        set_option(&mut link.mac, &self.mac);
+        set_option(&mut link.peer, &self.peer);
+        link.offload &= !self.no_offload;
+        set(&mut file.steering.by, &self.steering);
+        set(&mut file.wait.spin_us, &self.spin_us);
+        set(&mut file.scheduling.cpus, &self.cpus);
+        Ok(file)
+    }
+
+    /// Checks what [`StackOptions::load`] gave; says which file an error is in.
+    pub fn validate(&self, file: &ConfigFile) -> Result<Config, Failure> {
+        file.validate().map_err(|error| match &self.config {
+            Some(path) => Failure::new(format!("{}: {error}", path.display())),
+            None => Failure::new(error.to_string()),
+        })
+    }
+
+    /// Whether any of them was given.
+    pub fn any(&self) -> bool {
+        let StackOptions {
+            config,
+            replicas,
+            configuration,
+            link,
+            address,
+            peer_address,
+            gateway,
+            netns,
+            device,
+            mtu,
+            mac,
+            no_offload,
+            peer,
+            steering,
+            spin_us,
+            cpus,
+        } = self;
+        let texts = [configuration, address, peer_address, gateway, netns, device, mac, peer];
+        config.is_some()
+            || replicas.is_some()
+            || link.is_some()
+            || mtu.is_some()
+            || *no_offload
+            || steering.is_some()
+            || spin_us.is_some()
+            || cpus.is_some()
+            || texts.iter().any(|text| text.is_some())
+    }
+}
+
+fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
+    if let Some(value) = flag {
+        field.clone_from(value);
+    }
+}
+
+fn set_option<T: Clone>(field: &mut Option<T>, flag: &Option<T>) {
+    if flag.is_some() {
+        field.clone_from(flag);
+    }
+}
+
+fn link_type(text: &str) -> Result<LinkType, String> {
+    match text {
+        "tap" => Ok(LinkType::Tap),
+        "shm" => Ok(LinkType::Shm),
+        "none" => Ok(LinkType::None),
+        _ => Err("a link is tap, shm or none".into()),
+    }
+}
+
+fn steering(text: &str) -> Result<Steering, String> {
+    match text {
+        "auto" => Ok(Steering::Auto),
+        "bpf" => Ok(Steering::Bpf),
+        "software" => Ok(Steering::Software),
+        _ => Err("frames are sorted by auto, bpf or software".into()),
+    }
+}
+
+/// The value of `--name` and of `NAME`.
+pub fn stack_name(text: &str) -> Result<StackName, String> {
+    text.parse().map_err(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_override_the_file() {
+        let options = StackOptions {
+            replicas: Some(3),
+            address: Some("10.0.0.2/24".into()),
+            peer: Some("other".into()),
+            no_offload: true,
+            ..StackOptions::default()
+        };
+        assert!(options.any() && !StackOptions::default().any());
+        let config = options.validate(&options.load().unwrap()).unwrap();
+        assert_eq!((config.replicas(), config.link.kind, config.link.offload), (3, LinkType::Shm, false));
+        assert_eq!(config.link.address.to_string(), "10.0.0.2/24");
+    }
+}

@@ -1,0 +1,270 @@
+//! `atoll run`: how does an unmodified program get onto a stack?
+//!
+//! The program is started with `LD_PRELOAD` naming libatoll.so and `ATOLL_SOCKET` naming the stack's control socket. On a
+//! stack that is up, `atoll run` becomes the program. For a stack made for it alone, `atoll run` stays as its parent:
+//! passes signals on, returns its status, and lets the stack end when everything it sent has arrived.
+
+mod elf;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use atoll_base::Duration;
+use atoll_supervisor::{LinkType, StackName, StatusReport};
+use atoll_sys::process;
+use atoll_sys::signal::{Signal, Signals};
+use atoll_sys::unix::Channel;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::options::{StackOptions, stack_name};
+use super::up::{Job, Mode, start_supervisor};
+use crate::client::Supervisor;
+use crate::failure::{Failure, OrFail};
+use crate::runtime;
+use crate::supervise::{SESSIONS_REMAIN, private_name};
+
+/// Run a program on a stack.
+///
+/// On the stack called --name; otherwise on the one called "default", if it is up; otherwise, or if options describe a
+/// stack, on one made for this program alone: without a link to the world unless --link or --address asks for one, and
+/// without any privilege. That stack ends with the program, or with the last of its children that use sockets.
+#[derive(clap::Args)]
+#[command(trailing_var_arg = true, after_help = EXAMPLES)]
+pub struct Run {
+    /// The stack, which must be up.
+    #[arg(long, short = 'n', value_name = "NAME", value_parser = stack_name)]
+    name: Option<StackName>,
+    /// Make a stack for this program alone, even if "default" is up.
+    #[arg(long, short = 'p', conflicts_with = "name")]
+    private: bool,
+    /// Fail rather than let the program use the kernel's sockets: if it cannot be put on a stack, it does not run.
+    #[arg(long)]
+    require: bool,
+    /// Print what the stack did to standard error when the program has ended.
+    #[arg(long)]
+    stats: bool,
+    #[command(flatten)]
+    options: StackOptions,
+    /// The program and its arguments.
+    #[arg(required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs the command.
+    pub fn run(&self) -> Result<ExitCode, Failure> {
+        let library = library()?;
+        if let Some(reason) = elf::why_not_interposable(&self.program[0]) {
+            let program = self.program[0].display();
+            if self.require {
+                return Err(Failure::new(format!("{program} {reason}, so it cannot be put on a stack")));
+            }
+            eprintln!("atoll: warning: {program} {reason}: it will use the kernel's sockets");
+        }
+        if self.private || self.options.any() {
+            if self.name.is_some() {
+                return Err(Failure::new(
+                    "--name is a stack that is up already; the other options describe a new one for this program alone: \
+                     give one or the other",
+                ));
+            }
+            return self.run_privately(&library);
+        }
+        let name = self.name.clone().unwrap_or_default();
+        match Supervisor::find(&name)? {
+            Some(supervisor) => self.join(&library, &name, &supervisor),
+            None if self.name.is_some() => {
+                Supervisor::connect(&name)?;
+                Err(Failure::new(format!("stack \"{name}\" came up this moment: try again")))
+            }
+            None => self.run_privately(&library),
+        }
+    }
+
+    fn join(&self, library: &OsStr, name: &StackName, supervisor: &Supervisor) -> Result<ExitCode, Failure> {
+        let mut command = self.command(library, name);
+        if !self.stats {
+            return Err(cannot_run(&self.program[0], &command.exec()));
+        }
+        let before = supervisor.status()?;
+        let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
+        let child = command.spawn().map_err(|error| cannot_run(&self.program[0], &error))?;
+        let status = wait(child, &signals)?;
+        let after = Supervisor::connect(name)?.status()?;
+        print_stats(&format!("stack {name} (all its programs)"), Some(&before), &after);
+        Ok(exit_code(status))
+    }
+
+    fn run_privately(&self, library: &OsStr) -> Result<ExitCode, Failure> {
+        let options = &self.options;
+        let mut file = options.load()?;
+        // Without a word about a link there is none: that works for everybody.
+        if options.config.is_none() && options.link.is_none() && options.peer.is_none() && !describes_tap(options) {
+            file.link.kind = LinkType::None;
+        }
+        let name = private_name(std::process::id());
+        file.name = name.to_string();
+        options.validate(&file)?;
+        let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
+        let stack = start_supervisor(&Job { file, mode: Mode::Private, rootless: false })?;
+        let mut command = self.command(library, &name);
+        let child = command.spawn().map_err(|error| cannot_run(&self.program[0], &error))?;
+        let status = wait(child, &signals)?;
+        match wait_for_end(&stack.channel) {
+            Some(report) if self.stats => print_stats("its stack", None, &report),
+            None if self.stats => {
+                eprintln!("atoll: processes of the program go on, and so does their stack: see `atoll status {name}`")
+            }
+            _ => {}
+        }
+        Ok(exit_code(status))
+    }
+
+    fn command(&self, library: &OsStr, name: &StackName) -> Command {
+        let mut command = Command::new(&self.program[0]);
+        command.args(&self.program[1..]);
+        let mut preload = library.to_owned();
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preload.push(":");
+            preload.push(others);
+        }
+        command.env("LD_PRELOAD", preload);
+        command.env("ATOLL_SOCKET", runtime::paths(name).socket);
+        if self.require {
+            command.env("ATOLL_REQUIRE", "1");
+        }
+        command
+    }
+}
+
+/// Whether an option makes sense for a TAP device only.
+fn describes_tap(options: &StackOptions) -> bool {
+    options.address.is_some()
+        || options.peer_address.is_some()
+        || options.netns.is_some()
+        || options.device.is_some()
+        || options.gateway.is_some()
+}
+
+/// Finds libatoll.so: named by `ATOLL_LIB`, beside this binary, or in ../lib.
+fn library() -> Result<OsString, Failure> {
+    if let Some(path) = std::env::var_os("ATOLL_LIB").filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        let absolute = path.canonicalize().or_fail(format!("ATOLL_LIB={}", path.display()))?;
+        return preloadable(absolute);
+    }
+    let binary = std::env::current_exe().or_fail("finding this program's file")?;
+    let folder = binary.parent().unwrap_or(&binary);
+    let places = ["libatoll.so", "../lib/libatoll.so", "../lib/atoll/libatoll.so"].map(|place| folder.join(place));
+    match places.iter().find_map(|place| place.canonicalize().ok()) {
+        Some(found) => preloadable(found),
+        None => Err(Failure::new(format!(
+            "libatoll.so is neither in {} nor in {}: build it (`cargo build --release -p atoll-preload`), or name it in \
+             ATOLL_LIB",
+            folder.display(),
+            folder.join("../lib").display()
+        ))),
+    }
+}
+
+/// ld.so separates the names in LD_PRELOAD by colons and blanks, and knows no quotes.
+fn preloadable(path: PathBuf) -> Result<OsString, Failure> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
+        return Err(Failure::new(format!(
+            "LD_PRELOAD cannot name {}: move it to a path without colons and blanks",
+            path.display()
+        )));
+    }
+    Ok(path.into_os_string())
+}
+
+fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
+    Failure::new(format!("running {}: {error}", program.display()))
+}
+
+/// Waits for the program, and passes signals on to it meanwhile.
+fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
+    let what = "waiting for the program";
+    let pidfd = process::pidfd_open(child.id()).or_fail(what)?;
+    let mut set = [PollFd::new(&pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+    loop {
+        match poll(&mut set, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).or_fail(what),
+        }
+        while let Some(caught) = signals.next().or_fail(what)? {
+            // What a key of the terminal caused has reached the program already.
+            if let (false, Some(signal)) = (caught.by_kernel, Signal::from_named_raw(caught.signal)) {
+                let _ = rustix::process::pidfd_send_signal(&pidfd, signal);
+            }
+        }
+        if set[0].revents().contains(PollFlags::IN) {
+            return child.wait().or_fail(what);
+        }
+    }
+}
+
+/// Tells the private stack that the program has ended and waits until it has, too. Gives its last report, or `None` if
+/// children of the program still use it.
+fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
+    channel.set_timeouts(END_TIME).ok()?;
+    channel.send(br#"{"program_ended":true}"#, &[]).ok()?;
+    let mut buffer = vec![0; 512 << 10];
+    let mut report = None;
+    loop {
+        match channel.receive(&mut buffer, &mut Vec::new()) {
+            Ok(0) | Err(_) => return report,
+            Ok(len) if &buffer[..len] == SESSIONS_REMAIN => return None,
+            Ok(len) => report = serde_json::from_slice(&buffer[..len]).unwrap_or(report),
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    // 128 + n for signal n, as the shell says it.
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code & 0xff).expect("masked"))
+}
+
+fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) {
+    let counter = |report: &StatusReport, name: &str| -> u64 {
+        report.replicas.iter().filter_map(|replica| replica.counters.get(name)).sum()
+    };
+    let since = |name: &str| counter(after, name) - before.map_or(0, |before| counter(before, name));
+    let calls = after.stack.library_calls - before.map_or(0, |before| before.stack.library_calls);
+    let with_system_call = after.stack.library_calls_with_system_call
+        - before.map_or(0, |before| before.stack.library_calls_with_system_call);
+    let share = if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
+    eprintln!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
+    eprintln!(
+        "atoll: connections {} in, {} out; frames {} in, {} out, {} internal; segments {} in, {} out, {} again",
+        since("passive_opens"),
+        since("active_opens"),
+        since("frames_in"),
+        since("frames_out"),
+        since("frames_internal"),
+        since("segments_in"),
+        since("segments_out"),
+        since("retransmits"),
+    );
+}
+
+/// Signals that people and service managers send to a program.
+const PASSED_ON: &[Signal] =
+    &[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
+/// The supervisor ends earlier by itself, unless peers never stop sending.
+const END_TIME: Duration = Duration::from_secs(30);
+
+const EXAMPLES: &str = "\
+Environment:
+  ATOLL_LIB           the library, if it is neither beside the binary nor in ../lib
+  ATOLL_RUNTIME_DIR   where stacks have their control sockets
+
+Examples:
+  atoll run -- python3 -m http.server 80
+  atoll run --name web -- nginx -g 'daemon off;'
+  atoll run --stats --replicas 2 -- redis-server
+  sudo atoll run --address 198.18.0.2/24 -- nc -l 7        on a TAP device of its own";

@@ -1,0 +1,243 @@
+//! `atoll status`: what are the replicas and the sessions of a stack doing?
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use atoll_supervisor::{LinkType, Rates, ReplicaReport, StackName, StatusReport, Steering};
+
+use super::options::stack_name;
+use crate::client::Supervisor;
+use crate::failure::{Failure, OrFail};
+
+/// Show a stack: its link, its replicas with what they count, and the programs on it.
+#[derive(clap::Args)]
+pub struct Status {
+    /// The stack.
+    #[arg(default_value = "default", value_parser = stack_name)]
+    name: StackName,
+    /// As JSON, with all counters (docs/cli.md).
+    #[arg(long, short = 'j')]
+    json: bool,
+    /// Show all counters that are not zero.
+    #[arg(long, short = 'v', conflicts_with = "json")]
+    verbose: bool,
+    /// Over how long rates are measured, in milliseconds; 0: no rates.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 200)]
+    interval: u64,
+}
+
+impl Status {
+    /// Runs the command.
+    pub fn run(&self) -> Result<ExitCode, Failure> {
+        let supervisor = Supervisor::connect(&self.name)?;
+        let mut report = supervisor.status()?;
+        if self.interval > 0 {
+            let before = report;
+            let start = Instant::now();
+            thread::sleep(Duration::from_millis(self.interval));
+            report = supervisor.status()?;
+            add_rates(&before, &mut report, start.elapsed());
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
+        } else {
+            print!("{}", text(&report, self.verbose));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
+    let seconds = time.as_secs_f64().max(1e-6);
+    for (old, new) in before.replicas.iter().zip(&mut after.replicas) {
+        // A restarted replica counts from zero.
+        let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
+        new.rates = Some(Rates {
+            frames_in: per_second("frames_in"),
+            frames_out: per_second("frames_out"),
+            bits_in: per_second("bytes_in") * 8.0,
+            bits_out: per_second("bytes_out") * 8.0,
+            connections: per_second("passive_opens") + per_second("active_opens"),
+            busy: (per_second("busy_nanos") / 1e9).min(1.0),
+        });
+    }
+}
+
+fn counter(replica: &ReplicaReport, name: &str) -> u64 {
+    replica.counters.get(name).copied().unwrap_or(0)
+}
+
+fn text(report: &StatusReport, verbose: bool) -> String {
+    let stack = &report.stack;
+    let mut out = format!(
+        "stack {}  {}  pid {}  up {}  atoll {}\n",
+        stack.name,
+        stack.configuration,
+        stack.pid,
+        duration(stack.uptime_s),
+        stack.version
+    );
+    out += &link(report);
+    out += &format!(
+        "calls {}  without system call {}  sessions opened {}\n",
+        stack.library_calls,
+        share(stack.library_calls, stack.library_calls_with_system_call),
+        stack.sessions_opened
+    );
+    let mut replicas = vec![row(REPLICA_COLUMNS)];
+    replicas.extend(report.replicas.iter().map(replica_row));
+    out += "\n";
+    out += &table(&replicas);
+    if verbose {
+        for replica in &report.replicas {
+            out += &format!("\nreplica {}\n", replica.index);
+            for (name, value) in replica.counters.iter().filter(|(_, value)| **value != 0) {
+                out += &format!("  {name:<20} {value}\n");
+            }
+        }
+    }
+    out += "\n";
+    if report.sessions.is_empty() {
+        return out + "no sessions\n";
+    }
+    let mut sessions = vec![row(["SESSION", "PID", "COMMAND", "PROCESSES", "CALLS", "WITHOUT-SYSCALL"])];
+    sessions.extend(report.sessions.iter().map(|session| {
+        let members: Vec<String> = session.members.iter().map(u32::to_string).collect();
+        vec![
+            session.id.to_string(),
+            session.pid.to_string(),
+            if session.comm.is_empty() { "(ended)".into() } else { session.comm.clone() },
+            members.join(","),
+            session.calls.to_string(),
+            share(session.calls, session.calls_with_system_call),
+        ]
+    }));
+    out + &table(&sessions)
+}
+
+fn link(report: &StatusReport) -> String {
+    let link = &report.stack.link;
+    let mut out = format!("link  {}  {}/{}  {}  mtu {}", link.kind, link.address, link.prefix, link.mac, link.mtu);
+    if let Some(device) = &link.device {
+        out += &format!("  device {device}");
+    }
+    for (key, value) in [("netns", &link.netns), ("peer", &link.peer_address)] {
+        if let Some(value) = value {
+            out += &format!("  {key} {value}");
+        }
+    }
+    if let Some(gateway) = link.gateway {
+        out += &format!("  gateway {gateway}");
+    }
+    if let Some(peer) = &link.peer {
+        out += &format!("  to stack {peer} ({})", if link.peer_present == Some(true) { "up" } else { "down" });
+    }
+    if link.kind == LinkType::Tap {
+        let steering = if link.steering == Steering::Bpf { "by bpf" } else { "in software" };
+        out += &format!("  offload {}  steering {steering}", if link.offload { "on" } else { "off" });
+    }
+    out + "\n"
+}
+
+const REPLICA_COLUMNS: [&str; 13] = [
+    "REPLICA",
+    "PID",
+    "EPOCH",
+    "CPU",
+    "BUSY",
+    "GROUPS",
+    "CONNS",
+    "CONN/S",
+    "FRAMES-IN/S",
+    "FRAMES-OUT/S",
+    "IN",
+    "OUT",
+    "RETRANS",
+];
+
+fn replica_row(replica: &ReplicaReport) -> Vec<String> {
+    let rates = replica.rates.unwrap_or_default();
+    let rate = |value: f64| if replica.rates.is_some() { quantity(value) } else { "-".into() };
+    let bits = |value: f64| if replica.rates.is_some() { quantity(value) + "b/s" } else { "-".into() };
+    vec![
+        replica.index.to_string(),
+        replica.pid.to_string(),
+        replica.epoch.to_string(),
+        replica.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        if replica.rates.is_some() { format!("{:.0}%", rates.busy * 100.0) } else { "-".into() },
+        replica.flow_groups.to_string(),
+        counter(replica, "connections").to_string(),
+        rate(rates.connections),
+        rate(rates.frames_in),
+        rate(rates.frames_out),
+        bits(rates.bits_in),
+        bits(rates.bits_out),
+        counter(replica, "retransmits").to_string(),
+    ]
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// Left-aligned columns.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        out += line.join("  ").trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// `12.3k`
+fn quantity(value: f64) -> String {
+    match value {
+        v if v >= 1e9 => format!("{:.1}G", v / 1e9),
+        v if v >= 1e6 => format!("{:.1}M", v / 1e6),
+        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+fn share(calls: u64, with_system_call: u64) -> String {
+    if calls == 0 {
+        return "-".into();
+    }
+    format!("{:.2}%", 100.0 * calls.saturating_sub(with_system_call) as f64 / calls as f64)
+}
+
+/// `3d04h`, `2h05m`, `1m07s`, `4s`
+fn duration(seconds: f64) -> String {
+    let s = seconds as u64;
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!([0.0, 9999.0, 12_345.0, 3.21e6, 9.87e9].map(quantity), ["0", "9999", "12.3k", "3.2M", "9.9G"]);
+        assert_eq!([4.9, 67.0, 7500.0, 273_600.0].map(duration), ["4s", "1m07s", "2h05m", "3d04h"]);
+        assert_eq!(share(0, 0), "-");
+        assert_eq!(share(200, 1), "99.50%");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [row(["A", "LONG"]), row(["wide", "x"])];
+        assert_eq!(table(&rows), "A     LONG\nwide  x\n");
+    }
+}

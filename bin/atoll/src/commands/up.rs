@@ -1,0 +1,250 @@
+//! `atoll up`: how does a stack start, here or in the background?
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use atoll_base::Duration;
+use atoll_supervisor::{ConfigFile, LinkType, StackName};
+use atoll_sys::netlink::Netlink;
+use atoll_sys::process::{self, Spawn};
+use atoll_sys::unix::{Blocking, Channel};
+use atoll_sys::{netns, process::Signal};
+use serde::{Deserialize, Serialize};
+
+use super::options::{StackOptions, stack_name};
+use crate::failure::{Failure, OrFail};
+use crate::supervise::{self, Ending, Running};
+use crate::{client, runtime};
+
+/// Start a stack.
+///
+/// Stays in the foreground until it is ended by ^C, SIGTERM or `atoll down`, unless --daemon is given. A stack on a TAP
+/// device needs root (or CAP_NET_ADMIN), or --rootless.
+#[derive(clap::Args)]
+pub struct Up {
+    /// What to call the stack.
+    #[arg(long, short = 'n', value_name = "NAME", value_parser = stack_name)]
+    name: Option<StackName>,
+    /// Go into the background as soon as the stack is ready.
+    #[arg(long, short = 'd')]
+    daemon: bool,
+    /// Make the TAP device in a network namespace of its own, which needs no privilege (but /dev/net/tun must be open to
+    /// all). Prints the command that enters the namespace.
+    #[arg(long)]
+    rootless: bool,
+    #[command(flatten)]
+    options: StackOptions,
+}
+
+impl Up {
+    /// Runs the command.
+    pub fn run(&self) -> Result<ExitCode, Failure> {
+        let mut file = self.options.load()?;
+        if let Some(name) = &self.name {
+            file.name = name.to_string();
+        }
+        let config = self.options.validate(&file)?;
+        let is_tap = config.link.kind == LinkType::Tap;
+        if self.rootless && (!is_tap || config.link.netns.is_some()) {
+            return Err(Failure::new(
+                "--rootless makes a namespace for a TAP device: it needs link.type = \"tap\", and no link.netns",
+            ));
+        }
+        if self.daemon {
+            let started = start_supervisor(&Job { file, mode: Mode::Daemon, rootless: self.rootless })?;
+            println!("{}", started.described);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.rootless {
+            enter_namespaces()?;
+        }
+        let stack = supervise::start(config)?;
+        println!("{}", describe(&stack, self.rootless));
+        let _ = std::io::stdout().flush();
+        finish(&file.name, stack.serve()?)
+    }
+}
+
+/// Reports the end of a stack that was not asked for.
+fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
+    match ending {
+        Ending::ReplicaGone { .. } => Err(Failure::new(format!(
+            "{ending}; stack \"{name}\" is taken down, and its connections are lost (replicas are not restarted yet)"
+        ))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn describe(stack: &Running, rootless: bool) -> String {
+    let mut text = stack.describe();
+    if rootless {
+        let pid = std::process::id();
+        text += &format!(
+            "\nreach it from its namespace: nsenter --preserve-credentials -U -n -t {pid} curl http://ADDRESS/"
+        );
+    }
+    text
+}
+
+/// A user namespace in which this process is root, and a network of its own.
+fn enter_namespaces() -> Result<(), Failure> {
+    process::become_root_in_user_namespace().map_err(|error| {
+        Failure::new(format!(
+            "making a user namespace: {error}; the system may forbid it (sysctl user.max_user_namespaces, \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); without a device, programs \
+             on the stack still reach each other (--link none)"
+        ))
+    })?;
+    netns::unshare().or_fail("making a network namespace")?;
+    let what = "switching on the loopback device of the namespace";
+    let mut netlink = Netlink::open().or_fail(what)?;
+    let lo = netlink.link("lo").or_fail(what)?.index;
+    netlink.set_up(lo).or_fail(what)
+}
+
+/// What a supervisor in a process of its own is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The stack.
+    pub file: ConfigFile,
+    /// For whom.
+    pub mode: Mode,
+    /// Whether in namespaces of its own.
+    pub rootless: bool,
+}
+
+/// For whom a supervisor works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// For everybody, until it is told to end.
+    Daemon,
+    /// For the program of one `atoll run`.
+    Private,
+}
+
+/// A supervisor that is ready.
+pub struct Started {
+    /// What to tell people.
+    pub described: String,
+    /// In private mode, what keeps the stack up.
+    pub channel: Channel,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Readiness {
+    Ready(String),
+    Failed(String),
+}
+
+/// Starts a supervisor in a process of its own and waits until its stack is ready.
+pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
+    let what = "starting the supervisor";
+    let (channel, theirs) = Channel::pair(Blocking::Yes).or_fail(what)?;
+    channel.set_timeouts(READY_TIME).or_fail(what)?;
+    let mut spawn = Spawn::this_binary("atoll").or_fail(what)?;
+    // Of an `atoll run` around this one: supervisors use the kernel's sockets.
+    spawn.env("LD_PRELOAD", "").or_fail(what)?;
+    spawn.arg("supervise").or_fail(what)?;
+    spawn.arg(serde_json::to_string(job).or_fail(what)?).or_fail(what)?;
+    spawn.inherit(theirs.as_fd());
+    let child = spawn.start().or_fail(what)?;
+    drop(theirs);
+    let mut buffer = vec![0; 16 << 10];
+    let received = channel.receive(&mut buffer, &mut Vec::new());
+    let answer = received.as_ref().ok().and_then(|&len| serde_json::from_slice(&buffer[..len]).ok());
+    match answer {
+        Some(Readiness::Ready(described)) => Ok(Started { described, channel }),
+        Some(Readiness::Failed(reason)) => {
+            let _ = child.wait();
+            Err(Failure::new(reason))
+        }
+        None => {
+            let _ = child.kill(Signal::KILL);
+            let log = match job.mode {
+                Mode::Daemon => {
+                    let name: Option<StackName> = job.file.name.parse().ok();
+                    name.map(|name| format!("; see {}", runtime::paths(&name).log.display())).unwrap_or_default()
+                }
+                Mode::Private => String::new(),
+            };
+            Err(Failure::new(match child.wait() {
+                Ok(exit) => format!("the supervisor ended before the stack was ready ({exit:?}){log}"),
+                Err(error) => format!("the supervisor ended before the stack was ready ({error}){log}"),
+            }))
+        }
+    }
+}
+
+/// The supervisor in a process of its own.
+#[derive(clap::Args)]
+pub struct Supervise {
+    /// A [`Job`] as JSON.
+    job: String,
+}
+
+impl Supervise {
+    /// Runs the command: reports to the process that started it whether the stack is ready, then serves.
+    pub fn run(&self) -> ExitCode {
+        let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
+        let Ok(Some(channel)) = process::take_inherited(1).map(|fds| fds.into_iter().next()) else {
+            return ExitCode::FAILURE;
+        };
+        let channel = Channel::from(channel);
+        let report = |readiness: &Readiness| {
+            let _ = channel.send(&serde_json::to_vec(readiness).unwrap_or_default(), &[]);
+        };
+        let mut stack = match prepare(&job).and_then(supervise::start) {
+            Ok(stack) => stack,
+            Err(failure) => {
+                report(&Readiness::Failed(failure.to_string()));
+                return ExitCode::FAILURE;
+            }
+        };
+        report(&Readiness::Ready(describe(&stack, job.rootless)));
+        let served = match job.mode {
+            Mode::Daemon => {
+                drop(channel);
+                stack.serve()
+            }
+            Mode::Private => stack.set_owner(channel).and_then(|()| stack.serve()),
+        };
+        served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
+            eprintln!("atoll: {failure}");
+            ExitCode::FAILURE
+        })
+    }
+}
+
+/// Leaves the terminal, and the place where the command was given.
+fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
+    let config = job.file.validate().or_fail("configuration")?;
+    let what = "going into the background";
+    // Keys of the terminal reach the program, not its stack, which ends after it.
+    rustix::process::setsid().or_fail(what)?;
+    let nothing = OpenOptions::new().read(true).write(true).open("/dev/null").or_fail("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing).or_fail(what)?;
+    if job.mode == Mode::Daemon {
+        runtime::prepare_directory()?;
+        if client::Supervisor::find(&config.name)?.is_none() {
+            let path = runtime::paths(&config.name).log;
+            let log = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
+            let log = log.or_fail(path.display())?;
+            rustix::stdio::dup2_stdout(&log).or_fail(what)?;
+            rustix::stdio::dup2_stderr(&log).or_fail(what)?;
+        }
+        std::env::set_current_dir("/").or_fail(what)?;
+    } else {
+        rustix::stdio::dup2_stdout(std::io::stderr()).or_fail(what)?;
+    }
+    if job.rootless {
+        enter_namespaces()?;
+    }
+    Ok(config)
+}
+
+/// Longer than a supervisor gives its replicas, so that it can say which of them was late.
+const READY_TIME: Duration = Duration::from_secs(30);

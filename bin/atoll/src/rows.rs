@@ -1,0 +1,158 @@
+//! What does a replica tell about one socket? The rows of `atoll ss`, from replica to supervisor to command line.
+//!
+//! A listing is a sequence of packets `{"rows":[...]}` and ends with `{}`. The supervisor passes them on unread.
+
+use serde::{Deserialize, Serialize};
+
+/// One socket. Fields that a socket of this kind or state does not have are left out of the JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SocketRow {
+    /// `tcp` or `udp`.
+    pub proto: String,
+    /// As `ss` writes it: `LISTEN`, `ESTAB`, `SYN-SENT`, `SYN-RECV`, `FIN-WAIT-1`, `FIN-WAIT-2`, `TIME-WAIT`,
+    /// `CLOSE-WAIT`, `LAST-ACK`, `CLOSING`, `UNCONN`.
+    pub state: String,
+    /// Bytes that wait for the program; of a listener, connections that wait to be accepted.
+    pub recv_q: u64,
+    /// Bytes that the peer has not acknowledged; of a listener, its backlog.
+    pub send_q: u64,
+    /// Own end, as `198.18.0.2:80`; `*` for any address or port.
+    pub local: String,
+    /// The other end.
+    pub peer: String,
+    /// The replica that has it; a listener is listed by every replica.
+    pub replica: u8,
+    /// The session that it belongs to; 0: none any more (a connection that finishes by itself).
+    pub session: u32,
+    /// Members of the session that hold it: a bit per member number, 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub holders: u64,
+    /// What `ss -i` shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub info: Option<TcpRow>,
+    /// The timer that runs: `on`, `keepalive`, `timewait` or `persist`, with milliseconds left and retransmissions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timer: Option<(String, u64, u32)>,
+}
+
+/// The facts of a TCP connection, in the words of `ss -i`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TcpRow {
+    /// Options agreed on, as ss writes them: `ts`, `sack`, `ecn`.
+    pub options: Vec<String>,
+    /// The congestion control: `cubic`, `reno`.
+    pub congestion: String,
+    /// Window scales of the peer and of this end, if agreed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wscale: Option<(u8, u8)>,
+    /// Retransmission timeout in milliseconds.
+    pub rto_ms: f64,
+    /// Smoothed round-trip time in microseconds; 0: not measured yet.
+    pub rtt_us: u64,
+    /// Its variation.
+    pub rttvar_us: u64,
+    /// Delayed-ACK timeout in milliseconds.
+    pub ato_ms: f64,
+    /// Sending MSS.
+    pub mss: u32,
+    /// Path MTU.
+    pub pmtu: u32,
+    /// Receiving MSS.
+    pub rcvmss: u32,
+    /// Advertised MSS.
+    pub advmss: u32,
+    /// Congestion window in segments.
+    pub cwnd: u32,
+    /// Slow-start threshold in segments, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssthresh: Option<u32>,
+    /// Bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Bytes sent again.
+    pub bytes_retrans: u64,
+    /// Bytes acknowledged by the peer.
+    pub bytes_acked: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Segments sent.
+    pub segs_out: u64,
+    /// Segments received.
+    pub segs_in: u64,
+    /// Segments in flight.
+    pub unacked: u32,
+    /// Of those, retransmitted and not acknowledged.
+    pub retrans: u32,
+    /// Retransmissions since the start.
+    pub retrans_total: u32,
+    /// Segments taken as lost.
+    pub lost: u32,
+    /// Segments selectively acknowledged.
+    pub sacked: u32,
+    /// Receive window that this end wants to offer, in bytes.
+    pub rcv_space: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// A packet of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowsPacket {
+    /// Some sockets.
+    pub rows: Vec<SocketRow>,
+}
+
+/// The packet that ends a listing.
+pub const END: &[u8] = b"{}";
+
+/// Rows per packet: about 600 bytes each, so that a packet is far below the 200 KiB that a socket takes.
+pub const ROWS_PER_PACKET: usize = 64;
+
+/// The packets of a listing, made one by one, [`END`] last.
+///
+/// For the replica, whose control socket may be full: keep the iterator and go on when it is writable again.
+pub fn packets(rows: impl IntoIterator<Item = SocketRow>) -> impl Iterator<Item = Vec<u8>> {
+    let mut rows = rows.into_iter();
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        if ended {
+            return None;
+        }
+        let rows: Vec<SocketRow> = rows.by_ref().take(ROWS_PER_PACKET).collect();
+        if rows.is_empty() {
+            ended = true;
+            return Some(END.to_vec());
+        }
+        Some(serde_json::to_vec(&RowsPacket { rows }).expect("plain data has a JSON form"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_cut_into_packets_and_ends() {
+        let row = |n: u64| SocketRow {
+            proto: "tcp".into(),
+            recv_q: n,
+            info: Some(TcpRow { rtt_us: u64::MAX, options: vec!["ts".into(); 3], ..TcpRow::default() }),
+            ..SocketRow::default()
+        };
+        let packets: Vec<Vec<u8>> = packets((0..130).map(row)).collect();
+        assert_eq!(packets.len(), 4);
+        assert_eq!(packets[3], END);
+        let mut n = 0;
+        for packet in &packets[..3] {
+            assert!(packet.len() < 100_000);
+            for row in serde_json::from_slice::<RowsPacket>(packet).unwrap().rows {
+                assert_eq!(row.recv_q, n);
+                n += 1;
+            }
+        }
+        assert_eq!(n, 130);
+    }
+}

@@ -1,0 +1,122 @@
+//! Where do the stacks of this user live, and who holds a name? The runtime directory and its locks.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use atoll_supervisor::{Paths, StackName, runtime_directory};
+
+use crate::failure::{Failure, OrFail};
+
+/// The runtime directory of this user, which may not exist.
+///
+/// Found out once: a process that enters a user namespace is root there, but its stacks stay where they were.
+pub fn directory() -> PathBuf {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let find = || match std::env::var_os(DIRECTORY_VARIABLE).filter(|path| !path.is_empty()) {
+        Some(path) => path.into(),
+        None => {
+            let uid = rustix::process::geteuid().as_raw();
+            runtime_directory(uid, std::env::var_os("XDG_RUNTIME_DIR").as_deref())
+        }
+    };
+    DIRECTORY.get_or_init(find).clone()
+}
+
+/// Overrides the runtime directory.
+pub const DIRECTORY_VARIABLE: &str = "ATOLL_RUNTIME_DIR";
+
+/// The files of the stack `name` of this user.
+pub fn paths(name: &StackName) -> Paths {
+    Paths::new(&directory(), name)
+}
+
+/// Makes the runtime directory if it is not there, and checks that nobody else can put things into it.
+pub fn prepare_directory() -> Result<PathBuf, Failure> {
+    let path = directory();
+    let uid = rustix::process::geteuid().as_raw();
+    let mode = if uid == 0 { 0o755 } else { 0o700 };
+    match DirBuilder::new().recursive(true).mode(mode).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Failure::new(format!(
+                "making the directory {}: {error}; set {DIRECTORY_VARIABLE} to one that you can write to",
+                path.display()
+            )));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path).or_fail(path.display())?;
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
+        return Err(Failure::new(format!(
+            "{} is not a directory that only you can write to; remove it, or set {DIRECTORY_VARIABLE} to another one",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+/// The right to a stack's name, held while the supervisor lives. The kernel takes it back if it dies, so what a dead
+/// supervisor left behind is known to be stale.
+#[derive(Debug)]
+pub struct NameLock {
+    paths: Paths,
+    _file: File,
+}
+
+impl NameLock {
+    /// Takes the name, or says who has it.
+    pub fn take(name: &StackName) -> Result<NameLock, Failure> {
+        let paths = Paths::new(&prepare_directory()?, name);
+        let what = paths.pid.display().to_string();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&paths.pid)
+            .or_fail(&what)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                return Err(Failure::new(format!(
+                    "a stack called \"{name}\" is up already (pid {}): choose another name with --name, or end it with \
+                     `atoll down {name}`",
+                    pid.trim()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(error).or_fail(what),
+        }
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .or_fail(what)?;
+        Ok(NameLock { paths, _file: file })
+    }
+
+    /// The stack's files.
+    pub fn paths(&self) -> &Paths {
+        &self.paths
+    }
+}
+
+impl Drop for NameLock {
+    fn drop(&mut self) {
+        // The socket first: whoever finds the name free finds no socket of ours.
+        let _ = fs::remove_file(&self.paths.socket);
+        let _ = fs::remove_file(&self.paths.pid);
+    }
+}
+
+/// Waits for the right to decide who hosts a link, so that of two stacks starting at once one finds the other.
+pub fn lock_links(directory: &Path) -> Result<File, Failure> {
+    let path = directory.join("links.lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.or_fail(path.display())?;
+    file.lock().or_fail(path.display())?;
+    Ok(file)
+}

@@ -1,0 +1,154 @@
+//! What does a replica get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
+//!
+//! Descriptors from number 3 on, without gaps:
+//!
+//! ```text
+//!   control socket (SOCK_SEQPACKET, nonblocking)
+//!   stack page (opened read-only)
+//!   own replica page
+//!   own bell
+//!   mesh memory, MESH_BYTES
+//!   TAP queue                                  only if `has_tap`
+//!   bells of all replicas, by index            `replicas` of them
+//!   link memory, LINK_BYTES                    }
+//!   stack page of the peer (opened read-only)  } only if `link` is given
+//!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
+//! ```
+
+use atoll_ipc::mesh::mesh_bytes;
+use atoll_ipc::page::REPLICAS_MAX;
+use serde::{Deserialize, Serialize};
+
+/// Size of the rings of the mesh and of links, as a power of two.
+pub const RING_LOG2: u8 = 20;
+/// Distance between two rings.
+pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
+/// Bytes of the mesh of a stack: a ring for every ordered pair of replicas.
+pub const MESH_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
+/// Bytes of a link: a mesh for each direction.
+pub const LINK_BYTES: usize = 2 * MESH_BYTES;
+/// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.
+pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
+
+/// Offset of the ring from replica `from` to replica `to` in the mesh.
+pub const fn mesh_ring(from: usize, to: usize) -> usize {
+    (from * REPLICAS_MAX + to) * RING_STRIDE
+}
+
+/// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the other stack.
+pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
+    (sender as usize) * MESH_BYTES + mesh_ring(from, to)
+}
+
+/// The command line of `atoll replica`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReplicaArgs {
+    /// Its number; for people who look at the process list.
+    #[arg(long)]
+    pub index: u8,
+    /// Everything else.
+    #[arg(long, value_parser = ReplicaSetup::from_json)]
+    pub setup: ReplicaSetup,
+}
+
+/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaSetup {
+    /// Name of the stack.
+    pub stack: String,
+    /// Process number of the supervisor, for `die_with_parent`.
+    pub supervisor: u32,
+    /// How many descriptors are inherited, for `take_inherited`.
+    pub descriptors: usize,
+    /// Own number.
+    pub index: u8,
+    /// How many replicas the stack has.
+    pub replicas: u8,
+    /// Own incarnation.
+    pub epoch: u32,
+    /// Whether there is a TAP queue.
+    pub has_tap: bool,
+    /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
+    pub segment_max: u32,
+    /// Whether frames may arrive at a replica that does not own their flow group, which then passes them on.
+    pub software_steering: bool,
+    /// The shared-memory link to another stack, if there is one.
+    pub link: Option<LinkSetup>,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+}
+
+/// A shared-memory link. The other stack is there once its stack page has facts, and gone when it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSetup {
+    /// Which end this stack is.
+    pub side: LinkSide,
+}
+
+/// The two ends of a link, by who made its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkSide {
+    /// The stack that made it.
+    Host = 0,
+    /// The stack that joined.
+    Guest = 1,
+}
+
+impl LinkSide {
+    /// The other end.
+    pub const fn other(self) -> LinkSide {
+        match self {
+            LinkSide::Host => LinkSide::Guest,
+            LinkSide::Guest => LinkSide::Host,
+        }
+    }
+}
+
+impl ReplicaSetup {
+    /// Reads the value of `--setup`.
+    pub fn from_json(text: &str) -> Result<ReplicaSetup, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The value of `--setup`.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
+/// The packet that a replica sends on its control socket when it is ready to serve.
+pub const READY: &[u8] = br#"{"ready":true}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setup_survives_the_command_line() {
+        let setup = ReplicaSetup {
+            stack: "web".into(),
+            supervisor: 1,
+            descriptors: 21,
+            index: 1,
+            replicas: 2,
+            epoch: 1,
+            has_tap: true,
+            segment_max: SEGMENT_MAX,
+            software_steering: false,
+            link: Some(LinkSetup { side: LinkSide::Guest }),
+            cpu: Some(1),
+            batch_scheduling: true,
+        };
+        assert_eq!(ReplicaSetup::from_json(&setup.to_json()), Ok(setup));
+    }
+
+    #[test]
+    fn rings_do_not_overlap_and_end_with_the_memory() {
+        assert_eq!(mesh_ring(7, 7) + RING_STRIDE, MESH_BYTES);
+        assert_eq!(link_ring(LinkSide::Guest, 7, 7) + RING_STRIDE, LINK_BYTES);
+        assert_eq!(link_ring(LinkSide::Guest, 0, 0), link_ring(LinkSide::Host, 7, 7) + RING_STRIDE);
+    }
+}

@@ -1,0 +1,190 @@
+//! How are two stacks joined by shared memory? The one that starts first makes the memory, the other one asks for it.
+//!
+//! ```text
+//!   host (started first)                                    guest
+//!     makes: rings, the guest's stack page and bells
+//!     its replicas start with these                           connects to the host's control socket
+//!                                     <-- {"cmd":"join_link"} --
+//!     -- rings, guest's stack page, host's stack page, -->
+//!        guest's bells, host's bells                          uses page and bells as its own, writes its facts
+//!     replicas see the facts: the link is up                  replicas start: the link is up
+//!   guest's connection closes: the facts are erased,
+//!   the link is down, and another guest may come
+//! ```
+//! So nothing has to be passed to a replica that runs already. A host that ends takes the link with it: its guest must be
+//! started again, because the memory of the rings is the host's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use atoll_ipc::page::{REPLICAS_MAX, STACK_PAGE_BYTES, StackPage};
+use atoll_ipc::{LAYOUT_VERSION, Memory};
+use atoll_shm::{Access, ShmMemory};
+use atoll_supervisor::{CliRequest, Config, ReportPart, StackName};
+use atoll_sys::create_memfd;
+use atoll_sys::unix::{Blocking, Channel};
+use serde::{Deserialize, Serialize};
+
+use super::memory;
+use crate::failure::{Failure, OrFail};
+use crate::setup::LINK_BYTES;
+
+/// A link that this stack made.
+#[derive(Debug)]
+pub struct HostedLink {
+    rings: Rc<OwnedFd>,
+    guest_page: StackPage<ShmMemory>,
+    guest_page_write: Rc<OwnedFd>,
+    guest_page_read: Rc<OwnedFd>,
+    guest_bells: Vec<Rc<OwnedFd>>,
+    /// Bells of this stack's replicas, for the guest; padded to the largest number there may be.
+    own_bells: Vec<Rc<OwnedFd>>,
+    own_page_read: Rc<OwnedFd>,
+    has_guest: bool,
+}
+
+/// What a guest got.
+#[derive(Debug)]
+pub struct JoinedLink {
+    /// The connection that says "still there" in both directions.
+    pub host: Channel,
+    /// Memory for the own stack page.
+    pub stack_page: OwnedFd,
+    /// Bells for the own replicas, [`REPLICAS_MAX`] of them.
+    pub bells: Vec<Rc<OwnedFd>>,
+    /// The host's stack page.
+    pub host_page: StackPage<ShmMemory>,
+    /// What own replicas inherit, in the order of `setup.rs`.
+    pub for_replicas: Vec<Rc<OwnedFd>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Joined {
+    joined: JoinedFacts,
+}
+
+#[derive(Serialize, Deserialize)]
+struct JoinedFacts {
+    replicas: u8,
+}
+
+impl HostedLink {
+    /// Makes a link for a guest to come. `own_bells`, `own_page_read`: of this stack.
+    pub fn create(own_bells: &[Rc<OwnedFd>], own_page_read: Rc<OwnedFd>) -> io::Result<HostedLink> {
+        let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES)?;
+        let last = own_bells.last().cloned();
+        let padded = own_bells.iter().cloned().chain(last.into_iter().cycle()).take(REPLICAS_MAX);
+        Ok(HostedLink {
+            rings: Rc::new(create_memfd("atoll-link", LINK_BYTES)?),
+            guest_page: StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?),
+            guest_page_read: Rc::new(memory::open_for_reading(std::os::fd::AsFd::as_fd(&page))?),
+            guest_page_write: Rc::new(page),
+            guest_bells: memory::bells(REPLICAS_MAX)?,
+            own_bells: padded.collect(),
+            own_page_read,
+            has_guest: false,
+        })
+    }
+
+    /// What own replicas inherit, in the order of `setup.rs`.
+    pub fn for_replicas(&self) -> Vec<Rc<OwnedFd>> {
+        let mut fds = vec![self.rings.clone(), self.guest_page_read.clone()];
+        fds.extend(self.guest_bells.iter().cloned());
+        fds
+    }
+
+    /// Lets the stack `from` in; gives the answer with its descriptors, or why not.
+    pub fn join(
+        &mut self,
+        config: &Config,
+        own: &StackPage<ShmMemory>,
+        from: &str,
+        layout_version: u32,
+    ) -> Result<(Vec<u8>, Vec<Rc<OwnedFd>>), String> {
+        let name = &config.name;
+        let expected = config.link.peer.as_ref().map(StackName::as_str).unwrap_or_default();
+        if from != expected {
+            return Err(format!("the link of stack \"{name}\" is for \"{expected}\", not for \"{from}\" (link.peer)"));
+        }
+        if layout_version != LAYOUT_VERSION {
+            return Err(format!("stack \"{name}\" runs another version of atoll: restart it"));
+        }
+        if self.has_guest {
+            return Err(format!("the link of stack \"{name}\" is in use"));
+        }
+        let Some(facts) = own.facts() else { return Err(format!("stack \"{name}\" is not ready yet")) };
+        self.has_guest = true;
+        let mut fds = vec![self.rings.clone(), self.guest_page_write.clone(), self.own_page_read.clone()];
+        fds.extend(self.guest_bells.iter().chain(&self.own_bells).cloned());
+        let packet = Joined { joined: JoinedFacts { replicas: facts.replicas } };
+        Ok((serde_json::to_vec(&packet).map_err(|error| error.to_string())?, fds))
+    }
+
+    /// The guest's connection closed.
+    pub fn guest_left(&mut self) {
+        self.has_guest = false;
+        // Erases the magic number at the start, so that the page has no facts.
+        self.guest_page.0.store32_release(0, 0);
+    }
+
+    /// Whether a guest is there.
+    pub fn has_guest(&self) -> bool {
+        self.has_guest
+    }
+}
+
+/// Why a stack without a hosted link lets nobody join.
+pub fn no_link(config: &Config, is_guest: bool) -> String {
+    let name = &config.name;
+    if is_guest {
+        format!(
+            "stack \"{name}\" joined a link of an earlier stack: restart \"{name}\", the stack that came back hosts now"
+        )
+    } else {
+        format!("stack \"{name}\" has no link of type \"shm\" (link.type)")
+    }
+}
+
+/// Asks the stack whose control socket is at `socket` for its link; `None` if no such stack is up.
+pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Failure> {
+    let host = match Channel::connect(socket, Blocking::Yes) {
+        Ok(host) => host,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error).or_fail(format!("connecting to {}", socket.display())),
+    };
+    let what = "joining the link of the other stack";
+    // It may be starting: until it is ready, the request waits in its socket.
+    host.set_timeouts(atoll_base::Duration::from_secs(15)).or_fail(what)?;
+    let request = CliRequest::JoinLink { from: own_name.to_string(), layout_version: LAYOUT_VERSION };
+    host.send(&serde_json::to_vec(&request).or_fail(what)?, &[]).or_fail(what)?;
+    let (mut buffer, mut fds) = (vec![0; 4096], Vec::new());
+    let len = host.receive(&mut buffer, &mut fds).or_fail(what)?;
+    if let Ok(ReportPart::Error(reason)) = serde_json::from_slice(&buffer[..len]) {
+        return Err(Failure::new(reason));
+    }
+    let _: Joined = serde_json::from_slice(&buffer[..len]).or_fail(what)?;
+    if fds.len() != 3 + 2 * REPLICAS_MAX {
+        return Err(Failure::new(format!("{what}: it sent {} descriptors", fds.len())));
+    }
+    let mut fds = fds.into_iter();
+    let mut next = || Rc::new(fds.next().expect("counted above"));
+    let (rings, stack_page, host_page) = (next(), next(), next());
+    let bells: Vec<_> = (0..REPLICAS_MAX).map(|_| next()).collect();
+    let mut for_replicas = vec![rings, host_page.clone()];
+    for_replicas.extend((0..REPLICAS_MAX).map(|_| next()));
+    let host_page = StackPage(ShmMemory::map(&*host_page, STACK_PAGE_BYTES, Access::ReadOnly).or_fail(what)?);
+    let stack_page = Rc::into_inner(stack_page).expect("not shared yet");
+    Ok(Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }))
+}
+
+/// Whether the other end of a connection on which nothing is said is still there.
+pub fn is_connected(channel: &Channel) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut set = [PollFd::new(channel, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut set, Some(&now)).is_ok() && !set[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP)
+}

@@ -1,0 +1,126 @@
+//! What does the supervisor say about its stack? See `docs/cli.md`, "JSON".
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use atoll_base::{FLOW_GROUPS, FlowGroup};
+use atoll_ipc::page::Stat;
+use atoll_supervisor::{
+    LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+};
+use atoll_sys::process::Child;
+
+use super::memory::LibraryCalls;
+use super::server::Server;
+use super::spawn;
+
+/// What does not change while the stack is up, besides its configuration.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The user whose processes may attach.
+    pub uid: u32,
+    /// The supervisor's process.
+    pub pid: u32,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// When the stack started.
+    pub started: Instant,
+    /// Own hardware address.
+    pub mac: Mac,
+    /// Name of the TAP device.
+    pub device: Option<String>,
+    /// Whether the link segments.
+    pub offload: bool,
+    /// Who steers.
+    pub steering: Steering,
+}
+
+impl Server {
+    /// The answer to `atoll status`, in parts.
+    pub(super) fn report(&self) -> Vec<ReportPart> {
+        let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];
+        parts.extend((0..self.replicas.len()).map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))));
+        parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
+        parts
+    }
+
+    /// The whole report, for `atoll run --stats`.
+    pub(super) fn final_report(&self) -> Option<StatusReport> {
+        StatusReport::assemble(self.report())
+    }
+
+    fn stack_report(&self) -> StackReport {
+        let (config, identity) = (&self.config, &self.identity);
+        let calls =
+            self.open.values().map(|memory| memory.library_calls()).fold(self.past_calls, |sum, calls| LibraryCalls {
+                calls: sum.calls.saturating_add(calls.calls),
+                with_system_call: sum.with_system_call.saturating_add(calls.with_system_call),
+            });
+        let link = &config.link;
+        let is_tap = link.kind == LinkType::Tap;
+        StackReport {
+            name: config.name.to_string(),
+            pid: identity.pid,
+            configuration: config.notation.to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: identity.started.elapsed().as_secs_f64(),
+            socket: identity.socket.display().to_string(),
+            link: LinkReport {
+                kind: link.kind,
+                device: identity.device.clone(),
+                netns: link.netns.clone().filter(|_| is_tap),
+                address: link.address.address,
+                prefix: link.address.prefix,
+                peer_address: link.peer_address.map(|peer| peer.to_string()),
+                gateway: link.gateway,
+                mac: identity.mac.to_string(),
+                mtu: link.mtu,
+                offload: identity.offload,
+                steering: identity.steering,
+                peer: link.peer.as_ref().map(ToString::to_string),
+                peer_present: match (&self.link, &self.link_host) {
+                    (Some(hosted), _) => Some(hosted.has_guest()),
+                    (None, Some(host)) => Some(super::join::is_connected(host)),
+                    (None, None) => None,
+                },
+            },
+            sessions_opened: self.opened,
+            library_calls: calls.calls,
+            library_calls_with_system_call: calls.with_system_call,
+        }
+    }
+
+    fn replica_report(&self, index: usize) -> ReplicaReport {
+        let (replica, memory) = (&self.replicas[index], &self.memory.replicas[index]);
+        let pid = replica.child.as_ref().map_or(0, Child::pid);
+        let use_ = spawn::processor_use(pid);
+        let owned = |group: &u16| usize::from(self.memory.stack.owner(FlowGroup(*group)).0) == index;
+        let counters: BTreeMap<String, u64> =
+            Stat::ALL.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect();
+        ReplicaReport {
+            index: index as u8,
+            pid,
+            epoch: replica.epoch,
+            cpu: use_.map(|(cpu, _)| cpu),
+            cpu_ms: use_.map(|(_, ms)| ms),
+            flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
+            counters,
+            rates: None,
+        }
+    }
+
+    fn session_report(&self, id: u32) -> Option<SessionReport> {
+        let memory = self.open.get(&id)?;
+        let calls = memory.library_calls();
+        let members = self.sessions.members(id).filter_map(|(_, client)| Some(self.clients.get(&client)?.peer.pid));
+        Some(SessionReport {
+            id,
+            pid: memory.pid,
+            comm: spawn::comm(memory.pid),
+            members: members.collect(),
+            calls: calls.calls,
+            calls_with_system_call: calls.with_system_call,
+        })
+    }
+}

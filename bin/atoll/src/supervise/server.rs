@@ -1,0 +1,639 @@
+//! What does the supervisor do while the stack is up? One loop over epoll that never waits for anybody in particular.
+//!
+//! ```text
+//!   clients (applications, command line, other stacks) --requests--> books of sessions --packets--> replicas
+//!                                                      <--replies--                    <--rows----
+//! ```
+//! Every socket is nonblocking; what a socket does not take waits in its outbox. A client with a full outbox is not read
+//! from until it has read, so what it can make the supervisor hold is bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use atoll_ipc::control::{Refusal, Reply, Request};
+use atoll_ipc::page::Stat;
+use atoll_supervisor::{CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, Sessions, classify};
+use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::process::{Child, Exit};
+use atoll_sys::signal::Signals;
+use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
+use atoll_sys::{eventfd, process};
+
+use super::join::HostedLink;
+use super::memory::{LibraryCalls, SessionMemory, StackMemory};
+use super::outbox::Outbox;
+use super::report::Identity;
+use crate::{rows, setup};
+
+/// The supervisor of a running stack.
+pub struct Server {
+    pub(super) config: Config,
+    pub(super) identity: Identity,
+    pub(super) memory: StackMemory,
+    pub(super) replicas: Vec<Replica>,
+    pub(super) sessions: Sessions,
+    pub(super) open: BTreeMap<u32, SessionMemory>,
+    pub(super) clients: BTreeMap<ClientId, Client>,
+    /// Sessions opened since the start.
+    pub(super) opened: u64,
+    /// Library calls of sessions that are gone.
+    pub(super) past_calls: LibraryCalls,
+    /// The link that this stack hosts.
+    pub(super) link: Option<HostedLink>,
+    /// The connection to the stack that hosts the link.
+    pub(super) link_host: Option<Channel>,
+    epoll: Epoll,
+    listener: Listener,
+    signals: Option<Signals>,
+    /// The `atoll run` for which this stack exists.
+    owner: Owner,
+    /// A descriptor to spare, so that a connection can be taken and refused when there are no others.
+    spare: Option<OwnedFd>,
+    next_client: u64,
+    ending: Option<Ending>,
+    ready: bool,
+}
+
+/// Who decides when the stack ends.
+enum Owner {
+    /// People, by signals and `atoll down`.
+    Nobody,
+    /// The program of this `atoll run` is still there.
+    Present(Channel),
+    /// It ended. The stack follows when the sessions of its children are closed and everything is sent.
+    Gone { channel: Option<Channel>, told: bool, progress: u64, progress_at: Instant },
+}
+
+/// A replica as the supervisor sees it.
+pub(super) struct Replica {
+    /// Its process; `None` in tests.
+    pub(super) child: Option<Child>,
+    pub(super) epoch: u32,
+    control: Channel,
+    outbox: Outbox,
+    /// Whom the next listing is for, oldest request first.
+    listings: VecDeque<ClientId>,
+    ready: bool,
+}
+
+/// A connection to the control socket.
+pub(super) struct Client {
+    channel: Channel,
+    pub(super) peer: Peer,
+    outbox: Outbox,
+    /// Replicas whose listing it waits for.
+    listings_due: usize,
+    watched: EventFlags,
+    /// Whether it is the supervisor of a joined stack.
+    is_guest: bool,
+}
+
+/// Why the stack ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By this signal.
+    Signal(i32),
+    /// By `atoll down`.
+    Asked,
+    /// The program that it was made for has ended.
+    ProgramEnded,
+    /// A replica is gone, and the connections that it had with it.
+    ReplicaGone {
+        /// Which one.
+        index: usize,
+        /// Its process.
+        pid: Option<u32>,
+        /// How it ended, if known.
+        exit: Option<Exit>,
+    },
+}
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const OWNER: u64 = 2;
+const REPLICA_CONTROL: u64 = 16;
+const REPLICA_PROCESS: u64 = 32;
+const FIRST_CLIENT: u64 = 1024;
+
+/// Most connections to the control socket; each application process has one.
+const CLIENTS_MAX: usize = 65_536;
+/// Requests taken from one client before the others get their turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// Longest request of a client.
+const REQUEST_MAX: usize = 4096;
+/// Longest packet of a replica.
+const REPLICA_PACKET_MAX: usize = 256 << 10;
+/// How long nothing may move after the last session closed before what is left is given up.
+const DRAIN_IDLE: Duration = Duration::from_millis(500);
+/// How often progress is looked at meanwhile.
+const DRAIN_LOOK_MS: u32 = 20;
+
+impl Server {
+    /// A supervisor of replicas that were started. Applications are not served before [`Server::all_ready`].
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        memory: StackMemory,
+        started: Vec<(Option<Child>, Channel)>,
+        listener: Listener,
+        signals: Option<Signals>,
+    ) -> io::Result<Server> {
+        let epoll = Epoll::new()?;
+        if let Some(signals) = &signals {
+            epoll.add(signals, SIGNALS, EventFlags::IN)?;
+        }
+        let mut replicas = Vec::new();
+        for (index, (child, control)) in (0..).zip(started) {
+            epoll.add(&control, REPLICA_CONTROL + index, EventFlags::IN)?;
+            if let Some(child) = &child {
+                epoll.add(child, REPLICA_PROCESS + index, EventFlags::IN)?;
+            }
+            replicas.push(Replica {
+                child,
+                epoch: 1,
+                control,
+                outbox: Outbox::default(),
+                listings: VecDeque::new(),
+                ready: false,
+            });
+        }
+        Ok(Server {
+            sessions: Sessions::new(config.sessions.max),
+            config,
+            identity,
+            memory,
+            replicas,
+            open: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            opened: 0,
+            past_calls: LibraryCalls::default(),
+            link: None,
+            link_host: None,
+            epoll,
+            listener,
+            signals,
+            owner: Owner::Nobody,
+            spare: eventfd::create().ok(),
+            next_client: FIRST_CLIENT,
+            ending: None,
+            ready: false,
+        })
+    }
+
+    /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.
+    pub fn set_owner(&mut self, channel: Channel) -> io::Result<()> {
+        self.epoll.add(&channel, OWNER, EventFlags::IN | EventFlags::RDHUP)?;
+        self.owner = Owner::Present(channel);
+        Ok(())
+    }
+
+    /// Whether every replica has said that it is ready.
+    pub fn all_ready(&self) -> bool {
+        self.replicas.iter().all(|replica| replica.ready)
+    }
+
+    /// Waits for at most `timeout_ms` and handles what happened. Returns why the stack must end, once it must.
+    pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
+        let mut events = [epoll::EMPTY; 64];
+        let draining = matches!(self.owner, Owner::Gone { .. }).then_some(DRAIN_LOOK_MS);
+        let timeout = timeout_ms.into_iter().chain(draining).min();
+        let count = self.epoll.wait(&mut events, timeout)?;
+        for event in &events[..count] {
+            match epoll::token(event) {
+                LISTENER => self.accept()?,
+                SIGNALS => self.take_signals()?,
+                OWNER => self.owner_spoke()?,
+                token @ REPLICA_CONTROL..REPLICA_PROCESS => {
+                    self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
+                }
+                token @ REPLICA_PROCESS..FIRST_CLIENT => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
+                client => self.client_spoke(ClientId(client), epoll::flags(event))?,
+            }
+        }
+        if !self.ready && self.all_ready() {
+            self.ready = true;
+            self.epoll.add(&self.listener, LISTENER, EventFlags::IN)?;
+        }
+        self.look_at_owner();
+        Ok(self.ending.clone())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            let channel = match self.listener.accept(Blocking::No) {
+                Ok(channel) => channel,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) && self.spare.is_some() => {
+                    // The client sees the connection close, instead of waiting for an answer that cannot come.
+                    self.spare = None;
+                    let _ = self.listener.accept(Blocking::No);
+                    self.spare = eventfd::create().ok();
+                    return Ok(());
+                }
+                // The client went away meanwhile, or the system is short of something.
+                Err(_) => return Ok(()),
+            };
+            let Ok(peer) = channel.peer() else { continue };
+            let permitted = peer.uid == 0 || peer.uid == self.identity.uid;
+            if !permitted || self.clients.len() >= CLIENTS_MAX {
+                let reason = if permitted { Refusal::Resources } else { Refusal::Permission };
+                let _ = channel.send(&Reply::Refused { reason }.encode(), &[]);
+                continue;
+            }
+            let id = ClientId(self.next_client);
+            self.next_client += 1;
+            if self.epoll.add(&channel, id.0, READING).is_err() {
+                continue;
+            }
+            let client =
+                Client { channel, peer, outbox: Outbox::default(), listings_due: 0, watched: READING, is_guest: false };
+            self.clients.insert(id, client);
+        }
+    }
+
+    fn take_signals(&mut self) -> io::Result<()> {
+        while let Some(caught) = self.signals.as_ref().map_or(Ok(None), Signals::next)? {
+            self.ending.get_or_insert(Ending::Signal(caught.signal));
+        }
+        Ok(())
+    }
+
+    /// The `atoll run` says that its program has ended, or is gone itself.
+    fn owner_spoke(&mut self) -> io::Result<()> {
+        let gone = |channel| Owner::Gone { channel, told: false, progress: 0, progress_at: Instant::now() };
+        match std::mem::replace(&mut self.owner, Owner::Nobody) {
+            Owner::Present(channel) => {
+                let mut buffer = [0; REQUEST_MAX];
+                match channel.receive(&mut buffer, &mut Vec::new()) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.owner = Owner::Present(channel),
+                    Ok(1..) => self.owner = gone(Some(channel)),
+                    _ => {
+                        self.epoll.delete(&channel)?;
+                        self.owner = gone(None);
+                    }
+                }
+            }
+            Owner::Gone { channel: Some(channel), progress, progress_at, .. } => {
+                self.epoll.delete(&channel)?;
+                self.owner = Owner::Gone { channel: None, told: true, progress, progress_at };
+            }
+            other => self.owner = other,
+        }
+        Ok(())
+    }
+
+    /// Once the program is gone: ends the stack when no session is open and nothing moves any more.
+    fn look_at_owner(&mut self) {
+        let sessions = self.sessions.len();
+        let replicas = &self.memory.replicas;
+        let sum = |stat: Stat| replicas.iter().map(|replica| replica.page.stat(stat)).fold(0, u64::wrapping_add);
+        let Owner::Gone { channel, told, progress, progress_at } = &mut self.owner else { return };
+        if sessions > 0 {
+            // Programs that went into the background. `atoll run` need not wait for them.
+            if let (Some(channel), false) = (&channel, *told) {
+                let _ = channel.send(SESSIONS_REMAIN, &[]);
+            }
+            *told = true;
+            *progress_at = Instant::now();
+            return;
+        }
+        let now = Instant::now();
+        let moved = [Stat::SegmentsIn, Stat::SegmentsOut, Stat::DatagramsOut].map(sum);
+        let moved = moved.into_iter().fold(0, u64::wrapping_add);
+        if moved != *progress {
+            (*progress, *progress_at) = (moved, now);
+        }
+        let quiet = now - *progress_at;
+        if self.opened == 0 || quiet >= DRAIN_IDLE || quiet >= DRAIN_SETTLE && sum(Stat::Connections) == 0 {
+            self.ending.get_or_insert(Ending::ProgramEnded);
+        }
+    }
+
+    fn replica_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
+        if flags.contains(EventFlags::OUT) {
+            self.flush_replica(index)?;
+        }
+        let mut buffer = vec![0; REPLICA_PACKET_MAX];
+        let mut strangers = Vec::new();
+        for _ in 0..REQUESTS_PER_TURN {
+            strangers.clear();
+            let Some(replica) = self.replicas.get_mut(index) else { return Ok(()) };
+            let len = match replica.control.receive(&mut buffer, &mut strangers) {
+                Ok(0) => return self.replica_ended(index),
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                Err(_) => return self.replica_ended(index),
+            };
+            let packet = &buffer[..len];
+            if packet == setup::READY {
+                replica.ready = true;
+            } else if packet == rows::END {
+                if let Some(id) = replica.listings.pop_front() {
+                    self.listing_ended(id)?;
+                }
+            } else if let Some(&id) = replica.listings.front() {
+                self.send_to_client(id, packet.to_vec(), Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replica_ended(&mut self, index: usize) -> io::Result<()> {
+        let Some(replica) = self.replicas.get(index) else { return Ok(()) };
+        let exit = replica.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
+        if exit.is_none() && replica.child.is_some() {
+            // It closed its socket but still runs, for a moment: its end will be reported with the reason.
+            let _ = self.epoll.delete(&replica.control);
+            return Ok(());
+        }
+        let pid = replica.child.as_ref().map(Child::pid);
+        self.ending.get_or_insert(Ending::ReplicaGone { index, pid, exit });
+        Ok(())
+    }
+
+    fn client_spoke(&mut self, id: ClientId, flags: EventFlags) -> io::Result<()> {
+        if flags.contains(EventFlags::OUT) {
+            self.flush_client(id)?;
+        }
+        let mut buffer = [0; REQUEST_MAX];
+        let mut descriptors = Vec::new();
+        for _ in 0..REQUESTS_PER_TURN {
+            descriptors.clear();
+            let Some(client) = self.clients.get(&id) else { return Ok(()) };
+            if !client.outbox.is_empty() && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                return Ok(());
+            }
+            match client.channel.receive(&mut buffer, &mut descriptors) {
+                Ok(0) => return self.close_client(id),
+                Ok(len) => self.handle_packet(id, &buffer[..len], descriptors.len())?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => self.refuse(id, Refusal::Malformed)?,
+                Err(_) => return self.close_client(id),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
+        match classify(packet, descriptors) {
+            Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
+            Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
+            Ok(Incoming::Application(Request::Leave { session })) => {
+                let departure = self.sessions.leave(id, session);
+                self.announce(departure)
+            }
+            Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
+            Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
+            Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),
+        }
+    }
+
+    fn attach(&mut self, id: ClientId, layout_version: u32) -> io::Result<()> {
+        let mut key = [0; 8];
+        process::random(&mut key)?;
+        let joined = match self.sessions.attach(id, layout_version, u64::from_ne_bytes(key)) {
+            Ok(joined) => joined,
+            Err(reason) => return self.refuse(id, reason),
+        };
+        let pid = self.clients.get(&id).map_or(0, |client| client.peer.pid);
+        let config = self.config.sessions.arena;
+        let memory = match SessionMemory::create(pid, self.replicas.len(), config) {
+            Ok(memory) => memory,
+            Err(_) => {
+                // No replica has heard of the session, so none has to hear of its end.
+                let _ = self.sessions.leave(id, joined.session);
+                return self.refuse(id, Refusal::Resources);
+            }
+        };
+        let opened = Request::SessionOpened { session: joined.session, pid, config };
+        for index in 0..self.replicas.len() {
+            // Nobody waits for the replica: it reads this before it can see a command in the arena's ring.
+            self.send_to_replica(index, &opened, memory.for_replica(index))?;
+        }
+        self.open.insert(joined.session, memory);
+        self.opened += 1;
+        self.welcome(id, joined)
+    }
+
+    fn join(&mut self, id: ClientId, session: u32, key: u64) -> io::Result<()> {
+        match self.sessions.join(id, session, key) {
+            Ok(joined) => self.welcome(id, joined),
+            Err(reason) => self.refuse(id, reason),
+        }
+    }
+
+    fn welcome(&mut self, id: ClientId, joined: atoll_supervisor::Joined) -> io::Result<()> {
+        let Some(memory) = self.open.get(&joined.session) else { return Ok(()) };
+        let reply = Reply::Joined {
+            session: joined.session,
+            key: joined.key,
+            member: joined.member,
+            replicas: self.config.replicas(),
+            config: self.config.sessions.arena,
+        };
+        let descriptors = memory.for_application(&self.memory);
+        self.send_to_client(id, reply.encode().to_vec(), descriptors)
+    }
+
+    fn handle_cli(&mut self, id: ClientId, request: &CliRequest) -> io::Result<()> {
+        match request {
+            CliRequest::Status => {
+                for part in self.report() {
+                    self.answer(id, &part)?;
+                }
+                self.answer(id, &ReportPart::Done(true))
+            }
+            CliRequest::Ss => {
+                let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+                if client.listings_due > 0 {
+                    return self.answer(id, &ReportPart::Error("one listing at a time".into()));
+                }
+                client.listings_due = self.replicas.len();
+                for index in 0..self.replicas.len() {
+                    self.replicas[index].listings.push_back(id);
+                    self.send_to_replica(index, &Request::ListSockets { token: index as u32 }, Vec::new())?;
+                }
+                Ok(())
+            }
+            CliRequest::Down => {
+                self.ending.get_or_insert(Ending::Asked);
+                self.answer(id, &ReportPart::Done(true))
+            }
+            CliRequest::JoinLink { from, layout_version } => {
+                let stack = &self.memory.stack;
+                let Some(link) = self.link.as_mut() else {
+                    let reason = super::join::no_link(&self.config, self.link_host.is_some());
+                    return self.answer(id, &ReportPart::Error(reason));
+                };
+                match link.join(&self.config, stack, from, *layout_version) {
+                    Ok((packet, descriptors)) => {
+                        if let Some(client) = self.clients.get_mut(&id) {
+                            client.is_guest = true;
+                        }
+                        self.send_to_client(id, packet, descriptors)
+                    }
+                    Err(reason) => self.answer(id, &ReportPart::Error(reason)),
+                }
+            }
+        }
+    }
+
+    /// Tells every replica who is gone, and lets go of the memory of closed sessions.
+    fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
+        for departure in departures {
+            let request = match departure {
+                Departure::Member { session, member } => Request::MemberGone { session, member },
+                Departure::Session { session } => {
+                    if let Some(memory) = self.open.remove(&session) {
+                        let calls = memory.library_calls();
+                        let past = &mut self.past_calls;
+                        past.calls = past.calls.saturating_add(calls.calls);
+                        past.with_system_call = past.with_system_call.saturating_add(calls.with_system_call);
+                    }
+                    Request::SessionGone { session }
+                }
+            };
+            for index in 0..self.replicas.len() {
+                self.send_to_replica(index, &request, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn listing_ended(&mut self, id: ClientId) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.listings_due = client.listings_due.saturating_sub(1);
+        if client.listings_due == 0 { self.answer(id, &ReportPart::Done(true)) } else { Ok(()) }
+    }
+
+    fn refuse(&mut self, id: ClientId, reason: Refusal) -> io::Result<()> {
+        self.send_to_client(id, Reply::Refused { reason }.encode().to_vec(), Vec::new())
+    }
+
+    fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
+        self.send_to_client(id, serde_json::to_vec(part).map_err(io::Error::from)?, Vec::new())
+    }
+
+    fn send_to_client(&mut self, id: ClientId, packet: Vec<u8>, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.outbox.push(packet, descriptors);
+        self.flush_client(id)
+    }
+
+    fn flush_client(&mut self, id: ClientId) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if client.outbox.flush(&client.channel).is_err() {
+            return self.close_client(id);
+        }
+        let wanted = if client.outbox.is_empty() { READING } else { EventFlags::OUT };
+        if wanted != client.watched {
+            client.watched = wanted;
+            self.epoll.modify(&client.channel, id.0, wanted)?;
+        }
+        Ok(())
+    }
+
+    fn close_client(&mut self, id: ClientId) -> io::Result<()> {
+        let Some(client) = self.clients.remove(&id) else { return Ok(()) };
+        if let (true, Some(link)) = (client.is_guest, self.link.as_mut()) {
+            link.guest_left();
+        }
+        drop(client); // Closing takes it out of the epoll set.
+        let departures = self.sessions.closed(id);
+        self.announce(departures)
+    }
+
+    fn send_to_replica(&mut self, index: usize, request: &Request, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
+        self.replicas[index].outbox.push(request.encode().to_vec(), descriptors);
+        self.flush_replica(index)?;
+        // It looks at its socket now and then; the bell makes that now.
+        eventfd::ring(&*self.memory.replicas[index].bell)
+    }
+
+    fn flush_replica(&mut self, index: usize) -> io::Result<()> {
+        let Some(replica) = self.replicas.get_mut(index) else { return Ok(()) };
+        if replica.outbox.flush(&replica.control).is_err() {
+            // It hangs or is gone. Ended is ended: the process is not left behind half alive.
+            if let Some(child) = &replica.child {
+                let _ = child.kill(process::Signal::KILL);
+            }
+            return Ok(());
+        }
+        let out = if replica.outbox.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
+        // Gone from the set if the replica has closed its end; then there is nothing left to watch.
+        let _ = self.epoll.modify(&replica.control, REPLICA_CONTROL + index as u64, EventFlags::IN | out);
+        Ok(())
+    }
+
+    /// A few lines about where the stack is, for people.
+    pub fn describe(&self) -> String {
+        let (config, identity) = (&self.config, &self.identity);
+        let link = &config.link;
+        let way = match (link.kind, &identity.device) {
+            (LinkType::Tap, Some(device)) => {
+                let namespace = link.netns.as_ref().map(|name| format!(" in namespace {name}")).unwrap_or_default();
+                let kernel = match link.peer_address {
+                    Some(peer) => format!("the kernel's end is {}", peer.address),
+                    None => "the kernel's end is down and without address: set it up yourself".into(),
+                };
+                let steering = if identity.steering == atoll_supervisor::Steering::Bpf {
+                    "steered by BPF"
+                } else {
+                    "steered in software"
+                };
+                format!("on {device}{namespace} ({kernel}; {steering})")
+            }
+            (LinkType::Shm, _) => {
+                format!("linked to stack {}", link.peer.as_ref().map(ToString::to_string).unwrap_or_default())
+            }
+            _ => "without a link".into(),
+        };
+        format!("stack {} is up: {} {}, {way}", config.name, config.notation, link.address)
+    }
+
+    /// Ends the replicas: asks them first, so that peers hear of it, and kills those that do not end in time.
+    pub fn stop(&mut self) {
+        for index in 0..self.replicas.len() {
+            let _ = self.send_to_replica(index, &Request::Stop, Vec::new());
+        }
+        let deadline = Instant::now() + STOP_TIME;
+        for replica in &self.replicas {
+            let Some(child) = &replica.child else { continue };
+            loop {
+                // An error says that it was reaped before.
+                if !matches!(child.try_wait(), Ok(None)) {
+                    break;
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    let _ = child.kill(process::Signal::KILL);
+                    let _ = child.wait();
+                    break;
+                }
+                wait_readable(child.as_fd(), left);
+            }
+        }
+        if let Owner::Gone { channel: Some(channel), .. } | Owner::Present(channel) = &self.owner {
+            let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
+            let _ = channel.send(&stats, &[]);
+        }
+    }
+}
+
+fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, time: Duration) {
+    let mut set = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+    let time = rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = rustix::event::poll(&mut set, Some(&time));
+}
+
+/// What the supervisor tells `atoll run` when it need not wait for the end.
+pub const SESSIONS_REMAIN: &[u8] = br#"{"sessions_remain":true}"#;
+const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+/// How long replicas may take to end.
+const STOP_TIME: Duration = Duration::from_secs(2);
+/// Replicas publish their counters every 50 ms: this long after the last session, "no connection" is to be believed.
+const DRAIN_SETTLE: Duration = Duration::from_millis(120);

@@ -1,0 +1,324 @@
+//! What is a stack configured to be? From the TOML file and the flags to values that cannot be wrong.
+//!
+//! ```text
+//!   TOML --parse--> ConfigFile --flags set fields--> ConfigFile --validate--> Config
+//! ```
+
+mod file;
+mod template;
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::page::REPLICAS_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::address::{AddressError, Cidr, Mac};
+use crate::names::StackName;
+use crate::notation::{Notation, NotationError};
+
+pub use file::{AcceptFile as Accept, ConfigFile, LinkFile, SchedulingFile as Scheduling, WaitFile as Wait};
+
+/// A configuration that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The stack's name.
+    pub name: StackName,
+    /// Its servers.
+    pub notation: Notation,
+    /// What joins it to the world.
+    pub link: Link,
+    /// How flows find their replicas.
+    pub steering: Steering,
+    /// How long who spins.
+    pub wait: Wait,
+    /// How connections find acceptors.
+    pub accept: Accept,
+    /// Which ports are handed out.
+    pub ports: Ports,
+    /// How large sessions are, and how many there may be.
+    pub sessions: SessionSizes,
+    /// Where and how replicas run.
+    pub scheduling: Scheduling,
+}
+
+/// The link and the addresses on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// What it is made of.
+    pub kind: LinkType,
+    /// Name of the TAP device; `%d` in it stands for the first free number.
+    pub device: String,
+    /// The network namespace in which the device is made; `None`: the supervisor's own.
+    pub netns: Option<String>,
+    /// The stack's own address.
+    pub address: Cidr,
+    /// The address for the kernel's end of the device, if it is to be set up.
+    pub peer_address: Option<Cidr>,
+    /// Who knows the way out of the network.
+    pub gateway: Option<Ipv4Addr>,
+    /// Largest packet in bytes.
+    pub mtu: u16,
+    /// Own hardware address; `None`: a random one.
+    pub mac: Option<Mac>,
+    /// Whether segmentation is left to the kernel.
+    pub offload: bool,
+    /// The stack at the other end of a shared-memory link.
+    pub peer: Option<StackName>,
+}
+
+/// What a link is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkType {
+    /// A multi-queue TAP device of the kernel.
+    #[default]
+    Tap,
+    /// Shared memory with another stack.
+    Shm,
+    /// None: programs on the stack reach each other only.
+    None,
+}
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkType::Tap => "tap",
+            LinkType::Shm => "shm",
+            LinkType::None => "none",
+        })
+    }
+}
+
+/// Who sorts incoming frames by flow group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Steering {
+    /// A BPF program in the kernel where that is permitted, otherwise the replicas.
+    #[default]
+    Auto,
+    /// A BPF program in the kernel, or the stack does not start.
+    Bpf,
+    /// The replicas, by passing frames on to each other.
+    Software,
+}
+
+/// Which ports are handed out by the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// First and last port for connections that do not choose one.
+    pub ephemeral: (u16, u16),
+}
+
+/// How large sessions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionSizes {
+    /// How many processes with sockets of their own may be attached.
+    pub max: u32,
+    /// Sizes of an arena.
+    pub arena: ArenaConfig,
+}
+
+impl Config {
+    /// Checks `file`.
+    pub fn validate(file: &ConfigFile) -> Result<Config, ConfigError> {
+        let name = file.name.parse().map_err(ConfigError::Name)?;
+        let notation = notation(file)?;
+        let link = link(&file.link)?;
+        if link.kind == LinkType::Shm && link.peer.as_ref() == Some(&name) {
+            return Err(ConfigError::PeerIsSelf);
+        }
+        let ports = Ports { ephemeral: (file.ports.ephemeral[0], file.ports.ephemeral[1]) };
+        // A range of one port per replica at the very least, so that each replica finds one that steers to it.
+        if ports.ephemeral.0 == 0 || ports.ephemeral.1.saturating_sub(ports.ephemeral.0) < 255 {
+            return Err(ConfigError::Ports);
+        }
+        let sizes = &file.sessions;
+        let arena = ArenaConfig { slots: sizes.sockets, send_log2: sizes.send_log2, receive_log2: sizes.receive_log2 };
+        if !arena.is_valid() {
+            return Err(ConfigError::SessionSizes);
+        }
+        if !(1..=SESSIONS_MAX).contains(&sizes.max) {
+            return Err(ConfigError::Sessions(sizes.max));
+        }
+        if file.wait.spin_us > SPIN_US_MAX {
+            return Err(ConfigError::Spin(file.wait.spin_us));
+        }
+        if file.accept.claim_timeout_us == 0 {
+            return Err(ConfigError::ClaimTimeout);
+        }
+        Ok(Config {
+            name,
+            notation,
+            link,
+            steering: file.steering.by,
+            wait: file.wait.clone(),
+            accept: file.accept.clone(),
+            ports,
+            sessions: SessionSizes { max: sizes.max, arena },
+            scheduling: file.scheduling.clone(),
+        })
+    }
+
+    /// How many replicas the stack has.
+    pub fn replicas(&self) -> u8 {
+        self.notation.replicas()
+    }
+}
+
+fn notation(file: &ConfigFile) -> Result<Notation, ConfigError> {
+    let by_number = match file.replicas {
+        Some(n) => Some(Notation::symmetric(n).ok_or(ConfigError::Notation(NotationError::Replicas(n)))?),
+        None => None,
+    };
+    let by_text: Option<Notation> = match &file.configuration {
+        Some(text) => Some(text.parse().map_err(ConfigError::Notation)?),
+        None => None,
+    };
+    match (by_number, by_text) {
+        (Some(a), Some(b)) if a != b => Err(ConfigError::TwoNumbers(a.replicas(), b)),
+        (Some(notation), _) | (None, Some(notation)) => Ok(notation),
+        (None, None) => Ok(Notation::symmetric(1).expect("one replica is allowed")),
+    }
+}
+
+fn link(file: &LinkFile) -> Result<Link, ConfigError> {
+    let address: Cidr = file.address.parse().map_err(|error| ConfigError::Address("address", error))?;
+    let peer_address = match (file.kind, file.peer_address.as_str()) {
+        (LinkType::Shm | LinkType::None, _) | (_, "none") => None,
+        (LinkType::Tap, text) => {
+            Some(text.parse::<Cidr>().map_err(|error| ConfigError::Address("peer_address", error))?)
+        }
+    };
+    if peer_address.is_some_and(|peer| peer.address == address.address) {
+        return Err(ConfigError::SameAddress);
+    }
+    let gateway = match &file.gateway {
+        Some(text) => Some(text.parse().map_err(|_| ConfigError::Address("gateway", AddressError::NotIpv4))?),
+        None => None,
+    };
+    if gateway.is_some_and(|gateway| !address.contains(gateway) || gateway == address.address) {
+        return Err(ConfigError::Gateway);
+    }
+    let mac = match &file.mac {
+        Some(text) => Some(text.parse().map_err(|error| ConfigError::Address("mac", error))?),
+        None => None,
+    };
+    if !(MTU_MIN..=MTU_MAX).contains(&file.mtu) {
+        return Err(ConfigError::Mtu(file.mtu));
+    }
+    let device_ok = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    if file.device.is_empty() || file.device.len() > DEVICE_LEN_MAX || !file.device.bytes().all(device_ok) {
+        return Err(ConfigError::Device);
+    }
+    let peer = match &file.peer {
+        Some(text) => Some(text.parse().map_err(ConfigError::Name)?),
+        None if file.kind == LinkType::Shm => return Err(ConfigError::NoPeer),
+        None => None,
+    };
+    Ok(Link {
+        kind: file.kind,
+        device: file.device.clone(),
+        netns: file.netns.clone(),
+        address,
+        peer_address,
+        gateway,
+        mtu: file.mtu,
+        mac,
+        offload: file.offload,
+        peer,
+    })
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The file is not TOML, or has unknown keys or values of the wrong kind; the text says where.
+    Syntax(String),
+    /// The name of this stack or of its peer.
+    Name(&'static str),
+    /// The servers.
+    Notation(NotationError),
+    /// `replicas` and `configuration` say different things.
+    TwoNumbers(u8, Notation),
+    /// The address at this key.
+    Address(&'static str, AddressError),
+    /// The kernel's end of the link has the stack's address.
+    SameAddress,
+    /// The gateway is not a neighbour.
+    Gateway,
+    /// The MTU is out of range.
+    Mtu(u16),
+    /// The name of the device.
+    Device,
+    /// A shared-memory link without the other stack.
+    NoPeer,
+    /// A shared-memory link with itself.
+    PeerIsSelf,
+    /// The range of ports.
+    Ports,
+    /// The sizes of an arena.
+    SessionSizes,
+    /// The number of sessions.
+    Sessions(u32),
+    /// The time to spin.
+    Spin(u32),
+    /// The time to claim a connection.
+    ClaimTimeout,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Syntax(text) => write!(f, "{}", text.trim_end()),
+            ConfigError::Name(text) => write!(f, "name: {text}"),
+            ConfigError::Notation(error) => write!(f, "configuration: {error}"),
+            ConfigError::TwoNumbers(n, notation) => {
+                write!(f, "replicas = {n} and configuration = \"{notation}\" disagree: give one of them")
+            }
+            ConfigError::Address(key, error) => write!(f, "link.{key}: {error}"),
+            ConfigError::SameAddress => f.write_str(
+                "link.peer_address: the kernel's end of the link needs an address other than the stack's own \
+                 (link.address)",
+            ),
+            ConfigError::Gateway => {
+                f.write_str("link.gateway: not another host in the network of link.address, so it cannot be reached")
+            }
+            ConfigError::Mtu(mtu) => write!(f, "link.mtu: {mtu} is not from {MTU_MIN} to {MTU_MAX}"),
+            ConfigError::Device => {
+                write!(f, "link.device: the name of a device is 1 to {DEVICE_LEN_MAX} bytes without blanks and `/`")
+            }
+            ConfigError::NoPeer => {
+                f.write_str("link.peer: a link of type \"shm\" needs the name of the stack at its other end")
+            }
+            ConfigError::PeerIsSelf => f.write_str(
+                "link.peer: programs on one stack reach each other without a link (link.type = \"none\"); name another \
+                 stack",
+            ),
+            ConfigError::Ports => f.write_str(
+                "ports.ephemeral: give the first and the last port, at least 256 in all, such as [32768, 60999]",
+            ),
+            ConfigError::SessionSizes => f.write_str(
+                "sessions: sockets is a power of two from 16 to 4194304, send_log2 and receive_log2 are from 16 to 32",
+            ),
+            ConfigError::Sessions(n) => write!(f, "sessions.max: {n} is not from 1 to {SESSIONS_MAX}"),
+            ConfigError::Spin(us) => write!(f, "wait.spin_us: {us} is more than {SPIN_US_MAX} (one second)"),
+            ConfigError::ClaimTimeout => f.write_str("accept.claim_timeout_us: must be more than 0"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// RFC 791: every host takes packets of 576 bytes.
+const MTU_MIN: u16 = 576;
+/// The TUN driver allows 65535 bytes with the Ethernet header.
+const MTU_MAX: u16 = 65_521;
+const DEVICE_LEN_MAX: usize = 15;
+const SESSIONS_MAX: u32 = 65_536;
+const SPIN_US_MAX: u32 = 1_000_000;
+const _: () = assert!(REPLICAS_MAX <= 255);
+
+#[cfg(test)]
+mod tests;

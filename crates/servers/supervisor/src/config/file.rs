@@ -1,0 +1,195 @@
+//! Which keys does the TOML file have, and what are their defaults?
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, ConfigError, LinkType, Steering};
+
+/// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfigFile {
+    /// See [`Config::name`].
+    pub name: String,
+    /// Pika's notation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<String>,
+    /// The same as a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u8>,
+    /// See [`super::Link`].
+    pub link: LinkFile,
+    /// See [`Steering`].
+    pub steering: SteeringFile,
+    /// How long who spins.
+    pub wait: WaitFile,
+    /// How connections find acceptors.
+    pub accept: AcceptFile,
+    /// See [`super::Ports`].
+    pub ports: PortsFile,
+    /// See [`super::SessionSizes`].
+    pub sessions: SessionsFile,
+    /// Where and how replicas run.
+    pub scheduling: SchedulingFile,
+}
+
+/// `[link]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs)] // Named after the fields of `Link`, which documents them.
+pub struct LinkFile {
+    #[serde(rename = "type")]
+    pub kind: LinkType,
+    pub device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    pub address: String,
+    /// An address with prefix, or `none`.
+    pub peer_address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    pub mtu: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    pub offload: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+}
+
+/// `[steering]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SteeringFile {
+    /// Who sorts incoming frames.
+    pub by: Steering,
+}
+
+/// `[wait]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WaitFile {
+    /// How long, in microseconds, replicas and the library look for work before they sleep.
+    pub spin_us: u32,
+}
+
+/// `[accept]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcceptFile {
+    /// How long, in microseconds, an acceptor may take to claim a connection offered to it (P4).
+    pub claim_timeout_us: u32,
+}
+
+/// `[ports]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PortsFile {
+    /// First and last.
+    pub ephemeral: [u16; 2],
+}
+
+/// `[sessions]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionsFile {
+    /// How many sessions there may be.
+    pub max: u32,
+    /// How many sockets one session may have per replica.
+    pub sockets: u32,
+    /// Most bytes of send buffers of one session and replica, as a power of two.
+    pub send_log2: u8,
+    /// Most bytes of receive buffers of one session and replica, as a power of two.
+    pub receive_log2: u8,
+}
+
+/// `[scheduling]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulingFile {
+    /// The processors of the replicas: replica n runs on number n modulo the length. Empty: wherever the kernel likes.
+    pub cpus: Vec<usize>,
+    /// Whether replicas are SCHED_BATCH.
+    pub batch: bool,
+}
+
+impl ConfigFile {
+    /// Reads TOML.
+    pub fn parse(text: &str) -> Result<ConfigFile, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))
+    }
+
+    /// The text of `atoll config`: these values, each with a comment.
+    pub fn to_commented_toml(&self) -> String {
+        super::template::commented(self)
+    }
+
+    /// Checks the file.
+    pub fn validate(&self) -> Result<Config, ConfigError> {
+        Config::validate(self)
+    }
+}
+
+impl Default for ConfigFile {
+    fn default() -> ConfigFile {
+        ConfigFile {
+            name: "default".into(),
+            configuration: None,
+            replicas: None,
+            link: LinkFile::default(),
+            steering: SteeringFile::default(),
+            wait: WaitFile::default(),
+            accept: AcceptFile::default(),
+            ports: PortsFile::default(),
+            sessions: SessionsFile::default(),
+            scheduling: SchedulingFile::default(),
+        }
+    }
+}
+
+impl Default for LinkFile {
+    fn default() -> LinkFile {
+        LinkFile {
+            kind: LinkType::Tap,
+            device: "atoll%d".into(),
+            netns: None,
+            // RFC 2544 sets 198.18.0.0/15 apart for measurements, so it rarely collides with a real network.
+            address: "198.18.0.2/24".into(),
+            peer_address: "198.18.0.1/24".into(),
+            gateway: None,
+            mtu: 1500,
+            mac: None,
+            offload: true,
+            peer: None,
+        }
+    }
+}
+
+impl Default for WaitFile {
+    fn default() -> WaitFile {
+        WaitFile { spin_us: 20 }
+    }
+}
+
+impl Default for AcceptFile {
+    fn default() -> AcceptFile {
+        AcceptFile { claim_timeout_us: 100_000 }
+    }
+}
+
+impl Default for PortsFile {
+    fn default() -> PortsFile {
+        PortsFile { ephemeral: [32_768, 60_999] }
+    }
+}
+
+impl Default for SessionsFile {
+    fn default() -> SessionsFile {
+        let arena = atoll_ipc::arena::ArenaConfig::default();
+        SessionsFile { max: 1024, sockets: arena.slots, send_log2: arena.send_log2, receive_log2: arena.receive_log2 }
+    }
+}
+
+impl Default for SchedulingFile {
+    fn default() -> SchedulingFile {
+        SchedulingFile { cpus: Vec::new(), batch: true }
+    }
+}

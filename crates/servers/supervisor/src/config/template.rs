@@ -1,0 +1,126 @@
+//! How does `atoll config` explain the file? Every key with its value and a comment.
+
+use std::fmt::Write;
+
+use super::ConfigFile;
+
+/// The values of `file`, commented. Keys without a value stand there as a comment with an example.
+pub(super) fn commented(file: &ConfigFile) -> String {
+    let mut out = Out(String::new());
+    out.text("The configuration of an Atoll stack. All keys may be left out; the values here are used then.");
+    out.text("Start it with `atoll up --config FILE`.");
+    out.blank();
+    out.text("Its name, by which other commands find it. The one called \"default\" is found without a name.");
+    out.key("name", Some(quoted(&file.name)), "");
+    out.text("Its servers: TSnLSnCMn is n replicas (1 to 8), each of one transport server, link server and connection");
+    out.text("manager in one process. `replicas = n` says the same.");
+    let default = file.replicas.is_none().then(|| quoted("TS1LS1CM1"));
+    let configuration = file.configuration.as_deref().map(quoted).or(default);
+    out.key("configuration", configuration, "\"TS1LS1CM1\"");
+    out.key("replicas", file.replicas.map(|n| n.to_string()), "1");
+
+    let link = &file.link;
+    out.section("link");
+    out.text(
+        "What joins it to the world: \"tap\" (a device of the kernel), \"shm\" (shared memory with another stack) or",
+    );
+    out.text("\"none\" (programs on the stack reach each other only; needs no privilege).");
+    out.key("type", Some(quoted(&link.kind.to_string())), "");
+    out.text("tap: name of the device; %d is the first free number.");
+    out.key("device", Some(quoted(&link.device)), "");
+    out.text(
+        "tap: the network namespace (as in `ip netns add NAME`) in which the device is made, so that the kernel's end",
+    );
+    out.text("of the link is there. Otherwise it is made where `atoll up` runs.");
+    out.key("netns", link.netns.as_deref().map(quoted), "\"client\"");
+    out.text("Own address, with the prefix of its network.");
+    out.key("address", Some(quoted(&link.address)), "");
+    out.text("tap: the address for the kernel's end of the device, which is then switched on; \"none\" leaves all of it to you.");
+    out.key("peer_address", Some(quoted(&link.peer_address)), "");
+    out.text("Who knows the way to other networks.");
+    out.key("gateway", link.gateway.as_deref().map(quoted), "\"198.18.0.1\"");
+    out.text("Largest packet in bytes, 576 to 65521.");
+    out.key("mtu", Some(link.mtu.to_string()), "");
+    out.text("Own hardware address. Otherwise a random one.");
+    out.key("mac", link.mac.as_deref().map(quoted), "\"02:00:00:00:00:02\"");
+    out.text("tap: leave segmentation to the kernel and take unsegmented data from it.");
+    out.key("offload", Some(link.offload.to_string()), "");
+    out.text("shm: the name of the stack at the other end, whose link names this one. Either may start first.");
+    out.key("peer", link.peer.as_deref().map(quoted), "\"other\"");
+
+    out.section("steering");
+    out.text("Who sorts incoming frames by replica: \"bpf\" (a program in the kernel), \"software\" (the replicas pass them on),");
+    out.text("or \"auto\": bpf where it is permitted.");
+    out.key("by", Some(quoted(steering(file))), "");
+
+    out.section("wait");
+    out.text("How long replicas and programs look for work before they sleep, in microseconds. More is faster on idle");
+    out.text("processors, and takes time from others on busy ones.");
+    out.key("spin_us", Some(file.wait.spin_us.to_string()), "");
+
+    out.section("accept");
+    out.text(
+        "How long a process may take to accept a connection offered to it before another one gets it, in microseconds.",
+    );
+    out.key("claim_timeout_us", Some(file.accept.claim_timeout_us.to_string()), "");
+
+    out.section("ports");
+    out.text("First and last port for connections that do not choose one.");
+    out.key("ephemeral", Some(format!("{:?}", file.ports.ephemeral)), "");
+
+    let sessions = &file.sessions;
+    out.section("sessions");
+    out.text("How many processes with sockets of their own may be attached (those that inherited them do not count).");
+    out.key("max", Some(sessions.max.to_string()), "");
+    out.text("Sockets of one process and replica, a power of two.");
+    out.key("sockets", Some(sessions.sockets.to_string()), "");
+    out.text("Most bytes of send and of receive buffers of one process and replica, as powers of two (30 is 1 GiB).");
+    out.text("Only what is used takes memory.");
+    out.key("send_log2", Some(sessions.send_log2.to_string()), "");
+    out.key("receive_log2", Some(sessions.receive_log2.to_string()), "");
+
+    let scheduling = &file.scheduling;
+    out.section("scheduling");
+    out.text(
+        "The processors of the replicas, in their order and from the start again: [0, 1]. Empty: the kernel chooses.",
+    );
+    out.key("cpus", Some(format!("{:?}", scheduling.cpus)), "");
+    out.text("Let replicas finish their batch before programs that they woke up run (SCHED_BATCH).");
+    out.key("batch", Some(scheduling.batch.to_string()), "");
+    out.0
+}
+
+fn steering(file: &ConfigFile) -> &'static str {
+    match file.steering.by {
+        super::Steering::Auto => "auto",
+        super::Steering::Bpf => "bpf",
+        super::Steering::Software => "software",
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+struct Out(String);
+
+impl Out {
+    fn text(&mut self, line: &str) {
+        let _ = writeln!(self.0, "# {line}");
+    }
+
+    fn blank(&mut self) {
+        self.0.push('\n');
+    }
+
+    fn section(&mut self, name: &str) {
+        let _ = writeln!(self.0, "\n[{name}]");
+    }
+
+    fn key(&mut self, key: &str, value: Option<String>, example: &str) {
+        let _ = match value {
+            Some(value) => writeln!(self.0, "{key} = {value}"),
+            None => writeln!(self.0, "# {key} = {example}"),
+        };
+    }
+}

@@ -1,0 +1,100 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    ConfigFile::parse(text)?.validate()
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(ConfigFile::parse("").unwrap(), ConfigFile::default());
+    let config = parse("").unwrap();
+    assert_eq!((config.replicas(), config.name.as_str(), config.link.kind), (1, "default", LinkType::Tap));
+}
+
+#[test]
+fn the_commented_defaults_mean_the_defaults() {
+    let text = ConfigFile::default().to_commented_toml();
+    assert_eq!(parse(&text), parse(""));
+}
+
+#[test]
+fn every_key_survives_being_written_out() {
+    let text = r#"
+        name = "web"
+        replicas = 3
+        [link]
+        type = "shm"
+        device = "tapq\"x"
+        netns = "client"
+        address = "10.1.2.3/16"
+        peer_address = "none"
+        gateway = "10.1.0.1"
+        mtu = 9000
+        mac = "02:00:00:00:00:07"
+        offload = false
+        peer = "db"
+        [steering]
+        by = "software"
+        [wait]
+        spin_us = 0
+        [accept]
+        claim_timeout_us = 5
+        [ports]
+        ephemeral = [1024, 65535]
+        [sessions]
+        max = 7
+        sockets = 64
+        send_log2 = 20
+        receive_log2 = 21
+        [scheduling]
+        cpus = [1, 0]
+        batch = false
+    "#;
+    let file = ConfigFile::parse(text).unwrap();
+    assert_eq!(ConfigFile::parse(&file.to_commented_toml()), Ok(file.clone()));
+    assert_eq!(serde_json::from_str::<ConfigFile>(&serde_json::to_string(&file).unwrap()).unwrap(), file);
+    let config = file.validate().unwrap();
+    assert_eq!((config.replicas(), config.link.mtu, config.sessions.arena.slots), (3, 9000, 64));
+}
+
+#[test]
+fn unknown_keys_are_errors_that_name_the_key() {
+    for (text, key) in [("nam = 1", "nam"), ("[link]\nadress = \"x\"", "adress"), ("[lnk]", "lnk")] {
+        let Err(ConfigError::Syntax(message)) = parse(text) else { panic!("{text} was taken") };
+        assert!(message.contains(key), "{message}");
+    }
+}
+
+#[test]
+fn values_are_refused_with_their_reason() {
+    for (text, error) in [
+        ("name = \"a/b\"", "name"),
+        ("replicas = 9", "replicas"),
+        ("configuration = \"TS2LS1CM2\"", "configuration"),
+        ("replicas = 2\nconfiguration = \"TS3LS3CM3\"", "disagree"),
+        ("[link]\naddress = \"198.18.0.2\"", "link.address"),
+        ("[link]\npeer_address = \"here\"", "link.peer_address"),
+        ("[link]\npeer_address = \"198.18.0.2/24\"", "other than"),
+        ("[link]\ngateway = \"10.0.0.1\"", "link.gateway"),
+        ("[link]\nmtu = 100", "link.mtu"),
+        ("[link]\nmac = \"ff:ff:ff:ff:ff:ff\"", "link.mac"),
+        ("[link]\ndevice = \"a b\"", "link.device"),
+        ("[link]\ntype = \"shm\"", "link.peer"),
+        ("name = \"a\"\n[link]\ntype = \"shm\"\npeer = \"a\"", "another"),
+        ("[link]\ntype = \"veth\"", "veth"),
+        ("[ports]\nephemeral = [60999, 32768]", "ports.ephemeral"),
+        ("[sessions]\nsockets = 100", "sessions"),
+        ("[sessions]\nmax = 0", "sessions.max"),
+        ("[wait]\nspin_us = 2000000", "wait.spin_us"),
+        ("[accept]\nclaim_timeout_us = 0", "claim_timeout_us"),
+    ] {
+        let message = parse(text).unwrap_err().to_string();
+        assert!(message.contains(error), "{text}: {message}");
+    }
+}
+
+#[test]
+fn configuration_and_replicas_may_agree() {
+    assert_eq!(parse("replicas = 2\nconfiguration = \"TS2LS2CM2\"").unwrap().replicas(), 2);
+    assert_eq!(parse("configuration = \"TS4LS4CM4\"").unwrap().replicas(), 4);
+}

@@ -1,0 +1,101 @@
+//! What is a stack called, and where are its socket and its files?
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit. So it can be part
+/// of a file's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StackName(String);
+
+impl StackName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for StackName {
+    fn default() -> StackName {
+        StackName("default".into())
+    }
+}
+
+impl FromStr for StackName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<StackName, &'static str> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if starts_well && text.len() <= 64 && text.bytes().all(allowed) {
+            Ok(StackName(text.into()))
+        } else {
+            Err("the name of a stack is 1 to 64 letters, digits, `-`, `_` or `.`, and starts with a letter or a digit")
+        }
+    }
+}
+
+impl fmt::Display for StackName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where the stacks of a user keep their sockets: `/run/atoll` for root, else `$XDG_RUNTIME_DIR/atoll`, else
+/// `/tmp/atoll-UID`.
+///
+/// `xdg`: the value of the variable; the specification says to ignore a relative path.
+pub fn runtime_directory(uid: u32, xdg: Option<&OsStr>) -> PathBuf {
+    if uid == 0 {
+        return PathBuf::from("/run/atoll");
+    }
+    match xdg.map(Path::new).filter(|path| path.is_absolute()) {
+        Some(path) => path.join("atoll"),
+        None => PathBuf::from(format!("/tmp/atoll-{uid}")),
+    }
+}
+
+/// The files of one stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The control socket.
+    pub socket: PathBuf,
+    /// Holds the supervisor's pid, and is locked while it lives.
+    pub pid: PathBuf,
+    /// What a supervisor in the background and its replicas print.
+    pub log: PathBuf,
+}
+
+impl Paths {
+    /// The files of the stack `name` in `directory`.
+    pub fn new(directory: &Path, name: &StackName) -> Paths {
+        let file = |extension| directory.join(format!("{name}.{extension}"));
+        Paths { socket: file("sock"), pid: file("pid"), log: file("log") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_has_run_and_others_what_their_session_gives_them() {
+        let xdg = Some(OsStr::new("/run/user/1000"));
+        assert_eq!(runtime_directory(0, xdg), Path::new("/run/atoll"));
+        assert_eq!(runtime_directory(1000, xdg), Path::new("/run/user/1000/atoll"));
+        for missing in [None, Some(OsStr::new("")), Some(OsStr::new("relative"))] {
+            assert_eq!(runtime_directory(1000, missing), Path::new("/tmp/atoll-1000"));
+        }
+    }
+
+    #[test]
+    fn names_cannot_leave_the_directory() {
+        for bad in ["", ".", "..", "a/b", "-x", ".x", "a b", "ä", &"x".repeat(65)] {
+            assert!(bad.parse::<StackName>().is_err(), "{bad}");
+        }
+        let name: StackName = "web-1.test".parse().unwrap();
+        assert_eq!(Paths::new(Path::new("/run/atoll"), &name).socket, Path::new("/run/atoll/web-1.test.sock"));
+    }
+}

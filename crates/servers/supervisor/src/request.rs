@@ -1,0 +1,93 @@
+//! What did a client send? Bytes and a count of descriptors become a request, or are refused.
+
+use atoll_ipc::control::Request;
+use serde::{Deserialize, Serialize};
+
+/// What the command line asks of a supervisor, as a JSON object: `{"cmd":"status"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "snake_case")]
+pub enum CliRequest {
+    /// Everything that `atoll status` shows. The answer is a sequence of [`crate::ReportPart`]s, `Done` last.
+    Status,
+    /// The sockets of all replicas. The answer is a sequence of packets with `rows`, then `ReportPart::Done`.
+    Ss,
+    /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
+    Down,
+    /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open while that
+    /// stack lives. The answer is `{"joined":{...}}` with the link's descriptors.
+    JoinLink {
+        /// The stack that asks.
+        from: String,
+        /// Its `LAYOUT_VERSION`.
+        layout_version: u32,
+    },
+}
+
+/// A packet that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    /// Of an application.
+    Application(Request),
+    /// Of the command line or of another stack.
+    Cli(CliRequest),
+}
+
+/// What a packet of a client means; an error is what the client gets to read.
+///
+/// `descriptors`: how many came with it. No request of a client carries any.
+pub fn classify(bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
+    if descriptors > 0 {
+        return Err(format!("{descriptors} descriptors came with a request that takes none"));
+    }
+    if bytes.first() == Some(&b'{') {
+        return serde_json::from_slice(bytes).map(Incoming::Cli).map_err(|error| format!("not a request: {error}"));
+    }
+    match Request::decode(bytes) {
+        Ok(request @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. })) => {
+            Ok(Incoming::Application(request))
+        }
+        Ok(_) => Err("a request that only supervisors make".into()),
+        Err(_) => Err("not a request".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_base::Rng;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_applications_and_of_the_command_line_are_told_apart() {
+        let attach = Request::Attach { layout_version: 1 };
+        assert_eq!(classify(&attach.encode(), 0), Ok(Incoming::Application(attach)));
+        assert_eq!(classify(br#"{"cmd":"status"}"#, 0), Ok(Incoming::Cli(CliRequest::Status)));
+        let join = CliRequest::JoinLink { from: "a".into(), layout_version: 1 };
+        assert_eq!(classify(serde_json::to_string(&join).unwrap().as_bytes(), 0), Ok(Incoming::Cli(join)));
+    }
+
+    #[test]
+    fn what_clients_may_not_say_is_refused() {
+        assert!(classify(&Request::Stop.encode(), 0).is_err());
+        assert!(classify(&Request::SessionGone { session: 1 }.encode(), 0).is_err());
+        assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
+        for bytes in [&b""[..], b"{", b"{}", b"{\"cmd\":\"steal\"}", &[1; 55], &[1; 57]] {
+            assert!(classify(bytes, 0).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn noise_is_never_understood_as_a_command() {
+        let mut rng = Rng::new(9);
+        for _ in 0..20_000 {
+            let len = rng.below(100) as usize;
+            let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+            if let (Some(first), 0) = (bytes.first_mut(), rng.below(3)) {
+                *first = b'{';
+            }
+            if let Ok(Incoming::Cli(request)) = classify(&bytes, rng.below(2) as usize) {
+                panic!("{bytes:?} became {request:?}");
+            }
+        }
+    }
+}

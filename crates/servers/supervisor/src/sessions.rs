@@ -1,0 +1,186 @@
+//! Who is attached? Sessions, their members, and what follows when one of them goes.
+//!
+//! A session is a set of sockets; its members are the processes that can use them: the one that attached, and those
+//! that inherited them over `fork` or `exec`. A client is one connection to the control socket and stands for one
+//! process. State is lost with the supervisor.
+//!
+//! ```text
+//!   client 1 --member 0--> session 1 <--member 1-- client 2 (forked from client 1)
+//!                                                  client 2 --member 0--> session 2 (its own)
+//! ```
+
+use std::collections::BTreeMap;
+
+use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::control::Refusal;
+
+/// Most members of a session: sockets count their holders in a word of this many bits.
+pub const MEMBERS_MAX: u8 = 64;
+/// Most sessions that one client may be a member of: its own, and those that it inherited.
+pub const MEMBERSHIPS_MAX: usize = 8;
+
+/// One connection to the control socket; numbers are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// A client became a member, to be answered with `Reply::Joined`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The session.
+    pub session: u32,
+    /// What a child must show to join it.
+    pub key: u64,
+    /// The client's number in it.
+    pub member: u8,
+}
+
+/// Something ended, to be told to every replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// `Request::MemberGone`.
+    Member {
+        /// Its session, which lives on.
+        session: u32,
+        /// Its number.
+        member: u8,
+    },
+    /// `Request::SessionGone`: the last member left.
+    Session {
+        /// The session. The number is never used again.
+        session: u32,
+    },
+}
+
+/// All sessions of a stack.
+#[derive(Debug)]
+pub struct Sessions {
+    sessions_max: usize,
+    last: u32,
+    sessions: BTreeMap<u32, Session>,
+    clients: BTreeMap<ClientId, Vec<(u32, u8)>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    key: u64,
+    members: BTreeMap<u8, ClientId>,
+    /// Where the search for a free number starts: behind the youngest, so that a number is used again as late as
+    /// possible, long after every replica heard of the end of its last owner.
+    next_member: u8,
+}
+
+impl Sessions {
+    /// No sessions; at most `sessions_max` at a time.
+    pub fn new(sessions_max: u32) -> Sessions {
+        Sessions { sessions_max: sessions_max as usize, last: 0, sessions: BTreeMap::new(), clients: BTreeMap::new() }
+    }
+
+    /// Opens a session of `client`'s own. `key`: a random number.
+    pub fn attach(&mut self, client: ClientId, layout_version: u32, key: u64) -> Result<Joined, Refusal> {
+        if layout_version != LAYOUT_VERSION {
+            return Err(Refusal::Version);
+        }
+        if self.sessions.len() >= self.sessions_max || self.last == u32::MAX {
+            return Err(Refusal::Sessions);
+        }
+        self.check_room(client)?;
+        self.last += 1;
+        let session = self.last;
+        self.sessions.insert(session, Session { key, members: BTreeMap::from([(0, client)]), next_member: 1 });
+        self.clients.entry(client).or_default().push((session, 0));
+        Ok(Joined { session, key, member: 0 })
+    }
+
+    /// Makes `client` a member of a session that exists. Joining twice gives the same membership again.
+    pub fn join(&mut self, client: ClientId, session: u32, key: u64) -> Result<Joined, Refusal> {
+        let found = self.sessions.get(&session).filter(|found| found.key == key).ok_or(Refusal::NoSession)?;
+        if let Some((_, member)) = self.memberships(client).find(|(joined, _)| *joined == session) {
+            return Ok(Joined { session, key, member });
+        }
+        let mut numbers = (0..MEMBERS_MAX).map(|n| (found.next_member + n) % MEMBERS_MAX);
+        let member = numbers.find(|number| !found.members.contains_key(number)).ok_or(Refusal::Members)?;
+        self.check_room(client)?;
+        let found = self.sessions.get_mut(&session).expect("found above");
+        found.members.insert(member, client);
+        found.next_member = (member + 1) % MEMBERS_MAX;
+        self.clients.entry(client).or_default().push((session, member));
+        Ok(Joined { session, key, member })
+    }
+
+    /// Ends one membership; `None` if there is none.
+    pub fn leave(&mut self, client: ClientId, session: u32) -> Option<Departure> {
+        let memberships = self.clients.get_mut(&client)?;
+        let at = memberships.iter().position(|(joined, _)| *joined == session)?;
+        let (session, member) = memberships.swap_remove(at);
+        if memberships.is_empty() {
+            self.clients.remove(&client);
+        }
+        Some(self.depart(session, member))
+    }
+
+    /// The client's connection closed: all its memberships end.
+    pub fn closed(&mut self, client: ClientId) -> Vec<Departure> {
+        let memberships = self.clients.remove(&client).unwrap_or_default();
+        memberships.into_iter().map(|(session, member)| self.depart(session, member)).collect()
+    }
+
+    /// Numbers of the open sessions, oldest first.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.sessions.keys().copied()
+    }
+
+    /// The members of a session, by number.
+    pub fn members(&self, session: u32) -> impl Iterator<Item = (u8, ClientId)> + '_ {
+        let members = self.sessions.get(&session).map(|session| &session.members);
+        members.into_iter().flatten().map(|(member, client)| (*member, *client))
+    }
+
+    /// How many sessions are open.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    fn memberships(&self, client: ClientId) -> impl Iterator<Item = (u32, u8)> + '_ {
+        self.clients.get(&client).into_iter().flatten().copied()
+    }
+
+    fn check_room(&self, client: ClientId) -> Result<(), Refusal> {
+        if self.memberships(client).count() < MEMBERSHIPS_MAX { Ok(()) } else { Err(Refusal::Sessions) }
+    }
+
+    fn depart(&mut self, session: u32, member: u8) -> Departure {
+        let found = self.sessions.get_mut(&session).expect("memberships name open sessions");
+        found.members.remove(&member);
+        if found.members.is_empty() {
+            self.sessions.remove(&session);
+            return Departure::Session { session };
+        }
+        Departure::Member { session, member }
+    }
+
+    /// Both maps tell the same story, and no session is without members.
+    #[cfg(test)]
+    fn check_invariants(&self) {
+        let mut of_clients: Vec<(u32, u8, ClientId)> = Vec::new();
+        for (client, memberships) in &self.clients {
+            assert!(!memberships.is_empty() && memberships.len() <= MEMBERSHIPS_MAX);
+            of_clients.extend(memberships.iter().map(|(session, member)| (*session, *member, *client)));
+        }
+        let mut of_sessions = Vec::new();
+        for (session, state) in &self.sessions {
+            assert!(!state.members.is_empty());
+            of_sessions.extend(state.members.iter().map(|(member, client)| (*session, *member, *client)));
+        }
+        of_clients.sort();
+        of_sessions.sort();
+        assert_eq!(of_clients, of_sessions);
+    }
+}
+
+#[cfg(test)]
+mod tests;
