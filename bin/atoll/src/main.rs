@@ -52,9 +52,9 @@ fn main() -> ExitCode {
         Command::Up(up) => up.run(),
         Command::Down(down) => down.run(),
         Command::Run(run) => run.run(),
-        Command::Status(status) => status.run(),
-        Command::Ss(ss) => ss.run(),
-        Command::Config(config) => config.run(),
+        Command::Status(status) => printing(|| status.run()),
+        Command::Ss(ss) => printing(|| ss.run()),
+        Command::Config(config) => printing(|| config.run()),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);
             Ok(ExitCode::SUCCESS)
@@ -66,6 +66,12 @@ fn main() -> ExitCode {
         eprintln!("atoll: {failure}");
         ExitCode::FAILURE
     })
+}
+
+/// A command that only prints, perhaps into `head`.
+fn printing(command: impl FnOnce() -> Result<ExitCode, failure::Failure>) -> Result<ExitCode, failure::Failure> {
+    atoll_sys::signal::die_of_broken_pipes();
+    command()
 }
 
 fn run_replica(args: &setup::ReplicaArgs) -> ExitCode {

@@ -64,10 +64,6 @@ enum Verdict {
 
 /// Runs a replica with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &ReplicaSetup) -> ExitCode {
-    // Nothing is left behind when the supervisor ends, however it ends.
-    if let Err(error) = process::die_with_parent(setup.supervisor) {
-        eprintln!("atoll: replica {}: {error}", setup.index);
-    }
     match Replica::start(setup).and_then(|mut replica| replica.serve()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -74,6 +74,13 @@ impl Signals {
     }
 }
 
+/// Lets a write to a pipe whose reader has gone end the process quietly, as for any program in a pipeline; Rust ignores
+/// SIGPIPE otherwise. signal(7).
+pub fn die_of_broken_pipes() {
+    // SAFETY: SIG_DFL is a valid disposition, and no handler of this process is replaced.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 impl AsFd for Signals {
     /// Readable when a signal has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
