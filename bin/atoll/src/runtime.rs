@@ -66,9 +66,9 @@ pub struct NameLock {
 }
 
 impl NameLock {
-    /// Takes the name, or says who has it.
-    pub fn take(name: &StackName) -> Result<NameLock, Failure> {
-        let paths = Paths::new(&prepare_directory()?, name);
+    /// Takes the name, or says who has it. `directory`: as [`prepare_directory`] gave it.
+    pub fn take(directory: &Path, name: &StackName) -> Result<NameLock, Failure> {
+        let paths = Paths::new(directory, name);
         let what = paths.pid.display().to_string();
         let mut file = OpenOptions::new()
             .read(true)
@@ -109,6 +109,10 @@ impl Drop for NameLock {
         // The socket first: whoever finds the name free finds no socket of ours.
         let _ = fs::remove_file(&self.paths.socket);
         let _ = fs::remove_file(&self.paths.pid);
+        // A log that says nothing is no use to anybody.
+        if fs::metadata(&self.paths.log).is_ok_and(|log| log.len() == 0) {
+            let _ = fs::remove_file(&self.paths.log);
+        }
     }
 }
 
@@ -119,4 +123,28 @@ pub fn lock_links(directory: &Path) -> Result<File, Failure> {
     let file = file.or_fail(path.display())?;
     file.lock().or_fail(path.display())?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_one_stack_until_it_ends() {
+        let directory = std::env::temp_dir().join(format!("atoll-runtime-test-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let name: StackName = "web".parse().unwrap();
+        let other: StackName = "db".parse().unwrap();
+        let lock = NameLock::take(&directory, &name).unwrap();
+        let _other = NameLock::take(&directory, &other).unwrap();
+        let refusal = NameLock::take(&directory, &name).unwrap_err().to_string();
+        assert!(refusal.contains(&format!("\"web\" is up already (pid {})", std::process::id())), "{refusal}");
+        fs::write(&lock.paths().socket, "").unwrap();
+        drop(lock);
+        assert!(!directory.join("web.sock").exists() && !directory.join("web.pid").exists());
+        // What a supervisor left behind that was killed is no obstacle.
+        fs::write(directory.join("web.pid"), "1\n").unwrap();
+        drop(NameLock::take(&directory, &name).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

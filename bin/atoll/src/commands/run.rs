@@ -86,11 +86,14 @@ impl Run {
     fn join(&self, library: &OsStr, name: &StackName, supervisor: &Supervisor) -> Result<ExitCode, Failure> {
         let mut command = self.command(library, name);
         if !self.stats {
-            return Err(cannot_run(&self.program[0], &command.exec()));
+            return Ok(cannot_run(&self.program[0], &command.exec()));
         }
         let before = supervisor.status()?;
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
-        let child = command.spawn().map_err(|error| cannot_run(&self.program[0], &error))?;
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return Ok(cannot_run(&self.program[0], &error)),
+        };
         let status = wait(child, &signals)?;
         let after = Supervisor::connect(name)?.status()?;
         print_stats(&format!("stack {name} (all its programs)"), Some(&before), &after);
@@ -110,7 +113,10 @@ impl Run {
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
         let stack = start_supervisor(&Job { file, mode: Mode::Private, rootless: false })?;
         let mut command = self.command(library, &name);
-        let child = command.spawn().map_err(|error| cannot_run(&self.program[0], &error))?;
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return Ok(cannot_run(&self.program[0], &error)),
+        };
         let status = wait(child, &signals)?;
         match wait_for_end(&stack.channel) {
             Some(report) if self.stats => print_stats("its stack", None, &report),
@@ -181,8 +187,10 @@ fn preloadable(path: PathBuf) -> Result<OsString, Failure> {
     Ok(path.into_os_string())
 }
 
-fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
-    Failure::new(format!("running {}: {error}", program.display()))
+/// Says why, and gives the status that a shell would give.
+fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
+    eprintln!("atoll: running {}: {error}", program.display());
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 /// Waits for the program, and passes signals on to it meanwhile.
@@ -231,12 +239,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) {
     let counter = |report: &StatusReport, name: &str| -> u64 {
-        report.replicas.iter().filter_map(|replica| replica.counters.get(name)).sum()
+        report.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
     };
     let since = |name: &str| counter(after, name) - before.map_or(0, |before| counter(before, name));
     let calls = after.stack.library_calls - before.map_or(0, |before| before.stack.library_calls);
-    let with_system_call = after.stack.library_calls_with_system_call
-        - before.map_or(0, |before| before.stack.library_calls_with_system_call);
+    let with_system_call =
+        after.stack.library_calls_with_syscall - before.map_or(0, |before| before.stack.library_calls_with_syscall);
     let share = if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
     eprintln!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
     eprintln!(

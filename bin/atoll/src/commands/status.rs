@@ -65,7 +65,7 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
 }
 
 fn counter(replica: &ReplicaReport, name: &str) -> u64 {
-    replica.counters.get(name).copied().unwrap_or(0)
+    replica.stats.get(name).copied().unwrap_or(0)
 }
 
 fn text(report: &StatusReport, verbose: bool) -> String {
@@ -82,7 +82,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     out += &format!(
         "calls {}  without system call {}  sessions opened {}\n",
         stack.library_calls,
-        share(stack.library_calls, stack.library_calls_with_system_call),
+        share(stack.library_calls, stack.library_calls_with_syscall),
         stack.sessions_opened
     );
     let mut replicas = vec![row(REPLICA_COLUMNS)];
@@ -92,7 +92,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     if verbose {
         for replica in &report.replicas {
             out += &format!("\nreplica {}\n", replica.index);
-            for (name, value) in replica.counters.iter().filter(|(_, value)| **value != 0) {
+            for (name, value) in replica.stats.iter().filter(|(_, value)| **value != 0) {
                 out += &format!("  {name:<20} {value}\n");
             }
         }
@@ -110,7 +110,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
             if session.comm.is_empty() { "(ended)".into() } else { session.comm.clone() },
             members.join(","),
             session.calls.to_string(),
-            share(session.calls, session.calls_with_system_call),
+            share(session.calls, session.calls_with_syscall),
         ]
     }));
     out + &table(&sessions)

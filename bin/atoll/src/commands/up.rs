@@ -82,7 +82,8 @@ fn describe(stack: &Running, rootless: bool) -> String {
     if rootless {
         let pid = std::process::id();
         text += &format!(
-            "\nreach it from its namespace: nsenter --preserve-credentials -U -n -t {pid} curl http://ADDRESS/"
+            "\nthe kernel's end is in a namespace; to run programs there: nsenter --preserve-credentials -U -n -t {pid} \
+             PROGRAM"
         );
     }
     text

@@ -188,3 +188,39 @@ pub fn is_connected(channel: &Channel) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut set, Some(&now)).is_ok() && !set[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP)
 }
+
+#[cfg(test)]
+mod tests {
+    use atoll_ipc::page::StackFacts;
+    use atoll_supervisor::ConfigFile;
+
+    use super::*;
+
+    #[test]
+    fn one_guest_at_a_time_and_only_the_named_one() {
+        let text = "name = \"a\"\n[link]\ntype = \"shm\"\npeer = \"b\"";
+        let config = ConfigFile::parse(text).unwrap().validate().unwrap();
+        let own = memory::StackMemory::create(memory::bells(2).unwrap(), None).unwrap();
+        let bells: Vec<_> = own.replicas.iter().map(|replica| replica.bell.clone()).collect();
+        let mut link = HostedLink::create(&bells, own.stack_read.clone()).unwrap();
+        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("not ready"));
+        let facts = StackFacts { replicas: 2, ..StackFacts::default() };
+        own.stack.write_facts(&facts);
+        assert!(link.join(&config, &own.stack, "c", LAYOUT_VERSION).unwrap_err().contains("for \"b\", not for \"c\""));
+        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION + 1).unwrap_err().contains("version"));
+
+        let (_, fds) = link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap();
+        assert_eq!(fds.len(), 3 + 2 * REPLICAS_MAX);
+        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("in use"));
+
+        // What the guest writes on its page is what the host's replicas read, until the guest leaves.
+        let theirs = StackPage(ShmMemory::map(&*fds[1], STACK_PAGE_BYTES, Access::ReadWrite).unwrap());
+        let for_replicas = link.for_replicas();
+        let seen = StackPage(ShmMemory::map(&*for_replicas[1], STACK_PAGE_BYTES, Access::ReadOnly).unwrap());
+        theirs.write_facts(&facts);
+        assert_eq!(seen.facts(), Some(facts));
+        link.guest_left();
+        assert_eq!(seen.facts(), None);
+        assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).is_ok());
+    }
+}

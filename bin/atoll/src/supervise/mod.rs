@@ -4,6 +4,7 @@ mod device;
 mod join;
 mod memory;
 mod outbox;
+mod owner;
 mod report;
 mod server;
 mod spawn;
@@ -33,7 +34,8 @@ use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
 use crate::setup::{LinkSetup, LinkSide, ReplicaSetup, SEGMENT_MAX};
 
-pub use self::server::{Ending, SESSIONS_REMAIN};
+pub use self::owner::SESSIONS_REMAIN;
+pub use self::server::Ending;
 pub use self::spawn::comm;
 
 /// A stack whose replicas are ready.
@@ -46,7 +48,7 @@ pub struct Running {
 /// Starts a stack and waits until it is ready. On failure nothing is left behind.
 pub fn start(config: Config) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
-    let name = NameLock::take(&config.name)?;
+    let name = NameLock::take(&runtime::prepare_directory()?, &config.name)?;
     let signals =
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
     let (listener, joined) = open_doors(&config, name.paths())?;

@@ -87,7 +87,7 @@ impl Server {
             },
             sessions_opened: self.opened,
             library_calls: calls.calls,
-            library_calls_with_system_call: calls.with_system_call,
+            library_calls_with_syscall: calls.with_system_call,
         }
     }
 
@@ -96,7 +96,7 @@ impl Server {
         let pid = replica.child.as_ref().map_or(0, Child::pid);
         let use_ = spawn::processor_use(pid);
         let owned = |group: &u16| usize::from(self.memory.stack.owner(FlowGroup(*group)).0) == index;
-        let counters: BTreeMap<String, u64> =
+        let stats: BTreeMap<String, u64> =
             Stat::ALL.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect();
         ReplicaReport {
             index: index as u8,
@@ -105,7 +105,7 @@ impl Server {
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
-            counters,
+            stats,
             rates: None,
         }
     }
@@ -120,7 +120,7 @@ impl Server {
             comm: spawn::comm(memory.pid),
             members: members.collect(),
             calls: calls.calls,
-            calls_with_system_call: calls.with_system_call,
+            calls_with_syscall: calls.with_system_call,
         })
     }
 }

@@ -25,6 +25,7 @@ use atoll_sys::{eventfd, process};
 use super::join::HostedLink;
 use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
+use super::owner::{Activity, Owner};
 use super::report::Identity;
 use crate::{rows, setup};
 
@@ -55,16 +56,6 @@ pub struct Server {
     next_client: u64,
     ending: Option<Ending>,
     ready: bool,
-}
-
-/// Who decides when the stack ends.
-enum Owner {
-    /// People, by signals and `atoll down`.
-    Nobody,
-    /// The program of this `atoll run` is still there.
-    Present(Channel),
-    /// It ended. The stack follows when the sessions of its children are closed and everything is sent.
-    Gone { channel: Option<Channel>, told: bool, progress: u64, progress_at: Instant },
 }
 
 /// A replica as the supervisor sees it.
@@ -126,10 +117,6 @@ const REQUESTS_PER_TURN: usize = 16;
 const REQUEST_MAX: usize = 4096;
 /// Longest packet of a replica.
 const REPLICA_PACKET_MAX: usize = 256 << 10;
-/// How long nothing may move after the last session closed before what is left is given up.
-const DRAIN_IDLE: Duration = Duration::from_millis(500);
-/// How often progress is looked at meanwhile.
-const DRAIN_LOOK_MS: u32 = 20;
 
 impl Server {
     /// A supervisor of replicas that were started. Applications are not served before [`Server::all_ready`].
@@ -198,8 +185,7 @@ impl Server {
     /// Waits for at most `timeout_ms` and handles what happened. Returns why the stack must end, once it must.
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
-        let draining = matches!(self.owner, Owner::Gone { .. }).then_some(DRAIN_LOOK_MS);
-        let timeout = timeout_ms.into_iter().chain(draining).min();
+        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
@@ -261,53 +247,28 @@ impl Server {
         Ok(())
     }
 
-    /// The `atoll run` says that its program has ended, or is gone itself.
     fn owner_spoke(&mut self) -> io::Result<()> {
-        let gone = |channel| Owner::Gone { channel, told: false, progress: 0, progress_at: Instant::now() };
-        match std::mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Present(channel) => {
-                let mut buffer = [0; REQUEST_MAX];
-                match channel.receive(&mut buffer, &mut Vec::new()) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.owner = Owner::Present(channel),
-                    Ok(1..) => self.owner = gone(Some(channel)),
-                    _ => {
-                        self.epoll.delete(&channel)?;
-                        self.owner = gone(None);
-                    }
-                }
-            }
-            Owner::Gone { channel: Some(channel), progress, progress_at, .. } => {
-                self.epoll.delete(&channel)?;
-                self.owner = Owner::Gone { channel: None, told: true, progress, progress_at };
-            }
-            other => self.owner = other,
+        match self.owner.spoke(Instant::now()) {
+            Some(channel) => self.epoll.delete(&channel),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Once the program is gone: ends the stack when no session is open and nothing moves any more.
+    /// Once the program is gone: ends the stack when nobody needs it any more.
     fn look_at_owner(&mut self) {
-        let sessions = self.sessions.len();
-        let replicas = &self.memory.replicas;
-        let sum = |stat: Stat| replicas.iter().map(|replica| replica.page.stat(stat)).fold(0, u64::wrapping_add);
-        let Owner::Gone { channel, told, progress, progress_at } = &mut self.owner else { return };
-        if sessions > 0 {
-            // Programs that went into the background. `atoll run` need not wait for them.
-            if let (Some(channel), false) = (&channel, *told) {
-                let _ = channel.send(SESSIONS_REMAIN, &[]);
-            }
-            *told = true;
-            *progress_at = Instant::now();
+        if self.owner.look_again_ms().is_none() {
             return;
         }
-        let now = Instant::now();
+        let replicas = &self.memory.replicas;
+        let sum = |stat: Stat| replicas.iter().map(|replica| replica.page.stat(stat)).fold(0, u64::wrapping_add);
         let moved = [Stat::SegmentsIn, Stat::SegmentsOut, Stat::DatagramsOut].map(sum);
-        let moved = moved.into_iter().fold(0, u64::wrapping_add);
-        if moved != *progress {
-            (*progress, *progress_at) = (moved, now);
-        }
-        let quiet = now - *progress_at;
-        if self.opened == 0 || quiet >= DRAIN_IDLE || quiet >= DRAIN_SETTLE && sum(Stat::Connections) == 0 {
+        let activity = Activity {
+            sessions: self.sessions.len(),
+            opened: self.opened,
+            connections: sum(Stat::Connections),
+            moved: moved.into_iter().fold(0, u64::wrapping_add),
+        };
+        if self.owner.wants_end(activity, Instant::now()) {
             self.ending.get_or_insert(Ending::ProgramEnded);
         }
     }
@@ -617,7 +578,7 @@ impl Server {
                 wait_readable(child.as_fd(), left);
             }
         }
-        if let Owner::Gone { channel: Some(channel), .. } | Owner::Present(channel) = &self.owner {
+        if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
             let _ = channel.send(&stats, &[]);
         }
@@ -630,10 +591,9 @@ fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, time: Duration) {
     let _ = rustix::event::poll(&mut set, Some(&time));
 }
 
-/// What the supervisor tells `atoll run` when it need not wait for the end.
-pub const SESSIONS_REMAIN: &[u8] = br#"{"sessions_remain":true}"#;
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// How long replicas may take to end.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// Replicas publish their counters every 50 ms: this long after the last session, "no connection" is to be believed.
-const DRAIN_SETTLE: Duration = Duration::from_millis(120);
+
+#[cfg(test)]
+mod tests;

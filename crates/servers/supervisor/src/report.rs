@@ -56,7 +56,7 @@ pub struct StackReport {
     /// Socket calls of all programs, those that ended included.
     pub library_calls: u64,
     /// Those of them that needed a system call.
-    pub library_calls_with_system_call: u64,
+    pub library_calls_with_syscall: u64,
 }
 
 /// The link.
@@ -107,7 +107,7 @@ pub struct ReplicaReport {
     /// Flow groups that it owns, of 4096.
     pub flow_groups: u32,
     /// Its counters by name.
-    pub counters: BTreeMap<String, u64>,
+    pub stats: BTreeMap<String, u64>,
     /// What happened lately; added by `atoll status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
@@ -144,7 +144,7 @@ pub struct SessionReport {
     /// Socket calls of its processes.
     pub calls: u64,
     /// Those of them that needed a system call.
-    pub calls_with_system_call: u64,
+    pub calls_with_syscall: u64,
 }
 
 impl StatusReport {

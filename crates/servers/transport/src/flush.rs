@@ -218,7 +218,8 @@ impl<M: Memory> Transport<M> {
                 }
             }
         }
-        if !ready.is_empty() && entry.stage == Stage::Open {
+        // An offer may have been claimed already, although the command that says so has not been taken yet.
+        if !ready.is_empty() && matches!(entry.stage, Stage::Open | Stage::Offered) {
             let bell = slot.bell();
             let event = Event::Ready { slot: entry.slot, generation: entry.generation, ready };
             self.stats.events += 1;

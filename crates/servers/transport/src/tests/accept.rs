@@ -100,3 +100,23 @@ fn a_dead_application_leaves_nothing_behind() {
     assert!(stack.transport.leases.is_empty());
     assert!(!stack.transport.page.has_port(false, 80));
 }
+
+#[test]
+fn text_that_arrives_between_a_claim_and_its_message_is_announced() {
+    let mut stack = Stack::new(SERVER);
+    let (mut server, mut client) = (App::join(&mut stack, 1), App::join(&mut stack, 2));
+    server.listen(9, 80, 4);
+    server.tell(Command::AcceptConnection { lease: 9 });
+    let connection = client.connect(0, Endpoint::new(SERVER, 80));
+    let now = Instant::from_millis(2000);
+    stack.round(now);
+    server.poll();
+    let (slot, generation) = server.offers.pop_front().expect("offered");
+    server.slot(slot).app_reset(generation);
+    assert!(server.slot(slot).claim(generation), "claimed, but the replica does not know yet");
+    client.write(connection, b"hello");
+    stack.round(now);
+    server.poll();
+    let told = |event: &Event| matches!(event, Event::Ready { slot: s, ready, .. } if *s == slot && ready.contains(atoll_ipc::Ready::IN));
+    assert!(server.seen.iter().any(told));
+}

@@ -1,0 +1,358 @@
+use std::path::PathBuf;
+
+use atoll_base::Rng;
+use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
+use atoll_shm::{Access, ShmMemory};
+use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
+
+use super::super::owner::SESSIONS_REMAIN;
+use super::*;
+use crate::rows::{RowsPacket, SocketRow};
+use crate::supervise::memory::bells;
+
+/// A supervisor whose replicas are ends of sockets held by the test.
+struct Bench {
+    server: Server,
+    replicas: Vec<Channel>,
+    socket: PathBuf,
+}
+
+impl Bench {
+    fn new(replicas: u8) -> Bench {
+        process::raise_nofile_limit(1 << 16).unwrap();
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("atoll-server-test-{}-{number}", std::process::id()));
+        let text = format!(
+            "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\nsend_log2 = 16\n\
+             receive_log2 = 16"
+        );
+        let config = ConfigFile::parse(&text).unwrap().validate().unwrap();
+        let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            (0..replicas).map(|_| Channel::pair(Blocking::No).unwrap()).map(|(a, b)| ((None, a), b)).unzip();
+        let listener = Listener::bind(&socket, 16, Blocking::No).unwrap();
+        let identity = Identity {
+            uid: rustix::process::geteuid().as_raw(),
+            pid: std::process::id(),
+            socket: socket.clone(),
+            started: Instant::now(),
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            device: None,
+            offload: false,
+            steering: Steering::Software,
+        };
+        let server = Server::new(config, identity, memory, ours, listener, None).unwrap();
+        let mut bench = Bench { server, replicas: theirs, socket };
+        for replica in &bench.replicas {
+            replica.send(setup::READY, &[]).unwrap();
+        }
+        bench.settle();
+        assert!(bench.server.all_ready());
+        bench
+    }
+
+    /// Lets the supervisor do all it can do now.
+    fn settle(&mut self) -> Option<Ending> {
+        let mut ending = None;
+        for _ in 0..30 {
+            ending = self.server.turn(Some(0)).unwrap();
+        }
+        ending
+    }
+
+    fn client(&self) -> Channel {
+        Channel::connect(&self.socket, Blocking::No).unwrap()
+    }
+
+    fn attach(&mut self) -> (Channel, Joined, Vec<OwnedFd>) {
+        let client = self.client();
+        let (joined, fds) = self.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION });
+        (client, joined.unwrap(), fds)
+    }
+
+    fn ask(&mut self, client: &Channel, request: &Request) -> (Result<Joined, Refusal>, Vec<OwnedFd>) {
+        client.send(&request.encode(), &[]).unwrap();
+        self.settle();
+        let (packet, fds) = receive(client).expect("requests are answered");
+        match Reply::decode(&packet).unwrap() {
+            Reply::Joined { session, key, member, replicas, config } => {
+                assert_eq!(usize::from(replicas), self.replicas.len());
+                assert_eq!(config, self.server.config.sessions.arena);
+                (Ok(Joined { session, key, member }), fds)
+            }
+            Reply::Refused { reason } => (Err(reason), fds),
+        }
+    }
+
+    fn told(&self, replica: usize) -> Vec<Request> {
+        std::iter::from_fn(|| receive(&self.replicas[replica]))
+            .map(|(packet, _)| Request::decode(&packet).unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn receive(channel: &Channel) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut buffer, mut fds) = (vec![0; 300 << 10], Vec::new());
+    match channel.receive(&mut buffer, &mut fds) {
+        Ok(0) | Err(_) => None,
+        Ok(len) => Some((buffer[..len].to_vec(), fds)),
+    }
+}
+
+#[test]
+fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() {
+    let mut bench = Bench::new(2);
+    let (_client, joined, fds) = bench.attach();
+    assert_eq!((joined.session, joined.member), (1, 0));
+    assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
+    let layout = bench.server.config.sessions.arena.layout();
+    assert!(ShmMemory::map(&fds[0], STACK_PAGE_BYTES, Access::ReadOnly).is_ok());
+    assert!(ShmMemory::map(&fds[0], STACK_PAGE_BYTES, Access::ReadWrite).is_err());
+    for replica in fds[2 + BELLS..].chunks(3) {
+        assert!(ShmMemory::map(&replica[0], REPLICA_PAGE_BYTES, Access::ReadWrite).is_err());
+        assert!(ShmMemory::map(&replica[1], layout.total, Access::ReadWrite).is_ok());
+    }
+    for (index, end) in bench.replicas.iter().enumerate() {
+        let (packet, theirs) = receive(end).unwrap();
+        let opened = Request::decode(&packet).unwrap();
+        assert!(matches!(opened, Request::SessionOpened { session: 1, pid, .. } if pid == std::process::id()));
+        assert_eq!(theirs.len(), 2 + BELLS);
+        // The arena is the one that the application has for this replica, and the bells are its bells.
+        let ours = ShmMemory::map(&fds[2 + BELLS + index * 3 + 1], layout.total, Access::ReadWrite).unwrap();
+        atoll_ipc::Memory::store64(&ours, 8192, 4711);
+        let same = ShmMemory::map(&theirs[0], layout.total, Access::ReadWrite).unwrap();
+        assert_eq!(atoll_ipc::Memory::load64(&same, 8192), 4711);
+        eventfd::ring(&theirs[2 + 5]).unwrap();
+        assert_eq!(eventfd::drain(&fds[2 + 5]).unwrap(), 1);
+        assert_eq!(eventfd::drain(&*bench.server.memory.replicas[index].bell).unwrap(), 1, "the replica was rung");
+    }
+}
+
+#[test]
+fn a_session_ends_with_its_last_process() {
+    let mut bench = Bench::new(2);
+    let (parent, joined, _) = bench.attach();
+    let child = bench.client();
+    let wrong = Request::Join { session: joined.session, key: joined.key ^ 1 };
+    assert_eq!(bench.ask(&child, &wrong).0, Err(Refusal::NoSession));
+    let (member, fds) = bench.ask(&child, &Request::Join { session: joined.session, key: joined.key });
+    assert_eq!((member.unwrap().member, fds.len()), (1, 2 + BELLS + 3 * 2));
+    drop(parent);
+    bench.settle();
+    drop(child);
+    bench.settle();
+    for replica in 0..2 {
+        let told = bench.told(replica);
+        assert_eq!(
+            told[1..],
+            [Request::MemberGone { session: 1, member: 0 }, Request::SessionGone { session: 1 }],
+            "{told:?}"
+        );
+    }
+    assert!(bench.server.open.is_empty() && bench.server.clients.is_empty());
+}
+
+#[test]
+fn leaving_is_like_going() {
+    let mut bench = Bench::new(1);
+    let (client, joined, _) = bench.attach();
+    client.send(&Request::Leave { session: joined.session }.encode(), &[]).unwrap();
+    bench.settle();
+    assert_eq!(bench.told(0)[1..], [Request::SessionGone { session: 1 }]);
+    assert!(receive(&client).is_none(), "leaving is not answered");
+    assert_eq!(bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0.unwrap().session, 2);
+}
+
+#[test]
+fn hostile_packets_are_refused_and_disturb_nobody() {
+    let mut bench = Bench::new(1);
+    let (_other, ..) = bench.attach();
+    let mut rng = Rng::new(11);
+    let bell = eventfd::create().unwrap();
+    let client = bench.client();
+    for round in 0..2000 {
+        let len = 1 + rng.below(5000) as usize;
+        let mut packet: Vec<u8> = (0..len.min(100)).map(|_| rng.next_u64() as u8).collect();
+        packet.resize(len, b'"');
+        packet[0] = if rng.below(2) == 0 { b'{' } else { 9 + packet[0] % 90 };
+        let fds = vec![bell.as_fd(); rng.below(if round % 100 == 0 { 250 } else { 3 }) as usize];
+        client.send(&packet, &fds).unwrap();
+        bench.settle();
+        let (answer, fds) = receive(&client).expect("everything is answered");
+        assert!(fds.is_empty());
+        let refused = Reply::decode(&answer) == Ok(Reply::Refused { reason: Refusal::Malformed });
+        assert!(refused || matches!(serde_json::from_slice(&answer), Ok(ReportPart::Error(_))), "{answer:?}");
+    }
+    let known = Request::Attach { layout_version: LAYOUT_VERSION + 1 };
+    assert_eq!(bench.ask(&client, &known).0, Err(Refusal::Version));
+    assert_eq!(bench.told(0).len(), 1, "no replica heard of any of this");
+    assert_eq!(bench.server.sessions.len(), 1);
+}
+
+#[test]
+fn requests_with_descriptors_are_refused_and_the_descriptors_closed() {
+    let mut bench = Bench::new(1);
+    let client = bench.client();
+    let (ours, theirs) = Channel::pair(Blocking::No).unwrap();
+    client.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[theirs.as_fd()]).unwrap();
+    drop(theirs);
+    bench.settle();
+    assert!(receive(&client).is_some());
+    assert_eq!(ours.receive(&mut [0; 8], &mut Vec::new()).unwrap(), 0, "the other end is closed");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    let mut bench = Bench::new(1);
+    let client = bench.client();
+    let mut sent = 0;
+    for _ in 0..100 {
+        while client.send(br#"{"cmd":"status"}"#, &[]).is_ok() {
+            sent += 1;
+        }
+        bench.settle();
+    }
+    assert!(client.send(br#"{"cmd":"status"}"#, &[]).is_err(), "its requests wait in its own socket");
+    let waiting = bench.server.clients.values().next().unwrap();
+    assert!(!waiting.outbox.is_empty());
+    // Others are served meanwhile, and it is served once it reads.
+    bench.attach();
+    let mut done = 0;
+    while done < sent {
+        bench.settle();
+        while let Some((packet, _)) = receive(&client) {
+            done += u32::from(matches!(serde_json::from_slice(&packet), Ok(ReportPart::Done(true))));
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_does_not_read_delays_nobody_and_misses_nothing() {
+    let mut bench = Bench::new(2);
+    let mut clients = Vec::new();
+    for _ in 0..400 {
+        clients.push(bench.attach());
+        assert!(!bench.told(0).is_empty());
+    }
+    assert!(!bench.server.replicas[1].outbox.is_empty(), "400 packets with 18 descriptors do not fit a socket");
+    clients.clear();
+    let mut told = Vec::new();
+    while told.len() < 800 {
+        told.extend(bench.told(1));
+        bench.settle();
+    }
+    for (number, request) in (1..).zip(&told[..400]) {
+        assert!(matches!(request, Request::SessionOpened { session, .. } if *session == number));
+    }
+    assert!(told[400..].iter().all(|request| matches!(request, Request::SessionGone { .. })));
+}
+
+#[test]
+fn too_many_sessions_are_refused() {
+    let mut bench = Bench::new(1);
+    bench.server.sessions = Sessions::new(2);
+    let (_a, _b) = (bench.attach(), bench.attach());
+    let client = bench.client();
+    assert_eq!(bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0, Err(Refusal::Sessions));
+}
+
+#[test]
+fn rows_of_all_replicas_reach_the_one_who_asked_and_end() {
+    let mut bench = Bench::new(2);
+    let (asks, leaves) = (bench.client(), bench.client());
+    for client in [&leaves, &asks] {
+        client.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
+        bench.settle();
+    }
+    drop(leaves);
+    bench.settle();
+    let row = |replica| SocketRow { replica, ..SocketRow::default() };
+    for round in 0..2u8 {
+        for (index, replica) in (0..).zip(&bench.replicas) {
+            assert!(matches!(Request::decode(&receive(replica).unwrap().0), Ok(Request::ListSockets { .. })));
+            for packet in rows::packets((0..100).map(|_| row(index + 10 * round))) {
+                replica.send(&packet, &[]).unwrap();
+            }
+        }
+        bench.settle();
+    }
+    let mut rows = Vec::new();
+    loop {
+        let (packet, _) = receive(&asks).expect("the listing ends");
+        if let Ok(RowsPacket { rows: some }) = serde_json::from_slice(&packet) {
+            rows.extend(some);
+        } else {
+            assert_eq!(serde_json::from_slice::<ReportPart>(&packet).unwrap(), ReportPart::Done(true));
+            break;
+        }
+    }
+    assert_eq!(rows.len(), 200);
+    assert!(rows.iter().all(|row| row.replica >= 10), "rows for who left go nowhere");
+}
+
+#[test]
+fn the_status_names_processes_and_counts() {
+    let mut bench = Bench::new(2);
+    let (client, joined, fds) = bench.attach();
+    let layout = bench.server.config.sessions.arena.layout();
+    let arena = ShmMemory::map(&fds[2 + BELLS + 1], layout.total, Access::ReadWrite).unwrap();
+    atoll_ipc::Memory::store64(&arena, layout.library + 1024, 1000);
+    atoll_ipc::Memory::store64(&arena, layout.library + 1032, 10);
+    let status = |bench: &Bench| StatusReport::assemble(bench.server.report()).unwrap();
+    let report = status(&bench);
+    assert_eq!(report.replicas.len(), 2);
+    let session = &report.sessions[0];
+    assert_eq!((session.id, session.calls, session.calls_with_syscall), (joined.session, 1000, 10));
+    assert_eq!(session.members, [std::process::id()]);
+    drop(client);
+    bench.settle();
+    let report = status(&bench);
+    assert!(report.sessions.is_empty());
+    assert_eq!((report.stack.library_calls, report.stack.sessions_opened), (1000, 1));
+}
+
+#[test]
+fn the_stack_ends_with_a_replica_and_on_request() {
+    let mut bench = Bench::new(2);
+    bench.replicas.remove(1);
+    assert_eq!(bench.settle(), Some(Ending::ReplicaGone { index: 1, pid: None, exit: None }));
+
+    let mut bench = Bench::new(1);
+    let client = bench.client();
+    client.send(br#"{"cmd":"down"}"#, &[]).unwrap();
+    assert_eq!(bench.settle(), Some(Ending::Asked));
+    assert!(receive(&client).is_some());
+    bench.server.stop();
+    assert_eq!(bench.told(0), [Request::Stop]);
+}
+
+#[test]
+fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
+    let mut bench = Bench::new(1);
+    let (owner, theirs) = Channel::pair(Blocking::No).unwrap();
+    bench.server.set_owner(theirs).unwrap();
+    let (child, ..) = bench.attach();
+    assert_eq!(bench.settle(), None);
+    owner.send(b"{\"program_ended\":true}", &[]).unwrap();
+    assert_eq!(bench.settle(), None);
+    assert_eq!(receive(&owner).unwrap().0, SESSIONS_REMAIN);
+    drop(owner);
+    assert_eq!(bench.settle(), None);
+    drop(child);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let ending = loop {
+        assert!(Instant::now() < deadline, "it ends when nothing moves");
+        if let Some(ending) = bench.server.turn(None).unwrap() {
+            break ending;
+        }
+    };
+    assert_eq!(ending, Ending::ProgramEnded);
+}
