@@ -260,6 +260,13 @@ impl Drop for Net {
             if !status.as_ref().is_ok_and(|status| status.success()) {
                 eprintln!("atoll down {}: {status:?}", self.name);
             }
+            // The log stays behind for whoever looks for a reason; here that is the failed test's output.
+            let log = Path::new("/run/atoll").join(format!("{}.log", self.name));
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            if std::thread::panicking() && !text.is_empty() {
+                eprintln!("--- log of the stack:\n{text}");
+            }
+            let _ = fs::remove_file(log);
         }
         self.relay = None;
         let Names { server, middle, client } = self.names();
