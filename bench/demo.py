@@ -58,16 +58,14 @@ def per_worker(lab, atoll):
 
 
 def accepted(status):
-    """How many connections each replica has handed to applications."""
-    names = ("accepted", "connections_accepted", "passive_opens", "accepts")
-    stats = [replica.get("stats", {}) for replica in status["replicas"]]
-    return [next((stat[name] for name in names if name in stat), 0) for stat in stats]
+    """How many connections each replica has got from clients."""
+    return [replica["counters"]["passive_opens"] for replica in status["replicas"]]
 
 
 def calls(status):
-    """Calls of the socket API, and those of them that needed the kernel."""
-    sessions = status.get("sessions", [])
-    return sum(s.get("calls", 0) for s in sessions), sum(s.get("calls_with_syscall", 0) for s in sessions)
+    """Calls of the socket API, and those of them that needed the kernel; of all programs that the stack has had."""
+    stack = status["stack"]
+    return stack["library_calls"], stack["library_calls_with_system_call"]
 
 
 def main():
@@ -85,7 +83,8 @@ def main():
             wait_for(stack, CLIENT_CPU, nginx, 80)
             say(f"  curl {URL}/4 -> {client(stack, 'curl', '-sS', '--max-time', '5', f'{URL}/4')!r}")
         atoll = stacks[-1]
-        status = getattr(atoll, "status", lambda: {"replicas": []})
+        nothing = {"replicas": [], "stack": {"library_calls": 0, "library_calls_with_system_call": 0}}
+        status = getattr(atoll, "status", lambda: nothing)
         before = status()
         results = collections.defaultdict(list)
         for number in range(ROUNDS):

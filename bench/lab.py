@@ -84,7 +84,7 @@ class Lab:
             end(process)
         self.processes = []
         for name in self.stacks:
-            sh(ATOLL, "down", name, check=False)
+            down(name)
         self.stacks = []
         for name in self.namespaces:
             sh("ip", "netns", "del", name, check=False)
@@ -133,6 +133,15 @@ class Lab:
             source = os.path.join(ROOT, "bench", name + ".c")
             sh("cc", "-O2", "-Wall", "-pthread", "-o", target, source, deadline=60)
         return target
+
+
+def down(name):
+    """Takes a stack down, and its log, which stays for whoever looks for a reason."""
+    sh(ATOLL, "down", name, check=False)
+    try:
+        os.remove(f"/run/atoll/{name}.log")
+    except OSError:
+        pass
 
 
 def log_of(process):
@@ -236,7 +245,7 @@ class Atoll(Kernel):
         return json.loads(sh(ATOLL, "status", self.stack, "--json"))
 
     def close(self):
-        sh(ATOLL, "down", self.stack, check=False)
+        down(self.stack)
         if self.stack in self.lab.stacks:
             self.lab.stacks.remove(self.stack)
 
@@ -350,10 +359,19 @@ class Account:
         try:
             with open(os.path.join(self.base, "cgroup.procs"), "w") as procs:
                 procs.write(str(os.getpid()))
-            time.sleep(0.05)
-            os.rmdir(self.group)
-        except OSError as error:
-            say(f"{self.group}: {error}")
+        except OSError:
+            pass
+        # Grandchildren may still be ending.
+        deadline = time.monotonic() + 3
+        while True:
+            try:
+                os.rmdir(self.group)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    say(f"{self.group}: {error}")
+                    break
+                time.sleep(0.05)
         self.group = None
 
 

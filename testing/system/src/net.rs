@@ -221,6 +221,10 @@ impl Net {
         assert_eq!(self.stack, Stack::Atoll, "the kernel has nothing to say here");
         let mut ask = Command::new(atoll());
         ask.args([command, &self.name, "--json"]);
+        if command == "ss" {
+            // Listeners, too.
+            ask.arg("--all");
+        }
         let text = Proc::start(&mut ask, None).success(10);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("atoll {command} --json: {error}: {text}"))
     }
@@ -256,6 +260,13 @@ impl Drop for Net {
             if !status.as_ref().is_ok_and(|status| status.success()) {
                 eprintln!("atoll down {}: {status:?}", self.name);
             }
+            // The log stays behind for whoever looks for a reason; here that is the failed test's output.
+            let log = Path::new("/run/atoll").join(format!("{}.log", self.name));
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            if std::thread::panicking() && !text.is_empty() {
+                eprintln!("--- log of the stack:\n{text}");
+            }
+            let _ = fs::remove_file(log);
         }
         self.relay = None;
         let Names { server, middle, client } = self.names();

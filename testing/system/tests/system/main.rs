@@ -21,4 +21,5 @@ mod internal;
 mod load;
 mod semantics;
 mod servers;
+mod stack;
 mod transfer;

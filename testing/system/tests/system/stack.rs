@@ -1,0 +1,71 @@
+//! Does a stack come up, answer, survive, and go down, without any application?
+
+use std::path::Path;
+
+use atoll_system_tests::{Impairments, Net, Stack, program, until};
+
+on_both_stacks![echo_is_answered, noise_is_survived];
+
+fn ping(net: &Net, count: u32) -> String {
+    let arguments = ["-q", "-c", &count.to_string(), "-i", "0.01", "-W", "2", Net::SERVER];
+    net.client("ping", &arguments).success(30)
+}
+
+fn echo_is_answered(stack: Stack) {
+    let net = Net::new(stack);
+    let said = ping(&net, 50);
+    assert!(said.contains(" 50 received") && said.contains(" 0% packet loss"), "{said}");
+    // The largest that needs no fragments.
+    let fitting =
+        net.client("ping", &["-q", "-c", "3", "-i", "0.05", "-s", "1472", "-M", "do", Net::SERVER]).success(20);
+    assert!(fitting.contains(" 0% packet loss"), "{fitting}");
+}
+
+fn noise_is_survived(stack: Stack) {
+    let net = Net::new(stack);
+    let replicas = net.replicas();
+    let interface = net.client_interface();
+    let noise = net.client("/usr/bin/python3", &[&program("noise.py"), &interface, Net::SERVER, "80", "100000"]);
+    let sent = noise.success(120);
+    assert!(sent.contains("100000 frames sent"), "{sent}");
+    // Noise holds ARP, too: the client's own cache may have to learn again.
+    let said = until("an answer after the noise", 10, || {
+        let mut ping = net.client("ping", &["-q", "-c", "5", "-i", "0.05", "-W", "1", Net::SERVER]);
+        ping.end(20).success().then(|| ping.output())
+    });
+    assert!(said.contains("received"), "{said}");
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+#[test]
+fn every_number_of_replicas_comes_up_and_goes_away() {
+    for count in [1, 2, 3, 8] {
+        let net = Net::with(Stack::Atoll, &format!("TS{count}LS{count}CM{count}"), None);
+        let replicas = net.replicas();
+        assert_eq!(replicas.len(), count);
+        let said = ping(&net, 5);
+        assert!(said.contains(" 0% packet loss"), "{count} replicas: {said}");
+        let status = net.atoll_says("status");
+        let groups: u64 =
+            status["replicas"].as_array().expect("a list").iter().filter_map(|r| r["flow_groups"].as_u64()).sum();
+        assert_eq!(groups, 4096, "every flow group belongs to one replica");
+        drop(net);
+        for pid in replicas {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "replica {pid} is still there");
+        }
+    }
+}
+
+#[test]
+fn a_bad_wire_is_only_that() {
+    let net = Net::impaired(Stack::Atoll, Impairments::USUAL);
+    let said = net.client("ping", &["-q", "-c", "300", "-i", "0.005", "-W", "1", Net::SERVER]).success(30);
+    let lost: f64 = said
+        .split("% packet loss")
+        .next()
+        .and_then(|s| s.rsplit(' ').next())
+        .and_then(|s| s.parse().ok())
+        .expect("ping counts");
+    // 1 % in each direction, and what is damaged.
+    assert!(lost < 8.0, "{said}");
+}
