@@ -1,277 +1,278 @@
-//! What do the calls of the socket API do on Atoll's sockets? One function each; errors are errno values.
+//! How do sockets come into being, listen, connect, and go? One function for each call; errors are errno values.
+
+use std::cmp::Reverse;
 
 use atoll_base::{Duration, Endpoint};
+use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::{Cause, Command, Memory};
 use atoll_sockets::listener::{Claim, Listener, Offer, claim};
 use atoll_sockets::stream::Local;
-use atoll_sockets::watch::Head;
 use atoll_sockets::{Errno, Failure};
 
-use crate::real;
-use crate::state::{Body, Kind, Object, Options, Place, STATE, Socket, State, set_fd};
-use crate::wait::{block, is_nonblocking};
+use crate::object::{Body, Datagram, Kind, Object, Place, Socket};
+use crate::state::{STATE, State};
+use crate::stats;
+use crate::table::{self, Internal};
+use crate::wait::{block, count_system_call};
+use crate::{epoll, options, real};
 
 /// Deadline of a command that is answered: a replica that takes longer is not there.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Placeholders kept for accepted connections.
-const POOL_MAX: usize = 256;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most numbers kept for accepted connections.
+const SPARE_MAX: usize = 256;
 
-/// An object for a new descriptor.
-pub fn new_socket(protocol: Protocol, v6: bool, nonblocking: bool) -> Object {
-    Object {
-        descriptors: 1,
-        nonblocking,
-        watchers: Head::default(),
-        body: Body::Socket(Socket {
-            protocol,
-            v6,
-            kind: Kind::Fresh,
-            lease: 0,
-            local: Endpoint::default(),
-            remote: Endpoint::default(),
-            options: Options::default(),
-            bell: 0,
-            pooled: false,
-            connect_reported: false,
-            error: None,
-        }),
-    }
-}
-
-/// socket(2): a kernel socket that an Atoll socket may take the place of.
-pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool) {
+/// socket(2): a kernel socket that an Atoll socket may take the place of. Fails only where the program must run on Atoll.
+pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool, close_on_exec: bool) -> Result<(), Errno> {
     STATE.with(|state| {
         if state.join() {
-            let object = state.objects.insert(new_socket(protocol, v6, nonblocking));
-            set_fd(fd, Some(object));
-        }
-    });
-}
-
-/// Gives a socket back to the kernel: its placeholder becomes the socket.
-pub fn to_kernel(fd: i32, object: u32) {
-    STATE.with(|state| state.release(object));
-    set_fd(fd, None);
-}
-
-/// Sends a command that is answered, and waits for the answer.
-fn ask(replica: usize, command: impl FnOnce(u32) -> Command) -> Result<u16, Errno> {
-    let token = STATE.with(|state| {
-        state.next_token = state.next_token.wrapping_add(1);
-        let token = state.next_token;
-        state.sessions[0].push(replica, &command(token));
-        token
-    });
-    block(None, Some(REPLY_TIMEOUT), |state| {
-        let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
-        let (_, cause, port) = state.replies.swap_remove(at);
-        match Errno::of(cause) {
-            None => Ok(port),
-            Some(errno) => Err(errno.into()),
+            let object = state.objects.insert(Object::socket(protocol, v6, nonblocking));
+            if !table::set_object(fd, object, close_on_exec) {
+                state.objects.remove(object);
+            }
+            Ok(())
+        } else if state.is_required() {
+            Err(Errno::ENETDOWN)
+        } else {
+            Ok(())
         }
     })
-    .map_err(|errno| if errno == Errno::EAGAIN { Errno::ENETDOWN } else { errno })
+}
+
+/// Gives a socket back to the kernel: its placeholder, which has had all options, becomes the socket.
+pub fn to_kernel(object: u32) {
+    STATE.with(|state| {
+        epoll::move_to_kernel(state, object);
+        for (fd, at) in table::objects_between(0, u32::MAX).collect::<Vec<_>>() {
+            if at == object {
+                table::set_kernel(fd);
+                state.release(object);
+            }
+        }
+    });
+}
+
+/// Sends a command that is answered to a replica of the own session, and waits for the answer.
+fn ask(replica: usize, command: impl FnOnce(u32) -> Command) -> Result<u16, Errno> {
+    let token = STATE.with(|state| {
+        let token = state.new_token();
+        state.sessions.first_mut().ok_or(Errno::ENETDOWN)?.push(replica, &command(token));
+        Ok(token)
+    })?;
+    loop {
+        let answer = block(None, Some(REPLY_TIMEOUT), |state| {
+            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
+            let (_, cause, port) = state.replies.swap_remove(at);
+            Errno::of(cause).map_or(Ok(port), |errno| Err(errno.into()))
+        });
+        match answer {
+            Err(Errno::EINTR) => {}
+            // The deadline has passed: nobody there keeps the ports of the stack.
+            Err(Errno::EAGAIN) => return Err(Errno::ENETDOWN),
+            answer => return answer,
+        }
+    }
 }
 
 /// bind(2) to an address of the stack.
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
-    let (protocol, options, replicas, lease, bound) = STATE.with(|state| {
+    let (protocol, options, authority, lease) = STATE.with(|state| {
         let lease = state.rng.next_u64() | 1;
-        let replicas = state.sessions[0].replicas.len();
-        let start = state.rng.below(replicas as u32) as usize;
+        let replicas = state.sessions.first().ok_or(Errno::ENETDOWN)?.replicas.len();
+        let any = state.rng.below(replicas as u32) as usize;
+        let authority = if local.port == 0 { any } else { usize::from(local.port) % replicas };
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let bound = !matches!(socket.kind, Kind::Fresh);
-        Ok((socket.protocol, socket.options, (replicas, start), lease, bound))
+        if !matches!(socket.kind, Kind::Fresh) {
+            return Err(Errno::EINVAL);
+        }
+        Ok((socket.protocol, socket.options, authority, lease))
     })?;
-    if bound {
-        return Err(Errno::EINVAL);
-    }
-    let authority = if local.port == 0 { replicas.1 } else { usize::from(local.port) % replicas.0 };
     let (reuse_addr, reuse_port) = (options.reuse_addr, options.reuse_port);
     let port = ask(authority, |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port })?;
-    let local = Endpoint::new(local.addr, port);
     STATE.with(|state| {
-        let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
         socket.lease = lease;
-        socket.local = local;
+        socket.local = Endpoint::new(local.addr, port);
         socket.kind = Kind::Bound;
         Ok(())
     })?;
     if protocol == Protocol::Udp { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
 }
 
-/// Opens a bound datagram socket on every replica, or connects it.
-pub fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
+/// Opens a bound datagram socket on every replica, or gives it another peer.
+fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     STATE.with(|state| {
-        let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-        let (local, lease, reuse_port, bell) = (socket.local, socket.lease, socket.options.reuse_port, socket.bell);
-        let old = match &socket.kind {
-            Kind::Datagram { places, .. } => places.clone(),
-            _ => Vec::new(),
-        };
-        let mut places = old.clone();
-        let member = state.sessions[0].member;
-        for replica in 0..state.sessions[0].replicas.len() {
-            let place = match old.get(replica) {
-                Some(place) => *place,
-                None => {
-                    let to = &mut state.sessions[0].replicas[replica];
-                    let (slot, generation) = to.port.allocate_slot().ok_or(Errno::ENOBUFS)?;
-                    to.set_user(slot, object);
-                    if let Some(lines) = to.port.slot(slot) {
-                        lines.set_holders(1 << (member & 63));
-                        lines.set_bell(bell);
-                    }
-                    Place { session: 0, replica, slot, generation }
-                }
-            };
-            let Place { slot, generation, .. } = place;
-            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port };
-            state.sessions[0].push(replica, &command);
-            if old.is_empty() {
-                places.push(place);
+        let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
+        let (local, lease, reuse_port) = (socket.local, socket.lease, socket.options.reuse_port);
+        let mut places = socket.places().to_vec();
+        let is_new = places.is_empty();
+        if is_new {
+            for replica in 0..state.sessions[0].replicas.len() {
+                places.push(state.new_place(object, replica).ok_or(Errno::ENOBUFS)?);
             }
         }
-        let next = state.rng.next_u32() as usize;
+        for Place { session, replica, slot, generation } in places.iter().copied() {
+            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port };
+            state.sessions[session].push(replica, &command);
+        }
+        let sender = state.rng.next_u32() as usize;
         let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         socket.remote = remote;
-        socket.kind = Kind::Datagram { places, connected: remote.port != 0, next };
+        if is_new {
+            socket.kind = Kind::Datagram(Box::new(Datagram { places, sender, ..Datagram::default() }));
+            options::tell_all(state, object);
+        }
+        if let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket_mut(object) {
+            datagram.connected = remote.port != 0;
+        }
         Ok(())
-    })
+    })?;
+    // Until all replicas have it, others of this machine would not find it, and what comes in would be refused.
+    let opened = block(Some(object), Some(REPLY_TIMEOUT), |state| {
+        let places = state.socket(object).map(Socket::places).unwrap_or_default();
+        let is_open = |place: &Place| state.datagrams(*place).is_some_and(|one| one.is_open());
+        if places.iter().all(is_open) { Ok(()) } else { Err(Failure::WouldBlock) }
+    });
+    if opened == Err(Errno::EAGAIN) { Err(Errno::ENOBUFS) } else { Ok(()) }
 }
 
 /// Opens a datagram socket that is not bound yet, at any port.
 pub fn ensure_datagrams(object: u32) -> Result<(), Errno> {
-    let fresh = STATE.with(|state| state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Fresh)));
-    if fresh { bind(object, Endpoint::default()) } else { Ok(()) }
+    let is_fresh = STATE.with(|state| matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
+    if is_fresh { bind(object, Endpoint::default()) } else { Ok(()) }
+}
+
+/// Tells all replicas of a listener what its options are now, and waits until they know.
+pub fn listen_again(object: u32) -> Result<(), Errno> {
+    match STATE.with(|state| state.listener_mut(object).map(|listener| listener.backlog)) {
+        Some(backlog) => listen(object, backlog as i32),
+        None => Ok(()),
+    }
 }
 
 /// listen(2).
 pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
-    let fresh = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
+    let is_fresh = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
         Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
         Some((Kind::Fresh, _)) => Ok(true),
         Some((Kind::Bound | Kind::Listening(_), _)) => Ok(false),
         _ => Err(Errno::EINVAL),
     })?;
-    if fresh {
+    if is_fresh {
         bind(object, Endpoint::default())?;
     }
-    let backlog = u32::try_from(backlog).unwrap_or(4096).max(1);
-    listen_again(object, backlog)?;
+    let (lease, local, options, replicas) = STATE.with(|state| {
+        let replicas = state.sessions.first().ok_or(Errno::ENETDOWN)?.replicas.len();
+        let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
+        Ok((socket.lease, socket.local, socket.options, replicas))
+    })?;
+    // listen(2): the kernel takes negative numbers for very large ones, and has a limit of its own.
+    let backlog = u32::try_from(backlog).unwrap_or(4096).clamp(1, 65535);
+    let (reuse_port, defer_accept) = (options.reuse_port, u16::try_from(options.defer_accept).unwrap_or(u16::MAX));
+    // Replicates it to all replicas (N2), the authority of the port first: it may refuse.
+    let authority = usize::from(local.port) % replicas;
+    for i in 0..replicas {
+        let replica = (authority + i) % replicas;
+        ask(replica, |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept })?;
+    }
     STATE.with(|state| {
-        let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+        let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
         match &mut socket.kind {
             Kind::Listening(listener) => listener.backlog = backlog,
             kind => {
                 *kind = Kind::Listening(Box::new(Listener { backlog, ..Listener::default() }));
-                let lease = socket.lease;
                 state.listeners.push((lease, object));
             }
         }
-        crate::options::tell_all(state, object);
+        options::tell_all(state, object);
         // epoll_ctl may have come before listen.
-        if state.objects.get(object).is_some_and(|o| !o.watchers.is_empty()) {
+        if !state.watchers(object).is_empty() {
             state.accept_connections(object);
         }
         Ok(())
     })
 }
 
-/// Replicates a listener to all replicas of the own session (N2), the authority of the port first: it may refuse.
-pub fn listen_again(object: u32, backlog: u32) -> Result<(), Errno> {
-    let (lease, local, options, replicas) = STATE.with(|state| {
-        let replicas = state.sessions[0].replicas.len();
-        let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
-        Ok((socket.lease, socket.local, socket.options, replicas))
-    })?;
-    let (reuse_port, defer_accept) = (options.reuse_port, u16::try_from(options.defer_accept).unwrap_or(u16::MAX));
-    let authority = usize::from(local.port) % replicas;
-    for i in 0..replicas {
-        let replica = (authority + i) % replicas;
-        ask(replica, |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept })?;
-    }
-    Ok(())
+/// A connection that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted {
+    pub fd: i32,
+    pub remote: Endpoint,
+    pub v6: bool,
 }
 
-/// A forked child holds an inherited listener by its own session too.
-pub fn hold_again(object: u32, backlog: u32) -> Result<(), Errno> {
-    let (lease, local, protocol, options, replicas) = STATE.with(|state| {
-        let replicas = state.sessions[0].replicas.len();
-        let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
-        Ok((socket.lease, socket.local, socket.protocol, socket.options, replicas))
-    })?;
-    let (reuse_addr, reuse_port) = (options.reuse_addr, options.reuse_port);
-    let authority = usize::from(local.port) % replicas;
-    ask(authority, |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port })?;
-    listen_again(object, backlog)?;
-    STATE.with(|state| {
-        // epoll instances that already watch it, or threads that will, want its connections.
-        if state.objects.get(object).is_some_and(|o| !o.watchers.is_empty()) {
-            state.accept_connections(object);
-        }
-    });
-    Ok(())
-}
-
-/// accept4(2): the descriptor of the next connection, and its peer.
-pub fn accept(object: u32, nonblocking_child: bool, cloexec: bool) -> Result<(i32, Endpoint, bool), Errno> {
-    let timeout = STATE.with(|state| {
-        let Some(Socket { kind: Kind::Listening(_), options, .. }) = state.socket(object) else {
-            return Err(Errno::EINVAL);
-        };
-        let timeout = (options.receive_timeout_us > 0).then(|| Duration::from_micros(options.receive_timeout_us));
-        if is_nonblocking(state, object) { Ok(Some(Duration::ZERO)) } else { Ok(timeout) }
-    })?;
-    let mut step = |state: &mut State| {
+/// accept4(2).
+pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
+    let _call = stats::Call::new(stats::ACCEPT);
+    let step = |state: &mut State| {
         state.accept_connections(object);
-        take_connection(state, object)
+        accept_one(state, fd, object, nonblocking, close_on_exec)
     };
-    let offer = if timeout == Some(Duration::ZERO) {
-        STATE
-            .with(|state| match step(state) {
-                Err(Failure::WouldBlock) => {
-                    state.drain();
-                    step(state)
-                }
-                result => result,
-            })
-            .map_err(|failure| match failure {
-                Failure::WouldBlock => Errno::EAGAIN,
-                Failure::Error(errno) => errno,
-            })?
-    } else {
-        block(Some(object), timeout, step)?
-    };
-    let fd = placeholder(cloexec)?;
-    STATE.with(|state| {
-        let Some(listener) = state.socket(object) else { return Err(Errno::EBADF) };
-        let (v6, inherited) = (listener.v6, listener.options);
-        let mut child = new_socket(Protocol::Tcp, v6, nonblocking_child);
-        let place =
-            Place { session: 0, replica: usize::from(offer.replica), slot: offer.slot, generation: offer.generation };
-        if let Body::Socket(socket) = &mut child.body {
-            socket.kind = Kind::Stream(place, Local::default());
-            socket.local = offer.local;
-            socket.remote = offer.remote;
-            socket.options = Options { linger: inherited.linger, ..inherited };
-            socket.pooled = true;
-            socket.connect_reported = true;
+    let first = STATE.with(|state| {
+        match state.socket(object) {
+            Some(Socket { kind: Kind::Listening(_), .. }) => {}
+            Some(Socket { protocol: Protocol::Udp, .. }) => return Err(Errno::EOPNOTSUPP),
+            Some(_) => return Err(Errno::EINVAL),
+            None => return Err(Errno::ENOTSOCK),
         }
-        let number = state.objects.insert(child);
-        state.sessions[0].replicas[place.replica].set_user(place.slot, number);
-        set_fd(fd, Some(number));
-        Ok((fd, offer.remote, v6))
-    })
+        let mut result = step(state);
+        if matches!(result, Err(Failure::WouldBlock)) {
+            state.drain();
+            result = step(state);
+        }
+        match result {
+            Ok(accepted) => Ok(Ok(accepted)),
+            Err(Failure::Error(errno)) => Err(errno),
+            Err(Failure::WouldBlock) if state.is_nonblocking(object) => Err(Errno::EAGAIN),
+            Err(Failure::WouldBlock) => Ok(Err(state.socket(object).map_or(0, |s| s.options.receive_timeout_us))),
+        }
+    })?;
+    match first {
+        Ok(accepted) => Ok(accepted),
+        Err(timeout) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step),
+    }
+}
+
+fn accept_one(
+    state: &mut State,
+    listener: i32,
+    object: u32,
+    nonblocking: bool,
+    close_on_exec: bool,
+) -> Result<Accepted, Failure> {
+    if state.listener_mut(object).is_none_or(|listener| listener.is_shut) {
+        return Err(Errno::EINVAL.into());
+    }
+    if state.spare.is_empty() {
+        // Before anything is claimed: without a number the connection stays where it is.
+        refill(state, listener)?;
+    }
+    let offer = take_connection(state, object)?;
+    let (Some(Reverse(fd)), Some(parent)) = (state.spare.pop(), state.socket(object)) else {
+        return Err(Errno::EMFILE.into());
+    };
+    let (v6, inherited, defer_bell) = (parent.v6, parent.options, 0);
+    let place =
+        Place { session: 0, replica: usize::from(offer.replica), slot: offer.slot, generation: offer.generation };
+    let mut child = Object::socket(Protocol::Tcp, v6, nonblocking);
+    if let Body::Socket(socket) = &mut child.body {
+        socket.kind = Kind::Stream(place, Local { receive_low: inherited.receive_low, ..Local::default() });
+        socket.local = offer.local;
+        socket.remote = offer.remote;
+        socket.options = inherited;
+        socket.pooled = true;
+        socket.connect_reported = true;
+        socket.bell = defer_bell;
+    }
+    let number = state.objects.insert(child);
+    state.set_user(place, number);
+    table::set_object(fd, number, close_on_exec);
+    Ok(Accepted { fd, remote: offer.remote, v6 })
 }
 
 /// CLAIM-CONNECTION for the first offer that still stands.
 fn take_connection(state: &mut State, object: u32) -> Result<Offer, Failure> {
     loop {
-        let Some(Socket { kind: Kind::Listening(listener), .. }) = state.socket_mut(object) else {
-            return Err(Errno::EINVAL.into());
-        };
+        let Some(listener) = state.listener_mut(object) else { return Err(Errno::EINVAL.into()) };
         if let Some(offer) = listener.claimed {
             match listener.verdict.take() {
                 Some(true) => {
@@ -284,7 +285,7 @@ fn take_connection(state: &mut State, object: u32) -> Result<Offer, Failure> {
             continue;
         }
         let Some(offer) = listener.offers.pop_front() else { return Err(Failure::WouldBlock) };
-        let session = &mut state.sessions[0];
+        let Some(session) = state.sessions.first_mut() else { return Err(Errno::ENETDOWN.into()) };
         let (member, replica) = (session.member, usize::from(offer.replica));
         let Some(from) = session.replicas.get(replica) else { continue };
         match claim(&from.port, &offer, member, 0) {
@@ -295,7 +296,7 @@ fn take_connection(state: &mut State, object: u32) -> Result<Offer, Failure> {
                 if held == Claim::Held {
                     return Ok(offer);
                 }
-                if let Some(Socket { kind: Kind::Listening(listener), .. }) = state.socket_mut(object) {
+                if let Some(listener) = state.listener_mut(object) {
                     listener.claimed = Some(offer);
                     listener.verdict = None;
                 }
@@ -304,133 +305,155 @@ fn take_connection(state: &mut State, object: u32) -> Result<Offer, Failure> {
     }
 }
 
-/// A descriptor number for an accepted connection: a duplicate of a socket that is never used.
-fn placeholder(cloexec: bool) -> Result<i32, Errno> {
-    let pooled = STATE.with(|state| {
-        if cloexec {
-            // Numbers of the pool are CLOEXEC.
-            state.pool.pop()
-        } else {
-            None
+/// Takes some numbers for accepted connections: duplicates of a socket that is never used, so that fstat(2) says socket.
+fn refill(state: &mut State, listener: i32) -> Result<(), Errno> {
+    if state.placeholder.is_none() {
+        let fd = table::duplicate(listener, 3);
+        if fd < 0 {
+            return Err(crate::wait::last_errno());
         }
-    });
-    if let Some(fd) = pooled {
-        return Ok(fd);
+        // SAFETY: just created, owned by nobody else.
+        state.placeholder = Some(Internal::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }));
     }
-    let kind = libc::SOCK_STREAM | if cloexec { libc::SOCK_CLOEXEC } else { 0 };
-    // SAFETY: creates a descriptor.
-    let fd = unsafe { real::socket(libc::AF_INET, kind, 0) };
-    if fd < 0 { Err(last_errno()) } else { Ok(fd) }
+    let Some(placeholder) = state.placeholder.as_ref().map(Internal::number) else { return Err(Errno::EMFILE) };
+    for _ in 0..state.spare_batch {
+        count_system_call();
+        let fd = table::duplicate(placeholder, 3);
+        if fd < 0 {
+            break;
+        }
+        if (fd as usize) < table::FDS_MAX {
+            table::set_spare(fd);
+            state.spare.push(Reverse(fd));
+        } else {
+            table::close(fd);
+        }
+    }
+    state.spare_batch = (state.spare_batch * 2).min(64);
+    if state.spare.is_empty() { Err(crate::wait::last_errno()) } else { Ok(()) }
 }
 
 /// close(2) of one descriptor of an object. Returns whether the kernel's descriptor is to be closed too.
 pub fn close(fd: i32, object: u32) -> bool {
-    let (pooled, linger) = STATE.with(|state| {
-        state.calls += 1;
-        let last = state.objects.get(object).is_some_and(|o| o.descriptors == 1);
-        let socket = state.socket(object);
-        let pooled = last && socket.is_some_and(|s| s.pooled);
-        let linger = socket.and_then(|s| s.options.linger).filter(|linger| *linger > 0 && last);
-        (pooled, linger)
-    });
-    if let Some(seconds) = linger {
-        linger_on(object, seconds);
-    }
-    set_fd(fd, None);
-    STATE.with(|state| {
-        if pooled && state.pool.len() < POOL_MAX && is_cloexec(fd) {
-            state.release(object);
-            state.pool.push(fd);
-            return false;
+    let _call = stats::Call::new(stats::CLOSE);
+    let linger = STATE.with(|state| {
+        let entry = state.objects.get(object)?;
+        let is_last = entry.descriptors == 1;
+        let linger = state.socket(object).and_then(|s| s.options.linger).filter(|linger| *linger > 0 && is_last);
+        if linger.is_none() {
+            return Some(Err(close_now(state, fd, object)));
         }
-        state.release(object);
-        true
-    })
+        linger.map(Ok)
+    });
+    match linger {
+        None => true,
+        Some(Err(close_kernel)) => close_kernel,
+        Some(Ok(seconds)) => {
+            linger_on(object, seconds);
+            STATE.with(|state| close_now(state, fd, object))
+        }
+    }
 }
 
-fn is_cloexec(fd: i32) -> bool {
-    // Programs that use accept4 with SOCK_CLOEXEC never need this system call; see `accept`.
-    CLOEXEC.get(fd as usize).is_some_and(|bit| bit.load(std::sync::atomic::Ordering::Relaxed))
+fn close_now(state: &mut State, fd: i32, object: u32) -> bool {
+    let is_last = state.objects.get(object).is_some_and(|entry| entry.descriptors == 1);
+    let pooled = is_last && state.socket(object).is_some_and(|s| s.pooled) && state.spare.len() < SPARE_MAX;
+    if pooled {
+        table::set_spare(fd);
+        state.spare.push(Reverse(fd));
+    } else {
+        table::set_kernel(fd);
+        count_system_call();
+    }
+    state.release(object);
+    !pooled
 }
 
-/// Whether a pooled number is CLOEXEC, by number.
-static CLOEXEC: [std::sync::atomic::AtomicBool; 65536] = [const { std::sync::atomic::AtomicBool::new(true) }; 65536];
-
-/// SO_LINGER with a time: waits until the peer has acknowledged everything.
+/// SO_LINGER with a time: waits until the peer has acknowledged everything, FIN included.
 fn linger_on(object: u32, seconds: u32) {
-    let _ = block(Some(object), Some(Duration::from_secs(seconds.into())), |state| match state.stream(object) {
-        Some((stream, ..)) if stream.unacknowledged() > 0 && !stream.is_closed() => Err(Failure::WouldBlock),
-        _ => Ok(()),
+    STATE.with(|state| {
+        if state.is_nonblocking(object) {
+            return;
+        }
+        let family = state.family(object);
+        let Some((stream, _, place)) = state.stream(object) else { return };
+        let _ = stream.shutdown(false, true);
+        drop(family);
+        state.kick(place);
+    });
+    let _ = block(Some(object), Some(Duration::from_secs(seconds.into())), |state| {
+        if state.is_nonblocking(object) {
+            return Ok(());
+        }
+        match state.stream(object) {
+            Some((stream, ..)) if stream.unacknowledged() > 0 && !stream.is_closed() => Err(Failure::WouldBlock),
+            _ => Ok(()),
+        }
     });
 }
 
 /// connect(2) to an address that the stack reaches.
 pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
-    enum Now {
-        Wait,
-        Done(Result<(), Errno>),
+    let _call = stats::Call::new(stats::CONNECT);
+    let is_udp = STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
+    if is_udp { connect_datagrams(object, remote) } else { connect_stream(object, remote) }
+}
+
+fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
+    ensure_datagrams(object)?;
+    STATE.with(|state| {
+        // connect(2) chooses the address that packets to the peer leave from.
+        let own = state.sessions.first().map_or(0, |session| session.facts.addr);
+        if let Some(socket) = state.socket_mut(object)
+            && socket.local.addr == 0
+        {
+            socket.local.addr = if remote.is_loopback() { 0x7f00_0001 } else { own };
+        }
+    });
+    open_datagrams(object, remote)
+}
+
+/// connect(2) with AF_UNSPEC: a datagram socket has no peer any more.
+pub fn disconnect(object: u32) -> Result<(), Errno> {
+    match STATE.with(|state| state.socket(object).map(|s| matches!(s.kind, Kind::Datagram(_)))) {
+        Some(true) => open_datagrams(object, Endpoint::default()),
+        _ => Ok(()),
     }
-    let udp = STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
-    if udp {
-        ensure_datagrams(object)?;
-        return open_datagrams(object, remote);
-    }
-    let started = STATE.with(|state| {
+}
+
+fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
+    let wait = STATE.with(|state| {
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
         match &socket.kind {
             Kind::Listening(_) => return Err(Errno::EISCONN),
-            Kind::Datagram { .. } => return Err(Errno::EINVAL),
             Kind::Stream(..) => {
-                let reported = socket.connect_reported;
+                let was_reported = socket.connect_reported;
+                let is_blocking = !state.is_nonblocking(object);
                 let Some((stream, local, _)) = state.stream(object) else { return Err(Errno::EBADF) };
                 if stream.is_connecting() {
-                    return Err(Errno::EALREADY);
+                    return if is_blocking { Ok(true) } else { Err(Errno::EALREADY) };
                 }
-                if stream.is_closed() {
-                    return Err(stream.take_error(local).unwrap_or(Errno::ECONNABORTED));
+                if stream.is_closed() && !was_reported {
+                    let errno = stream.take_error(local).unwrap_or(Errno::ECONNABORTED);
+                    start_over(state, object);
+                    return Err(errno);
                 }
-                if reported {
+                if was_reported {
                     return Err(Errno::EISCONN);
                 }
-                if let Some(socket) = state.socket_mut(object) {
-                    socket.connect_reported = true;
-                }
-                return Ok(Now::Done(Ok(())));
             }
-            Kind::Fresh | Kind::Bound => {}
+            _ => {
+                start_connecting(state, object, remote)?;
+                return if state.is_nonblocking(object) { Err(Errno::EINPROGRESS) } else { Ok(true) };
+            }
         }
-        let (local, lease, bell) = (socket.local, socket.lease, socket.bell);
-        let session = &mut state.sessions[0];
-        let replica = if local.port != 0 {
-            let addr = if local.addr != 0 {
-                local.addr
-            } else if remote.is_loopback() {
-                remote.addr
-            } else {
-                session.facts.addr
-            };
-            session.owner(Endpoint::new(addr, local.port), remote)
-        } else {
-            state.rng.below(session.replicas.len() as u32) as usize
-        };
-        let to = &mut session.replicas[replica];
-        let (slot, generation) = to.port.allocate_slot().ok_or(Errno::ENOBUFS)?;
-        to.set_user(slot, object);
-        if let Some(lines) = to.port.slot(slot) {
-            lines.set_holders(1 << (session.member & 63));
-            lines.set_bell(bell);
+        if let Some(socket) = state.socket_mut(object) {
+            socket.connect_reported = true;
         }
-        session.push(replica, &Command::Connect { slot, generation, lease, local, remote });
-        let place = Place { session: 0, replica, slot, generation };
-        let nonblocking = is_nonblocking(state, object);
-        let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
-        socket.remote = remote;
-        socket.kind = Kind::Stream(place, Local::default());
-        crate::options::tell_all(state, object);
-        if nonblocking { Err(Errno::EINPROGRESS) } else { Ok(Now::Wait) }
+        Ok(false)
     })?;
-    if let Now::Done(result) = started {
-        return result;
+    if !wait {
+        return Ok(());
     }
     let timeout = STATE.with(|state| state.socket(object).map_or(0, |s| s.options.send_timeout_us));
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
@@ -439,19 +462,53 @@ pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
         if stream.is_connecting() {
             return Err(Failure::WouldBlock);
         }
-        match stream.is_closed().then(|| stream.take_error(local)).flatten() {
-            Some(errno) => Err(errno.into()),
-            None => Ok(()),
+        if let Some(errno) = stream.is_closed().then(|| stream.take_error(local)).flatten() {
+            start_over(state, object);
+            return Err(errno.into());
         }
+        if let Some(socket) = state.socket_mut(object) {
+            socket.connect_reported = true;
+        }
+        Ok(())
     });
-    if result.is_ok() {
-        STATE.with(|state| {
-            if let Some(socket) = state.socket_mut(object) {
-                socket.connect_reported = true;
-            }
-        });
-    }
+    // connect(2), socket(7): the time of SO_SNDTIMEO has passed.
     result.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })
+}
+
+fn start_connecting(state: &mut State, object: u32, remote: Endpoint) -> Result<(), Errno> {
+    let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
+    let (local, lease) = (socket.local, socket.lease);
+    let session = state.sessions.first().ok_or(Errno::ENETDOWN)?;
+    let replicas = session.replicas.len();
+    let replica = if local.port != 0 {
+        let addr = match local.addr {
+            0 if remote.is_loopback() => 0x7f00_0001,
+            0 => session.facts.addr,
+            addr => addr,
+        };
+        session.owner(Endpoint::new(addr, local.port), remote)
+    } else {
+        state.rng.below(replicas as u32) as usize
+    };
+    let place = state.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
+    let (slot, generation) = (place.slot, place.generation);
+    state.sessions[0].push(replica, &Command::Connect { slot, generation, lease, local, remote });
+    let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
+    socket.remote = remote;
+    socket.connect_reported = false;
+    let receive_low = socket.options.receive_low;
+    socket.kind = Kind::Stream(place, Local { receive_low, ..Local::default() });
+    options::tell_all(state, object);
+    Ok(())
+}
+
+/// A connection was refused: as on Linux, the socket may try again.
+fn start_over(state: &mut State, object: u32) {
+    let Some(socket) = state.socket_mut(object) else { return };
+    let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
+    if let Kind::Stream(place, _) = std::mem::replace(&mut socket.kind, kind) {
+        state.close_place(place, atoll_ipc::command::CloseMode::Abort);
+    }
 }
 
 /// Own end of a socket.
@@ -459,8 +516,9 @@ pub fn local_of(state: &State, object: u32) -> Endpoint {
     let Some(socket) = state.socket(object) else { return Endpoint::default() };
     match &socket.kind {
         Kind::Stream(place, _) if socket.local.port == 0 || socket.local.addr == 0 => {
-            let port = &state.sessions[place.session].replicas[place.replica].port;
-            port.slot(place.slot).map_or(socket.local, |slot| slot.addresses().0)
+            let Some(slot) = state.slot_of(*place) else { return socket.local };
+            // Before the replica has chosen, what was bound.
+            if slot.replica_generation() == place.generation { slot.addresses().0 } else { socket.local }
         }
         _ => socket.local,
     }
@@ -478,13 +536,14 @@ pub fn peer_of(state: &mut State, object: u32) -> Result<Endpoint, Errno> {
             }
             Ok(remote)
         }
-        Kind::Datagram { connected: true, .. } => Ok(remote),
+        Kind::Datagram(datagram) if datagram.connected => Ok(remote),
         _ => Err(Errno::ENOTCONN),
     }
 }
 
 /// shutdown(2).
 pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
+    let _call = stats::Call::new(stats::OTHER);
     let (receive, send) = match how {
         libc::SHUT_RD => (true, false),
         libc::SHUT_WR => (false, true),
@@ -492,44 +551,57 @@ pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
         _ => return Err(Errno::EINVAL),
     };
     STATE.with(|state| {
-        match state.socket(object).map(|s| &s.kind) {
-            Some(Kind::Datagram { connected: true, .. }) => return Ok(()),
-            Some(Kind::Listening(_)) => {
-                state.stop_accepting(object);
+        let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
+        match &mut socket.kind {
+            Kind::Datagram(datagram) => {
+                if !datagram.connected {
+                    return Err(Errno::ENOTCONN);
+                }
+                datagram.shut_receive |= receive;
+                datagram.shut_send |= send;
+                state.announce(object, 0x2015);
+                return Ok(());
+            }
+            Kind::Listening(listener) => {
+                if receive {
+                    // As on Linux: it listens no more, and accept fails.
+                    listener.is_shut = true;
+                    state.stop_listening(object);
+                    state.announce(object, 0x2015);
+                }
                 return Ok(());
             }
             _ => {}
         }
-        let Some((stream, _, place)) = state.stream(object) else { return Err(Errno::ENOTCONN) };
+        let family = state.family(object);
+        let Some((stream, _, place)) = state.stream(object) else {
+            // inet_shutdown: it fails, but what was shut stays so.
+            if let Some(socket) = state.socket_mut(object) {
+                socket.shut_early |= receive;
+            }
+            return Err(Errno::ENOTCONN);
+        };
         stream.shutdown(receive, send)?;
+        drop(family);
         state.kick(place);
         state.announce(object, 0x2015);
         Ok(())
     })
 }
 
-/// The last error of the C library in this thread.
-pub fn last_errno() -> Errno {
-    // SAFETY: a valid thread-local.
-    Errno(unsafe { *libc::__errno_location() })
+/// The error of a socket that is not told yet (`SO_ERROR`); 0 for none.
+pub fn take_error(state: &mut State, object: u32) -> i32 {
+    let error = if let Some((stream, local, _)) = state.stream(object) {
+        stream.take_error(local)
+    } else {
+        let places = state.socket(object).map(Socket::places).unwrap_or_default();
+        places.iter().find_map(|place| state.datagrams(*place)?.take_error())
+    };
+    error.map_or(0, |errno| errno.0)
 }
 
-/// Whether anything of the socket is known to be wrong (`SO_ERROR`), and takes it.
-pub fn take_error(state: &mut State, object: u32) -> i32 {
-    if let Some((stream, local, _)) = state.stream(object) {
-        return stream.take_error(local).map_or(0, |errno| errno.0);
-    }
-    let Some(Socket { kind: Kind::Datagram { places, .. }, .. }) = state.socket(object) else { return 0 };
-    for place in places {
-        let port = &state.sessions[place.session].replicas[place.replica].port;
-        if let Some(slot) = port.slot(place.slot) {
-            let cause = slot.error();
-            if cause != Cause::None && slot.library_word(2) != u64::from(cause as u8) {
-                slot.set_library_word(2, cause as u64);
-                port.memory().fence();
-                return Errno::of(cause).map_or(0, |errno| errno.0);
-            }
-        }
-    }
-    0
+/// socket(2) for the kernel.
+pub fn kernel_socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+    // SAFETY: numbers only.
+    unsafe { real::socket(domain, kind, protocol) }
 }

@@ -1,117 +1,241 @@
-//! epoll(7), poll(2) and select(2) over Atoll's sockets and the kernel's descriptors together.
+//! epoll(7) over Atoll's sockets and the kernel's descriptors together.
+//!
+//! Behind every instance is one of the kernel's, which has the kernel's descriptors. Atoll's are in a [`Set`]. A thread that finds
+//! nothing sleeps in a third, hidden instance that holds the bells and the kernel's instance.
 
 use atoll_base::{Duration, Instant};
-use atoll_ipc::Memory;
 use atoll_sockets::Errno;
-use atoll_sockets::watch::{ALWAYS, Fired, Head};
-use libc::{epoll_event, pollfd};
+use atoll_sockets::watch::{EDGE, EXCLUSIVE, Fired, Head, ONESHOT, WAKEUP};
+use libc::epoll_event;
 
-use crate::calls::last_errno;
-use crate::real;
-use crate::state::{Body, Fd, Kind, Object, STATE, Set, Sleeper, State, lookup, set_fd};
-use crate::wait::{BELL_DATA, add_bells, fall_asleep_on, now, thread_epoll, wake_up_from};
+use crate::object::{Body, Kind, Object, Set};
+use crate::real::sys;
+use crate::state::{STATE, State};
+use crate::stats;
+use crate::table::{self, Fd, lookup};
+use crate::wait::{Waiter, count_system_call, last_errno, spin_time, spin_until_event};
 
 /// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
-const KERNEL_EVERY: Duration = Duration::from_micros(50);
+const KERNEL_EVERY: u64 = 50_000;
 const KERNEL_CALLS: u32 = 64;
+/// Data of the descriptor that interrupts threads that sleep in the kernel's instance.
+const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 
-/// epoll_create1(2): a real instance, and an object beside it.
-pub fn create(fd: i32) {
+/// epoll_create1(2): an object beside a real instance.
+pub fn create(fd: i32, close_on_exec: bool) {
     STATE.with(|state| {
-        if !state.join() {
+        if state.refused || (state.sessions.is_empty() && std::env::var_os("ATOLL_SOCKET").is_none()) {
             return;
         }
         let bell = state.new_bell();
-        add_bells(state, fd, bell);
         let set = Set {
             fd,
             members: Head::default(),
             ready: Head::default(),
+            waiter: None,
             bell,
-            kernel_members: 0,
+            bells: 1 << bell,
+            has_sets: false,
+            has_kernel: false,
             kernel_looked: 0,
             calls_since: 0,
+            sleepers: 0,
+            kernel_sleepers: 0,
+            interrupt: None,
         };
-        let object = Object { descriptors: 1, nonblocking: false, body: Body::Epoll(set), watchers: Head::default() };
-        let number = state.objects.insert(object);
-        set_fd(fd, Some(number));
+        let number = state.objects.insert(Object::new(Body::Epoll(Box::new(set)), false));
+        table::set_object(fd, number, close_on_exec);
     });
 }
 
-/// epoll_ctl(2) for an instance of Atoll's. `None`: the kernel is to be asked.
-pub fn control(epoll: u32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Option<Result<(), Errno>> {
-    let target = match lookup(fd) {
-        Fd::Object(target) if STATE.with(|state| state.socket(target).is_some()) => target,
+/// What a program wants of an interest list.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    pub op: i32,
+    /// The descriptor, and the events and data if there are any.
+    pub fd: i32,
+    pub event: Option<(u32, u64)>,
+}
+
+/// epoll_ctl(2) for an instance of Atoll's. `None`: the kernel is to be asked (as well).
+pub fn control(epoll: u32, control: Control) -> Option<Result<(), Errno>> {
+    let target = match lookup(control.fd) {
+        Fd::Object(target) => target,
         Fd::Hidden => return Some(Err(Errno::EBADF)),
-        _ => {
-            // The kernel's descriptors, and epoll instances in epoll instances, by their real descriptors.
-            if op != libc::EPOLL_CTL_MOD {
+        Fd::Kernel => {
+            if control.op == libc::EPOLL_CTL_ADD {
                 STATE.with(|state| {
                     if let Some(set) = state.set_mut(epoll) {
-                        let n = &mut set.kernel_members;
-                        *n = if op == libc::EPOLL_CTL_ADD { *n + 1 } else { n.saturating_sub(1) };
+                        set.has_kernel = true;
                     }
                 });
             }
             return None;
         }
     };
-    Some(STATE.with(|state| {
-        state.calls += 1;
-        let head = state.objects.get(target).map(|o| o.watchers).unwrap_or_default();
-        let found = state.watches.find(&head, epoll, fd);
-        match (op, found, event) {
-            (libc::EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EEXIST),
-            (libc::EPOLL_CTL_ADD, None, Some((events, data))) => {
-                let mut of_target = head;
-                let Some(mut members) = state.set_mut(epoll).map(|set| set.members) else { return Err(Errno::EINVAL) };
-                let watch = state.watches.add((epoll, &mut members), (target, &mut of_target), fd, events, data);
-                let mut bell = 0;
-                if let Some(set) = state.set_mut(epoll) {
-                    set.members = members;
-                    bell = set.bell;
-                }
-                if let Some(object) = state.objects.get_mut(target) {
-                    object.watchers = of_target;
-                }
-                if let Some(socket) = state.socket_mut(target) {
-                    socket.bell = bell;
-                    if matches!(socket.kind, Kind::Listening(_)) {
-                        state.accept_connections(target);
-                    }
-                }
-                state.set_bell(target, bell);
-                look(state, epoll, target, watch);
-                Ok(())
-            }
-            (libc::EPOLL_CTL_MOD, Some(watch), Some((events, data))) => {
-                state.watches.modify(watch, events, data);
-                look(state, epoll, target, watch);
-                Ok(())
-            }
-            (libc::EPOLL_CTL_DEL, Some(watch), _) => {
-                state.unwatch(watch);
-                let unwatched = state.objects.get(target).is_some_and(|o| o.watchers.is_empty());
-                if unwatched && state.socket(target).is_some_and(|s| matches!(s.kind, Kind::Listening(_))) {
-                    state.stop_accepting(target);
-                }
-                Ok(())
-            }
-            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, _, None) => Err(Errno::EFAULT),
-            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None, _) => Err(Errno::ENOENT),
-            _ => Err(Errno::EINVAL),
+    STATE.with(|state| {
+        state.set(epoll)?;
+        if target == epoll {
+            return Some(Err(Errno::EINVAL));
         }
-    }))
+        let is_epoll = state.set(target).is_some();
+        if is_epoll {
+            // The kernel judges whether instances may be nested so, and reports what is ready among its own.
+            let result = control_kernel(state, epoll, control);
+            if result.is_err() {
+                return Some(result);
+            }
+            if let Some(set) = state.set_mut(epoll) {
+                set.has_kernel = true;
+            }
+        }
+        Some(control_ours(state, epoll, target, control))
+    })
+}
+
+fn control_kernel(state: &mut State, epoll: u32, Control { op, fd, event }: Control) -> Result<(), Errno> {
+    let Some(set) = state.set(epoll) else { return Err(Errno::EINVAL) };
+    let (events, u64) = event.unwrap_or((0, 0));
+    let mut event = epoll_event { events, u64 };
+    count_system_call();
+    // SAFETY: two numbers and a valid event.
+    match unsafe { sys!(libc::SYS_epoll_ctl, set.fd, op, fd, &raw mut event) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) -> Result<(), Errno> {
+    let Control { op, fd, event } = control;
+    let head = state.watchers(target);
+    let found = state.watches.find(&head, epoll, fd);
+    match (op, found, event) {
+        (libc::EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EEXIST),
+        (libc::EPOLL_CTL_ADD, None, Some((events, data))) => {
+            check_exclusive(events, state.set(target).is_some())?;
+            add(state, epoll, target, fd, events, data);
+            Ok(())
+        }
+        (libc::EPOLL_CTL_MOD, Some(watch), Some((events, data))) => {
+            // epoll_ctl(2): EPOLLEXCLUSIVE only with EPOLL_CTL_ADD.
+            if (events | state.watches.get(watch).map_or(0, |w| w.events)) & EXCLUSIVE != 0 {
+                return Err(Errno::EINVAL);
+            }
+            state.watches.modify(watch, events, data);
+            look(state, epoll, target, watch);
+            Ok(())
+        }
+        (libc::EPOLL_CTL_DEL, Some(watch), _) => {
+            state.unwatch(watch);
+            if state.watchers(target).is_empty() && !state.is_waited_for(target) {
+                state.stop_accepting(target);
+            }
+            Ok(())
+        }
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, _, None) => Err(Errno::EFAULT),
+        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None, _) => Err(Errno::ENOENT),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// epoll_ctl(2): which flags go with EPOLLEXCLUSIVE.
+fn check_exclusive(events: u32, is_epoll: bool) -> Result<(), Errno> {
+    const ALLOWED: u32 = 0x1f | EDGE | WAKEUP | EXCLUSIVE;
+    if events & EXCLUSIVE != 0 && (is_epoll || events & ONESHOT != 0 || events & !ALLOWED != 0) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+fn add(state: &mut State, epoll: u32, target: u32, fd: i32, events: u32, data: u64) {
+    let mut of_target = state.watchers(target);
+    let is_set = state.set(target).is_some();
+    let (target_bells, mut new_bells) = (state.set(target).map_or(0, |set| set.bells), 0);
+    let Some(mut members) = state.set(epoll).map(|set| set.members) else { return };
+    let watch = state.watches.add((epoll, &mut members), (target, &mut of_target), fd, events, data);
+    let mut bell = 0;
+    let (mut wake, mut interrupt) = (false, false);
+    if let Some(set) = state.set_mut(epoll) {
+        new_bells = target_bells & !set.bells;
+        set.bells |= target_bells;
+        set.has_sets |= is_set;
+        set.members = members;
+        bell = set.bell;
+        // Whoever sleeps in it already does not know the new member's bells.
+        wake = set.sleepers > 0 && new_bells != 0;
+        interrupt = set.kernel_sleepers > 0 && set.interrupt.is_none();
+    }
+    if let Some(object) = state.objects.get_mut(target) {
+        object.watchers = of_target;
+    }
+    if let Some(socket) = state.socket_mut(target) {
+        socket.bell = bell;
+        let is_listening = matches!(socket.kind, Kind::Listening(_));
+        state.set_bell(target, bell);
+        if is_listening {
+            state.accept_connections(target);
+        }
+    }
+    if new_bells != 0 {
+        spread_bells(state, epoll, new_bells, 0);
+    }
+    look(state, epoll, target, watch);
+    if wake && let Some(session) = state.sessions.first() {
+        session.ring(bell);
+    }
+    if interrupt {
+        interrupt_kernel_sleepers(state, epoll);
+    }
+}
+
+/// Instances that an instance is in sleep on the bells of all its members.
+fn spread_bells(state: &mut State, epoll: u32, bells: u16, depth: u32) {
+    let mut watch = state.watches.first(&state.watchers(epoll));
+    while let Some(outer) = state.watches.get(watch).map(|w| w.set) {
+        watch = state.watches.next_of_target(watch);
+        if let Some(set) = state.set_mut(outer)
+            && bells & !set.bells != 0
+            && depth < 5
+        {
+            set.bells |= bells;
+            let (bell, asleep) = (set.bell, set.sleepers > 0);
+            if asleep && let Some(session) = state.sessions.first() {
+                session.ring(bell);
+            }
+            spread_bells(state, outer, bells, depth + 1);
+        }
+    }
+}
+
+/// Threads sleep in the kernel's instance of a set that had no member of ours until now: they are to come back.
+fn interrupt_kernel_sleepers(state: &mut State, epoll: u32) {
+    let Ok(eventfd) = atoll_sys::eventfd::create() else { return };
+    let _ = atoll_sys::eventfd::ring(&eventfd);
+    let Some(set) = state.set_mut(epoll) else { return };
+    let interrupt = table::Internal::new(eventfd);
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERRUPT };
+    // SAFETY: two numbers and a valid event.
+    unsafe { sys!(libc::SYS_epoll_ctl, set.fd, libc::EPOLL_CTL_ADD, interrupt.number(), &raw mut event) };
+    set.interrupt = Some(interrupt);
 }
 
 /// Queues a watch for what is ready already.
-fn look(state: &mut State, epoll: u32, target: u32, watch: u32) {
-    // What was published after this is an event, because the bell is set.
-    state.sessions[0].replicas[0].port.memory().fence();
+pub fn look(state: &mut State, epoll: u32, target: u32, watch: u32) {
+    // What was published after the bell was set comes as an event, or is seen here.
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    state.prune(target, 0);
     let ready = state.readiness(target);
     let State { watches, objects, .. } = state;
-    if let Some(Object { body: Body::Epoll(set), .. }) = objects.get_mut(epoll) {
-        watches.queue(watch, ready, &mut set.ready);
+    let Some(Object { body: Body::Epoll(set), watchers, .. }) = objects.get_mut(epoll) else { return };
+    if !watches.queue(watch, ready, &mut set.ready) {
+        return;
+    }
+    let (is_nested, asleep) = (!watchers.is_empty(), set.sleepers > 0);
+    if is_nested {
+        state.announce(epoll, 1);
+    }
+    if asleep {
+        state.wake_set(epoll);
     }
 }
 
@@ -119,83 +243,143 @@ fn look(state: &mut State, epoll: u32, target: u32, watch: u32) {
 pub fn wait(
     epoll: u32,
     events: &mut [epoll_event],
-    timeout_ms: i32,
+    timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    let mut deadline: Option<Instant> = None;
-    let mut spun = false;
+    let _call = stats::Call::new(stats::EPOLL_WAIT);
+    let first = STATE.with(|state| look_once(state, epoll, events, timeout == Some(Duration::ZERO)))?;
+    let count = match first {
+        Look { count, kernel: Some(fd) } => count + ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?,
+        Look { count, kernel: None } => count,
+    };
+    if count > 0 || timeout == Some(Duration::ZERO) {
+        return Ok(count);
+    }
+    let (spin, mut deadline, only_kernel) = STATE.with(|state| {
+        let only_kernel = state.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
+            set.kernel_sleepers += 1;
+            set.fd
+        });
+        state.pin(epoll);
+        (spin_time(state), timeout.map(|timeout| state.now() + timeout), only_kernel)
+    });
+    let mut result = Ok(0);
+    if let Some(fd) = only_kernel {
+        result = wait_in_kernel(epoll, fd, events, timeout, mask);
+    }
+    if result == Ok(0) && STATE.with(|state| deadline.is_none_or(|at| at > state.now())) {
+        let spin =
+            if spin > Duration::ZERO && deadline.is_none_or(|_| timeout > Some(spin)) { spin } else { Duration::ZERO };
+        result = wait_in_set(epoll, events, &mut deadline, spin, mask);
+    }
+    STATE.with(|state| state.unpin(epoll));
+    result
+}
+
+/// What one look has found.
+struct Look {
+    count: usize,
+    /// The kernel's instance, if it is to be looked at too.
+    kernel: Option<i32>,
+}
+
+fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once: bool) -> Result<Look, Errno> {
+    if state.listeners_idle {
+        state.accept_inherited();
+    }
+    state.drain();
+    let count = collect(state, epoll, events);
+    let Some(set) = state.set_mut(epoll) else { return Err(Errno::EINVAL) };
+    if !set.has_kernel || (count == 0 && !at_once) {
+        return Ok(Look { count, kernel: None });
+    }
+    set.calls_since += 1;
+    let fd = set.fd;
+    let (calls, looked) = (set.calls_since, set.kernel_looked);
+    let now = state.now().as_nanos() as u64;
+    let due = calls >= KERNEL_CALLS || now.saturating_sub(looked) > KERNEL_EVERY;
+    if !(due || count == 0) || count == events.len() {
+        return Ok(Look { count, kernel: None });
+    }
+    if let Some(set) = state.set_mut(epoll) {
+        set.kernel_looked = now;
+        set.calls_since = 0;
+    }
+    Ok(Look { count, kernel: Some(fd) })
+}
+
+/// Sleeps in the kernel's instance, because there is nothing else in the set.
+fn wait_in_kernel(
+    epoll: u32,
+    fd: i32,
+    events: &mut [epoll_event],
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    let result = ask_kernel(fd, events, millis(timeout), mask);
+    STATE.with(|state| {
+        if let Some(set) = state.set_mut(epoll) {
+            set.kernel_sleepers -= 1;
+            if set.kernel_sleepers == 0 {
+                set.interrupt = None;
+            }
+        }
+    });
+    result
+}
+
+fn wait_in_set(
+    epoll: u32,
+    events: &mut [epoll_event],
+    deadline: &mut Option<Instant>,
+    spin: Duration,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    if spin > Duration::ZERO {
+        spin_until_event(spin);
+    }
     loop {
-        let mut count = 0;
-        let (fd, look_at_kernel, bell, members) = STATE.with(|state| {
-            state.calls += 1;
+        // (place to sleep, bells, time left), or what was found.
+        let asleep = STATE.with(|state| {
             state.drain();
-            count = collect(state, epoll, events);
-            let now = now(state);
-            let Some(set) = state.set_mut(epoll) else { return (-1, false, 0, 0) };
-            set.calls_since += 1;
-            let due = set.kernel_members > 0
-                && (set.calls_since >= KERNEL_CALLS
-                    || now.as_nanos().saturating_sub(set.kernel_looked) > KERNEL_EVERY.as_nanos() as u64);
-            let look = (due || (count == 0 && timeout_ms == 0 && set.kernel_members > 0)) && count < events.len();
-            if look {
-                set.kernel_looked = now.as_nanos();
-                set.calls_since = 0;
+            let count = collect(state, epoll, events);
+            let left = deadline.map(|at| at.since(state.now()));
+            if count > 0 || left == Some(Duration::ZERO) {
+                return Err(Ok(count));
             }
-            let (fd, bell, members) = (set.fd, set.bell, set.kernel_members);
-            if look {
-                state.system_calls += 1;
-            }
-            (fd, look, bell, members)
-        });
-        if fd < 0 {
-            return Err(Errno::EBADF);
-        }
-        if look_at_kernel {
-            count += ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?;
-        }
-        if count > 0 || timeout_ms == 0 {
-            return Ok(count);
-        }
-        let left = STATE.with(|state| {
-            let now = now(state);
-            if timeout_ms < 0 {
-                return None;
-            }
-            let at = *deadline.get_or_insert(now + Duration::from_millis(timeout_ms as u64));
-            Some(at.since(now))
-        });
-        if left == Some(Duration::ZERO) {
-            return Ok(0);
-        }
-        if !spun && spin() {
-            continue;
-        }
-        spun = true;
-        let ready = STATE.with(|state| {
-            state.system_calls += 1;
-            fall_asleep_on(state, bell);
+            let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
+            state.fall_asleep(bells);
             state.drain();
-            let ready = collect(state, epoll, events);
-            if ready > 0 {
-                wake_up_from(state, bell);
-            } else {
-                state.publish_counters();
+            let count = collect(state, epoll, events);
+            if count > 0 {
+                state.wake_up(bells);
+                return Err(Ok(count));
             }
-            ready
+            stats::publish(state);
+            state.doze_off();
+            let Some(set) = state.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
+            set.sleepers += 1;
+            Ok((set.waiter.as_ref().map_or(-1, Waiter::number), set.fd, bells, left))
         });
-        if ready > 0 {
-            return Ok(ready);
-        }
-        let _ = members;
-        let millis = left.map_or(-1, |left| i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-        let result = ask_kernel(fd, events, millis, mask);
-        STATE.with(|state| wake_up_from(state, bell));
-        match result {
-            Ok(0) => {}
-            result => {
+        let (number, fd, bells, left) = match asleep {
+            Ok(asleep) => asleep,
+            Err(found) => return found,
+        };
+        let slept = Waiter::sleep(number, left, mask);
+        STATE.with(|state| {
+            state.wake_up(bells);
+            if let Some(set) = state.set_mut(epoll) {
+                set.sleepers = set.sleepers.saturating_sub(1);
+            }
+        });
+        if slept? {
+            let count = ask_kernel(fd, events, 0, std::ptr::null())?;
+            if count > 0 {
                 // Both kinds of a mixed set get their turn.
-                let count = result?;
                 let more = STATE.with(|state| {
+                    if let Some(set) = state.set_mut(epoll) {
+                        set.has_kernel = true;
+                    }
                     state.drain();
                     collect(state, epoll, &mut events[count..])
                 });
@@ -205,32 +389,30 @@ pub fn wait(
     }
 }
 
-fn spin() -> bool {
-    let Some(until) = STATE.with(|state| {
-        let spin = u64::from(state.sessions.first().map_or(0, |session| session.facts.spin_us));
-        (spin > 0).then(|| now(state) + Duration::from_micros(spin))
-    }) else {
-        return false;
-    };
-    loop {
-        let (ready, over) = STATE.with(|state| {
-            let ready = state.sessions.iter().any(|s| s.replicas.iter().any(|r| r.port.has_event()));
-            (ready, now(state) >= until)
-        });
-        if ready || over {
-            return ready;
-        }
-        atoll_sys::sched::yield_now();
+/// Makes sure that the set has a place to sleep that knows all bells. Returns the bells.
+fn prepare_to_sleep(state: &mut State, epoll: u32) -> Option<u16> {
+    let State { objects, sessions, .. } = state;
+    let Some(Object { body: Body::Epoll(set), .. }) = objects.get_mut(epoll) else { return None };
+    if set.waiter.is_none() {
+        let waiter = Waiter::new()?;
+        waiter.add(set.fd, 0);
+        set.waiter = Some(waiter);
     }
+    set.waiter.as_mut()?.watch(sessions, set.bells);
+    Some(set.bells)
 }
 
 fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
     if events.is_empty() {
         return 0;
     }
-    let Some(mut ready) = state.set_mut(epoll).map(|set| std::mem::take(&mut set.ready)) else { return 0 };
+    let Some((mut ready, has_sets)) = state.set(epoll).map(|set| (set.ready, set.has_sets)) else { return 0 };
     if ready.is_empty() {
         return 0;
+    }
+    if has_sets {
+        state.prune(epoll, 0);
+        ready = state.set(epoll).map_or(ready, |set| set.ready);
     }
     let mut watches = std::mem::take(&mut state.watches);
     let mut count = 0;
@@ -250,17 +432,18 @@ fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
     count
 }
 
-/// Events of the kernel's descriptors, without those of the bell.
+/// Events of the kernel's descriptors.
 fn ask_kernel(fd: i32, events: &mut [epoll_event], millis: i32, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let max = i32::try_from(events.len()).unwrap_or(i32::MAX);
-    // SAFETY: `events` is valid for `max` entries; the mask is null or the program's.
-    let count = unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), max, millis, mask) };
+    count_system_call();
+    // SAFETY: `events` is valid for `max` entries; the mask is null or the program's. 8: size of the kernel's signal set.
+    let count = unsafe { sys!(libc::SYS_epoll_pwait, fd, events.as_mut_ptr(), max, millis, mask, 8) };
     if count < 0 {
         return Err(last_errno());
     }
     let mut kept = 0;
     for i in 0..count as usize {
-        if events[i].u64 != BELL_DATA {
+        if events[i].u64 != INTERRUPT {
             events[kept] = events[i];
             kept += 1;
         }
@@ -268,101 +451,20 @@ fn ask_kernel(fd: i32, events: &mut [epoll_event], millis: i32, mask: *const lib
     Ok(kept)
 }
 
-/// poll(2) with at least one socket of Atoll's among `fds`. `timeout`: `None` waits for ever.
-pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
-    let objects: Vec<Option<u32>> = fds
-        .iter()
-        .map(|entry| match lookup(entry.fd) {
-            Fd::Object(object) => Some(object),
-            _ => None,
-        })
-        .collect();
-    let (epoll, bell) = thread_epoll();
-    let mut kernel: Vec<pollfd> =
-        fds.iter().zip(&objects).filter(|(_, object)| object.is_none()).map(|(entry, _)| *entry).collect();
-    let has_kernel = !kernel.is_empty();
-    kernel.push(pollfd { fd: epoll, events: libc::POLLIN, revents: 0 });
-    let mut deadline = None;
-    loop {
-        let ready = STATE.with(|state| {
-            state.calls += 1;
-            state.drain();
-            deadline = deadline.or_else(|| timeout.map(|timeout| now(state) + timeout));
-            look_at(state, fds, &objects)
-        });
-        let left = STATE.with(|state| deadline.map(|at: Instant| at.since(now(state))));
-        let sleepless = ready > 0 || left == Some(Duration::ZERO);
-        if sleepless {
-            let more = if has_kernel { poll_kernel(&mut kernel, Some(Duration::ZERO), mask)? } else { 0 };
-            return Ok(ready + merge(fds, &objects, &kernel, more));
-        }
-        let ready = STATE.with(|state| {
-            state.system_calls += 1;
-            for object in objects.iter().flatten() {
-                state.set_bell(*object, bell);
-                state.sleepers.push(Sleeper { object: *object, bell });
-            }
-            fall_asleep_on(state, bell);
-            state.drain();
-            look_at(state, fds, &objects)
-        });
-        let result = if ready > 0 { Ok(0) } else { poll_kernel(&mut kernel, left, mask) };
-        STATE.with(|state| {
-            state.sleepers.retain(|s| s.bell != bell || !objects.contains(&Some(s.object)));
-            for object in objects.iter().flatten() {
-                let own = state.socket(*object).map_or(0, |socket| socket.bell);
-                state.set_bell(*object, own);
-            }
-            wake_up_from(state, bell);
-        });
-        if kernel.last().is_some_and(|own| own.revents != 0) {
-            let mut event = epoll_event { events: 0, u64: 0 };
-            // SAFETY: one valid entry; takes the bell's event, so that it can come again.
-            unsafe { real::epoll_pwait(epoll, &raw mut event, 1, 0, std::ptr::null()) };
-        }
-        let of_kernel = kernel[..kernel.len() - 1].iter().filter(|entry| entry.revents != 0).count();
-        result?;
-        if of_kernel > 0 {
-            let ready = STATE.with(|state| look_at(state, fds, &objects));
-            return Ok(ready + merge(fds, &objects, &kernel, of_kernel));
-        }
-    }
+fn millis(timeout: Option<Duration>) -> i32 {
+    timeout.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX))
 }
 
-fn look_at(state: &mut State, fds: &mut [pollfd], objects: &[Option<u32>]) -> usize {
-    let mut count = 0;
-    for (entry, object) in fds.iter_mut().zip(objects) {
-        let Some(object) = object else { continue };
-        if let Some(socket) = state.socket(*object)
-            && matches!(socket.kind, Kind::Listening(_))
-        {
-            state.accept_connections(*object);
+/// A socket becomes the kernel's: its watches move to the kernel's instances.
+pub fn move_to_kernel(state: &mut State, object: u32) {
+    let mut watch = state.watches.first(&state.watchers(object));
+    while let Some((set, fd, events, data)) = state.watches.get(watch).map(|w| (w.set, w.fd, w.events, w.data)) {
+        let next = state.watches.next_of_target(watch);
+        let _ = control_kernel(state, set, Control { op: libc::EPOLL_CTL_ADD, fd, event: Some((events, data)) });
+        if let Some(set) = state.set_mut(set) {
+            set.has_kernel = true;
         }
-        let wanted = u32::from(entry.events as u16) | ALWAYS | 0x20;
-        entry.revents = (state.readiness(*object) & wanted) as u16 as i16;
-        count += usize::from(entry.revents != 0);
+        watch = next;
     }
-    count
-}
-
-fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
-    let spec = left.map(|left| libc::timespec {
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    });
-    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the entries are valid, the time is null or valid, the mask is null or the program's.
-    let count = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as u64, spec, mask) };
-    if count < 0 { Err(last_errno()) } else { Ok(count as usize) }
-}
-
-fn merge(fds: &mut [pollfd], objects: &[Option<u32>], kernel: &[pollfd], _count: usize) -> usize {
-    let mut count = 0;
-    let mut from = kernel.iter();
-    for (entry, _) in fds.iter_mut().zip(objects).filter(|(_, object)| object.is_none()) {
-        let Some(got) = from.next() else { break };
-        entry.revents = got.revents;
-        count += usize::from(got.revents != 0);
-    }
-    count
+    state.unwatch_all(object);
 }

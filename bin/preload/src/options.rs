@@ -1,20 +1,43 @@
 //! What do getsockopt(2) and setsockopt(2) do on Atoll's sockets? socket(7), tcp(7), ip(7).
 
+use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_ipc::info::Info;
-use atoll_ipc::{Command, Memory};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;
-use crate::state::{Kind, Options, Place, STATE, State};
+use crate::object::{Kind, Options, Place};
+use crate::state::{STATE, State};
+use crate::stats;
 use crate::wait::block;
 
 /// Sizes that Linux reports for a new socket.
 const SEND_BUFFER: u32 = 87040;
 const RECEIVE_BUFFER: u32 = 131_072;
 
+/// The value of an option.
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    bytes: [u8; 232],
+    len: usize,
+}
+
+impl Value {
+    fn of(bytes: &[u8]) -> Value {
+        let mut value = Value { bytes: [0; 232], len: bytes.len().min(232) };
+        value.bytes[..value.len].copy_from_slice(&bytes[..value.len]);
+        value
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// A new value of an option.
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    let _call = stats::Call::new(stats::OPTION);
     let int = || value.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b)).ok_or(Errno::EINVAL);
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
@@ -53,14 +76,18 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 tell = Some((SocketOption::SendBuffer, o.send_buffer));
             }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
-                let low = number()?;
+                o.receive_low = number()?;
                 if let Kind::Stream(_, local) = &mut socket.kind {
-                    local.receive_low = low;
+                    local.receive_low = o.receive_low;
                 }
             }
-            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE | libc::SO_INCOMING_CPU) => {
+            (libc::SOL_SOCKET, libc::SO_PRIORITY) => o.priority = number()?,
+            (libc::SOL_SOCKET, libc::SO_DONTROUTE) => o.dont_route = flag()?,
+            // Hints that mean nothing here, and harm nobody.
+            (libc::SOL_SOCKET, libc::SO_INCOMING_CPU | libc::SO_BUSY_POLL | libc::SO_MARK | libc::SO_TIMESTAMP) => {
                 int()?;
             }
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => o.oob_inline = flag()?,
             (libc::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, _) if !tcp => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -79,17 +106,17 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 tell = Some((SocketOption::QuickAck, o.quickack.into()));
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-                o.keep_idle = number()?.clamp(1, 32767);
+                o.keep_idle = within(number()?, 32767)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-                o.keep_interval = number()?.clamp(1, 32767);
+                o.keep_interval = within(number()?, 32767)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
-                o.keep_count = number()?.clamp(1, 127);
+                o.keep_count = within(number()?, 127)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
@@ -117,7 +144,8 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 };
                 tell = Some((SocketOption::Congestion, o.reno.into()));
             }
-            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => o.syn_count = within(number()?, 127)?,
+            (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
                 number()?;
             }
             (libc::IPPROTO_TCP, _) => return Err(Errno::ENOPROTOOPT),
@@ -129,12 +157,15 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.tos = number()?;
                 tell = Some((SocketOption::TypeOfService, o.tos));
             }
-            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT) => {
+            (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR,
+            ) => {
                 int()?;
             }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
             (libc::IPPROTO_IPV6, _) => {}
-            _ => return Err(Errno::ENOPROTOOPT),
+            _ => return Err(Errno::EOPNOTSUPP),
         }
         if let Some((option, value)) = tell {
             state.send_option(object, option, value);
@@ -143,13 +174,19 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     })
 }
 
+/// tcp(7): times and counts start at 1.
+fn within(value: u32, most: u32) -> Result<u32, Errno> {
+    if (1..=most).contains(&value) { Ok(value) } else { Err(Errno::EINVAL) }
+}
+
 /// The bytes of an option's value.
-pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
+pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
+    let _call = stats::Call::new(stats::OPTION);
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
         return tcp_info(object);
     }
     STATE.with(|state| {
-        let int = |n: u32| Ok(n.to_ne_bytes().to_vec());
+        let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
         let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
         let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
         let listening = matches!(socket.kind, Kind::Listening(_));
@@ -167,19 +204,21 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => int(o.keepalive.into()),
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let pair = [u32::from(o.linger.is_some()), o.linger.unwrap_or(0)];
-                Ok(pair.iter().flat_map(|n| n.to_ne_bytes()).collect())
+                Ok(Value::of(&pair.map(u32::to_ne_bytes).concat()))
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Ok(time_bytes(o.receive_timeout_us)),
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Ok(time_bytes(o.send_timeout_us)),
             // socket(7): the kernel doubles the value, and getsockopt says so.
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => int(or(o.receive_buffer * 2, RECEIVE_BUFFER)),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => int(or(o.send_buffer * 2, SEND_BUFFER)),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => int(match &socket.kind {
-                Kind::Stream(_, local) => local.receive_low.max(1),
-                _ => 1,
-            }),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => int(o.receive_low.max(1)),
             (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => int(1),
-            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE) => int(0),
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => int(o.oob_inline.into()),
+            (libc::SOL_SOCKET, libc::SO_PRIORITY) => int(o.priority),
+            (libc::SOL_SOCKET, libc::SO_DONTROUTE) => int(o.dont_route.into()),
+            (libc::SOL_SOCKET, libc::SO_INCOMING_CPU | libc::SO_MARK | libc::SO_TIMESTAMP | libc::SO_BUSY_POLL) => {
+                int(0)
+            }
             (libc::IPPROTO_TCP, _) if !tcp => Err(Errno::EOPNOTSUPP),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => int(o.nodelay.into()),
             (libc::IPPROTO_TCP, libc::TCP_CORK) => int(o.cork.into()),
@@ -191,16 +230,17 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(o.defer_accept),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(or(o.max_segment, 1448)),
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => int(or(o.linger2, 60)),
-            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => int(6),
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => int(or(o.syn_count, 6)),
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-                let mut name = if o.reno { b"reno".to_vec() } else { b"cubic".to_vec() };
-                name.resize(16, 0);
-                Ok(name)
+                Ok(Value::of(if o.reno { b"reno\0\0\0\0\0\0\0\0\0\0\0\0" } else { b"cubic\0\0\0\0\0\0\0\0\0\0\0" }))
             }
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
-            _ => Err(Errno::ENOPROTOOPT),
+            (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
+                Err(Errno::ENOPROTOOPT)
+            }
+            _ => Err(Errno::EOPNOTSUPP),
         }
     })
 }
@@ -260,18 +300,21 @@ fn time_of(value: &[u8]) -> Result<u64, Errno> {
     Ok(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000).saturating_add(micros as u64))
 }
 
-fn time_bytes(micros: u64) -> Vec<u8> {
-    [micros / 1_000_000, micros % 1_000_000].iter().flat_map(|n| n.to_ne_bytes()).collect()
+fn time_bytes(micros: u64) -> Value {
+    Value::of(&[micros / 1_000_000, micros % 1_000_000].map(u64::to_ne_bytes).concat())
 }
 
 /// `struct tcp_info`, linux/tcp.h.
-fn tcp_info(object: u32) -> Result<Vec<u8>, Errno> {
+fn tcp_info(object: u32) -> Result<Value, Errno> {
     let asked = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
         Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
         Some((Kind::Stream(place, _), _)) => {
             let place = *place;
-            state.next_token = state.next_token.wrapping_add(1);
-            let token = state.next_token;
+            if place.session != 0 {
+                // The answer would go to the session's owner: what can be said without it.
+                return Ok(None);
+            }
+            let token = state.new_token();
             let Place { session, replica, slot, generation } = place;
             state.sessions[session].push(replica, &Command::Info { token, slot, generation });
             Ok(Some((place, token)))
@@ -279,7 +322,8 @@ fn tcp_info(object: u32) -> Result<Vec<u8>, Errno> {
         Some((Kind::Listening(_), _)) => Ok(None),
         _ => Ok(None),
     })?;
-    let mut info = Info { state: 7, ..Info::default() };
+    let is_open = STATE.with(|state| state.stream(object).is_some_and(|(stream, ..)| !stream.is_closed()));
+    let mut info = Info { state: if is_open { 1 } else { 7 }, ..Info::default() };
     if let Some((place, token)) = asked {
         let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
             let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
@@ -339,5 +383,5 @@ fn tcp_info(object: u32) -> Result<Vec<u8>, Errno> {
         bytes.extend((word as u32).to_ne_bytes());
     }
     bytes.resize(232, 0);
-    Ok(bytes)
+    Ok(Value::of(&bytes))
 }

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
+    posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 macro_rules! real {
@@ -71,9 +71,37 @@ real! {
     fn epoll_create1(flags: c_int) -> c_int;
     fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    fn splice(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
-    fn fork() -> pid_t;
-    fn umask(mask: mode_t) -> mode_t;
-    fn sysconf(name: c_int) -> c_long;
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    fn posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn fileno(stream: *mut FILE) -> c_int;
+}
+
+/// A system call by its number, past our own `syscall`.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn system_call<const N: usize>(number: c_long, arguments: [c_long; N]) -> c_long {
+    let a = |n: usize| arguments.get(n).copied().unwrap_or(0);
+    // SAFETY: the caller's promise.
+    unsafe { syscall(number, a(0), a(1), a(2), a(3), a(4), a(5)) }
+}
+
+/// [`system_call`] with whatever arguments, which become words.
+macro_rules! sys {
+    ($number:expr $(, $argument:expr)* $(,)?) => {
+        $crate::real::system_call($number, [$($argument as ::std::ffi::c_long),*])
+    };
+}
+pub(crate) use sys;
+
+/// The address of the C library's vfork, for a jump there.
+pub fn vfork_address() -> *mut c_void {
+    // SAFETY: a valid name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) }
 }

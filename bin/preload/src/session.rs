@@ -1,120 +1,205 @@
-//! How does this process join a stack? Descriptors and mappings of one session, and of its replicas.
+//! How does this process join a stack, and what does it share with one replica? The session's pages, rings and bells.
 
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Duration, Endpoint, SlotId};
 use atoll_ipc::control::{Reply, Request};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
 };
 use atoll_ipc::{Command, LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sockets::port::Port;
+use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
+
+use crate::real::sys;
+use crate::table::Internal;
 
 /// Who uses a slot, as this process numbers its objects; `NOBODY` otherwise.
 pub const NOBODY: u32 = u32::MAX;
 
-/// One session: this process', or one whose sockets it inherited.
+/// How long the supervisor may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a command is tried again while its ring is full, a millisecond each: a replica that takes longer is not there.
+const PUSH_TRIES: u32 = 5000;
+
+/// One session: this process' own, or one whose sockets it inherited.
+#[derive(Debug)]
 pub struct Session {
     pub id: u32,
     pub key: u64,
     pub member: u8,
+    /// What the supervisor said, to be passed on over exec.
+    pub reply: Reply,
     pub facts: StackFacts,
     pub stack: StackPage<ShmMemory>,
     pub app_page: AppPage<ShmMemory>,
-    pub bells: Vec<OwnedFd>,
+    pub bells: Vec<Internal>,
     pub replicas: Vec<Replica>,
-    /// Other processes use the same arenas.
+    /// Other processes use the same arenas: their state is touched under the family's lock.
     pub shared: bool,
+    /// The pages and arenas, while they are to be passed on over exec.
+    kept: Vec<Internal>,
 }
 
 /// This process' side of one replica.
+#[derive(Debug)]
 pub struct Replica {
     pub port: Port<ShmMemory>,
     pub page: ReplicaPage<ShmMemory>,
-    bell: OwnedFd,
+    bell: Internal,
     rung: u32,
     pub overflow_seen: u32,
+    pub epoch_seen: u32,
     /// Objects by slot: the application's half, the replica's half.
     users: [Vec<u32>; 2],
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        for bell in &self.bells {
-            crate::state::set_fd(bell.as_raw_fd(), None);
-        }
-        for replica in &self.replicas {
-            crate::state::set_fd(replica.bell.as_raw_fd(), None);
-        }
-    }
-}
+/// The connection to the supervisor, which stands for this process.
+#[derive(Debug)]
+pub struct Control(Internal);
 
-impl Session {
-    /// Asks the supervisor for a session, or for membership in one.
-    pub fn join(channel: &Channel, request: &Request) -> Option<Session> {
+impl Control {
+    /// Connects to the supervisor that `ATOLL_SOCKET` names.
+    pub fn connect() -> Option<Control> {
+        let path = std::env::var_os("ATOLL_SOCKET")?;
+        let channel = Channel::connect(std::path::Path::new(&path), Blocking::Yes).ok()?;
+        let _ = channel.set_timeouts(ANSWER_TIMEOUT);
+        Some(Control(Internal::new(OwnedFd::from(channel))))
+    }
+
+    /// A connection that was inherited over exec.
+    pub fn inherited(fd: Internal) -> Control {
+        Control(fd)
+    }
+
+    /// Its descriptor.
+    pub fn descriptor(&self) -> &Internal {
+        &self.0
+    }
+
+    /// A new session of this process' own.
+    pub fn attach(&self) -> Option<Session> {
+        self.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, false)
+    }
+
+    /// Membership in a session that exists.
+    pub fn join(&self, session: u32, key: u64) -> Option<Session> {
+        self.ask(&Request::Join { session, key }, false)
+    }
+
+    /// A new session, or membership in one, to be passed on over exec.
+    pub fn ask(&self, request: &Request, keep: bool) -> Option<Session> {
+        // SAFETY: the descriptor is open, and stays ours.
+        let channel = ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }));
         channel.send(&request.encode(), &[]).ok()?;
         let mut packet = [0; 256];
         let mut fds = Vec::new();
         let len = channel.receive(&mut packet, &mut fds).ok()?;
-        let Ok(Reply::Joined { session, key, member, replicas, config }) = Reply::decode(packet.get(..len)?) else {
-            return None;
+        let reply = Reply::decode(packet.get(..len)?).ok()?;
+        Session::new(&reply, fds.into_iter().map(Internal::new), keep)
+    }
+}
+
+impl Session {
+    /// The session that a reply tells of, from its descriptors in the order that [`Reply::Joined`] says.
+    pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Option<Session> {
+        let Reply::Joined { session, key, member, replicas, config } = *reply else { return None };
+        let mut kept = Vec::new();
+        let mut map = |fd: Internal, len, access| {
+            let memory = ShmMemory::map(&fd, len, access).ok();
+            if keep {
+                kept.push(fd);
+            }
+            memory
         };
-        let mut fds = fds.into_iter().map(out_of_the_way);
-        let stack = StackPage(ShmMemory::map(fds.next()?, STACK_PAGE_BYTES, Access::ReadOnly).ok()?);
-        let app_page = AppPage(ShmMemory::map(fds.next()?, APP_PAGE_BYTES, Access::ReadWrite).ok()?);
-        let bells: Vec<OwnedFd> = (0..BELLS).map_while(|_| fds.next()).collect();
+        let stack = StackPage(map(fds.next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let app_page = AppPage(map(fds.next()?, APP_PAGE_BYTES, Access::ReadWrite)?);
+        let bells: Vec<Internal> = fds.by_ref().take(BELLS).collect();
         let layout = config.layout();
         let mut all = Vec::new();
         for _ in 0..replicas {
-            let page = ReplicaPage(ShmMemory::map(fds.next()?, REPLICA_PAGE_BYTES, Access::ReadOnly).ok()?);
-            let arena = ShmMemory::map(fds.next()?, layout.total, Access::ReadWrite).ok()?;
+            let page = ReplicaPage(map(fds.next()?, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
+            let arena = map(fds.next()?, layout.total, Access::ReadWrite)?;
             let bell = fds.next()?;
             let port = Port::new(arena, layout);
-            let overflow_seen = port.overflow();
-            all.push(Replica { port, page, bell, rung: 0, overflow_seen, users: [Vec::new(), Vec::new()] });
+            let (overflow_seen, epoch_seen) = (port.overflow(), page.epoch().0);
+            let users = [Vec::new(), Vec::new()];
+            all.push(Replica { port, page, bell, rung: 0, overflow_seen, epoch_seen, users });
         }
         let facts = stack.facts()?;
-        (bells.len() == BELLS).then(|| Session {
+        (bells.len() == BELLS && !all.is_empty()).then_some(Session {
             id: session,
             key,
             member,
+            reply: *reply,
             facts,
             stack,
             app_page,
             bells,
             replicas: all,
             shared: false,
+            kept,
         })
     }
 
-    /// A new session of this process' own.
-    pub fn attach(channel: &Channel) -> Option<Session> {
-        Session::join(channel, &Request::Attach { layout_version: LAYOUT_VERSION })
+    /// All descriptors in the order of [`Reply::Joined`], if they were kept.
+    pub fn descriptors(&self) -> impl Iterator<Item = &Internal> {
+        let pages = self.kept.get(2..).unwrap_or_default().chunks(2);
+        let of_replicas = pages.zip(&self.replicas).flat_map(|(kept, replica)| kept.iter().chain([&replica.bell]));
+        self.kept.iter().take(2).chain(&self.bells).chain(of_replicas)
     }
 
     /// Sends a command; waits for room if the ring is full.
+    #[inline]
     pub fn push(&mut self, replica: usize, command: &Command) {
+        let shared = self.shared;
         let Some(to) = self.replicas.get_mut(replica) else { return };
-        while !to.port.push(command) {
+        for _ in 0..PUSH_TRIES {
+            let family = shared.then(|| to.family_lock());
+            if shared {
+                to.port.reload();
+            }
+            let pushed = to.port.push(command);
+            drop(family);
             to.ring();
+            if pushed {
+                return;
+            }
             atoll_sys::sched::yield_now();
-        }
-        to.ring();
-    }
-
-    /// Sleep word of a bell: odd while somebody sleeps on it.
-    pub fn set_asleep(&self, bell: u32, asleep: bool) {
-        let word = self.app_page.sleep_word(bell);
-        if (word & 1 == 1) != asleep {
-            self.app_page.set_sleep_word(bell, word.wrapping_add(1));
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            // SAFETY: a valid time.
+            unsafe { sys!(libc::SYS_nanosleep, &raw const pause, std::ptr::null_mut::<libc::timespec>()) };
         }
     }
 
-    /// Wakes whoever of this process sleeps on a bell.
-    pub fn wake(&self, bell: u32) {
+    /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for.
+    pub fn fall_asleep(&self, bell: u32) {
+        if let Some(word) = self.sleep_word(bell) {
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(word.wrapping_add(1) | 1));
+        }
+    }
+
+    /// Says that nobody of this process sleeps on a bell any more. Other members of a shared session may.
+    pub fn wake_up(&self, bell: u32) {
+        if let Some(word) = self.sleep_word(bell).filter(|_| !self.shared) {
+            let value = word.load(Ordering::Relaxed);
+            if value & 1 == 1 {
+                word.store(value.wrapping_add(1), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn sleep_word(&self, bell: u32) -> Option<&AtomicU32> {
+        self.app_page.0.atomic32(64 + (bell as usize % BELLS) * 64)
+    }
+
+    /// Rings a bell of the own processes.
+    pub fn ring(&self, bell: u32) {
         let _ = eventfd::ring(&self.bells[bell as usize % BELLS]);
     }
 
@@ -128,6 +213,13 @@ impl Session {
         addr == self.facts.addr || addr >> 24 == 127
     }
 
+    /// Whether the stack has a way to `addr`: on its link, or by a gateway.
+    pub fn reaches(&self, addr: u32) -> bool {
+        let facts = &self.facts;
+        let mask = u32::MAX.checked_shl(32 - u32::from(facts.prefix_len)).unwrap_or(0);
+        facts.gateway != 0 || addr & mask == facts.addr & mask
+    }
+
     /// The conversion of the cycle counter that all processes of the stack share.
     pub fn clock(&self) -> Clock {
         let words = self.facts.calibration;
@@ -138,6 +230,12 @@ impl Session {
     pub fn owner(&self, local: Endpoint, remote: Endpoint) -> usize {
         let tuple = atoll_base::FourTuple { local, remote };
         usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
+    }
+
+    /// Whether any replica has sent something.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.port.has_event())
     }
 }
 
@@ -150,6 +248,7 @@ impl Replica {
         let word = self.page.sleep_word();
         if word & 1 == 1 && word != self.rung {
             self.rung = word;
+            SYSTEM_CALLS.set(SYSTEM_CALLS.get().wrapping_add(1));
             let _ = eventfd::ring(&self.bell);
         }
     }
@@ -174,53 +273,86 @@ impl Replica {
         users[index] = object;
     }
 
-    /// Takes over who uses which slot from the parent's view of the same arena.
-    pub fn adopt_users(&mut self, parent: &Replica) {
-        self.users = parent.users.clone();
-    }
-
     fn place(&self, slot: SlotId) -> (usize, usize) {
         let first = self.port.layout().replica_slots().start;
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
     }
-}
 
-/// Connects to the supervisor at `path`.
-pub fn connect(path: &std::path::Path) -> Option<Channel> {
-    let channel = Channel::connect(path, Blocking::Yes).ok()?;
-    Some(Channel::from(out_of_the_way(OwnedFd::from(channel))))
-}
-
-/// Ends a connection to the supervisor that this process does not stand for.
-pub fn disconnect(channel: Option<Channel>) {
-    if let Some(channel) = channel {
-        let fd = OwnedFd::from(channel);
-        crate::state::set_fd(fd.as_raw_fd(), None);
+    /// Takes the family's lock on this arena.
+    pub fn family_lock(&self) -> FamilyLock {
+        FamilyLock::acquire(self.port.memory().clone(), self.port.layout().library + LOCK)
     }
 }
 
-/// Moves a descriptor to a high number, where programs do not meet it, and keeps it from them.
-pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    // SAFETY: fcntl with F_DUPFD_CLOEXEC takes a number and gives a new descriptor.
-    let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, high_number()) };
-    let Ok(high) = i32::try_from(high) else { return fd };
-    if high < 0 {
-        return fd;
-    }
-    crate::state::hide(high);
-    // Closed by number: dropping it would go through our own close().
-    let low = fd.into_raw_fd();
-    // SAFETY: `low` was ours and is closed once.
-    unsafe { libc::syscall(libc::SYS_close, low) };
-    // SAFETY: just created by the kernel for us.
-    unsafe { OwnedFd::from_raw_fd(high) }
+/// The lock of an arena that several processes use: the thread number of its holder, so that the lock of a dead one can be
+/// taken over. What a dead holder left half done is at worst the loss of one buffer.
+#[derive(Debug)]
+pub struct FamilyLock {
+    memory: ShmMemory,
+    at: usize,
 }
 
-fn high_number() -> i32 {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: getrlimit fills the struct it is given.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let soft = i32::try_from(limit.rlim_cur.min(1 << 20)).unwrap_or(1024);
-    // Programs that count descriptors up to their limit are rarer than those that use low ones.
-    (soft - 256).max(soft / 2)
+/// Set in the lock word while somebody waits.
+const WAITED_FOR: u32 = 1 << 31;
+
+impl FamilyLock {
+    fn acquire(memory: ShmMemory, at: usize) -> FamilyLock {
+        if let Some(word) = memory.atomic32(at) {
+            let me = thread_number();
+            let mut spins = 0;
+            loop {
+                match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => break,
+                    Err(_) if spins < 200 => {
+                        spins += 1;
+                        std::hint::spin_loop();
+                    }
+                    Err(holder) => {
+                        let waited = holder | WAITED_FOR;
+                        if holder == waited
+                            || word.compare_exchange(holder, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                        {
+                            let _ = atoll_sys::futex::wait(word, waited, Some(Duration::from_millis(20)));
+                        }
+                        // SAFETY: signal 0 only asks whether the thread exists.
+                        let asked = unsafe { sys!(libc::SYS_kill, holder & !WAITED_FOR, 0) };
+                        let gone = asked < 0 && crate::wait::last_errno().0 == libc::ESRCH;
+                        if gone && word.compare_exchange(waited, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        FamilyLock { memory, at }
+    }
+}
+
+impl Drop for FamilyLock {
+    fn drop(&mut self) {
+        if let Some(word) = self.memory.atomic32(self.at)
+            && word.swap(0, Ordering::Release) & WAITED_FOR != 0
+        {
+            let _ = atoll_sys::futex::wake(word, u32::MAX);
+        }
+    }
+}
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// System calls that this library made in this thread, for the count of calls without any.
+    pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+fn thread_number() -> u32 {
+    if THREAD.get() == 0 {
+        // SAFETY: no arguments.
+        THREAD.set(unsafe { sys!(libc::SYS_gettid) } as u32);
+    }
+    THREAD.get()
+}
+
+/// The child of a fork has another thread number.
+pub fn forget_thread_number() {
+    THREAD.set(0);
 }

@@ -1,231 +1,94 @@
-//! What does the library know in this process? Sessions, objects, descriptors, sleepers.
+//! What does the library know in this process? Sessions, objects, sleepers; and what events do to them.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-use atoll_base::{Endpoint, Rng, SlotId};
-use atoll_ipc::command::{CloseMode, Protocol, SocketOption};
+use atoll_base::{Instant, Rng};
+use atoll_ipc::command::{CloseMode, SocketOption};
 use atoll_ipc::page::BELLS;
-use atoll_ipc::{Cause, Command, Event, Memory};
+use atoll_ipc::{Cause, Command, Event, Memory, Ready};
+use atoll_shm::ShmMemory;
 use atoll_sockets::datagram::Datagrams;
 use atoll_sockets::listener::{Listener, Offer};
 use atoll_sockets::slab::Slab;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_sockets::watch::{Head, Watches};
 use atoll_sys::Clock;
-use atoll_sys::unix::Channel;
 
 use crate::lock::Locked;
-use crate::session::{NOBODY, Session};
-
-/// Descriptors that can be Atoll's.
-const FDS_MAX: usize = 1 << 20;
-/// In the table: an internal descriptor that programs must not touch.
-const HIDDEN: u32 = u32::MAX;
-
-/// Object number + 1 by descriptor; 0: the kernel's.
-static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+use crate::object::{Body, Kind, Object, Place, Set, Socket};
+use crate::session::{Control, FamilyLock, NOBODY, Session};
+use crate::table::{self, Internal};
+use crate::wait::{Waiter, bits};
 
 /// The state of this process.
 pub static STATE: Locked<State> = Locked::new(State::new());
 
-/// What a descriptor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fd {
-    Kernel,
-    Hidden,
-    Object(u32),
-}
+/// How long a socket that was passed on is held for its receiver.
+const PASSING_MAX: atoll_base::Duration = atoll_base::Duration::from_secs(10);
 
-/// Looks a descriptor up. A few instructions for the kernel's.
-#[inline]
-pub fn lookup(fd: i32) -> Fd {
-    match FDS.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Relaxed)) {
-        0 => Fd::Kernel,
-        HIDDEN => Fd::Hidden,
-        n => Fd::Object(n - 1),
-    }
-}
-
-/// Ties a descriptor to an object, or to the kernel.
-pub fn set_fd(fd: i32, object: Option<u32>) {
-    if let Some(entry) = FDS.get(fd as usize) {
-        entry.store(object.map_or(0, |object| object + 1), Ordering::Relaxed);
-    }
-}
-
-/// Keeps an internal descriptor from the program.
-pub fn hide(fd: i32) {
-    if let Some(entry) = FDS.get(fd as usize) {
-        entry.store(HIDDEN, Ordering::Relaxed);
-    }
-}
-
-/// All descriptors from `first` to `last` that are objects.
-pub fn objects_between(first: u32, last: u32) -> Vec<(i32, u32)> {
-    let last = (last as usize).min(FDS_MAX - 1);
-    (first as usize..=last)
-        .filter_map(|fd| match lookup(fd as i32) {
-            Fd::Object(object) => Some((fd as i32, object)),
-            _ => None,
-        })
-        .collect()
-}
-
-/// Where a connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub session: usize,
-    pub replica: usize,
-    pub slot: SlotId,
-    pub generation: u32,
-}
-
-/// What a socket has become.
-#[derive(Debug)]
-pub enum Kind {
-    /// Nothing yet: the kernel's placeholder answers for it.
-    Fresh,
-    /// Bound to a port of the stack.
-    Bound,
-    Listening(Box<Listener>),
-    Stream(Place, Local),
-    /// One slot on each replica of the own session.
-    Datagram {
-        places: Vec<Place>,
-        connected: bool,
-        next: usize,
-    },
-}
-
-/// Options that live here; the numbers are those of the socket API.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    pub nodelay: bool,
-    pub cork: bool,
-    pub quickack: bool,
-    pub keepalive: bool,
-    pub keep_idle: u32,
-    pub keep_interval: u32,
-    pub keep_count: u32,
-    pub user_timeout: u32,
-    pub reuse_addr: bool,
-    pub reuse_port: bool,
-    pub broadcast: bool,
-    pub v6_only: bool,
-    pub linger: Option<u32>,
-    pub receive_timeout_us: u64,
-    pub send_timeout_us: u64,
-    pub receive_buffer: u32,
-    pub send_buffer: u32,
-    pub defer_accept: u32,
-    pub max_segment: u32,
-    pub ttl: u32,
-    pub tos: u32,
-    pub linger2: u32,
-    pub reno: bool,
-}
-
-/// A socket or an epoll instance.
-#[derive(Debug)]
-pub struct Object {
-    /// Descriptors of this process that name it.
-    pub descriptors: u32,
-    pub nonblocking: bool,
-    pub body: Body,
-    /// Watches of epoll instances on it.
-    pub watchers: Head,
-}
-
-#[derive(Debug)]
-pub enum Body {
-    Socket(Socket),
-    Epoll(Set),
-}
-
-#[derive(Debug)]
-pub struct Socket {
-    pub protocol: Protocol,
-    /// An AF_INET6 socket that speaks IPv4 (RFC 3493 §3.7).
-    pub v6: bool,
-    pub kind: Kind,
-    pub lease: u64,
-    pub local: Endpoint,
-    pub remote: Endpoint,
-    pub options: Options,
-    /// Bell that its events ring.
-    pub bell: u32,
-    /// The descriptor came from the pool of placeholders.
-    pub pooled: bool,
-    /// connect(2) has reported success or failure already.
-    pub connect_reported: bool,
-    /// shutdown(SHUT_RD) etc. on a datagram socket are not known to replicas.
-    pub error: Option<Cause>,
-}
-
-#[derive(Debug)]
-pub struct Set {
-    pub fd: i32,
-    pub members: Head,
-    pub ready: Head,
-    pub bell: u32,
-    /// Kernel descriptors in the real instance.
-    pub kernel_members: u32,
-    /// Cycle-counter time of the last look at the kernel's, and calls since.
-    pub kernel_looked: u64,
-    pub calls_since: u32,
-}
-
-/// A thread that sleeps in a call on one object.
-#[derive(Clone, Copy, Debug)]
-pub struct Sleeper {
-    pub object: u32,
-    pub bell: u32,
-}
-
+/// Everything; one lock.
 pub struct State {
-    pub channel: Option<Channel>,
+    pub control: Option<Control>,
     /// The own session first; inherited ones after it.
     pub sessions: Vec<Session>,
     pub objects: Slab<Object>,
     pub watches: Watches,
-    pub sleepers: Vec<Sleeper>,
+    /// Threads that sleep in a call on one object: object and bell.
+    sleepers: Vec<(u32, u32)>,
     /// Threads that sleep on each bell.
-    pub bell_users: [u32; BELLS],
-    pub next_bell: u32,
+    asleep: [u32; BELLS],
+    /// Bells that the running thread is about to sleep on: it need not be rung.
+    dozing: u16,
+    pub free_waiters: Vec<(Waiter, u32)>,
+    next_bell: u32,
     pub rng: Rng,
-    pub clock: Option<Clock>,
+    clock: Option<Clock>,
     /// Answers to commands, by token.
     pub replies: Vec<(u32, Cause, u16)>,
-    pub next_token: u32,
+    next_token: u32,
     /// Listening sockets, by lease.
     pub listeners: Vec<(u64, u32)>,
-    /// Descriptor numbers kept for accepted connections.
-    pub pool: Vec<i32>,
+    /// Objects whose slots are in inherited sessions: no events come for them, they are looked at.
+    pub inherited: Vec<u32>,
+    /// Numbers kept for accepted connections, the lowest first.
+    pub spare: BinaryHeap<Reverse<i32>>,
+    /// What the kernel has behind them.
+    pub placeholder: Option<Internal>,
+    /// How many numbers are taken at once.
+    pub spare_batch: usize,
+    /// Sockets that were passed on and closed: held until their receiver has them, or the time is over.
+    passed: Vec<(Place, Instant)>,
+    /// Inherited listeners that are watched have not asked for connections yet.
+    pub listeners_idle: bool,
     /// The stack could not be joined: everything is the kernel's.
     pub refused: bool,
-    pub calls: u64,
-    pub system_calls: u64,
 }
 
 impl State {
-    pub const fn new() -> State {
+    const fn new() -> State {
         State {
-            channel: None,
+            control: None,
             sessions: Vec::new(),
             objects: Slab::new(),
             watches: Watches::new(),
             sleepers: Vec::new(),
-            bell_users: [0; BELLS],
+            asleep: [0; BELLS],
+            dozing: 0,
+            free_waiters: Vec::new(),
             next_bell: 0,
             rng: Rng::new(0),
             clock: None,
             replies: Vec::new(),
             next_token: 1,
             listeners: Vec::new(),
-            pool: Vec::new(),
+            inherited: Vec::new(),
+            spare: BinaryHeap::new(),
+            placeholder: None,
+            spare_batch: 4,
+            passed: Vec::new(),
+            listeners_idle: false,
             refused: false,
-            calls: 0,
-            system_calls: 0,
         }
     }
 
@@ -241,31 +104,54 @@ impl State {
             self.refused = true;
             return false;
         };
-        let channel = crate::session::connect(std::path::Path::new(&path));
-        let session = channel.as_ref().and_then(Session::attach);
-        let (Some(channel), Some(session)) = (channel, session) else {
+        let control = Control::connect();
+        let session = control.as_ref().and_then(Control::attach);
+        let (Some(control), Some(session)) = (control, session) else {
             self.refused = true;
-            eprintln!(
-                "libatoll: the stack at {} cannot be joined; this program uses the kernel's sockets",
-                path.display()
-            );
+            let instead = if self.is_required() { "its sockets fail" } else { "it uses the kernel's sockets" };
+            eprintln!("libatoll: this program cannot join the stack at {}: {instead}", path.display());
             return false;
         };
+        self.control = Some(control);
+        self.adopt(session);
+        true
+    }
+
+    /// Makes a session this process' own.
+    pub fn adopt(&mut self, session: Session) {
         self.clock = Some(session.clock());
         let mut seed = [0; 8];
         let _ = atoll_sys::process::random(&mut seed);
         self.rng = Rng::new(u64::from_ne_bytes(seed));
-        self.channel = Some(channel);
-        self.sessions.push(session);
-        true
+        self.sessions.insert(0, session);
     }
 
-    /// A bell for a new thread or epoll instance; they share when there are more than bells.
+    /// Whether sockets fail rather than be the kernel's when the stack cannot be joined.
+    pub fn is_required(&self) -> bool {
+        std::env::var_os("ATOLL_REQUIRED").is_some_and(|value| value == "1")
+    }
+
+    /// The current time of the stack's clock.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.clock.as_ref().map_or_else(|| Clock::kernel().now(), Clock::now)
+    }
+
+    /// A number for a command that is answered.
+    pub fn new_token(&mut self) -> u32 {
+        self.next_token = self.next_token.wrapping_add(1);
+        self.next_token
+    }
+
+    /// A bell for a new sleeper; they share when there are more than bells. Bell 0 is the family's.
     pub fn new_bell(&mut self) -> u32 {
         self.next_bell = self.next_bell.wrapping_add(1);
-        self.next_bell % BELLS as u32
+        1 + self.next_bell % (BELLS as u32 - 1)
     }
 
+    // ---- objects ----
+
+    #[inline]
     pub fn socket(&self, object: u32) -> Option<&Socket> {
         match &self.objects.get(object)?.body {
             Body::Socket(socket) => Some(socket),
@@ -273,6 +159,7 @@ impl State {
         }
     }
 
+    #[inline]
     pub fn socket_mut(&mut self, object: u32) -> Option<&mut Socket> {
         match &mut self.objects.get_mut(object)?.body {
             Body::Socket(socket) => Some(socket),
@@ -280,6 +167,14 @@ impl State {
         }
     }
 
+    pub fn set(&self, object: u32) -> Option<&Set> {
+        match &self.objects.get(object)?.body {
+            Body::Epoll(set) => Some(set),
+            Body::Socket(_) => None,
+        }
+    }
+
+    #[inline]
     pub fn set_mut(&mut self, object: u32) -> Option<&mut Set> {
         match &mut self.objects.get_mut(object)?.body {
             Body::Epoll(set) => Some(set),
@@ -287,10 +182,22 @@ impl State {
         }
     }
 
-    /// The connection of a socket, with the facts that only this process knows.
+    pub fn listener_mut(&mut self, object: u32) -> Option<&mut Listener> {
+        match &mut self.socket_mut(object)?.kind {
+            Kind::Listening(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// Whether calls on the object do not wait.
+    pub fn is_nonblocking(&self, object: u32) -> bool {
+        self.objects.get(object).is_some_and(|object| object.nonblocking)
+    }
+
+    /// The connection of a socket, with the facts that only this process knows. Of a shared session: under [`State::family`].
     #[inline]
-    pub fn stream(&mut self, object: u32) -> Option<(Stream<'_, atoll_shm::ShmMemory>, &mut Local, Place)> {
-        let Object { body: Body::Socket(socket), .. } = self.objects.get_mut(object)? else { return None };
+    pub fn stream(&mut self, object: u32) -> Option<(Stream<'_, ShmMemory>, &mut Local, Place)> {
+        let Body::Socket(socket) = &mut self.objects.get_mut(object)?.body else { return None };
         let Kind::Stream(place, local) = &mut socket.kind else { return None };
         let place = *place;
         let port = &self.sessions.get(place.session)?.replicas.get(place.replica)?.port;
@@ -298,9 +205,17 @@ impl State {
     }
 
     /// One slot of a datagram socket.
-    pub fn datagrams(&self, place: Place) -> Option<Datagrams<'_, atoll_shm::ShmMemory>> {
+    pub fn datagrams(&self, place: Place) -> Option<Datagrams<'_, ShmMemory>> {
         let port = &self.sessions.get(place.session)?.replicas.get(place.replica)?.port;
         Some(Datagrams::new(port, place.slot, place.generation))
+    }
+
+    /// The family's lock on the arena of a socket, if others use the session too.
+    #[inline]
+    pub fn family(&self, object: u32) -> Option<FamilyLock> {
+        let place = self.socket(object)?.places().first()?;
+        let session = self.sessions.get(place.session).filter(|session| session.shared)?;
+        Some(session.replicas.get(place.replica)?.family_lock())
     }
 
     /// Tells a replica to look at a slot.
@@ -312,51 +227,90 @@ impl State {
         }
     }
 
+    // ---- events ----
+
+    /// Whether a replica has sent something.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.sessions.first().is_some_and(Session::has_event) || !self.inherited.is_empty()
+    }
+
     /// Takes what the replicas have sent, and wakes those of this process whom it concerns.
+    ///
+    /// Events of inherited sessions are their owner's: here the slots are looked at instead.
     pub fn drain(&mut self) {
-        for session in 0..self.sessions.len() {
-            for replica in 0..self.sessions[session].replicas.len() {
-                let mut any = false;
-                loop {
-                    let port = &mut self.sessions[session].replicas[replica].port;
-                    let Some(event) = port.next_event() else { break };
-                    any = true;
-                    self.handle_event(session, replica, event);
-                }
-                let from = &mut self.sessions[session].replicas[replica];
-                if any {
-                    from.port.publish();
-                }
-                let overflow = from.port.overflow();
-                if overflow != from.overflow_seen {
-                    from.overflow_seen = overflow;
-                    from.port.sweep();
-                    self.rescan();
-                }
+        let replicas = self.sessions.first().map_or(0, |session| session.replicas.len());
+        for replica in 0..replicas {
+            let mut any = false;
+            loop {
+                let port = &mut self.sessions[0].replicas[replica].port;
+                let Some(event) = port.next_event() else { break };
+                any = true;
+                self.handle_event(replica, event);
+            }
+            let from = &mut self.sessions[0].replicas[replica];
+            if any {
+                from.port.publish();
+            }
+            let (overflow, epoch) = (from.port.overflow(), from.page.epoch().0);
+            if overflow != from.overflow_seen || epoch != from.epoch_seen {
+                let is_new = epoch != from.epoch_seen;
+                (from.overflow_seen, from.epoch_seen) = (overflow, epoch);
+                self.rescan(replica, is_new);
+            }
+        }
+        if !self.inherited.is_empty() {
+            self.look_at_inherited();
+        }
+        if !self.passed.is_empty() {
+            self.let_go_of_passed();
+        }
+    }
+
+    /// What this process' parent has passed on is the parent's business.
+    pub fn forget_passed(&mut self) {
+        self.passed.clear();
+    }
+
+    fn let_go_of_passed(&mut self) {
+        let now = self.now();
+        for (place, until) in std::mem::take(&mut self.passed) {
+            if crate::symbols::was_received(self, place) || now >= until {
+                self.close_place(place, CloseMode::Graceful);
+            } else {
+                self.passed.push((place, until));
             }
         }
     }
 
-    fn handle_event(&mut self, session: usize, replica: usize, event: Event) {
+    fn handle_event(&mut self, replica: usize, event: Event) {
         match event {
             Event::Ready { slot, generation, ready } => {
-                let object = self.sessions[session].replicas[replica].user(slot);
-                if object != NOBODY && self.is_at(object, session, replica, slot, generation) {
+                let object = self.sessions[0].replicas[replica].user(slot);
+                let place = Place { session: 0, replica, slot, generation };
+                if object != NOBODY && self.socket(object).is_some_and(|socket| socket.places().contains(&place)) {
+                    if ready.contains(Ready::ERR)
+                        && let Some(datagrams) = self.datagrams(place)
+                        && matches!(self.socket(object), Some(Socket { kind: Kind::Datagram(_), .. }))
+                    {
+                        datagrams.error_arrived();
+                    }
                     self.announce(object, ready.0);
                 }
             }
             Event::ConnectionAvailable { listener, slot, generation, local, remote } => {
                 let offer = Offer { replica: replica as u8, slot, generation, local, remote };
                 if let Some(object) = self.listener_with(listener)
-                    && let Some(Socket { kind: Kind::Listening(listener), .. }) = self.socket_mut(object)
+                    && let Some(listener) = self.listener_mut(object)
+                    && listener.offer(offer)
                 {
-                    listener.offer(offer);
                     self.announce(object, 1);
                 }
             }
             Event::ClaimVerdict { slot, generation, confirmed } => {
-                for object in self.objects.indices() {
-                    if let Some(Socket { kind: Kind::Listening(listener), .. }) = self.socket_mut(object)
+                for at in 0..self.listeners.len() {
+                    let object = self.listeners[at].1;
+                    if let Some(listener) = self.listener_mut(object)
                         && listener.claimed.is_some_and(|c| {
                             c.slot == slot && c.generation == generation && usize::from(c.replica) == replica
                         })
@@ -368,14 +322,21 @@ impl State {
             }
             Event::AcceptorRemoved { listener } => {
                 if let Some(object) = self.listener_with(listener)
-                    && let Some(Socket { kind: Kind::Listening(listening), .. }) = self.socket_mut(object)
+                    && let Some(listener) = self.listener_mut(object)
                 {
-                    listening.accepting &= !(1 << replica);
-                    self.accept_connections(object);
+                    listener.accepting &= !(1 << replica);
+                    // Who takes events is alive; who watches the listener is willing.
+                    if self.is_waited_for(object) {
+                        self.accept_connections(object);
+                    }
                 }
             }
             Event::SlotDone { slot, generation } => {
-                self.sessions[session].replicas[replica].port.slot_done(slot, generation);
+                let session = &mut self.sessions[0];
+                let from = &mut session.replicas[replica];
+                let family = session.shared.then(|| from.family_lock());
+                from.port.slot_done(slot, generation);
+                drop(family);
             }
             Event::BindReply { token, cause, port } => self.reply(token, cause, port),
             Event::ListenReply { token, cause } | Event::InfoReply { token, cause } => self.reply(token, cause, 0),
@@ -383,22 +344,13 @@ impl State {
     }
 
     fn reply(&mut self, token: u32, cause: Cause, port: u16) {
+        // Nobody may wait for it any more.
+        if self.replies.len() >= 64 {
+            self.replies.remove(0);
+        }
         self.replies.push((token, cause, port));
-        // Whoever waits for it looks after every wake-up.
-        for bell in 0..BELLS as u32 {
-            if self.bell_users[bell as usize] > 0 {
-                self.sessions[0].wake(bell);
-            }
-        }
-    }
-
-    fn is_at(&self, object: u32, session: usize, replica: usize, slot: SlotId, generation: u32) -> bool {
-        let wanted = Place { session, replica, slot, generation };
-        match self.socket(object).map(|socket| &socket.kind) {
-            Some(Kind::Stream(place, _)) => *place == wanted,
-            Some(Kind::Datagram { places, .. }) => places.contains(&wanted),
-            _ => false,
-        }
+        let asleep = (0..BELLS).filter(|bell| self.asleep[*bell] > 0).fold(0, |mask, bell| mask | 1 << bell);
+        self.ring(asleep);
     }
 
     fn listener_with(&self, lease: u64) -> Option<u32> {
@@ -407,31 +359,121 @@ impl State {
 
     /// Something of `ready` may hold for an object now: queues it for its epoll instances, and wakes sleepers.
     pub fn announce(&mut self, object: u32, ready: u32) {
+        self.announce_at(object, ready, 0);
+    }
+
+    fn announce_at(&mut self, object: u32, ready: u32, depth: u32) {
         let ready = ready | (ready & 1) << 6 | (ready & 4) << 6;
         let Some(head) = self.objects.get(object).map(|o| o.watchers) else { return };
+        let mut bells = 0;
         let mut watch = self.watches.first(&head);
-        while let Some(set) = self.watches.get(watch).map(|w| w.set) {
-            if let Some(Object { body: Body::Epoll(in_set), .. }) = self.objects.get_mut(set)
+        let mut exclusive_served = false;
+        while let Some((set, is_exclusive)) =
+            self.watches.get(watch).map(|w| (w.set, w.events & atoll_sockets::watch::EXCLUSIVE != 0))
+        {
+            let next = self.watches.next_of_target(watch);
+            if !(is_exclusive && exclusive_served)
+                && let Some(Object { body: Body::Epoll(in_set), watchers, .. }) = self.objects.get_mut(set)
                 && self.watches.queue(watch, ready, &mut in_set.ready)
             {
-                let bell = in_set.bell;
-                if self.bell_users[bell as usize] > 0 {
-                    self.sessions[0].wake(bell);
+                let (is_nested, asleep) = (!watchers.is_empty(), in_set.sleepers > 0);
+                if asleep {
+                    bells |= 1 << in_set.bell;
+                    exclusive_served |= is_exclusive;
+                }
+                // epoll(7): instances nest at most five deep; the kernel's instance behind us refuses loops.
+                if is_nested && depth < 5 {
+                    self.announce_at(set, 1, depth + 1);
+                }
+                for (sleeping, bell) in &self.sleepers {
+                    bells |= u16::from(*sleeping == set) << bell;
                 }
             }
-            watch = self.watches.next_of_target(watch);
+            watch = next;
         }
-        for sleeper in &self.sleepers {
-            if sleeper.object == object {
-                self.sessions[0].wake(sleeper.bell);
+        for (sleeping, bell) in &self.sleepers {
+            bells |= u16::from(*sleeping == object) << bell;
+        }
+        self.ring(bells);
+    }
+
+    /// Wakes whoever sleeps in an epoll instance.
+    pub fn wake_set(&self, epoll: u32) {
+        if let Some(set) = self.set(epoll) {
+            self.ring(1 << set.bell);
+        }
+    }
+
+    /// Wakes those of this process who sleep on one of `bells`, other than the thread that runs here.
+    fn ring(&self, bells: u16) {
+        for bell in bits(bells) {
+            let others = self.asleep[bell as usize] - u32::from(self.dozing & 1 << bell != 0);
+            if others > 0
+                && let Some(session) = self.sessions.first()
+            {
+                crate::wait::count_system_call();
+                session.ring(bell);
             }
         }
     }
 
-    /// Events were lost: every socket may be ready.
-    fn rescan(&mut self) {
+    /// Events of a replica were lost, or it is a new incarnation: every socket may be ready.
+    fn rescan(&mut self, replica: usize, is_new: bool) {
+        let session = &mut self.sessions[0];
+        let family = session.shared.then(|| session.replicas[replica].family_lock());
+        session.replicas[replica].port.sweep();
+        drop(family);
         for object in self.objects.indices() {
+            if is_new {
+                self.register_again(object, replica);
+            }
             self.announce(object, u32::MAX >> 1);
+        }
+    }
+
+    /// A new incarnation of a replica learns of ports and listeners from those who hold them.
+    fn register_again(&mut self, object: u32, replica: usize) {
+        let (token, replicas) = (self.new_token(), self.sessions[0].replicas.len());
+        let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
+        let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
+        let (reuse_addr, reuse_port) = (options.reuse_addr, options.reuse_port);
+        let mut backlog = None;
+        if let Kind::Listening(listener) = &mut socket.kind {
+            listener.accepting &= !(1 << replica);
+            backlog = Some(listener.backlog);
+        }
+        if usize::from(local.port) % replicas == replica {
+            self.sessions[0].push(replica, &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port });
+        }
+        if let Some(backlog) = backlog {
+            let defer_accept = u16::try_from(options.defer_accept).unwrap_or(u16::MAX);
+            self.sessions[0].push(replica, &Command::Listen { token, lease, local, backlog, reuse_port, defer_accept });
+            if self.is_waited_for(object) {
+                self.accept_connections(object);
+            }
+        }
+    }
+
+    fn look_at_inherited(&mut self) {
+        for at in 0..self.inherited.len() {
+            let object = self.inherited[at];
+            let family = self.family(object);
+            let seen = self.socket(object).map_or(0, |socket| {
+                socket.places().iter().fold(1u64, |seen, place| {
+                    let port = &self.sessions[place.session].replicas[place.replica].port;
+                    port.slot(place.slot).map_or(seen, |slot| {
+                        let now = slot.receive_tail() ^ slot.acknowledged().rotate_left(24);
+                        let state = u64::from(slot.replica_flags()) << 56 | (slot.state() as u64) << 48;
+                        seen.wrapping_mul(31).wrapping_add(now ^ state)
+                    })
+                })
+            });
+            drop(family);
+            let Some(socket) = self.socket_mut(object) else { continue };
+            if std::mem::replace(&mut socket.seen, seen) != seen {
+                let ready = self.readiness(object);
+                self.announce(object, ready);
+            }
         }
     }
 
@@ -441,21 +483,26 @@ impl State {
         match body {
             Body::Epoll(_) => self.set_readiness(object),
             Body::Socket(socket) => match &socket.kind {
-                Kind::Fresh | Kind::Bound => 0x14,
+                // tcp_poll: a socket that is not connected has hung up.
+                Kind::Fresh | Kind::Bound => 0x114 | u32::from(socket.shut_early) * 0x2041,
                 Kind::Listening(listener) => {
-                    if listener.offers.is_empty() && listener.verdict.is_none() {
-                        0
-                    } else {
-                        0x41
-                    }
+                    let ready = !listener.offers.is_empty() || listener.verdict.is_some() || listener.is_shut;
+                    u32::from(ready) * 0x41 | u32::from(listener.is_shut) * 0x2010
                 }
                 Kind::Stream(..) => self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local)),
-                Kind::Datagram { places, .. } => {
+                Kind::Datagram(datagram) => {
                     let mut bits = 0;
-                    for place in places {
+                    for place in &datagram.places {
                         let Some(one) = self.datagrams(*place) else { continue };
                         bits |= if one.has_waiting() { 0x41 } else { 0 };
-                        bits |= if one.is_writable() { 0x104 } else { 0 };
+                        bits |= if one.has_error() { 0x8 } else { 0 };
+                    }
+                    let sender = datagram.places.get(datagram.sender % datagram.places.len().max(1));
+                    if sender.and_then(|place| self.datagrams(*place)).is_none_or(|one| one.is_writable()) {
+                        bits |= 0x104;
+                    }
+                    if datagram.shut_receive {
+                        bits |= 0x2041 | if datagram.shut_send { 0x10 } else { 0 };
                     }
                     bits
                 }
@@ -463,31 +510,162 @@ impl State {
         }
     }
 
-    fn set_readiness(&mut self, object: u32) -> u32 {
-        let Some(mut ready) = self.set_mut(object).map(|set| std::mem::take(&mut set.ready)) else { return 0 };
+    /// Whether an epoll instance can be read: something is in its ready list. See [`State::prune`].
+    fn set_readiness(&self, object: u32) -> u32 {
+        self.set(object).map_or(0, |set| u32::from(!set.ready.is_empty()) * 0x41)
+    }
+
+    /// Drops from an epoll instance's ready list what is not ready any more, and from those of the instances in it.
+    pub fn prune(&mut self, object: u32, depth: u32) {
+        let Some(set) = self.set(object) else { return };
+        let (mut ready, members, has_sets) = (set.ready, set.members, set.has_sets);
+        if has_sets && depth < 5 {
+            let mut watch = self.watches.first_member(&members);
+            while let Some(target) = self.watches.get(watch).map(|w| w.target) {
+                self.prune(target, depth + 1);
+                watch = self.watches.next_member(watch);
+            }
+        }
         let mut watches = std::mem::take(&mut self.watches);
-        let is_ready = watches.is_ready(&mut ready, |target| self.readiness(target));
+        watches.is_ready(&mut ready, |target| self.readiness(target));
         self.watches = watches;
         if let Some(set) = self.set_mut(object) {
             set.ready = ready;
         }
-        u32::from(is_ready) * 0x41
+    }
+
+    // ---- sleeping ----
+
+    /// A place to sleep for the length of a call, with its bell.
+    pub fn take_waiter(&mut self) -> Option<(Waiter, u32)> {
+        match self.free_waiters.pop() {
+            Some(waiter) => Some(waiter),
+            None => {
+                let bell = self.new_bell();
+                Some((Waiter::new()?, bell))
+            }
+        }
+    }
+
+    /// A call on the object may sleep: it is not closed meanwhile.
+    pub fn pin(&mut self, object: u32) {
+        if let Some(object) = self.objects.get_mut(object) {
+            object.pins += 1;
+        }
+    }
+
+    /// The call is over. If the last descriptor is gone, so is the object now.
+    pub fn unpin(&mut self, object: u32) {
+        if let Some(entry) = self.objects.get_mut(object) {
+            entry.pins = entry.pins.saturating_sub(1);
+            if entry.pins == 0 && entry.descriptors == 0 {
+                self.close_object(object);
+            }
+        }
+    }
+
+    /// The running thread will sleep on `bell` until something happens to the object.
+    pub fn sleep_on(&mut self, object: u32, bell: u32) {
+        self.set_bell(object, bell);
+        self.sleepers.push((object, bell));
+    }
+
+    /// It sleeps no more. Events ring the bell of the epoll instance that watches the object again; what came meanwhile is
+    /// drained next.
+    pub fn sleep_no_more(&mut self, object: u32, bell: u32) {
+        if let Some(at) = self.sleepers.iter().position(|s| *s == (object, bell)) {
+            self.sleepers.swap_remove(at);
+        }
+        let other = self.sleepers.iter().find(|(sleeping, _)| *sleeping == object).map(|(_, bell)| *bell);
+        let own = other.or_else(|| self.socket(object).map(|socket| socket.bell)).unwrap_or(0);
+        self.set_bell(object, own);
+        self.drain();
+    }
+
+    /// Announces to all replicas that `bells` are to be rung from now on.
+    pub fn fall_asleep(&mut self, bells: u16) {
+        self.dozing = bells;
+        for bell in bits(bells) {
+            self.asleep[bell as usize] += 1;
+            for session in &self.sessions {
+                session.fall_asleep(bell);
+            }
+        }
+        for session in self.sessions.iter().filter(|session| session.shared && bells & 1 == 0) {
+            session.fall_asleep(0);
+        }
+        if let Some(session) = self.sessions.first() {
+            session.replicas[0].port.memory().fence();
+        }
+    }
+
+    /// The thread blocks now, or has found something: from here on others ring it.
+    pub fn doze_off(&mut self) {
+        self.dozing = 0;
+    }
+
+    /// Takes back [`State::fall_asleep`].
+    pub fn wake_up(&mut self, bells: u16) {
+        self.dozing = 0;
+        for bell in bits(bells) {
+            self.asleep[bell as usize] = self.asleep[bell as usize].saturating_sub(1);
+            for session in &self.sessions {
+                if self.asleep[bell as usize] == 0 {
+                    session.wake_up(bell);
+                } else {
+                    // Ringers remember the word for which they rang: a new one lets them ring again for the others.
+                    session.fall_asleep(bell);
+                }
+            }
+        }
+    }
+
+    /// Sets the bell that events of the object ring.
+    pub fn set_bell(&mut self, object: u32, bell: u32) {
+        let Some(Object { body: Body::Socket(socket), .. }) = self.objects.get(object) else { return };
+        for place in socket.places() {
+            let session = &self.sessions[place.session];
+            if let Some(slot) = session.replicas[place.replica].port.slot(place.slot) {
+                // Sockets of a family ring the bell that all of it hears.
+                slot.set_bell(if session.shared { 0 } else { bell });
+            }
+        }
+    }
+
+    // ---- listeners ----
+
+    /// Whether an epoll instance or a thread of this process waits for connections of a listener.
+    pub fn is_waited_for(&self, object: u32) -> bool {
+        self.objects.get(object).is_some_and(|o| !o.watchers.is_empty())
+            || self.sleepers.iter().any(|(sleeping, _)| *sleeping == object)
     }
 
     /// ACCEPT-CONNECTION to every replica that does not know yet.
+    #[inline]
     pub fn accept_connections(&mut self, object: u32) {
         let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
         let (accepting, lease) = (listener.accepting, *lease);
         let Some(session) = self.sessions.first_mut() else { return };
-        let mut now = accepting;
-        for replica in 0..session.replicas.len() {
-            if accepting & (1 << replica) == 0 {
-                session.push(replica, &Command::AcceptConnection { lease });
-                now |= 1 << replica;
-            }
+        let all = (1 << session.replicas.len()) - 1;
+        if accepting == all {
+            return;
         }
-        if let Some(Socket { kind: Kind::Listening(listener), .. }) = self.socket_mut(object) {
-            listener.accepting = now;
+        for replica in (0..session.replicas.len()).filter(|replica| accepting & (1 << replica) == 0) {
+            session.push(replica, &Command::AcceptConnection { lease });
+        }
+        if let Some(listener) = self.listener_mut(object) {
+            listener.accepting = all;
+        }
+    }
+
+    /// ACCEPT-CONNECTION for inherited listeners, once somebody waits for them here.
+    pub fn accept_inherited(&mut self) {
+        self.listeners_idle = false;
+        for at in 0..self.listeners.len() {
+            let object = self.listeners[at].1;
+            if self.is_waited_for(object) {
+                self.accept_connections(object);
+            }
         }
     }
 
@@ -501,55 +679,47 @@ impl State {
         }
     }
 
-    /// Sets the bell that events of the object ring.
-    pub fn set_bell(&mut self, object: u32, bell: u32) {
-        let Some(socket) = self.socket_mut(object) else { return };
-        let places: Vec<Place> = match &socket.kind {
-            Kind::Stream(place, _) => vec![*place],
-            Kind::Datagram { places, .. } => places.clone(),
-            _ => return,
-        };
-        for place in places {
-            if let Some(slot) = self.sessions[place.session].replicas[place.replica].port.slot(place.slot) {
-                slot.set_bell(bell);
-            }
-        }
-    }
+    // ---- closing ----
 
-    /// One descriptor of the object is gone. The last one closes it.
+    /// One descriptor of the object is gone. The last one closes it, unless a call sleeps on it.
     pub fn release(&mut self, object: u32) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         entry.descriptors = entry.descriptors.saturating_sub(1);
-        if entry.descriptors > 0 {
-            return;
-        }
-        self.unwatch_all(object);
-        let Some(entry) = self.objects.remove(object) else { return };
-        let Body::Socket(socket) = entry.body else { return };
-        let mode = if socket.options.linger == Some(0) { CloseMode::Abort } else { CloseMode::Graceful };
-        match socket.kind {
-            Kind::Fresh => {}
-            Kind::Bound => self.release_lease(socket.lease, socket.local.port),
-            Kind::Listening(_) => {
-                self.listeners.retain(|(_, listening)| *listening != object);
-                self.release_listener(socket.lease);
-            }
-            Kind::Stream(place, _) => {
-                self.close_place(place, mode);
-                if socket.lease != 0 {
-                    self.release_lease(socket.lease, socket.local.port);
-                }
-            }
-            Kind::Datagram { places, .. } => {
-                for place in places {
-                    self.close_place(place, CloseMode::Graceful);
-                }
-                self.release_lease(socket.lease, socket.local.port);
-            }
+        if entry.descriptors == 0 && entry.pins == 0 {
+            self.close_object(object);
         }
     }
 
-    fn close_place(&mut self, place: Place, mode: CloseMode) {
+    fn close_object(&mut self, object: u32) {
+        self.unwatch_all(object);
+        self.sleepers.retain(|(sleeping, _)| *sleeping != object);
+        let Some(entry) = self.objects.remove(object) else { return };
+        let Body::Socket(socket) = entry.body else { return };
+        let mode = if socket.options.linger == Some(0) { CloseMode::Abort } else { CloseMode::Graceful };
+        if !self.inherited.is_empty() {
+            self.inherited.retain(|inherited| *inherited != object);
+        }
+        for place in socket.places() {
+            if socket.passed && !crate::symbols::was_received(self, *place) {
+                // Its events are nobody's until then.
+                self.set_user(*place, NOBODY);
+                self.passed.push((*place, self.now() + PASSING_MAX));
+            } else {
+                self.close_place(*place, mode);
+            }
+        }
+        if let Kind::Listening(_) = socket.kind {
+            self.listeners.retain(|(_, listening)| *listening != object);
+            if socket.lease != 0 {
+                self.release_everywhere(socket.lease);
+            }
+        } else if socket.lease != 0 {
+            self.release_lease(socket.lease, socket.local.port);
+        }
+    }
+
+    /// The socket no longer uses a slot; the last holder closes it.
+    pub fn close_place(&mut self, place: Place, mode: CloseMode) {
         let Some(session) = self.sessions.get_mut(place.session) else { return };
         let member = session.member;
         let replica = &mut session.replicas[place.replica];
@@ -562,7 +732,16 @@ impl State {
         session.push(place.replica, &Command::Close { slot, generation, mode });
     }
 
-    fn release_listener(&mut self, lease: u64) {
+    /// shutdown(2) of a listener: its port is free again.
+    pub fn stop_listening(&mut self, object: u32) {
+        self.listeners.retain(|(_, listening)| *listening != object);
+        if let Some(socket) = self.socket_mut(object) {
+            let lease = std::mem::take(&mut socket.lease);
+            self.release_everywhere(lease);
+        }
+    }
+
+    fn release_everywhere(&mut self, lease: u64) {
         let Some(session) = self.sessions.first_mut() else { return };
         for replica in 0..session.replicas.len() {
             session.push(replica, &Command::Release { lease });
@@ -570,16 +749,13 @@ impl State {
     }
 
     fn release_lease(&mut self, lease: u64, port: u16) {
-        if lease == 0 {
-            return;
-        }
         let Some(session) = self.sessions.first_mut() else { return };
         let authority = usize::from(port) % session.replicas.len();
         session.push(authority, &Command::Release { lease });
     }
 
     /// Takes an object out of all interest lists, and an epoll instance's members out of it.
-    fn unwatch_all(&mut self, object: u32) {
+    pub fn unwatch_all(&mut self, object: u32) {
         while let Some(head) = self.objects.get(object).map(|o| o.watchers) {
             let watch = self.watches.first(&head);
             if self.watches.get(watch).is_none() {
@@ -587,7 +763,7 @@ impl State {
             }
             self.unwatch(watch);
         }
-        while let Some(Object { body: Body::Epoll(set), .. }) = self.objects.get(object) {
+        while let Some(set) = self.set(object) {
             let watch = self.watches.first_member(&set.members);
             if self.watches.get(watch).is_none() {
                 break;
@@ -608,40 +784,89 @@ impl State {
         }
     }
 
+    // ---- options ----
+
     /// Sends an option to the replicas that have the socket.
     pub fn send_option(&mut self, object: u32, option: SocketOption, value: u32) {
-        let Some(socket) = self.socket(object) else { return };
-        match &socket.kind {
-            Kind::Stream(place, _) => {
-                let Place { session, replica, slot, generation } = *place;
-                self.sessions[session].push(replica, &Command::SetOption { slot, generation, option, value });
+        let Some(Object { body: Body::Socket(socket), .. }) = self.objects.get(object) else { return };
+        for Place { session, replica, slot, generation } in socket.places() {
+            let (slot, generation) = (*slot, *generation);
+            self.sessions[*session].push(*replica, &Command::SetOption { slot, generation, option, value });
+        }
+        if let Kind::Listening(_) = socket.kind {
+            let lease = socket.lease;
+            let session = &mut self.sessions[0];
+            for replica in 0..session.replicas.len() {
+                session.push(replica, &Command::SetListenerOption { lease, option, value });
             }
-            Kind::Listening(_) => {
-                let lease = socket.lease;
-                for replica in 0..self.sessions[0].replicas.len() {
-                    self.sessions[0].push(replica, &Command::SetListenerOption { lease, option, value });
-                }
-            }
-            Kind::Datagram { places, .. } => {
-                for Place { session, replica, slot, generation } in places.clone() {
-                    self.sessions[session].push(replica, &Command::SetOption { slot, generation, option, value });
-                }
-            }
-            Kind::Fresh | Kind::Bound => {}
         }
     }
 
-    /// Puts the call counters where `atoll status` finds them.
-    pub fn publish_counters(&mut self) {
-        if let Some(replica) = self.sessions.first().and_then(|session| session.replicas.first()) {
-            replica.port.set_counters(self.calls, self.system_calls);
+    /// Takes a slot of the own session for a socket.
+    pub fn new_place(&mut self, object: u32, replica: usize) -> Option<Place> {
+        let bell = self.socket(object).map_or(0, |socket| socket.bell);
+        let session = self.sessions.first_mut()?;
+        let (member, shared) = (session.member, session.shared);
+        let to = session.replicas.get_mut(replica)?;
+        let family = shared.then(|| to.family_lock());
+        let (slot, generation) = to.port.allocate_slot()?;
+        drop(family);
+        to.set_user(slot, object);
+        if let Some(lines) = to.port.slot(slot) {
+            lines.set_holders(1 << (member & 63));
+            lines.set_bell(if shared { 0 } else { bell });
+        }
+        Some(Place { session: 0, replica, slot, generation })
+    }
+
+    /// Threads of this process are gone: the child of a fork has one.
+    pub fn forget_threads(&mut self) {
+        self.sleepers.clear();
+        self.asleep = [0; BELLS];
+        self.dozing = 0;
+        self.free_waiters.clear();
+        self.replies.clear();
+        for object in self.objects.indices() {
+            let Some(entry) = self.objects.get_mut(object) else { continue };
+            entry.pins = 0;
+            if let Body::Epoll(set) = &mut entry.body {
+                set.waiter = None;
+                (set.sleepers, set.kernel_sleepers, set.interrupt) = (0, 0, None);
+            }
+            if entry.descriptors == 0 {
+                self.close_object(object);
+            }
         }
     }
-}
 
-impl Place {
-    /// A full fence on the arena of this place.
-    pub fn fence(&self, state: &State) {
-        state.sessions[self.session].replicas[self.replica].port.memory().fence();
+    /// A slot that a session lists, for who must hold it.
+    pub fn slot_of(&self, place: Place) -> Option<atoll_ipc::slot::Slot<'_, ShmMemory>> {
+        self.sessions.get(place.session)?.replicas.get(place.replica)?.port.slot(place.slot)
+    }
+
+    /// Everything that is Atoll's here is gone: the stack cannot be joined any more.
+    pub fn drop_all(&mut self) {
+        for (fd, _) in table::objects_between(0, u32::MAX).collect::<Vec<_>>() {
+            table::set_kernel(fd);
+        }
+        self.passed.clear();
+        self.objects = Slab::new();
+        self.watches = Watches::new();
+        self.listeners.clear();
+        self.inherited.clear();
+        self.sessions.clear();
+        self.control = None;
+    }
+
+    /// A head of a list, for tests of emptiness.
+    pub fn watchers(&self, object: u32) -> Head {
+        self.objects.get(object).map(|o| o.watchers).unwrap_or_default()
+    }
+
+    /// Who uses a slot in a session.
+    pub fn set_user(&mut self, place: Place, object: u32) {
+        if let Some(replica) = self.sessions.get_mut(place.session).and_then(|s| s.replicas.get_mut(place.replica)) {
+            replica.set_user(place.slot, object);
+        }
     }
 }

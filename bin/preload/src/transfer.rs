@@ -3,13 +3,19 @@
 use std::ffi::c_void;
 
 use atoll_base::{Duration, Endpoint};
+use atoll_ipc::command::Protocol;
 use atoll_sockets::{Errno, Failure};
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
-use crate::real;
-use crate::state::{Kind, STATE, State};
-use crate::wait::{block, is_nonblocking};
+use crate::object::{Kind, Socket};
+use crate::real::sys;
+use crate::state::{STATE, State};
+use crate::stats;
+use crate::wait::{block, count_system_call, last_errno};
+
+/// Octets that are copied at once while the lock is held.
+const AT_ONCE: usize = 256 << 10;
 
 /// Memory of the program, as a list of parts.
 pub struct Parts<'a>(pub &'a [iovec]);
@@ -48,52 +54,50 @@ pub struct Received {
     pub truncated: bool,
 }
 
+/// How a call that sleeps goes on.
+enum Now<R> {
+    Done(R),
+    /// It waits, so many microseconds or (0) for ever.
+    Wait(u64),
+}
+
 /// recv(2), recvfrom(2), read(2), recvmsg(2).
+#[inline]
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(Errno::EAGAIN);
-    }
-    if flags & libc::MSG_OOB != 0 {
-        return Err(Errno::EINVAL);
+    let _call = stats::Call::new(stats::RECEIVE);
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return Err(if flags & libc::MSG_ERRQUEUE != 0 { Errno::EAGAIN } else { Errno::EINVAL });
     }
     let want = parts.len();
     let mut done = 0;
-    let mut step = |state: &mut State| {
-        let Some(socket) = state.socket(object) else { return Err(Errno::EBADF.into()) };
-        match &socket.kind {
-            Kind::Stream(..) => receive_octets(state, object, parts, want, flags, &mut done),
-            Kind::Datagram { .. } => receive_datagram(state, object, parts, flags),
-            _ => Err(Errno::ENOTCONN.into()),
-        }
+    let mut step = |state: &mut State| match state.socket(object).map(|socket| (&socket.kind, socket.protocol)) {
+        Some((Kind::Stream(..), _)) => receive_octets(state, object, parts, want, flags, &mut done),
+        Some((Kind::Datagram(_), _)) => receive_datagram(state, object, parts, flags),
+        // recv(2) on a datagram socket without a port waits for what never comes.
+        Some((_, Protocol::Udp)) => Err(Failure::WouldBlock),
+        Some(_) => Err(Errno::ENOTCONN.into()),
+        None => Err(Errno::EINVAL.into()),
     };
     // The fast path: no clock, no timeout, one lock.
     let first = STATE.with(|state| {
-        state.calls += 1;
-        match step(state) {
-            Err(Failure::WouldBlock) => {
-                state.drain();
-                match step(state) {
-                    Err(Failure::WouldBlock) => {
-                        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(state, object);
-                        let timeout = state.socket(object).map_or(0, |s| s.options.receive_timeout_us);
-                        if nonblocking { Err(Some(Errno::EAGAIN)) } else { Ok(Err(timeout)) }
-                    }
-                    Err(Failure::Error(errno)) => Err(Some(errno)),
-                    Ok(received) => Ok(Ok(received)),
-                }
+        let mut result = step(state);
+        if matches!(result, Err(Failure::WouldBlock)) {
+            state.drain();
+            result = step(state);
+        }
+        match result {
+            Ok(received) => Ok(Now::Done(received)),
+            Err(Failure::Error(errno)) => Err(errno),
+            Err(Failure::WouldBlock) if flags & libc::MSG_DONTWAIT != 0 || state.is_nonblocking(object) => {
+                Err(Errno::EAGAIN)
             }
-            Err(Failure::Error(errno)) => Err(Some(errno)),
-            Ok(received) => Ok(Ok(received)),
+            Err(Failure::WouldBlock) => Ok(Now::Wait(state.socket(object).map_or(0, |s| s.options.receive_timeout_us))),
         }
     });
     let result = match first {
-        Ok(Ok(received)) => return Ok(received),
-        Err(Some(errno)) => Err(errno),
-        Err(None) => Err(Errno::EIO),
-        Ok(Err(timeout)) => {
-            let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
-            block(Some(object), timeout, &mut step)
-        }
+        Ok(Now::Done(received)) => return Ok(received),
+        Ok(Now::Wait(timeout)) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), &mut step),
+        Err(errno) => Err(errno),
     };
     // MSG_WAITALL: what came before the wait ended is the result.
     match result {
@@ -102,6 +106,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
+#[inline]
 fn receive_octets(
     state: &mut State,
     object: u32,
@@ -111,22 +116,33 @@ fn receive_octets(
     done: &mut usize,
 ) -> Result<Received, Failure> {
     let peek = flags & libc::MSG_PEEK != 0;
+    let family = state.family(object);
     let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
-    if stream.is_connecting() {
+    let all = |done: usize| Ok(Received { len: done, ..Received::default() });
+    if want == 0 {
+        return if stream.is_connecting() { Err(Failure::WouldBlock) } else { all(0) };
+    }
+    let readable = match stream.readable(local) {
+        Err(Failure::Error(_)) if *done > 0 => {
+            // It is told by the next call.
+            local.error_taken = false;
+            return all(*done);
+        }
+        result => result?,
+    };
+    if readable.len == 0 {
+        return all(*done);
+    }
+    let wait_all = flags & libc::MSG_WAITALL != 0;
+    let low = if peek || wait_all { 1 } else { want.min(local.receive_low.max(1) as usize) };
+    if readable.len < low as u64 && !stream.has_ended() && flags & libc::MSG_DONTWAIT == 0 {
         return Err(Failure::WouldBlock);
     }
-    if want == 0 {
-        return Ok(Received::default());
-    }
-    let readable = stream.readable(local)?;
     let take = (want - *done).min(usize::try_from(readable.len).unwrap_or(usize::MAX));
-    let mut at = readable.head;
     let end = readable.head + take as u64;
+    // tcp(7): with MSG_TRUNC octets are discarded instead of copied.
+    let mut at = if flags & libc::MSG_TRUNC != 0 { end } else { readable.head };
     let mut skip = *done;
-    if flags & libc::MSG_TRUNC != 0 {
-        // tcp(7): octets are discarded instead of copied.
-        at = end;
-    }
     for target in parts.targets() {
         let start = skip.min(target.len());
         skip -= start;
@@ -135,19 +151,24 @@ fn receive_octets(
             return Err(Errno::ECONNRESET.into());
         }
         at += len as u64;
+        if at == end {
+            break;
+        }
     }
-    let kick = !peek && take > 0 && stream.consume(end);
+    if peek {
+        return if wait_all && take < want && !stream.has_ended() { Err(Failure::WouldBlock) } else { all(take) };
+    }
+    let kick = stream.consume(end);
+    *done += take;
+    let ended = stream.has_ended();
+    drop(family);
     if kick {
         state.kick(place);
     }
-    if !peek {
-        *done += take;
-    }
-    if flags & libc::MSG_WAITALL != 0 && readable.len > 0 && !peek && *done < want {
+    if wait_all && *done < want && !ended {
         return Err(Failure::WouldBlock);
     }
-    let len = if peek { take } else { *done };
-    Ok(Received { len, ..Received::default() })
+    all(*done)
 }
 
 fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Failure> {
@@ -155,98 +176,172 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
     if errno != 0 {
         return Err(Errno(errno).into());
     }
-    let Some(Kind::Datagram { places, .. }) = state.socket(object).map(|s| &s.kind) else {
+    let family = state.family(object);
+    let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket(object) else {
         return Err(Errno::EBADF.into());
     };
-    for place in places.clone() {
+    let (count, first, is_shut) = (datagram.places.len(), datagram.next, datagram.shut_receive);
+    for i in 0..count {
+        // Replicas take turns, so that none is starved.
+        let at = (first + i) % count;
+        let place = datagram.places[at];
         let Some(socket) = state.datagrams(place) else { continue };
         let Some(waiting) = socket.waiting() else { continue };
         let mut skip = 0;
         for target in parts.targets() {
-            let n = socket.copy_out(&waiting, skip, target);
-            skip += n;
+            skip += socket.copy_out(&waiting, skip, target);
         }
         let truncated = skip < waiting.len;
-        let kick = flags & libc::MSG_PEEK == 0 && socket.consume(&waiting);
+        let peek = flags & libc::MSG_PEEK != 0;
+        let kick = !peek && socket.consume(&waiting);
+        drop(family);
         if kick {
             state.kick(place);
+        }
+        if !peek && let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket_mut(object) {
+            datagram.next = (at + 1) % count;
         }
         let len = if flags & libc::MSG_TRUNC != 0 { waiting.len } else { skip };
         return Ok(Received { len, peer: Some(waiting.peer), truncated });
     }
-    Err(Failure::WouldBlock)
+    if is_shut { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
 }
 
 /// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
+#[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
-    let udp = STATE.with(|state| {
-        state.calls += 1;
-        match state.socket(object).map(|s| &s.kind) {
-            Some(Kind::Stream(..)) => Ok(false),
-            Some(Kind::Datagram { .. }) => Ok(true),
-            Some(Kind::Fresh) if peer.is_some() => Ok(true),
-            _ => Err(Errno::ENOTCONN),
-        }
-    });
-    match udp {
-        Ok(true) => {
-            ensure_datagrams(object)?;
-            return send_datagram(object, parts, want, flags, peer);
-        }
-        Ok(false) => {}
-        Err(errno) => return Err(pipe(errno, flags)),
+    if flags & libc::MSG_OOB != 0
+        && STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Udp))
+    {
+        return Err(Errno::EOPNOTSUPP);
     }
     let mut done = 0;
-    let result = send_loop(object, flags, |state| {
-        let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
-        if want == 0 {
-            return Ok(());
-        }
-        let room = stream.writable(local, want - done)?;
-        let mut skip = done;
-        let mut filled = 0;
-        for source in parts.sources() {
-            let start = skip.min(source.len());
-            skip -= start;
-            let len = (source.len() - start).min(room.len - filled);
-            stream.copy_in(&room, filled, &source[start..start + len]);
-            filled += len;
-        }
-        stream.commit(&room, filled);
-        done += filled;
-        state.kick(place);
-        if done < want { Err(Failure::WouldBlock) } else { Ok(()) }
+    let result = send_loop(object, flags, |state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
+        Some((Kind::Stream(..), _)) => send_octets(state, object, parts, want, flags, &mut done),
+        Some((_, Protocol::Udp)) => Err(NOT_A_STREAM.into()),
+        // send(2) on a stream socket that was never connected.
+        Some(_) => Err(Errno::EPIPE.into()),
+        None => Err(Errno::EINVAL.into()),
     });
     match result {
         Ok(()) => Ok(done),
         Err(_) if done > 0 => Ok(done),
+        Err(NOT_A_STREAM) => send_datagram(object, parts, want, flags, peer),
         Err(errno) => Err(pipe(errno, flags)),
     }
 }
 
+/// No errno, but the way out of the fast path.
+const NOT_A_STREAM: Errno = Errno(-1);
+
+#[inline]
+fn send_octets(
+    state: &mut State,
+    object: u32,
+    parts: &Parts<'_>,
+    want: usize,
+    flags: i32,
+    done: &mut usize,
+) -> Result<(), Failure> {
+    let family = state.family(object);
+    let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
+    if want == 0 {
+        return Ok(());
+    }
+    let more = flags & libc::MSG_MORE != 0;
+    let mut filled = 0;
+    while *done < want && filled < AT_ONCE {
+        let room = match stream.writable(local, want - *done) {
+            Ok(room) => room,
+            Err(Failure::WouldBlock) => break,
+            Err(failure) if *done == 0 => return Err(failure),
+            Err(_) => {
+                // It is told by the next call.
+                local.error_taken = false;
+                break;
+            }
+        };
+        let (mut skip, mut now) = (*done, 0);
+        for source in parts.sources() {
+            let start = skip.min(source.len());
+            skip -= start;
+            let len = (source.len() - start).min(room.len - now);
+            stream.copy_in(&room, now, &source[start..start + len]);
+            now += len;
+            if now == room.len {
+                break;
+            }
+        }
+        stream.commit(&room, now);
+        filled += now;
+        *done += now;
+        if now == 0 {
+            break;
+        }
+    }
+    let is_over = stream.is_closed();
+    drop(family);
+    if filled > 0 && !more {
+        state.kick(place);
+        uncork_after_more(state, object);
+    } else if filled > 0 {
+        kick_more(state, object, place);
+    }
+    if *done < want && !is_over { Err(Failure::WouldBlock) } else { Ok(()) }
+}
+
+/// MSG_MORE: as if the socket were corked until the next call without it.
+fn kick_more(state: &mut State, object: u32, place: crate::object::Place) {
+    use atoll_ipc::command::SocketOption;
+    let is_corked = state.socket(object).is_some_and(|s| s.options.cork);
+    if !is_corked {
+        state.send_option(object, SocketOption::Cork, 1);
+        if let Some(socket) = state.socket_mut(object) {
+            socket.more = true;
+        }
+    }
+    state.kick(place);
+}
+
 /// One file range to a connection: sendfile(2). `offset` moves; `None`: the file's own position does.
 pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize) -> Result<usize, Errno> {
+    let _call = stats::Call::new(stats::SEND);
+    if crate::table::object_at(input).is_some() {
+        return Err(Errno::EINVAL);
+    }
+    let start = *offset;
     let mut done = 0;
-    let mut ended = false;
     let result = send_loop(object, 0, |state| {
-        state.calls += 1;
-        while done < count && !ended {
-            let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
-            let room = stream.writable(local, (count - done).min(256 << 10))?;
+        loop {
+            let family = state.family(object);
+            let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::EPIPE.into()) };
+            if done >= count {
+                return Ok(());
+            }
+            let room = stream.writable(local, (count - done).min(AT_ONCE))?;
             let Some(pieces) = stream.places(&room, 0, room.len) else { return Err(Errno::EIO.into()) };
+            let (memory, area) = (stream.memory(), stream.send_area());
             let mut filled = 0;
-            let (memory, area) = arena(state, place);
+            let mut ended = false;
             for (at, len) in pieces.iter() {
                 let Ok(target) = memory.range(area + at, len) else { return Err(Errno::EIO.into()) };
-                let n = match *offset {
-                    // SAFETY: `target` is `len` bytes of the send area, ours to write.
-                    Some(from) => unsafe { libc::pread(input, target.cast(), len, from + (done + filled) as i64) },
+                count_system_call();
+                let n = match start {
+                    // SAFETY: `target` is `len` bytes of the send area, ours to write; the rest are numbers.
+                    Some(from) => unsafe {
+                        sys!(libc::SYS_pread64, input, target.cast::<c_void>(), len, from + (done + filled) as i64)
+                    },
                     // SAFETY: as above.
-                    None => unsafe { real::read(input, target.cast::<c_void>(), len) },
+                    None => unsafe { sys!(libc::SYS_read, input, target.cast::<c_void>(), len) },
                 };
                 if n < 0 {
-                    return Err(crate::calls::last_errno().into());
+                    if filled == 0 {
+                        return Err(last_errno().into());
+                    }
+                    ended = true;
+                    break;
                 }
                 filled += n as usize;
                 if (n as usize) < len {
@@ -254,15 +349,17 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
                     break;
                 }
             }
-            state.system_calls += 1;
-            let Some((stream, ..)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
             stream.commit(&room, filled);
+            drop(family);
             done += filled;
             if filled > 0 {
                 state.kick(place);
+                uncork_after_more(state, object);
+            }
+            if ended {
+                return Ok(());
             }
         }
-        Ok(())
     });
     if let Some(offset) = offset {
         *offset += done as i64;
@@ -274,11 +371,6 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
     }
 }
 
-fn arena(state: &State, place: crate::state::Place) -> (atoll_shm::ShmMemory, usize) {
-    let port = &state.sessions[place.session].replicas[place.replica].port;
-    (port.memory().clone(), port.layout().send_area)
-}
-
 fn send_datagram(
     object: u32,
     parts: &Parts<'_>,
@@ -286,27 +378,43 @@ fn send_datagram(
     flags: i32,
     peer: Option<Endpoint>,
 ) -> Result<usize, Errno> {
+    if STATE.with(|state| matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. }))) {
+        if peer.is_none() {
+            return Err(Errno::EDESTADDRREQ);
+        }
+        ensure_datagrams(object)?;
+    }
     send_loop(object, flags, |state| {
         let errno = crate::calls::take_error(state, object);
         if errno != 0 {
             return Err(Errno(errno).into());
         }
-        let Some(socket) = state.socket_mut(object) else { return Err(Errno::EBADF.into()) };
+        let Some(socket) = state.socket(object) else { return Err(Errno::EBADF.into()) };
         let (remote, broadcast) = (socket.remote, socket.options.broadcast);
-        let Kind::Datagram { places, connected, next } = &mut socket.kind else { return Err(Errno::EBADF.into()) };
-        if peer.is_none() && !*connected {
+        let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
+        if peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
         }
-        let place = places[*next % places.len()];
+        if datagram.shut_send {
+            return Err(Errno::EPIPE.into());
+        }
+        if peer.is_some_and(|peer| peer.port == 0) {
+            return Err(Errno::EINVAL.into());
+        }
+        let place = datagram.places[datagram.sender % datagram.places.len()];
+        let family = state.family(object);
         let Some(datagrams) = state.datagrams(place) else { return Err(Errno::EBADF.into()) };
         datagrams.send(peer.unwrap_or(remote), broadcast, len, parts.sources())?;
+        drop(family);
         state.kick(place);
         Ok(())
     })
     .map(|()| len)
+    .map_err(|errno| pipe(errno, flags))
 }
 
 /// Repeats a sending step as the socket's mode wants it.
+#[inline]
 fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result<(), Failure>) -> Result<(), Errno> {
     let first = STATE.with(|state| {
         let mut result = step(state);
@@ -314,15 +422,30 @@ fn send_loop(object: u32, flags: i32, mut step: impl FnMut(&mut State) -> Result
             state.drain();
             result = step(state);
         }
-        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(state, object);
-        (result, nonblocking, state.socket(object).map_or(0, |s| s.options.send_timeout_us))
+        match result {
+            Ok(()) => Ok(Now::Done(())),
+            Err(Failure::Error(errno)) => Err(errno),
+            Err(Failure::WouldBlock) if flags & libc::MSG_DONTWAIT != 0 || state.is_nonblocking(object) => {
+                Err(Errno::EAGAIN)
+            }
+            Err(Failure::WouldBlock) => Ok(Now::Wait(state.socket(object).map_or(0, |s| s.options.send_timeout_us))),
+        }
     });
-    match first {
-        (Ok(()), ..) => Ok(()),
-        (Err(Failure::Error(errno)), ..) => Err(errno),
-        (Err(Failure::WouldBlock), true, _) => Err(Errno::EAGAIN),
-        (Err(Failure::WouldBlock), false, timeout) => {
-            block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step)
+    match first? {
+        Now::Done(()) => Ok(()),
+        Now::Wait(timeout) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step),
+    }
+}
+
+/// Ends what [`kick_more`] began, after the octets that follow.
+#[inline]
+fn uncork_after_more(state: &mut State, object: u32) {
+    if let Some(socket) = state.socket_mut(object)
+        && socket.more
+    {
+        socket.more = false;
+        if !socket.options.cork {
+            state.send_option(object, atoll_ipc::command::SocketOption::Cork, 0);
         }
     }
 }

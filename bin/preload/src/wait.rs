@@ -1,69 +1,197 @@
-//! How does a call sleep until its socket is ready? On a bell, in an epoll instance of its thread.
-
-use std::cell::Cell;
+//! How does a call sleep until its socket is ready? On bells, in an epoll instance.
+//!
+//! A bell is an eventfd that replicas write to while its sleep word is odd. Sleepers watch it edge-triggered, each in an epoll
+//! instance of their own, so that nobody has to read it and all who share a bell wake together:
+//!
+//! ```text
+//!   sleeper                                replica
+//!   sleep word := next odd number          pushes its event
+//!   fence                                  fence
+//!   drains events, looks once more         sleep word odd and not rung yet? rings
+//!   sleeps in epoll_wait
+//! ```
 
 use atoll_base::{Duration, Instant};
-use atoll_ipc::Memory;
 use atoll_sockets::{Errno, Failure};
+use atoll_sys::epoll::Epoll;
 
-use crate::real;
-use crate::state::{Body, Object, STATE, Sleeper, State};
+use crate::real::sys;
+use crate::session::{SYSTEM_CALLS, Session};
+use crate::state::{STATE, State};
+use crate::table::Internal;
 
-thread_local! {
-    /// Real epoll instance of this thread with its bell's eventfd, and the bell; -1: none yet.
-    static MINE: Cell<(i32, u32, u32)> = const { Cell::new((-1, 0, 0)) };
+/// A place to sleep: an epoll instance with bells in it.
+#[derive(Debug)]
+pub struct Waiter {
+    epoll: Internal,
+    /// Bells of each session (by number) that are in the instance.
+    known: Vec<(u32, u16)>,
 }
 
-/// Data of the bell in a real epoll instance.
-pub const BELL_DATA: u64 = 0xa701_1be1_1a70_11be;
+/// Token of a bell; tokens of other members are below.
+pub const BELL_TOKEN: u64 = u64::MAX;
 
-/// The current time of the stack's clock.
-pub fn now(state: &State) -> Instant {
-    state.clock.as_ref().map_or(Instant::ZERO, |clock| clock.now())
+impl Waiter {
+    /// A place to sleep, on nothing yet.
+    pub fn new() -> Option<Waiter> {
+        let epoll = Epoll::new().ok()?;
+        let fd = rustix_fd(epoll);
+        Some(Waiter { epoll: Internal::new(fd), known: Vec::new() })
+    }
+
+    /// The epoll instance.
+    pub fn number(&self) -> i32 {
+        self.epoll.number()
+    }
+
+    /// Adds a descriptor of the kernel, level-triggered.
+    pub fn add(&self, fd: i32, token: u64) {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: two numbers and a valid event.
+        unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    }
+
+    /// Makes sure that `bells` of all sessions are in the instance; of shared ones, the family's bell as well.
+    pub fn watch(&mut self, sessions: &[Session], bells: u16) {
+        for session in sessions {
+            let wanted = bells | u16::from(session.shared);
+            let at = self.known.iter().position(|(id, _)| *id == session.id);
+            let known = at.map_or(0, |at| self.known[at].1);
+            for bell in bits(wanted & !known) {
+                let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_TOKEN };
+                let fd = session.bells[bell as usize].number();
+                // SAFETY: two numbers and a valid event.
+                unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+            }
+            match at {
+                Some(at) => self.known[at].1 |= wanted,
+                None => self.known.push((session.id, wanted)),
+            }
+        }
+    }
+
+    /// Sleeps. Returns whether the member with `token` 0 is ready, or EINTR.
+    pub fn sleep(epoll: i32, left: Option<Duration>, mask: *const libc::sigset_t) -> Result<bool, Errno> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        let millis = left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        count_system_call();
+        // SAFETY: room for as many events as are told; the mask is null or the program's. 8: size of the kernel's signal set.
+        let count = unsafe { sys!(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), events.len(), millis, mask, 8) };
+        if count < 0 {
+            return Err(last_errno());
+        }
+        Ok(events[..count as usize].iter().any(|event| event.u64 == 0))
+    }
+}
+
+fn rustix_fd(epoll: Epoll) -> std::os::fd::OwnedFd {
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+    let number = epoll.as_fd().as_raw_fd();
+    std::mem::forget(epoll);
+    // SAFETY: just created, and forgotten by its first owner.
+    unsafe { std::os::fd::OwnedFd::from_raw_fd(number) }
+}
+
+/// The numbers of the bits that are set.
+pub fn bits(mut mask: u16) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros();
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            bit
+        })
+    })
+}
+
+/// Counts a system call of this thread.
+#[inline]
+pub fn count_system_call() {
+    SYSTEM_CALLS.set(SYSTEM_CALLS.get().wrapping_add(1));
+}
+
+/// The last error of the C library in this thread.
+pub fn last_errno() -> Errno {
+    // SAFETY: a valid thread-local.
+    Errno(unsafe { *libc::__errno_location() })
 }
 
 /// Repeats `step` until it does not block any more. `object`: what it waits for; `None`: a reply.
 ///
-/// Fails with EAGAIN when `timeout` passes, with EINTR when a signal arrives.
+/// Fails with EAGAIN when `timeout` passes, with EINTR when a signal arrives that does not restart calls.
 pub fn block<R>(
     object: Option<u32>,
     timeout: Option<Duration>,
     mut step: impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
-    let mut deadline = None;
-    loop {
-        let first = STATE.with(|state| {
-            let result = step(state);
-            if !matches!(result, Err(Failure::WouldBlock)) {
-                return Some(result);
+    let mut deadline: Option<Instant> = None;
+    let first = STATE.with(|state| {
+        deadline = timeout.map(|timeout| state.now() + timeout);
+        if let Some(object) = object {
+            state.pin(object);
+        }
+        (state.take_waiter(), spin_time(state))
+    });
+    let (mut waiter, spin) = match first {
+        (Some(waiter), spin) => (waiter, spin),
+        (None, _) => {
+            if let Some(object) = object {
+                STATE.with(|state| state.unpin(object));
             }
+            return Err(Errno::EMFILE);
+        }
+    };
+    let result = block_on(object, deadline, timeout.is_none(), &mut waiter, spin, &mut step);
+    STATE.with(|state| {
+        state.free_waiters.push(waiter);
+        if let Some(object) = object {
+            state.unpin(object);
+        }
+    });
+    result
+}
+
+fn block_on<R>(
+    object: Option<u32>,
+    deadline: Option<Instant>,
+    restarts: bool,
+    (waiter, bell): &mut (Waiter, u32),
+    spin: Duration,
+    step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
+) -> Result<R, Errno> {
+    let (bell, number) = (*bell, waiter.number());
+    let mut first = true;
+    loop {
+        if spin > Duration::ZERO && first && spin_until_event(spin) {
+            // The event may be for somebody else: then this is an ordinary round.
+            first = false;
+        }
+        let asleep = STATE.with(|state| {
             state.drain();
+            match step(state) {
+                Err(Failure::WouldBlock) => {}
+                result => return Err(result),
+            }
+            let left = deadline.map(|at| at.since(state.now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Err(Errno::EAGAIN.into()));
+            }
+            waiter.watch(&state.sessions, 1 << bell);
+            if let Some(object) = object {
+                state.sleep_on(object, bell);
+            }
+            state.fall_asleep(1 << bell);
+            state.drain();
+            // Look once more: whoever publishes after this sees the sleep word.
             match step(state) {
                 Err(Failure::WouldBlock) => {
-                    deadline = deadline.or_else(|| timeout.map(|timeout| now(state) + timeout));
-                    None
+                    state.doze_off();
+                    Ok(left)
                 }
-                result => Some(result),
-            }
-        });
-        match first {
-            Some(Ok(value)) => return Ok(value),
-            Some(Err(Failure::Error(errno))) => return Err(errno),
-            _ => {}
-        }
-        if spin(&mut step) {
-            continue;
-        }
-        let (epoll, bell) = thread_epoll();
-        let asleep = STATE.with(|state| {
-            state.system_calls += 1;
-            go_to_sleep(state, object, bell);
-            state.drain();
-            // Look once more: whoever published after this sees the sleep word.
-            match step(state) {
-                Err(Failure::WouldBlock) => Ok(deadline.map(|at: Instant| at.since(now(state)))),
                 result => {
-                    wake_up(state, object, bell);
+                    state.wake_up(1 << bell);
+                    if let Some(object) = object {
+                        state.sleep_no_more(object, bell);
+                    }
                     Err(result)
                 }
             }
@@ -74,144 +202,47 @@ pub fn block<R>(
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
         };
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        let millis = left.map_or(-1, |left| i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-        // SAFETY: `event` is one valid entry; the instance belongs to this thread.
-        let count = unsafe { real::epoll_pwait(epoll, &raw mut event, 1, millis, std::ptr::null()) };
-        let interrupted = count < 0;
-        STATE.with(|state| wake_up(state, object, bell));
-        if interrupted {
-            return Err(Errno::EINTR);
-        }
-        if let Some(at) = deadline
-            && STATE.with(|state| now(state)) >= at
+        let slept = Waiter::sleep(number, left, std::ptr::null());
+        STATE.with(|state| {
+            state.wake_up(1 << bell);
+            if let Some(object) = object {
+                state.sleep_no_more(object, bell);
+            }
+        });
+        if let Err(errno) = slept
+            && !(errno == Errno::EINTR && restarts && signals_restart())
         {
-            return STATE.with(|state| {
-                state.drain();
-                match step(state) {
-                    Ok(value) => Ok(value),
-                    Err(Failure::Error(errno)) => Err(errno),
-                    Err(Failure::WouldBlock) => Err(Errno::EAGAIN),
-                }
-            });
+            return Err(errno);
         }
     }
 }
 
-/// Spins for as long as the stack says. Returns whether `step` should be tried again.
-fn spin<R>(step: &mut impl FnMut(&mut State) -> Result<R, Failure>) -> bool {
-    let _ = step;
-    let Some(until) = STATE.with(|state| {
-        let spin = u64::from(state.sessions.first().map_or(0, |session| session.facts.spin_us));
-        (spin > 0).then(|| now(state) + Duration::from_micros(spin))
-    }) else {
-        return false;
-    };
+/// How long to spin before sleeping.
+pub fn spin_time(state: &State) -> Duration {
+    Duration::from_micros(state.sessions.first().map_or(0, |session| session.facts.spin_us.into()))
+}
+
+/// Spins for as long as the stack says. Returns whether an event has arrived.
+pub fn spin_until_event(spin: Duration) -> bool {
+    let until = STATE.with(|state| state.now() + spin);
     loop {
         atoll_sys::sched::yield_now();
-        let (ready, over) = STATE.with(|state| {
-            let ready = state.sessions.iter().any(|s| s.replicas.iter().any(|r| r.port.has_event()));
-            (ready, now(state) >= until)
-        });
-        if ready {
-            return true;
-        }
-        if over {
-            return false;
+        count_system_call();
+        let (ready, over) = STATE.with(|state| (state.has_event(), state.now() >= until));
+        if ready || over {
+            return ready;
         }
     }
 }
 
-fn go_to_sleep(state: &mut State, object: Option<u32>, bell: u32) {
-    if let Some(object) = object {
-        state.set_bell(object, bell);
-        state.sleepers.push(Sleeper { object, bell });
-    }
-    fall_asleep_on(state, bell);
-}
-
-fn wake_up(state: &mut State, object: Option<u32>, bell: u32) {
-    if let Some(object) = object {
-        if let Some(at) = state.sleepers.iter().position(|s| s.object == object && s.bell == bell) {
-            state.sleepers.swap_remove(at);
-        }
-        // Back to the bell of the epoll instance that watches it, if one does; what came meanwhile is drained next.
-        let own = state.socket(object).map_or(0, |socket| socket.bell);
-        state.set_bell(object, own);
-    }
-    wake_up_from(state, bell);
-    state.drain();
-}
-
-/// Announces to all replicas that `bell` is wanted.
-pub fn fall_asleep_on(state: &mut State, bell: u32) {
-    state.bell_users[bell as usize] += 1;
-    for session in &state.sessions {
-        session.set_asleep(bell, true);
-        session.replicas[0].port.memory().fence();
-    }
-}
-
-/// Takes it back, when nobody else of this process sleeps on it.
-pub fn wake_up_from(state: &mut State, bell: u32) {
-    let users = &mut state.bell_users[bell as usize];
-    *users -= 1;
-    if *users == 0 {
-        for session in &state.sessions {
-            session.set_asleep(bell, false);
-        }
-    } else {
-        // The ringers remember the word for which they rang: a new word lets them ring again for the others.
-        for session in &state.sessions {
-            session.set_asleep(bell, false);
-            session.set_asleep(bell, true);
-        }
-    }
-}
-
-/// This thread's epoll instance and bell.
-pub fn thread_epoll() -> (i32, u32) {
-    let (fd, bell, sessions) = MINE.get();
-    let pid = std::process::id();
-    if fd >= 0 && sessions == pid {
-        return (fd, bell);
-    }
-    // SAFETY: creates a descriptor.
-    let fd = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
-    let bell = STATE.with(|state| {
-        let bell = state.new_bell();
-        add_bells(state, fd, bell);
-        bell
-    });
-    let fd = out_of_the_way(fd);
-    MINE.set((fd, bell, pid));
-    (fd, bell)
-}
-
-/// Adds the eventfds of `bell` of all sessions, edge-triggered: they need not be read.
-pub fn add_bells(state: &State, epoll: i32, bell: u32) {
-    for session in &state.sessions {
-        use std::os::fd::AsRawFd;
-        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_DATA };
-        let fd = session.bells[bell as usize].as_raw_fd();
-        // SAFETY: two open descriptors and a valid event.
-        unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    }
-}
-
-fn out_of_the_way(fd: i32) -> i32 {
-    use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-    if fd < 0 {
-        return fd;
-    }
-    // SAFETY: just created, owned by nobody else.
-    crate::session::out_of_the_way(unsafe { OwnedFd::from_raw_fd(fd) }).into_raw_fd()
-}
-
-/// Whether calls on the object do not wait.
-pub fn is_nonblocking(state: &State, object: u32) -> bool {
-    state
-        .objects
-        .get(object)
-        .is_some_and(|Object { nonblocking, body, .. }| *nonblocking && matches!(body, Body::Socket(_)))
+/// Whether an interrupted call is to go on: all signals that have handlers restart calls (signal(7), SA_RESTART). Which of them
+/// has come cannot be told; if any asks for interruption, EINTR is the safer answer, which programs have to expect anyway.
+fn signals_restart() -> bool {
+    (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(signal)).all(|signal| {
+        // struct sigaction as the kernel has it: handler, flags, restorer, mask.
+        let mut action = [0u64; 4];
+        // SAFETY: room for the kernel's struct; 8 is the size of its signal set.
+        let known = unsafe { sys!(libc::SYS_rt_sigaction, signal, std::ptr::null::<u64>(), action.as_mut_ptr(), 8) };
+        known != 0 || action[0] <= 1 || action[1] & libc::SA_RESTART as u64 != 0
+    })
 }

@@ -3,9 +3,9 @@
 //! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in any.
 
 use atoll_base::{Endpoint, SlotId};
-use atoll_ipc::Memory;
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::slot::{RECORD_BYTES, SlotState};
+use atoll_ipc::{Cause, Memory};
 
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
@@ -13,6 +13,8 @@ use crate::port::Port;
 /// The largest payload over IPv4.
 pub const DATAGRAM_MAX: usize = 65_507;
 const FLAG_BROADCAST: u16 = 1;
+/// Library word of a slot: the error that was told last.
+const TOLD: usize = 2;
 
 /// A datagram at the head of a receive buffer.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +107,33 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         self.port.memory().fence();
         let mark = slot.read_mark();
         waiting.head < mark && mark <= to
+    }
+
+    /// The error that is pending (an ICMP message, say) and has not been told yet; `word`: where the library keeps what was told.
+    pub fn take_error(&self) -> Option<Errno> {
+        let slot = self.port.slot(self.slot)?;
+        if !self.has_error() {
+            return None;
+        }
+        let cause = slot.error();
+        slot.set_library_word(TOLD, u64::from(cause as u8));
+        Errno::of(cause)
+    }
+
+    /// The replica has told of an error: it is pending, even if it is the same as the last one.
+    pub fn error_arrived(&self) {
+        if let Some(slot) = self.port.slot(self.slot) {
+            slot.set_library_word(TOLD, 0);
+        }
+    }
+
+    /// Whether an error is pending.
+    pub fn has_error(&self) -> bool {
+        let Some(slot) = self.port.slot(self.slot) else { return false };
+        let cause = slot.error();
+        slot.replica_generation() == self.generation
+            && cause != Cause::None
+            && slot.library_word(TOLD) != u64::from(cause as u8)
     }
 
     /// Whether a datagram of middling size could be sent now.

@@ -39,6 +39,8 @@ pub struct Listener {
     pub claimed: Option<Offer>,
     /// The verdict, once it is there.
     pub verdict: Option<bool>,
+    /// shutdown(2) has ended it: accept fails.
+    pub is_shut: bool,
 }
 
 /// What became of a claim.

@@ -66,7 +66,8 @@ impl<M: Memory> Port<M> {
         Slot::new(&self.memory, &self.layout, slot)
     }
 
-    /// Another process of the family may have pushed: read the own position again. Under the family's lock.
+    /// Another process of the family may have pushed: read the own position again. Under the family's lock. (Events are taken
+    /// by the session's owner alone.)
     pub fn reload(&mut self) {
         self.commands.reload(&self.memory);
     }

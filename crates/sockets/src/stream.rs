@@ -61,6 +61,22 @@ impl<'a, M: Memory> Stream<'a, M> {
         &self.slot
     }
 
+    /// The arena.
+    pub fn memory(&self) -> &'a M {
+        self.memory
+    }
+
+    /// Where the send area of the arena starts.
+    pub fn send_area(&self) -> usize {
+        self.layout.send_area
+    }
+
+    /// Whether nothing more will be received: FIN, reset or end.
+    pub fn has_ended(&self) -> bool {
+        self.slot.replica_flags() & (REPLICA_FIN | REPLICA_CLOSED | REPLICA_RESET) != 0
+            || self.slot.app_flags() & APP_SHUT_RECEIVE != 0
+    }
+
     /// Whether the replica has not taken up this generation yet, or the handshake is under way.
     #[inline]
     pub fn is_connecting(&self) -> bool {

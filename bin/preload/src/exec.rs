@@ -1,0 +1,476 @@
+//! What happens to sockets when another program takes the place of this one, or is spawned? execve(2), posix_spawn(3).
+//!
+//! A program image leaves nothing but descriptors. So what an heir needs to know ([`crate::heir`]) is written to a memfd whose
+//! number is in the environment variable `ATOLL_INHERIT`; the constructor of the next image's library reads it.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use atoll_base::{Endpoint, SlotId};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::Reply;
+use atoll_sockets::listener::Listener;
+use atoll_sockets::stream::Local;
+
+use crate::heir::Heir;
+use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
+use crate::real::sys;
+use crate::session::{Control, Session};
+use crate::state::{STATE, State};
+use crate::table::{self, Internal};
+use crate::wait::last_errno;
+
+const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
+const MAGIC: u64 = u64::from_le_bytes(*b"atollinh");
+
+/// An environment for the next program, and what has to stay alive until it runs.
+pub struct Bequest {
+    _variable: CString,
+    environment: Vec<*const c_char>,
+    heir: Heir,
+    will: Internal,
+    /// Numbers whose kernel descriptor closes on exec again if this program goes on.
+    opened: Vec<c_int>,
+}
+
+impl Bequest {
+    /// Prepares for a program that gets `sockets` (descriptor number there, object here). `None`: there is nothing to pass on.
+    ///
+    /// # Safety
+    /// `environment` is a valid environment.
+    pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<Bequest> {
+        let is_held =
+            |state: &State, object| state.socket(object).is_some_and(|s| s.lease != 0 || !s.places().is_empty());
+        let (heir, will, opened) = STATE.with(|state| {
+            let mut objects: Vec<u32> =
+                sockets.iter().map(|(_, object)| *object).filter(|object| is_held(state, *object)).collect();
+            objects.sort_unstable();
+            objects.dedup();
+            if objects.is_empty() {
+                return None;
+            }
+            let heir = Heir::prepare(state, &objects, true)?;
+            let words = write_will(state, &heir, &objects, sockets);
+            let Some(will) = to_memfd(&words) else {
+                heir.disown(state);
+                return None;
+            };
+            let mut opened = Vec::new();
+            for (fd, _) in sockets {
+                if table::object_at(*fd).is_some() {
+                    table::set_kernel_cloexec(*fd, false);
+                    opened.push(*fd);
+                }
+            }
+            Some((heir, will, opened))
+        })?;
+        will.set_inheritable(true);
+        heir.control.descriptor().set_inheritable(true);
+        for session in std::iter::once(&heir.own).chain(heir.joined.iter().map(|(_, session)| session)) {
+            session.descriptors().for_each(|fd| fd.set_inheritable(true));
+        }
+        let variable = CString::new([VARIABLE, will.number().to_string().as_bytes()].concat()).ok()?;
+        // SAFETY: the caller's promise.
+        let mut all = unsafe { without_variable(environment) };
+        all.push(variable.as_ptr());
+        all.push(std::ptr::null());
+        Some(Bequest { _variable: variable, environment: all, heir, will, opened })
+    }
+
+    /// The environment of the next program.
+    pub fn environment(&self) -> *const *const c_char {
+        self.environment.as_ptr()
+    }
+
+    /// The program does not run: everything is as it was.
+    pub fn take_back(self) {
+        STATE.with(|state| self.heir.disown(state));
+        close_again(&self.opened);
+        drop(self.will);
+    }
+
+    /// The program runs beside this one.
+    pub fn given(self) {
+        close_again(&self.opened);
+    }
+}
+
+fn close_again(opened: &[c_int]) {
+    for fd in opened {
+        let is_pooled =
+            STATE.with(|state| table::object_at(*fd).and_then(|o| state.socket(o)).is_some_and(|s| s.pooled));
+        if is_pooled || table::closes_on_exec(*fd) {
+            table::set_kernel_cloexec(*fd, true);
+        }
+    }
+}
+
+/// The entries of an environment, except an inheritance that is not meant for the next program.
+unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_char> {
+    let mut all = Vec::new();
+    let mut at = environment;
+    // SAFETY: a list of strings that ends with a null pointer, as execve(2) wants it.
+    while !at.is_null() && unsafe { !(*at).is_null() } {
+        // SAFETY: as above.
+        let entry = unsafe { *at };
+        // SAFETY: as above.
+        if !unsafe { CStr::from_ptr(entry) }.to_bytes().starts_with(VARIABLE) {
+            all.push(entry);
+        }
+        // SAFETY: the end is not reached.
+        at = unsafe { at.add(1) };
+    }
+    all
+}
+
+/// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of their flags now.
+pub fn survivors() -> Vec<(c_int, u32)> {
+    let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
+    for (fd, _) in &all {
+        table::set_kernel_cloexec(*fd, table::closes_on_exec(*fd));
+    }
+    all.into_iter().filter(|(fd, _)| !table::closes_on_exec(*fd)).collect()
+}
+
+// ---- the will: words of 64 bits ----
+
+fn write_will(state: &State, heir: &Heir, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
+    let sessions: Vec<&Session> = std::iter::once(&heir.own).chain(heir.joined.iter().map(|(_, s)| s)).collect();
+    let mut words = vec![MAGIC, heir.control.descriptor().number() as u64, sessions.len() as u64];
+    for session in sessions {
+        write_reply(&mut words, &session.reply);
+        let fds: Vec<u64> = session.descriptors().map(|fd| fd.number() as u64).collect();
+        words.push(fds.len() as u64);
+        words.extend(fds);
+    }
+    words.push(objects.len() as u64);
+    for object in objects {
+        if let Some(Object { body: Body::Socket(socket), nonblocking, .. }) = state.objects.get(*object) {
+            let index = |place: &Place| heir.index_of(place.session).unwrap_or(0);
+            write_socket(&mut words, socket, *nonblocking, index);
+        }
+        let fds: Vec<u64> = sockets.iter().filter(|(_, o)| o == object).map(|(fd, _)| *fd as u64).collect();
+        words.push(fds.len() as u64);
+        words.extend(fds);
+    }
+    words
+}
+
+fn write_reply(words: &mut Vec<u64>, reply: &Reply) {
+    let bytes = reply.encode();
+    words.extend(
+        bytes.chunks_exact(8).map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))),
+    );
+}
+
+pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, index: impl Fn(&Place) -> usize) {
+    let (kind, extra) = match &socket.kind {
+        Kind::Fresh => (0, 0),
+        Kind::Bound => (1, 0),
+        Kind::Listening(listener) => (2, u64::from(listener.backlog)),
+        Kind::Stream(_, local) => (3, u64::from(local.error_taken)),
+        Kind::Datagram(datagram) => (4, u64::from(datagram.connected) | (datagram.sender as u64 & 0xffff) << 8),
+    };
+    let flags = u64::from(socket.v6) | u64::from(nonblocking) << 1 | u64::from(socket.connect_reported) << 2;
+    words.extend([
+        kind,
+        extra,
+        socket.protocol as u64,
+        flags,
+        socket.lease,
+        endpoint(socket.local),
+        endpoint(socket.remote),
+    ]);
+    words.extend(option_words(&socket.options));
+    words.push(socket.places().len() as u64);
+    for place in socket.places() {
+        words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
+    }
+}
+
+fn endpoint(endpoint: Endpoint) -> u64 {
+    u64::from(endpoint.addr) << 16 | u64::from(endpoint.port)
+}
+
+const OPTION_WORDS: usize = 18;
+
+fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
+    let flags = [
+        o.nodelay,
+        o.cork,
+        o.quickack,
+        o.keepalive,
+        o.reuse_addr,
+        o.reuse_port,
+        o.broadcast,
+        o.v6_only,
+        o.reno,
+        o.oob_inline,
+        o.dont_route,
+        o.packet_info,
+    ];
+    let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
+    let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
+    let small = [
+        o.keep_idle,
+        o.keep_interval,
+        o.keep_count,
+        o.user_timeout,
+        o.receive_buffer,
+        o.send_buffer,
+        o.receive_low,
+        o.defer_accept,
+        o.max_segment,
+        o.ttl,
+        o.tos,
+        o.linger2,
+        o.syn_count,
+        o.priority,
+    ];
+    let mut words = [0; OPTION_WORDS];
+    words[0] = bits;
+    words[1] = linger;
+    words[2] = o.receive_timeout_us;
+    words[3] = o.send_timeout_us;
+    for (word, value) in words[4..].iter_mut().zip(small) {
+        *word = value.into();
+    }
+    words
+}
+
+fn options_of(words: &[u64]) -> Option<Options> {
+    let small = |at: usize| words.get(4 + at).map(|word| *word as u32);
+    let bits = *words.first()?;
+    let bit = |at: u32| bits >> at & 1 != 0;
+    let linger = *words.get(1)?;
+    Some(Options {
+        nodelay: bit(0),
+        cork: bit(1),
+        quickack: bit(2),
+        keepalive: bit(3),
+        reuse_addr: bit(4),
+        reuse_port: bit(5),
+        broadcast: bit(6),
+        v6_only: bit(7),
+        reno: bit(8),
+        oob_inline: bit(9),
+        dont_route: bit(10),
+        packet_info: bit(11),
+        linger: (linger >> 32 != 0).then_some(linger as u32),
+        keep_idle: small(0)?,
+        keep_interval: small(1)?,
+        keep_count: small(2)?,
+        user_timeout: small(3)?,
+        receive_buffer: small(4)?,
+        send_buffer: small(5)?,
+        receive_low: small(6)?,
+        defer_accept: small(7)?,
+        max_segment: small(8)?,
+        ttl: small(9)?,
+        tos: small(10)?,
+        linger2: small(11)?,
+        syn_count: small(12)?,
+        priority: small(13)?,
+        receive_timeout_us: *words.get(2)?,
+        send_timeout_us: *words.get(3)?,
+    })
+}
+
+/// Reads words in order.
+pub struct Words<'a>(pub &'a [u64]);
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'a [u64]> {
+        let (now, later) = self.0.split_at_checked(count)?;
+        self.0 = later;
+        Some(now)
+    }
+
+    /// A number that is followed by as many words.
+    fn list(&mut self) -> Option<&'a [u64]> {
+        let count = usize::try_from(self.next()?).ok()?;
+        self.take(count)
+    }
+
+    fn reply(&mut self) -> Option<Reply> {
+        let bytes: Vec<u8> = self.take(7)?.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Reply::decode(&bytes).ok()
+    }
+
+    /// A socket as [`write_socket`] wrote it.
+    pub fn socket(&mut self) -> Option<Object> {
+        let [kind, extra, protocol, flags, lease, local, remote] = *self.take(7)? else { return None };
+        let options = options_of(self.take(OPTION_WORDS)?)?;
+        let count = usize::try_from(self.next()?).ok()?;
+        let mut places = Vec::new();
+        for _ in 0..count {
+            let [session, replica, slot, generation] = *self.take(4)? else { return None };
+            let (slot, generation) = (SlotId(slot as u32), generation as u32);
+            places.push(Place { session: session as usize, replica: replica as usize, slot, generation });
+        }
+        let protocol = Protocol::from_u8(protocol as u8)?;
+        let mut object = Object::socket(protocol, flags & 1 != 0, flags & 2 != 0);
+        let Body::Socket(socket) = &mut object.body else { return None };
+        socket.connect_reported = flags & 4 != 0;
+        socket.lease = lease;
+        socket.local = Endpoint::new((local >> 16) as u32, local as u16);
+        socket.remote = Endpoint::new((remote >> 16) as u32, remote as u16);
+        socket.options = options;
+        socket.kind = match kind {
+            1 => Kind::Bound,
+            2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),
+            3 => {
+                let local = Local { error_taken: extra != 0, receive_low: options.receive_low };
+                Kind::Stream(*places.first()?, local)
+            }
+            4 if !places.is_empty() => Kind::Datagram(Box::new(Datagram {
+                places,
+                connected: extra & 1 != 0,
+                sender: (extra >> 8) as usize,
+                ..Datagram::default()
+            })),
+            _ => Kind::Fresh,
+        };
+        Some(object)
+    }
+}
+
+/// Words in a memfd, at a number out of the way.
+pub fn to_memfd(words: &[u64]) -> Option<Internal> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a valid name.
+    let fd = unsafe { sys!(libc::SYS_memfd_create, c"atoll-inheritance".as_ptr(), flags) } as c_int;
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the bytes are valid; the descriptor is ours.
+    let written = unsafe { sys!(libc::SYS_write, fd, bytes.as_ptr().cast::<c_void>(), bytes.len()) };
+    // SAFETY: just created, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    (written == bytes.len() as i64).then(|| Internal::new(fd))
+}
+
+/// The words in a memfd; `None` if it is none of ours.
+pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
+    // SAFETY: numbers only.
+    if unsafe { sys!(libc::SYS_fcntl, fd, libc::F_GET_SEALS) } < 0 {
+        return None;
+    }
+    let mut words = vec![0u64; 512];
+    let mut filled = 0usize;
+    loop {
+        let room = words.len() * 8 - filled;
+        // SAFETY: the room is behind what was filled.
+        let target = unsafe { words.as_mut_ptr().cast::<u8>().add(filled) };
+        // SAFETY: `target` has room for as many bytes.
+        let n = unsafe { sys!(libc::SYS_pread64, fd, target.cast::<c_void>(), room, filled as i64) };
+        match usize::try_from(n) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(_) => return None,
+        }
+        if filled == words.len() * 8 {
+            if words.len() >= 1 << 20 {
+                return None;
+            }
+            words.resize(words.len() * 2, 0);
+        }
+    }
+    words.truncate(filled / 8);
+    Some(words)
+}
+
+/// What the program before this one has left, if it has. From the constructor.
+pub fn restore() {
+    let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return };
+    // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
+    unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
+    let Some(fd) = value.to_str().and_then(|value| value.parse::<c_int>().ok()) else { return };
+    let words = from_memfd(fd);
+    table::close(fd);
+    if let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) {
+        STATE.with(|state| {
+            if read_will(state, &mut Words(&words[1..])).is_none() {
+                eprintln!("libatoll: the sockets of the program before this one are lost ({:?})", last_errno());
+            }
+        });
+    }
+}
+
+fn read_will(state: &mut State, words: &mut Words<'_>) -> Option<()> {
+    let control = Control::inherited(Internal::inherited(words.next()? as c_int));
+    let count = words.next()?;
+    let mut sessions = Vec::new();
+    for index in 0..count {
+        let reply = words.reply()?;
+        let fds = words.list()?.iter().map(|fd| Internal::inherited(*fd as c_int));
+        let mut session = Session::new(&reply, fds.collect::<Vec<_>>().into_iter(), false)?;
+        session.shared = index > 0;
+        sessions.push(session);
+    }
+    let mut sessions = sessions.into_iter();
+    state.control = Some(control);
+    state.adopt(sessions.next()?);
+    state.sessions.extend(sessions);
+    for _ in 0..words.next()? {
+        let object = words.socket()?;
+        let fds = words.list()?;
+        adopt_socket(state, object, fds.iter().map(|fd| *fd as c_int));
+    }
+    Some(())
+}
+
+/// Makes a socket that came from elsewhere an object of this process, under its descriptors.
+pub fn adopt_socket(state: &mut State, mut object: Object, fds: impl ExactSizeIterator<Item = c_int>) {
+    object.descriptors = fds.len() as u32;
+    let (mut places, mut lease, mut listens) = (Vec::new(), 0, false);
+    if let Body::Socket(socket) = &object.body {
+        places = socket.places().to_vec();
+        listens = matches!(socket.kind, Kind::Listening(_));
+        lease = socket.lease;
+    }
+    let number = state.objects.insert(object);
+    if listens {
+        state.listeners.push((lease, number));
+    }
+    if !places.is_empty() {
+        state.inherited.push(number);
+        places.iter().for_each(|place| state.set_user(*place, number));
+    }
+    for fd in fds {
+        table::set_object(fd, number, false);
+    }
+}
+
+/// Runs `exec` with the environment that passes the surviving sockets on. It returns only if it fails.
+///
+/// # Safety
+/// `environment` is a valid environment.
+pub unsafe fn with_sockets(
+    environment: *const *const c_char,
+    exec: impl FnOnce(*const *const c_char) -> c_int,
+) -> c_int {
+    if !table::any_objects() {
+        return exec(environment);
+    }
+    // SAFETY: the caller's promise.
+    let bequest = unsafe { Bequest::prepare(&survivors(), environment) };
+    match bequest {
+        None => exec(environment),
+        Some(bequest) => {
+            let result = exec(bequest.environment());
+            let errno = last_errno();
+            bequest.take_back();
+            // SAFETY: a valid thread-local.
+            unsafe { *libc::__errno_location() = errno.0 };
+            result
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What does a process leave to its child, or to the program that takes its place?
+//!
+//! Before fork(2) or execve(2) the process prepares everything for its heir, while it still holds the sockets itself: a connection
+//! to the supervisor that will stand for the heir, a session of the heir's own with all bound ports and listeners registered in
+//! it, and membership in each session that has open connections, marked as a holder of each. So nothing can end in between,
+//! whatever the process closes afterwards.
+
+use atoll_base::Duration;
+use atoll_ipc::control::Request;
+use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
+
+use crate::object::{Body, Kind, Place};
+use crate::session::{Control, Session};
+use crate::state::State;
+
+/// How long a replica may take to register a listener of the heir.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is prepared.
+#[derive(Debug)]
+pub struct Heir {
+    pub control: Control,
+    /// The heir's own session.
+    pub own: Session,
+    /// Sessions that it joins: their index here, and how the heir sees them.
+    pub joined: Vec<(usize, Session)>,
+    /// The slots that it holds.
+    places: Vec<Place>,
+}
+
+impl Heir {
+    /// Prepares for an heir that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
+    /// supervisor does not play along.
+    pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<Heir> {
+        let control = Control::connect()?;
+        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
+        let mut heir = Heir { control, own, joined: Vec::new(), places: Vec::new() };
+        for object in objects {
+            let places = state.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
+            for place in places {
+                if !heir.hold(state, place, keep) {
+                    heir.disown(state);
+                    return None;
+                }
+            }
+            heir.register(state, *object);
+        }
+        Some(heir)
+    }
+
+    /// Makes the heir a holder of a slot.
+    fn hold(&mut self, state: &mut State, place: Place, keep: bool) -> bool {
+        let Some(session) = state.sessions.get_mut(place.session) else { return false };
+        let member = match self.joined.iter().find(|(index, _)| *index == place.session) {
+            Some((_, joined)) => joined.member,
+            None => {
+                let request = Request::Join { session: session.id, key: session.key };
+                let Some(mut joined) = self.control.ask(&request, keep) else { return false };
+                session.shared = true;
+                joined.shared = true;
+                let member = joined.member;
+                self.joined.push((place.session, joined));
+                member
+            }
+        };
+        let Some(slot) = state.slot_of(place) else { return false };
+        slot.add_holder(member);
+        // The bell that the whole family hears.
+        slot.set_bell(0);
+        self.places.push(place);
+        true
+    }
+
+    /// Registers a bound port, and a listener, in the heir's own session.
+    fn register(&mut self, state: &mut State, object: u32) {
+        let token = state.new_token();
+        let Some(socket) = state.socket(object).filter(|socket| socket.lease != 0) else { return };
+        let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
+        let (reuse_addr, reuse_port) = (socket.options.reuse_addr, socket.options.reuse_port);
+        let defer_accept = u16::try_from(socket.options.defer_accept).unwrap_or(u16::MAX);
+        let replicas = self.own.replicas.len();
+        let authority = usize::from(local.port) % replicas;
+        self.ask(state, authority, token, &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port });
+        if let Kind::Listening(listener) = &socket.kind {
+            let backlog = listener.backlog;
+            for i in 0..replicas {
+                let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept };
+                self.ask(state, (authority + i) % replicas, token, &listen);
+            }
+        }
+    }
+
+    /// Sends a command from the heir's session, and waits for the answer there.
+    fn ask(&mut self, state: &State, replica: usize, token: u32, command: &Command) -> bool {
+        self.own.push(replica, command);
+        let deadline = state.now() + ANSWER_TIMEOUT;
+        loop {
+            let port = &mut self.own.replicas[replica].port;
+            while let Some(event) = port.next_event() {
+                port.publish();
+                match event {
+                    Event::BindReply { token: of, cause, .. } | Event::ListenReply { token: of, cause }
+                        if of == token =>
+                    {
+                        return cause == Cause::None;
+                    }
+                    _ => {}
+                }
+            }
+            if state.now() >= deadline {
+                return false;
+            }
+            atoll_sys::sched::yield_now();
+        }
+    }
+
+    /// There will be no heir.
+    pub fn disown(self, state: &State) {
+        for place in &self.places {
+            let member = self.joined.iter().find(|(index, _)| *index == place.session).map(|(_, joined)| joined.member);
+            if let (Some(member), Some(slot)) = (member, state.slot_of(*place)) {
+                slot.remove_holder(member);
+            }
+        }
+    }
+
+    /// Where the heir has a session of this process in its own list.
+    pub fn index_of(&self, session: usize) -> Option<usize> {
+        self.joined.iter().position(|(index, _)| *index == session).map(|at| at + 1)
+    }
+
+    /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
+    pub fn take_over(self, state: &mut State) {
+        let index_of: Vec<usize> = self.joined.iter().map(|(index, _)| *index).collect();
+        // Arenas and bells of the parent are unmapped and closed here; the heir has its own views of them.
+        let parents = std::mem::take(&mut state.sessions);
+        state.control = Some(self.control);
+        state.adopt(self.own);
+        state.sessions.extend(self.joined.into_iter().map(|(_, session)| session));
+        drop(parents);
+        state.inherited.clear();
+        state.forget_passed();
+        for object in state.objects.indices() {
+            let Some(entry) = state.objects.get_mut(object) else { continue };
+            let Body::Socket(socket) = &mut entry.body else { continue };
+            let mut known = true;
+            for place in socket.places_mut() {
+                match index_of.iter().position(|index| *index == place.session) {
+                    Some(at) => place.session = at + 1,
+                    None => known = false,
+                }
+            }
+            if let Kind::Listening(listener) = &mut socket.kind {
+                listener.offers.clear();
+                (listener.claimed, listener.verdict, listener.accepting) = (None, None, 0);
+                state.listeners_idle = true;
+            }
+            let places = socket.places().to_vec();
+            if known && !places.is_empty() {
+                state.inherited.push(object);
+                places.iter().for_each(|place| state.set_user(*place, object));
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! poll(2) and select(2) over Atoll's sockets and the kernel's descriptors together.
+
+use atoll_base::{Duration, Instant};
+use atoll_sockets::Errno;
+use atoll_sockets::watch::ALWAYS;
+use libc::pollfd;
+
+use crate::object::{Body, Kind};
+use crate::real::sys;
+use crate::state::{STATE, State};
+use crate::stats;
+use crate::table::{Fd, lookup, object_at};
+use crate::wait::{Waiter, count_system_call, last_errno, spin_time, spin_until_event};
+
+/// Whether any entry is Atoll's.
+#[inline]
+pub fn any_ours(fds: &[pollfd]) -> bool {
+    fds.iter().any(|entry| lookup(entry.fd) != Fd::Kernel)
+}
+
+/// poll(2) with at least one of Atoll's descriptors among `fds`. `timeout`: `None` waits for ever.
+pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+    let _call = stats::Call::new(stats::POLL);
+    let mut kernel: Vec<pollfd> = Vec::new();
+    for entry in fds.iter() {
+        if STATE.with(|state| is_kernel_too(state, entry.fd)) {
+            kernel.push(*entry);
+        }
+    }
+    let (ready, deadline, spin) = STATE.with(|state| {
+        state.drain();
+        let deadline = timeout.map(|timeout| state.now() + timeout);
+        (look_at(state, fds), deadline, spin_time(state))
+    });
+    if ready > 0 || timeout == Some(Duration::ZERO) {
+        if !kernel.is_empty() {
+            poll_kernel(&mut kernel, Some(Duration::ZERO), std::ptr::null())?;
+        }
+        return Ok(merge(fds, &kernel));
+    }
+    if spin > Duration::ZERO && timeout.is_none_or(|timeout| timeout > spin) {
+        spin_until_event(spin);
+    }
+    let waiter = STATE.with(|state| {
+        fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.pin(object));
+        state.take_waiter()
+    });
+    let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
+    let Some(mut waiter) = waiter else {
+        STATE.with(|state| objects.iter().for_each(|object| state.unpin(*object)));
+        return Err(Errno::ENOMEM);
+    };
+    kernel.push(pollfd { fd: waiter.0.number(), events: libc::POLLIN, revents: 0 });
+    let result = sleep(fds, &objects, &mut kernel, &mut waiter, deadline, mask);
+    STATE.with(|state| {
+        objects.iter().for_each(|object| state.unpin(*object));
+        state.free_waiters.push(waiter);
+    });
+    result
+}
+
+fn sleep(
+    fds: &mut [pollfd],
+    objects: &[u32],
+    kernel: &mut [pollfd],
+    (waiter, bell): &mut (Waiter, u32),
+    deadline: Option<Instant>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    let (bell, own) = (*bell, kernel.len() - 1);
+    loop {
+        let asleep = STATE.with(|state| {
+            let bells =
+                objects.iter().filter_map(|object| state.set(*object)).fold(1 << bell, |all, set| all | set.bells);
+            waiter.watch(&state.sessions, bells);
+            for object in objects {
+                state.sleep_on(*object, bell);
+            }
+            state.fall_asleep(bells);
+            state.drain();
+            let left = deadline.map(|at| at.since(state.now()));
+            if look_at(state, fds) > 0 || left == Some(Duration::ZERO) {
+                wake_up(state, objects, bell, bells);
+                return None;
+            }
+            stats::publish(state);
+            state.doze_off();
+            Some((left, bells))
+        });
+        let Some((left, bells)) = asleep else {
+            if own > 0 {
+                poll_kernel(&mut kernel[..own], Some(Duration::ZERO), std::ptr::null())?;
+            }
+            return Ok(merge(fds, &kernel[..own]));
+        };
+        let slept = poll_kernel(kernel, left, mask);
+        if kernel[own].revents != 0 {
+            // Takes the bell's event, so that it can come again.
+            let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());
+        }
+        let ready = STATE.with(|state| {
+            wake_up(state, objects, bell, bells);
+            look_at(state, fds)
+        });
+        slept?;
+        if ready > 0 || kernel[..own].iter().any(|entry| entry.revents != 0) {
+            return Ok(merge(fds, &kernel[..own]));
+        }
+    }
+}
+
+fn wake_up(state: &mut State, objects: &[u32], bell: u32, bells: u16) {
+    state.wake_up(bells);
+    for object in objects {
+        state.sleep_no_more(*object, bell);
+    }
+    state.drain();
+}
+
+/// Whether the kernel has to look at a descriptor: its own, and instances of epoll, which may have members of both kinds.
+fn is_kernel_too(state: &State, fd: i32) -> bool {
+    match lookup(fd) {
+        Fd::Kernel => true,
+        Fd::Hidden => false,
+        Fd::Object(object) => state.objects.get(object).is_some_and(|object| matches!(object.body, Body::Epoll(_))),
+    }
+}
+
+fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
+    let mut count = 0;
+    for entry in fds {
+        entry.revents = 0;
+        match lookup(entry.fd) {
+            Fd::Kernel => continue,
+            Fd::Hidden => entry.revents = libc::POLLNVAL,
+            Fd::Object(object) => {
+                if let Some(Kind::Listening(_)) = state.socket(object).map(|socket| &socket.kind) {
+                    state.accept_connections(object);
+                }
+                state.prune(object, 0);
+                let wanted = u32::from(entry.events as u16) | ALWAYS | 0x20;
+                entry.revents = (state.readiness(object) & wanted) as u16 as i16;
+            }
+        }
+        count += usize::from(entry.revents != 0);
+    }
+    count
+}
+
+fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
+    let mut spec = left.map(|left| libc::timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let spec = spec.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    count_system_call();
+    // SAFETY: the entries are valid, the time is null or valid, the mask is null or the program's. 8: size of the kernel's
+    // signal set.
+    let count = unsafe { sys!(libc::SYS_ppoll, kernel.as_mut_ptr(), kernel.len(), spec, mask, 8) };
+    if count < 0 { Err(last_errno()) } else { Ok(count as usize) }
+}
+
+/// Puts the kernel's answers beside ours, and counts the entries that have any.
+fn merge(fds: &mut [pollfd], kernel: &[pollfd]) -> usize {
+    let mut from = kernel.iter();
+    let mut next = from.next();
+    let mut count = 0;
+    for entry in fds.iter_mut() {
+        if let Some(got) = next
+            && got.fd == entry.fd
+            && got.events == entry.events
+        {
+            entry.revents |= got.revents;
+            next = from.next();
+        }
+        count += usize::from(entry.revents != 0);
+    }
+    count
+}

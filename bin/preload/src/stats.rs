@@ -1,0 +1,105 @@
+//! How many calls did the library resolve without any system call (N2)? Counters by kind, shown by `atoll status` and, with
+//! `ATOLL_STATS=1`, at the end of the program.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::session::SYSTEM_CALLS;
+use crate::state::State;
+
+/// Index of a kind of call.
+pub type Kind = usize;
+
+pub const SOCKET: Kind = 0;
+pub const ACCEPT: Kind = 1;
+pub const CONNECT: Kind = 2;
+pub const RECEIVE: Kind = 3;
+pub const SEND: Kind = 4;
+pub const EPOLL_WAIT: Kind = 5;
+pub const EPOLL_CTL: Kind = 6;
+pub const POLL: Kind = 7;
+pub const CLOSE: Kind = 8;
+pub const OPTION: Kind = 9;
+pub const OTHER: Kind = 10;
+const NAMES: [&str; 11] = [
+    "socket/bind/listen",
+    "accept",
+    "connect",
+    "receive",
+    "send",
+    "epoll_wait",
+    "epoll_ctl",
+    "poll/select",
+    "close",
+    "options",
+    "other",
+];
+
+/// Calls, and those among them that made a system call. Written without read-modify-write: threads may lose a count, no call
+/// pays for one.
+static COUNTS: [[AtomicU64; 2]; NAMES.len()] = [const { [const { AtomicU64::new(0) }; 2] }; NAMES.len()];
+
+/// One call of the program on something of ours; counted when it ends.
+pub struct Call {
+    kind: Kind,
+    before: u32,
+}
+
+impl Call {
+    #[inline]
+    pub fn new(kind: Kind) -> Call {
+        Call { kind, before: SYSTEM_CALLS.get() }
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        let [calls, with] = &COUNTS[self.kind];
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if SYSTEM_CALLS.get() != self.before {
+            with.store(with.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn totals() -> (u64, u64) {
+    COUNTS.iter().fold((0, 0), |(calls, with), one| {
+        (calls + one[0].load(Ordering::Relaxed), with + one[1].load(Ordering::Relaxed))
+    })
+}
+
+/// Puts the counters where `atoll status` finds them. Before sleeping, and at the end.
+pub fn publish(state: &State) {
+    if let Some(replica) = state.sessions.first().and_then(|session| session.replicas.first()) {
+        let (calls, with) = totals();
+        replica.port.set_counters(calls, with);
+    }
+}
+
+/// The child of a fork counts for itself.
+pub fn reset() {
+    for one in COUNTS.iter().flatten() {
+        one.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The counters as text; `None` if there is nothing to tell.
+pub fn report() -> Option<String> {
+    let (calls, with) = totals();
+    if calls == 0 {
+        return None;
+    }
+    let share = |calls: u64, with: u64| calls.saturating_sub(with) as f64 * 100.0 / calls as f64;
+    let mut text = format!(
+        "libatoll: pid {}: {calls} calls, {:.2} % without a system call\n",
+        std::process::id(),
+        share(calls, with)
+    );
+    for (name, [calls, with]) in NAMES.iter().zip(&COUNTS) {
+        let (calls, with) = (calls.load(Ordering::Relaxed), with.load(Ordering::Relaxed));
+        if calls > 0 {
+            text += &format!("libatoll:   {name:20} {calls:12} {:7.2} %\n", share(calls, with));
+        }
+    }
+    Some(text)
+}

@@ -1,0 +1,274 @@
+//! close(2), dup(2), fcntl(2), ioctl(2): what numbers name.
+
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+
+use atoll_sockets::Errno;
+
+use super::fail;
+use crate::object::{Kind, Socket};
+use crate::state::STATE;
+use crate::table::{self, Fd, lookup};
+use crate::{calls, real, stats};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    match lookup(fd) {
+        Fd::Kernel => {}
+        Fd::Hidden => return fail(Errno::EBADF),
+        Fd::Object(object) => {
+            if !calls::close(fd, object) {
+                return 0;
+            }
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { real::close(fd) }
+}
+
+/// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives out again must not
+/// be taken for the socket that had it before.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_close
+        && let Ok(fd) = c_int::try_from(a)
+        && lookup(fd) != Fd::Kernel
+    {
+        // SAFETY: passed on.
+        return unsafe { close(fd) }.into();
+    }
+    // SAFETY: passed on.
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOEXEC: c_int = 4;
+    if first > last || flags & !(2 | CLOEXEC) != 0 {
+        return fail(Errno::EINVAL);
+    }
+    for (fd, object) in table::objects_between(first, last).collect::<Vec<_>>() {
+        if flags & CLOEXEC != 0 {
+            table::set_close_on_exec(fd, true);
+        } else if calls::close(fd, object) {
+            table::close(fd);
+        }
+    }
+    // Around our own descriptors, and around numbers kept for accepted connections.
+    let mut from = first;
+    loop {
+        let hidden = table::next_hidden(from).filter(|hidden| *hidden <= last);
+        let to = hidden.map_or(last, |hidden| hidden.wrapping_sub(1));
+        if hidden.is_none_or(|hidden| hidden > from) {
+            // SAFETY: a range without descriptors of ours.
+            let result = unsafe { real::close_range(from, to, flags) };
+            if result < 0 {
+                return result;
+            }
+        }
+        match hidden {
+            Some(hidden) if hidden < last => from = hidden + 1,
+            _ => return 0,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: passed on.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+/// A descriptor that the kernel made of another one names the same object.
+fn share(old: c_int, new: c_int, close_on_exec: bool) {
+    if let Fd::Object(object) = lookup(old)
+        && new >= 0
+    {
+        STATE.with(|state| {
+            if let Some(entry) = state.objects.get_mut(object) {
+                entry.descriptors += 1;
+            }
+            if let Some(socket) = state.socket_mut(object) {
+                // Numbers of sockets that are duplicated do not go back to the pool.
+                socket.pooled = false;
+            }
+        });
+        table::set_object(new, object, close_on_exec);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if lookup(fd) == Fd::Hidden {
+        return fail(Errno::EBADF);
+    }
+    // SAFETY: passed on.
+    let new = unsafe { real::dup(fd) };
+    share(fd, new, false);
+    new
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if old == new {
+        // SAFETY: passed on.
+        return if lookup(old) == Fd::Hidden { fail(Errno::EBADF) } else { unsafe { real::dup2(old, new) } };
+    }
+    // SAFETY: passed on.
+    duplicate(old, new, false, || unsafe { real::dup2(old, new) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: passed on.
+    duplicate(old, new, flags & libc::O_CLOEXEC != 0, || unsafe { real::dup3(old, new, flags) })
+}
+
+fn duplicate(old: c_int, new: c_int, close_on_exec: bool, make: impl FnOnce() -> c_int) -> c_int {
+    let is_spare = table::is_spare(new);
+    if lookup(old) == Fd::Hidden || (lookup(new) == Fd::Hidden && !is_spare) {
+        return fail(Errno::EBADF);
+    }
+    if is_spare {
+        // The program wants the number; there are others.
+        STATE.with(|state| state.spare.retain(|spare| spare.0 != new));
+        table::set_kernel(new);
+    }
+    let result = make();
+    if result >= 0 && old != new {
+        if let Fd::Object(object) = lookup(new) {
+            table::set_kernel(new);
+            STATE.with(|state| state.release(object));
+        }
+        share(old, new, close_on_exec);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    let object = match lookup(fd) {
+        Fd::Object(object) => object,
+        Fd::Hidden => return fail(Errno::EBADF),
+        // SAFETY: passed on.
+        Fd::Kernel => return unsafe { real::fcntl(fd, command, argument) },
+    };
+    let _call = stats::Call::new(stats::OTHER);
+    let number = argument as usize as c_int;
+    match command {
+        libc::F_GETFD => return if table::closes_on_exec(fd) { libc::FD_CLOEXEC } else { 0 },
+        libc::F_SETFD => {
+            // exec looks at our flag; the kernel's is brought in line then.
+            table::set_close_on_exec(fd, number & libc::FD_CLOEXEC != 0);
+            let is_pooled = STATE.with(|state| state.socket(object).is_some_and(|socket| socket.pooled));
+            if is_pooled {
+                return 0;
+            }
+        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            // SAFETY: passed on.
+            let new = unsafe { real::fcntl(fd, command, argument) };
+            share(fd, new, command == libc::F_DUPFD_CLOEXEC);
+            return new;
+        }
+        _ => {}
+    }
+    let is_fresh = STATE.with(|state| match state.socket(object) {
+        Some(socket) => Some(matches!(socket.kind, Kind::Fresh)),
+        None => None,
+    });
+    match (command, is_fresh) {
+        (libc::F_SETFL, Some(is_fresh)) => {
+            set_nonblocking(object, number & libc::O_NONBLOCK != 0);
+            if !is_fresh {
+                return 0;
+            }
+        }
+        (libc::F_GETFL, Some(_)) => {
+            let nonblocking = STATE.with(|state| state.is_nonblocking(object));
+            return libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 };
+        }
+        _ => {}
+    }
+    crate::wait::count_system_call();
+    // SAFETY: passed on; the kernel may still get this socket.
+    unsafe { real::fcntl(fd, command, argument) }
+}
+
+fn set_nonblocking(object: u32, nonblocking: bool) {
+    STATE.with(|state| {
+        if let Some(entry) = state.objects.get_mut(object) {
+            entry.nonblocking = nonblocking;
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: passed on.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let socket = table::object_at(fd).and_then(|object| {
+        STATE.with(|state| {
+            let socket = state.socket(object)?;
+            Some((object, matches!(socket.kind, Kind::Fresh), matches!(socket.kind, Kind::Listening(_))))
+        })
+    });
+    let Some((object, is_fresh, is_listening)) = socket else {
+        // SAFETY: passed on.
+        return unsafe { real::ioctl(fd, request, argument) };
+    };
+    let _call = stats::Call::new(stats::OTHER);
+    match request {
+        libc::FIONBIO if !argument.is_null() => {
+            // SAFETY: the program's int.
+            set_nonblocking(object, unsafe { *argument.cast::<c_int>() } != 0);
+            if !is_fresh {
+                return 0;
+            }
+        }
+        libc::FIOCLEX | libc::FIONCLEX => {
+            table::set_close_on_exec(fd, request == libc::FIOCLEX);
+            if STATE.with(|state| state.socket(object).is_some_and(|socket| socket.pooled)) {
+                return 0;
+            }
+        }
+        libc::FIONREAD | libc::TIOCOUTQ if !is_fresh && !argument.is_null() => {
+            if is_listening {
+                return fail(Errno::EINVAL);
+            }
+            let waiting = octets(object, request == libc::FIONREAD);
+            // SAFETY: the program's int.
+            unsafe { *argument.cast::<c_int>() = c_int::try_from(waiting).unwrap_or(c_int::MAX) };
+            return 0;
+        }
+        _ => {}
+    }
+    crate::wait::count_system_call();
+    // SAFETY: passed on.
+    unsafe { real::ioctl(fd, request, argument) }
+}
+
+/// Octets that wait to be read, or are not acknowledged yet.
+fn octets(object: u32, received: bool) -> u64 {
+    STATE.with(|state| {
+        state.drain();
+        if let Some((stream, ..)) = state.stream(object) {
+            return if received { stream.unread() } else { stream.unacknowledged() };
+        }
+        let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket(object) else { return 0 };
+        let first = |place| state.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);
+        if received { datagram.places.iter().find_map(|place| first(*place)).unwrap_or(0) } else { 0 }
+    })
+}

@@ -1,0 +1,353 @@
+//! read(2), write(2), recv(2), send(2) and their kin, with the fortified names.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use atoll_base::Endpoint;
+use atoll_ipc::command::Protocol;
+use atoll_sockets::Errno;
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::sockets::goes_to_kernel;
+use super::{Address, fail, length, parts_of, passing, write_address};
+use crate::state::STATE;
+use crate::table::object_at;
+use crate::transfer::{self, Parts};
+use crate::{calls, real};
+
+/// One part.
+#[inline]
+fn part(buf: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buf.cast_mut(), iov_len: len }]
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    match object_at(fd) {
+        Some(object) => length(transfer::receive(object, &Parts(&part(buf, len)), 0).map(|r| r.len)),
+        // SAFETY: passed on.
+        None => unsafe { real::read(fd, buf, len) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    check(len, room);
+    // SAFETY: passed on.
+    unsafe { read(fd, buf, len) }
+}
+
+/// What a fortified function checks: a call that is told of more memory than there is ends the program.
+fn check(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    match object_at(fd) {
+        Some(object) => length(transfer::send(object, &Parts(&part(buf, len)), 0, None)),
+        // SAFETY: passed on.
+        None => unsafe { real::write(fd, buf, len) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::readv(fd, iov, count) };
+    };
+    // SAFETY: the program's memory.
+    match unsafe { parts_of(iov, count as usize) } {
+        Some(parts) => length(transfer::receive(object, &parts, 0).map(|r| r.len)),
+        None => length(Err(Errno::EINVAL)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::writev(fd, iov, count) };
+    };
+    // SAFETY: the program's memory.
+    match unsafe { parts_of(iov, count as usize) } {
+        Some(parts) => length(transfer::send(object, &parts, 0, None)),
+        None => length(Err(Errno::EINVAL)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    match object_at(fd) {
+        Some(object) => length(transfer::receive(object, &Parts(&part(buf, len)), flags).map(|r| r.len)),
+        // SAFETY: passed on.
+        None => unsafe { real::recv(fd, buf, len, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+    check(len, room);
+    // SAFETY: passed on.
+    unsafe { recv(fd, buf, len, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    match object_at(fd) {
+        Some(object) => length(transfer::send(object, &Parts(&part(buf, len)), flags, None)),
+        // SAFETY: passed on.
+        None => unsafe { real::send(fd, buf, len, flags) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    alen: *mut socklen_t,
+) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::recvfrom(fd, buf, len, flags, addr, alen) };
+    };
+    match transfer::receive(object, &Parts(&part(buf, len)), flags) {
+        Ok(received) => {
+            match received.peer {
+                // SAFETY: the program's memory.
+                Some(peer) => unsafe { write_address(peer, false, addr, alen) },
+                // SAFETY: a length that is not null; connections name no peer here.
+                None if !addr.is_null() && !alen.is_null() => unsafe { *alen = 0 },
+                None => {}
+            }
+            received.len as ssize_t
+        }
+        Err(errno) => length(Err(errno)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    alen: *mut socklen_t,
+) -> ssize_t {
+    check(len, room);
+    // SAFETY: passed on.
+    unsafe { recvfrom(fd, buf, len, flags, addr, alen) }
+}
+
+/// Where a datagram is to go: as the address of the call says. `Err`: the call fails, or (`None`) is the kernel's.
+///
+/// # Safety
+/// As for [`Address::read`].
+unsafe fn receiver(object: u32, addr: *const sockaddr, len: socklen_t) -> Result<Option<Endpoint>, Option<Errno>> {
+    if addr.is_null() {
+        return Ok(None);
+    }
+    // send(2): with a connection the address is ignored.
+    if STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Tcp)) {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { Address::read(addr, len) } {
+        Address::Ours { endpoint, v6: false } if goes_to_kernel(object, endpoint) => Err(None),
+        Address::Ours { endpoint, v6: false } => {
+            Ok(Some(if endpoint.addr == 0 { Endpoint::new(0x7f00_0001, endpoint.port) } else { endpoint }))
+        }
+        _ => {
+            Err(Some(if (len as usize) < size_of::<libc::sockaddr_in>() { Errno::EINVAL } else { Errno::EAFNOSUPPORT }))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    alen: socklen_t,
+) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::sendto(fd, buf, len, flags, addr, alen) };
+    };
+    // SAFETY: the program's address.
+    match unsafe { receiver(object, addr, alen) } {
+        Ok(peer) => length(transfer::send(object, &Parts(&part(buf, len)), flags, peer)),
+        Err(Some(errno)) => length(Err(errno)),
+        Err(None) => {
+            calls::to_kernel(object);
+            // SAFETY: passed on.
+            unsafe { real::sendto(fd, buf, len, flags, addr, alen) }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { passing::receive(fd, msg, flags) };
+    };
+    if msg.is_null() {
+        return length(Err(Errno::EFAULT));
+    }
+    // SAFETY: the program's message.
+    let msg = unsafe { &mut *msg };
+    // SAFETY: its parts.
+    let Some(parts) = (unsafe { parts_of(msg.msg_iov, msg.msg_iovlen) }) else { return length(Err(Errno::EMSGSIZE)) };
+    match transfer::receive(object, &parts, flags) {
+        Ok(received) => {
+            match received.peer {
+                // SAFETY: the program's memory.
+                Some(peer) => unsafe { write_address(peer, false, msg.msg_name.cast(), &raw mut msg.msg_namelen) },
+                None => msg.msg_namelen = 0,
+            }
+            msg.msg_controllen = 0;
+            msg.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            received.len as ssize_t
+        }
+        Err(errno) => length(Err(errno)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    let Some(object) = object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { passing::send(fd, msg, flags) };
+    };
+    if msg.is_null() {
+        return length(Err(Errno::EFAULT));
+    }
+    // SAFETY: the program's message.
+    let message = unsafe { &*msg };
+    // SAFETY: its address, if it has one.
+    let peer = match unsafe { receiver(object, message.msg_name.cast(), message.msg_namelen) } {
+        Ok(peer) => peer,
+        Err(Some(errno)) => return length(Err(errno)),
+        Err(None) => {
+            calls::to_kernel(object);
+            // SAFETY: passed on.
+            return unsafe { real::sendmsg(fd, msg, flags) };
+        }
+    };
+    // SAFETY: its parts.
+    match unsafe { parts_of(message.msg_iov, message.msg_iovlen) } {
+        Some(parts) => length(transfer::send(object, &parts, flags, peer)),
+        None => length(Err(Errno::EMSGSIZE)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if object_at(fd).is_none() {
+        // SAFETY: passed on.
+        return unsafe { real::recvmmsg(fd, msgs, count, flags, timeout) };
+    }
+    // SAFETY: null or the program's.
+    let timeout = unsafe { timeout.as_ref() };
+    let now = || STATE.with(|state| state.now());
+    let deadline = timeout.map(|t| now() + atoll_base::Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
+    let mut done = 0;
+    while done < count {
+        let more = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: `done < count` entries.
+        let entry = unsafe { &mut *msgs.add(done as usize) };
+        // SAFETY: the program's message.
+        let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, (flags & !libc::MSG_WAITFORONE) | more) };
+        if n < 0 {
+            break;
+        }
+        entry.msg_len = n as c_uint;
+        done += 1;
+        // recvmmsg(2): the time is looked at only after each datagram.
+        if deadline.is_some_and(|deadline| now() >= deadline) {
+            break;
+        }
+    }
+    if done == 0 && count > 0 { -1 } else { done as c_int }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if object_at(fd).is_none() {
+        // SAFETY: passed on.
+        return unsafe { real::sendmmsg(fd, msgs, count, flags) };
+    }
+    let mut done = 0;
+    while done < count {
+        // SAFETY: `done < count` entries.
+        let entry = unsafe { &mut *msgs.add(done as usize) };
+        // SAFETY: the program's message.
+        let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
+        if n < 0 {
+            break;
+        }
+        entry.msg_len = n as c_uint;
+        done += 1;
+    }
+    if done == 0 && count > 0 { -1 } else { done as c_int }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    let Some(object) = object_at(out) else {
+        // sendfile(2): the source cannot be a socket.
+        if object_at(input).is_some() {
+            return fail(Errno::EINVAL) as ssize_t;
+        }
+        // SAFETY: passed on.
+        return unsafe { real::sendfile(out, input, offset, count) };
+    };
+    // SAFETY: null or the program's.
+    let mut from = unsafe { offset.as_ref() }.copied();
+    let result = transfer::send_file(object, input, &mut from, count);
+    if let Some(from) = from {
+        // SAFETY: not null, since it was read above.
+        unsafe { *offset = from };
+    }
+    length(result)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: passed on; off_t has 64 bits.
+    unsafe { sendfile(out, input, offset, count) }
+}
+
+/// splice(2) between a pipe and a socket of ours does not exist; programs fall back to read and write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if object_at(from).is_some() || object_at(to).is_some() {
+        return fail(Errno::EINVAL) as ssize_t;
+    }
+    // SAFETY: passed on.
+    unsafe { real::splice(from, at, to, to_at, len, flags) }
+}

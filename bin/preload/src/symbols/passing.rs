@@ -1,0 +1,181 @@
+//! SCM_RIGHTS: a socket of ours that is passed over a unix socket. unix(7), cmsg(3).
+//!
+//! In place of the descriptor goes a memfd that says which session and slot it is; the receiver joins the session. Until it has
+//! said so in the slot, or some time has passed, the sender stays a holder, so that it may close what it has sent.
+
+use std::ffi::c_int;
+
+use libc::{cmsghdr, msghdr, ssize_t};
+
+use crate::exec::{Words, adopt_socket, from_memfd, to_memfd, write_socket};
+use crate::object::{Body, Object, Place};
+use crate::real;
+use crate::state::{STATE, State};
+use crate::table::{self, Internal, object_at};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"atollfd1");
+
+/// The descriptors in the control messages of a message; none if there are none of ours to be found.
+///
+/// # Safety
+/// `msg` is a valid message whose control messages are complete.
+unsafe fn rights(msg: *const msghdr) -> Vec<*mut c_int> {
+    let mut all = Vec::new();
+    // SAFETY: the caller's promise, for this and each that follows.
+    let mut header: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    while !header.is_null() {
+        // SAFETY: inside the control messages.
+        let (level, kind, len) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
+        // SAFETY: a constant.
+        let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS && len >= head {
+            // SAFETY: as above.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
+            // SAFETY: the message has as many bytes.
+            all.extend((0..(len - head) / size_of::<c_int>()).map(|i| unsafe { data.add(i) }));
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(msg, header) };
+    }
+    all
+}
+
+/// sendmsg(2) on a socket of the kernel.
+pub unsafe fn send(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: null or the program's.
+    let has_rights = table::any_objects() && !msg.is_null() && unsafe { !(*msg).msg_control.is_null() };
+    // SAFETY: the program's message.
+    let places = if has_rights { unsafe { rights(msg) } } else { Vec::new() };
+    let mut replaced: Vec<(*mut c_int, c_int, Internal)> = Vec::new();
+    for place in places {
+        // SAFETY: inside the program's message.
+        let number = unsafe { place.read_unaligned() };
+        if let Some(letter) = object_at(number).and_then(letter) {
+            // The program's message is put right again below; the kernel copies it meanwhile.
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(letter.number()) };
+            replaced.push((place, number, letter));
+        }
+    }
+    // SAFETY: passed on.
+    let result = unsafe { real::sendmsg(fd, msg, flags) };
+    let errno = crate::wait::last_errno();
+    for (place, number, letter) in replaced {
+        // SAFETY: as above.
+        unsafe { place.write_unaligned(number) };
+        drop(letter);
+    }
+    // SAFETY: a valid thread-local.
+    unsafe { *libc::__errno_location() = errno.0 };
+    result
+}
+
+/// What the receiver of a socket has to know.
+fn letter(object: u32) -> Option<Internal> {
+    STATE.with(|state| {
+        let place = *state.socket(object)?.places().first()?;
+        let session = state.sessions.get_mut(place.session)?;
+        let mut words = vec![MAGIC, u64::from(session.id), session.key];
+        session.shared = true;
+        let nonblocking = state.is_nonblocking(object);
+        let socket = state.socket_mut(object)?;
+        socket.passed = true;
+        write_socket(&mut words, socket, nonblocking, |_| 0);
+        for place in socket.places().to_vec() {
+            if let Some(slot) = state.slot_of(place) {
+                slot.set_bell(0);
+                slot.set_library_word(RECEIVED_WORD, 0);
+            }
+        }
+        to_memfd(&words)
+    })
+}
+
+/// Library word of a slot in which a receiver says that it has the socket.
+const RECEIVED_WORD: usize = 1;
+const RECEIVED: u64 = 1 << 63;
+
+/// Whether whoever was sent the socket has got it.
+pub fn was_received(state: &State, place: Place) -> bool {
+    state.slot_of(place).is_none_or(|slot| slot.library_word(RECEIVED_WORD) & RECEIVED != 0)
+}
+
+/// recvmsg(2) on a socket of the kernel.
+pub unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: passed on.
+    let result = unsafe { real::recvmsg(fd, msg, flags) };
+    // SAFETY: the kernel has accepted it.
+    if result < 0 || unsafe { (*msg).msg_control.is_null() || (*msg).msg_controllen == 0 } {
+        return result;
+    }
+    // SAFETY: the kernel has filled it.
+    for place in unsafe { rights(msg) } {
+        // SAFETY: inside the message.
+        let number = unsafe { place.read_unaligned() };
+        if object_at(number).is_some() {
+            continue;
+        }
+        if let Some(words) = from_memfd(number).filter(|words| words.first() == Some(&MAGIC)) {
+            open(number, &words[1..], flags & libc::MSG_CMSG_CLOEXEC != 0);
+        }
+    }
+    result
+}
+
+/// Makes a socket of the letter that came in its place. If that fails, the program has a descriptor without use.
+fn open(number: c_int, words: &[u64], close_on_exec: bool) {
+    let placeholder = crate::calls::kernel_socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    if placeholder < 0 {
+        return;
+    }
+    let cloexec = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: two descriptors of ours.
+    unsafe { real::sys!(libc::SYS_dup3, placeholder, number, cloexec) };
+    table::close(placeholder);
+    STATE.with(|state| {
+        let [session, key, socket @ ..] = words else { return };
+        let Ok(id) = u32::try_from(*session) else { return };
+        if !state.join() {
+            return;
+        }
+        let known = state.sessions.iter().position(|session| session.id == id);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let Some(mut joined) = state.control.as_ref().and_then(|control| control.join(id, *key)) else {
+                    return;
+                };
+                joined.shared = true;
+                state.sessions.push(joined);
+                state.sessions.len() - 1
+            }
+        };
+        let Some(mut object) = Words(socket).socket() else { return };
+        let mut places = Vec::new();
+        if let Object { body: Body::Socket(socket), .. } = &mut object {
+            // The port stays the sender's.
+            socket.lease = 0;
+            socket.places_mut().iter_mut().for_each(|place| place.session = index);
+            places.extend_from_slice(socket.places());
+        }
+        let member = state.sessions[index].member;
+        for place in &places {
+            if let Some(slot) = state.slot_of(*place) {
+                slot.add_holder(member);
+                slot.set_library_word(RECEIVED_WORD, RECEIVED);
+            }
+        }
+        if index == 0 {
+            // It has come back to where it was sent: as if it had been duplicated.
+            let Some(place) = places.first() else { return };
+            let user = state.sessions[0].replicas[place.replica].user(place.slot);
+            if let Some(entry) = state.objects.get_mut(user) {
+                entry.descriptors += 1;
+                table::set_object(number, user, close_on_exec);
+                return;
+            }
+        }
+        adopt_socket(state, object, [number].into_iter());
+        table::set_close_on_exec(number, close_on_exec);
+    });
+}

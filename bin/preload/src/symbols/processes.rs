@@ -1,0 +1,219 @@
+//! execve(2), posix_spawn(3), vfork(2): other programs, with the sockets that they inherit. See [`crate::exec`].
+
+use std::ffi::{c_char, c_int};
+
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use crate::exec::{Bequest, survivors, with_sockets};
+use crate::{real, table};
+
+type Strings = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// The environment of this process.
+fn environment() -> Strings {
+    // SAFETY: a pointer of the C library; whoever changes it while it executes a program has a race of its own.
+    unsafe { environ }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe { with_sockets(envp, |envp| real::execve(path, argv, envp)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe { execve(path, argv, environment()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe { with_sockets(envp, |envp| real::execvpe(file, argv, envp)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe { execvpe(file, argv, environment()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: passed on.
+    unsafe { with_sockets(envp, |envp| real::fexecve(fd, argv, envp)) }
+}
+
+/// The variadic functions: their arguments after the first are laid out on the stack as an array, which is what the others want.
+/// (Elsewhere than on x86-64 the C library's own run, and sockets do not survive them.)
+#[cfg(target_arch = "x86_64")]
+mod variadic {
+    use super::{Strings, c_char, c_int, execv, execve, execvp};
+
+    macro_rules! spread {
+        ($name:ident, $target:path) => {
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+                core::arch::naked_asm!(
+                    "pop rax",  // the return address; what the caller put on the stack lies behind it
+                    "push r9",
+                    "push r8",
+                    "push rcx",
+                    "push rdx",
+                    "push rsi",
+                    "mov rsi, rsp",
+                    "push rax", // aligns the stack as well
+                    "call {target}",
+                    "pop rcx",
+                    "add rsp, 40",
+                    "jmp rcx",
+                    target = sym $target,
+                )
+            }
+        };
+    }
+
+    spread!(execl, execv);
+    spread!(execlp, execvp);
+    spread!(execle, with_environment);
+
+    /// execle(3): the environment follows the null pointer that ends the arguments.
+    unsafe extern "C" fn with_environment(path: *const c_char, argv: Strings) -> c_int {
+        let mut at = argv;
+        // SAFETY: the arguments end with a null pointer.
+        while unsafe { !(*at).is_null() } {
+            // SAFETY: as above.
+            at = unsafe { at.add(1) };
+        }
+        // SAFETY: execle(3): one more argument follows.
+        let envp = unsafe { *at.add(1) };
+        // SAFETY: passed on.
+        unsafe { execve(path, argv, envp.cast()) }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { spawn(actions, envp, |envp| real::posix_spawn(pid, path, actions, attributes, argv, envp)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { spawn(actions, envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp)) }
+}
+
+unsafe fn spawn(
+    actions: *const posix_spawn_file_actions_t,
+    envp: *const *mut c_char,
+    spawn: impl FnOnce(*const *mut c_char) -> c_int,
+) -> c_int {
+    if !table::any_objects() {
+        return spawn(envp);
+    }
+    // SAFETY: null or the program's.
+    let sockets = unsafe { after_actions(actions) };
+    // SAFETY: the program's environment.
+    let Some(bequest) = (unsafe { Bequest::prepare(&sockets, envp.cast()) }) else { return spawn(envp) };
+    let result = spawn(bequest.environment().cast());
+    if result == 0 {
+        bequest.given();
+    } else {
+        bequest.take_back();
+    }
+    result
+}
+
+/// One file action, as glibc has it since 2.1 (sysdeps/unix/sysv/linux/spawn_int.h): the union begins at offset 8.
+#[repr(C)]
+struct Action {
+    tag: c_int,
+    _padding: c_int,
+    fd: c_int,
+    new: c_int,
+    _rest: [u32; 4],
+}
+
+/// `posix_spawn_file_actions_t`, glibc.
+#[repr(C)]
+struct Actions {
+    allocated: c_int,
+    used: c_int,
+    list: *const Action,
+}
+
+/// The sockets that a spawned program has: those that do not close on exec, changed by what posix_spawn(3) is told to do.
+unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_int, u32)> {
+    let all: Vec<(c_int, u32)> = table::objects_between(0, u32::MAX).collect();
+    let mut open: Vec<(c_int, u32, bool)> =
+        all.iter().map(|(fd, object)| (*fd, *object, table::closes_on_exec(*fd))).collect();
+    // SAFETY: null or initialised by the C library.
+    if let Some(actions) = unsafe { actions.cast::<Actions>().as_ref() } {
+        for i in 0..usize::try_from(actions.used).unwrap_or(0) {
+            // SAFETY: the list has `used` entries.
+            let action = unsafe { &*actions.list.add(i) };
+            let (fd, new) = (action.fd, action.new);
+            // close, dup2, open; closefrom.
+            match action.tag {
+                0 => open.retain(|(open, ..)| *open != fd),
+                1 => {
+                    let source = open.iter().find(|(open, ..)| *open == fd).map(|(_, object, _)| *object);
+                    open.retain(|(open, ..)| *open != new);
+                    open.extend(source.map(|object| (new, object, false)));
+                }
+                2 => open.retain(|(open, ..)| *open != fd),
+                5 => open.retain(|(open, ..)| *open < fd),
+                _ => {}
+            }
+        }
+    }
+    survivors();
+    open.into_iter().filter(|(.., closes)| !closes).map(|(fd, object, _)| (fd, object)).collect()
+}
+
+const _: () = assert!(size_of::<Action>() == 32);
+
+/// vfork(2): with sockets of ours it is fork(2), as POSIX allows, because a child that shares our memory would change what its
+/// parent knows. Otherwise it is the C library's, which returns twice and so cannot be called, only jumped to.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "push rbx",
+        "call {choose}",
+        "pop rbx",
+        "jmp rax",
+        choose = sym choose_fork,
+    )
+}
+
+/// The function that a vfork is to be.
+#[cfg(target_arch = "x86_64")]
+extern "C" fn choose_fork() -> *const std::ffi::c_void {
+    if table::any_objects() {
+        return libc::fork as *const std::ffi::c_void;
+    }
+    real::vfork_address()
+}

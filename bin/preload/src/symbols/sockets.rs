@@ -1,0 +1,316 @@
+//! socket(2) to shutdown(2), and the options of sockets.
+
+use std::ffi::{c_int, c_void};
+
+use atoll_base::Endpoint;
+use atoll_ipc::command::Protocol;
+use atoll_sockets::Errno;
+use libc::{sockaddr, socklen_t};
+
+use super::{Address, answer, fail, write_address};
+use crate::object::{Body, Kind, Object, Socket};
+use crate::state::{STATE, State};
+use crate::table::{self, Fd, lookup};
+use crate::{calls, options, real, stats};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = calls::kernel_socket(domain, kind, protocol);
+    if fd < 0 {
+        return fd;
+    }
+    let (nonblocking, close_on_exec) = (kind & libc::SOCK_NONBLOCK != 0, kind & libc::SOCK_CLOEXEC != 0);
+    let what = match (domain, kind & 0xf, protocol) {
+        (libc::AF_INET, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, false),
+        (libc::AF_INET, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, false),
+        (libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, true),
+        _ => return fd,
+    };
+    crate::wait::count_system_call();
+    match calls::socket(fd, what.0, what.1, nonblocking, close_on_exec) {
+        Ok(()) => fd,
+        Err(errno) => {
+            table::close(fd);
+            fail(errno)
+        }
+    }
+}
+
+/// Whether the socket is still to be decided between kernel and stack; a forked child joins the stack here.
+fn is_undecided(state: &mut State, object: u32) -> bool {
+    matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })) && {
+        state.join();
+        true
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::bind(fd, addr, len) };
+    };
+    let _call = stats::Call::new(stats::SOCKET);
+    // SAFETY: the program's address.
+    let address = unsafe { Address::read(addr, len) };
+    let choice = STATE.with(|state| {
+        let undecided = is_undecided(state, object);
+        let (v6, v6_only) = match state.socket(object) {
+            Some(socket) => (socket.v6, socket.options.v6_only),
+            None => return Err(Errno::ENOTSOCK),
+        };
+        let Some(session) = state.sessions.first() else { return Ok(None) };
+        let endpoint = address.endpoint(v6).filter(|e| !(v6 && v6_only) && (e.addr == 0 || session.is_own(e.addr)));
+        if endpoint.is_none() && !undecided {
+            return Err(Errno::EINVAL);
+        }
+        Ok(endpoint)
+    });
+    match choice {
+        Ok(Some(endpoint)) => answer(calls::bind(object, endpoint)),
+        Ok(None) => {
+            calls::to_kernel(object);
+            // SAFETY: passed on.
+            unsafe { real::bind(fd, addr, len) }
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::listen(fd, backlog) };
+    };
+    let _call = stats::Call::new(stats::SOCKET);
+    let v6_only = STATE.with(|state| {
+        is_undecided(state, object);
+        state.socket(object).is_some_and(|s| s.v6 && s.options.v6_only && matches!(s.kind, Kind::Fresh))
+    });
+    if v6_only {
+        calls::to_kernel(object);
+        // SAFETY: passed on.
+        return unsafe { real::listen(fd, backlog) };
+    }
+    answer(calls::listen(object, backlog))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: passed on.
+    unsafe { accept4(fd, addr, len, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::accept4(fd, addr, len, flags) };
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return fail(Errno::EINVAL);
+    }
+    match calls::accept(fd, object, flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0) {
+        Ok(accepted) => {
+            // SAFETY: the program's memory.
+            unsafe { write_address(accepted.remote, accepted.v6, addr, len) };
+            accepted.fd
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+/// Whose connections to `to` are: the stack's, or (false) the kernel's.
+fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
+    let Some(session) = state.sessions.first() else { return false };
+    if !matches!(socket.kind, Kind::Fresh) {
+        return true;
+    }
+    if to.is_loopback() || to.addr == 0 {
+        // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
+        return session.has_port(socket.protocol == Protocol::Udp, to.port);
+    }
+    session.is_own(to.addr) || (session.reaches(to.addr) && !crate::is_kernels(to.addr))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::connect(fd, addr, len) };
+    };
+    // SAFETY: the program's address.
+    let address = unsafe { Address::read(addr, len) };
+    enum Choice {
+        Stack(Endpoint),
+        Kernel,
+        Fail(Errno),
+        Disconnect,
+    }
+    let choice = STATE.with(|state| {
+        let undecided = is_undecided(state, object);
+        let Some(socket) = state.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
+        match address.endpoint(socket.v6) {
+            Some(endpoint) if is_for_stack(state, socket, endpoint) => Choice::Stack(endpoint),
+            _ if undecided => Choice::Kernel,
+            _ if address == Address::Unspecified => Choice::Disconnect,
+            _ => Choice::Fail(if address == Address::Other { Errno::EAFNOSUPPORT } else { Errno::EINVAL }),
+        }
+    });
+    match choice {
+        Choice::Stack(to) => {
+            let to = if to.addr == 0 { Endpoint::new(0x7f00_0001, to.port) } else { to };
+            answer(calls::connect(object, to))
+        }
+        Choice::Kernel => {
+            if address != Address::Unspecified {
+                calls::to_kernel(object);
+            }
+            // SAFETY: passed on.
+            unsafe { real::connect(fd, addr, len) }
+        }
+        Choice::Disconnect => answer(calls::disconnect(object)),
+        Choice::Fail(errno) => fail(errno),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let known = table::object_at(fd).and_then(|object| {
+        STATE.with(|state| match state.socket(object) {
+            None | Some(Socket { kind: Kind::Fresh, .. }) => None,
+            Some(socket) => Some((calls::local_of(state, object), socket.v6)),
+        })
+    });
+    let Some((local, v6)) = known else {
+        // SAFETY: passed on.
+        return unsafe { real::getsockname(fd, addr, len) };
+    };
+    // SAFETY: the program's memory.
+    unsafe { give_address(local, v6, addr, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::getpeername(fd, addr, len) };
+    };
+    let peer = STATE.with(|state| {
+        let v6 = state.socket(object).is_some_and(|s| s.v6);
+        calls::peer_of(state, object).map(|peer| (peer, v6))
+    });
+    match peer {
+        // SAFETY: the program's memory.
+        Ok((peer, v6)) => unsafe { give_address(peer, v6, addr, len) },
+        Err(errno) => fail(errno),
+    }
+}
+
+/// [`write_address`], for calls that are about the address.
+unsafe fn give_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    if addr.is_null() || len.is_null() {
+        return fail(Errno::EFAULT);
+    }
+    // SAFETY: not null.
+    if unsafe { *len } > i32::MAX as u32 {
+        return fail(Errno::EINVAL);
+    }
+    // SAFETY: the program's memory.
+    unsafe { write_address(endpoint, v6, addr, len) };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::getsockopt(fd, level, name, value, len) };
+    };
+    if value.is_null() || len.is_null() {
+        return fail(Errno::EFAULT);
+    }
+    // SAFETY: not null.
+    let room = unsafe { *len } as i32;
+    if room < 0 {
+        return fail(Errno::EINVAL);
+    }
+    match options::get(object, level, name) {
+        Ok(found) => {
+            let bytes = found.bytes();
+            let room = (room as usize).min(bytes.len());
+            // SAFETY: the program's memory, `*len` bytes of it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), room) };
+            // SAFETY: not null.
+            unsafe { *len = room as socklen_t };
+            0
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    };
+    let bytes: &[u8] =
+        // SAFETY: the program's memory.
+        if value.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) } };
+    let is_fresh = STATE.with(|state| matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
+    let ours = options::set(object, level, name, bytes);
+    if is_fresh {
+        // The kernel may still get this socket, and knows options that we do not.
+        // SAFETY: passed on.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    }
+    if ours.is_ok() && (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) {
+        return answer(calls::listen_again(object));
+    }
+    answer(ours)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match lookup(fd) {
+        Fd::Object(object) => answer(calls::shutdown(object, how)),
+        // SAFETY: passed on.
+        _ => unsafe { real::shutdown(fd, how) },
+    }
+}
+
+/// sockatmark(3): urgent octets are part of the stream here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut mark: c_int = 0;
+    // SAFETY: the kernel fills an int.
+    let result = unsafe { real::ioctl(fd, 0x8905, (&raw mut mark).cast()) };
+    if result < 0 { result } else { mark }
+}
+
+/// Whether a datagram without connection to `peer` is the kernel's: an undecided socket and a destination that is not ours.
+pub(super) fn goes_to_kernel(object: u32, peer: Endpoint) -> bool {
+    STATE.with(|state| {
+        let undecided = is_undecided(state, object);
+        match state.objects.get(object) {
+            Some(Object { body: Body::Socket(socket), .. }) if undecided && socket.protocol == Protocol::Udp => {
+                !is_for_stack(state, socket, peer)
+            }
+            _ => false,
+        }
+    })
+}

@@ -1,0 +1,80 @@
+//! fdopen(3): stdio reads and writes inside the C library, so a stream on a socket of ours gets its own functions.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{FILE, size_t, ssize_t};
+
+use super::{descriptors, octets};
+use crate::lock::Locked;
+use crate::state::STATE;
+use crate::{real, table};
+
+/// `cookie_io_functions_t`, stdio.h.
+#[repr(C)]
+struct Functions {
+    read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
+    write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
+    seek: Option<unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
+    close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// Streams on sockets, with their descriptors.
+static STREAMS: Locked<Vec<(usize, c_int)>> = Locked::new(Vec::new());
+static ANY: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: memory of the C library.
+    unsafe { octets::read(cookie as usize as c_int, buf.cast(), len) }
+}
+
+unsafe extern "C" fn write(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
+    // SAFETY: memory of the C library. fopencookie(3): 0, not -1, says that it failed.
+    unsafe { octets::write(cookie as usize as c_int, buf.cast(), len) }.max(0)
+}
+
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    let fd = cookie as usize as c_int;
+    STREAMS.with(|streams| streams.retain(|(_, of)| *of != fd));
+    // SAFETY: the stream's descriptor.
+    unsafe { descriptors::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let is_socket = table::object_at(fd).is_some_and(|object| STATE.with(|state| state.socket(object).is_some()));
+    if !is_socket {
+        // SAFETY: passed on.
+        return unsafe { real::fdopen(fd, mode) };
+    }
+    let functions = Functions { read: Some(read), write: Some(write), seek: None, close: Some(close) };
+    // SAFETY: the program's mode; the cookie is a number.
+    let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
+    if !stream.is_null() {
+        STREAMS.with(|streams| streams.push((stream as usize, fd)));
+        ANY.store(true, Ordering::Relaxed);
+    }
+    stream
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
+    if ANY.load(Ordering::Relaxed) {
+        let known = STREAMS.with(|streams| streams.iter().find(|(s, _)| *s == stream as usize).map(|(_, fd)| *fd));
+        if let Some(fd) = known {
+            return fd;
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { real::fileno(stream) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
+    // SAFETY: passed on.
+    unsafe { fileno(stream) }
+}

@@ -1,0 +1,208 @@
+//! What is a descriptor? One word for each number, read in a couple of instructions by every call.
+//!
+//! ```text
+//!   0            the kernel's
+//!   HIDDEN       this library's own: programs get EBADF
+//!   SPARE        a number kept for an accepted connection: programs get EBADF
+//!   otherwise    CLOSE_ON_EXEC? | object number + 1
+//! ```
+//! Whether an object's descriptor closes on exec is kept here, because sockets that were accepted take their numbers from a pool
+//! whose kernel descriptors are all CLOEXEC: neither accept(2) nor `F_SETFD` needs a system call.
+
+use crate::real::sys;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Numbers that can be Atoll's.
+pub const FDS_MAX: usize = 1 << 20;
+const HIDDEN: u32 = u32::MAX;
+const SPARE: u32 = u32::MAX - 1;
+const CLOSE_ON_EXEC: u32 = 1 << 31;
+const OBJECT: u32 = (1 << 30) - 1;
+
+/// Four megabytes of zeros, of which only touched pages exist.
+static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+/// Behind the highest number that was ever not the kernel's, for loops over all.
+static END: AtomicU32 = AtomicU32::new(0);
+/// How many numbers are objects or spare.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fd {
+    Kernel,
+    /// The library's own, or spare.
+    Hidden,
+    Object(u32),
+}
+
+/// Looks a descriptor up.
+#[inline]
+pub fn lookup(fd: i32) -> Fd {
+    match FDS.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Relaxed)) {
+        0 => Fd::Kernel,
+        HIDDEN | SPARE => Fd::Hidden,
+        n => Fd::Object((n & OBJECT) - 1),
+    }
+}
+
+/// The object behind a descriptor.
+#[inline]
+pub fn object_at(fd: i32) -> Option<u32> {
+    match lookup(fd) {
+        Fd::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
+/// Whether the number is kept for an accepted connection.
+pub fn is_spare(fd: i32) -> bool {
+    FDS.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == SPARE)
+}
+
+/// Whether an object's descriptor closes on exec.
+pub fn closes_on_exec(fd: i32) -> bool {
+    FDS.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) & CLOSE_ON_EXEC != 0)
+}
+
+/// Whether the program has any descriptor of ours.
+pub fn any_objects() -> bool {
+    USED.load(Ordering::Relaxed) != 0
+}
+
+/// Ties a descriptor to an object. False for a number beyond the table.
+pub fn set_object(fd: i32, object: u32, close_on_exec: bool) -> bool {
+    set(fd, (object + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 })
+}
+
+/// Sets whether an object's descriptor closes on exec.
+pub fn set_close_on_exec(fd: i32, on: bool) {
+    if let Fd::Object(object) = lookup(fd) {
+        set_object(fd, object, on);
+    }
+}
+
+/// Gives a number back to the kernel.
+pub fn set_kernel(fd: i32) {
+    set(fd, 0);
+}
+
+/// Keeps a number for an accepted connection.
+pub fn set_spare(fd: i32) {
+    set(fd, SPARE);
+}
+
+fn set(fd: i32, value: u32) -> bool {
+    let Some(entry) = FDS.get(fd as usize) else { return false };
+    let counts = |value: u32| value != 0 && value < SPARE;
+    let before = entry.swap(value, Ordering::Relaxed);
+    match (counts(before), counts(value)) {
+        (false, true) => {
+            USED.fetch_add(1, Ordering::Relaxed);
+        }
+        (true, false) => {
+            USED.fetch_sub(1, Ordering::Relaxed);
+        }
+        _ => {}
+    }
+    END.fetch_max(fd as u32 + 1, Ordering::Relaxed);
+    true
+}
+
+/// All descriptors from `first` to `last` that are objects, with their objects.
+pub fn objects_between(first: u32, last: u32) -> impl Iterator<Item = (i32, u32)> {
+    let end = END.load(Ordering::Relaxed).min(last.saturating_add(1));
+    (first.min(end)..end).filter_map(|fd| object_at(fd as i32).map(|object| (fd as i32, object)))
+}
+
+/// The next number from `from` on that programs must not touch.
+pub fn next_hidden(from: u32) -> Option<u32> {
+    (from..END.load(Ordering::Relaxed)).find(|fd| lookup(*fd as i32) == Fd::Hidden)
+}
+
+/// A descriptor of this library: out of the way of programs, and kept from them. Closed on drop, past our own `close`.
+#[derive(Debug)]
+pub struct Internal(RawFd);
+
+impl Internal {
+    /// Moves a descriptor to a high number, where programs do not meet it. Where there is no room above it stays.
+    pub fn new(fd: OwnedFd) -> Internal {
+        let low = fd.into_raw_fd();
+        let high = duplicate(low, high_number());
+        let fd = if high >= 0 {
+            close(low);
+            high
+        } else {
+            low
+        };
+        set(fd, HIDDEN);
+        Internal(fd)
+    }
+
+    /// A descriptor that is where it should be: inherited over exec.
+    pub fn inherited(fd: RawFd) -> Internal {
+        // SAFETY: sets a flag of a descriptor.
+        unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        set(fd, HIDDEN);
+        Internal(fd)
+    }
+
+    /// Lets the next program image have it, or not.
+    pub fn set_inheritable(&self, inheritable: bool) {
+        let flags = if inheritable { 0 } else { libc::FD_CLOEXEC };
+        // SAFETY: sets a flag of a descriptor.
+        unsafe { sys!(libc::SYS_fcntl, self.0, libc::F_SETFD, flags) };
+    }
+
+    /// Its number.
+    pub fn number(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Internal {
+    fn drop(&mut self) {
+        set(self.0, 0);
+        close(self.0);
+    }
+}
+
+impl AsFd for Internal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open while `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl AsRawFd for Internal {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// close(2), past our own.
+pub fn close(fd: RawFd) {
+    // SAFETY: the caller's descriptor.
+    unsafe { sys!(libc::SYS_close, fd) };
+}
+
+/// A duplicate at `from` or above, CLOEXEC; negative if there is none.
+pub fn duplicate(fd: RawFd, from: RawFd) -> RawFd {
+    // SAFETY: makes a descriptor.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) as RawFd }
+}
+
+/// Sets or clears FD_CLOEXEC of the kernel's descriptor.
+pub fn set_kernel_cloexec(fd: RawFd, on: bool) {
+    // SAFETY: sets a flag of a descriptor.
+    unsafe { sys!(libc::SYS_fcntl, fd, libc::F_SETFD, if on { libc::FD_CLOEXEC } else { 0 }) };
+}
+
+fn high_number() -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: getrlimit fills the struct it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let soft = i32::try_from(limit.rlim_cur.min(FDS_MAX as u64)).unwrap_or(1024);
+    // Programs that count descriptors up to their limit are rarer than those that use low ones.
+    (soft - 512).max(soft / 4 * 3)
+}
