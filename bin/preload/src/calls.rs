@@ -373,6 +373,15 @@ pub fn connect(object: u32, remote: Endpoint) -> Result<(), Errno> {
     let udp = STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Udp));
     if udp {
         ensure_datagrams(object)?;
+        STATE.with(|state| {
+            // connect(2) chooses the address that packets to the peer leave from.
+            let own = state.sessions[0].facts.addr;
+            if let Some(socket) = state.socket_mut(object)
+                && socket.local.addr == 0
+            {
+                socket.local.addr = if remote.is_loopback() { 0x7f00_0001 } else { own };
+            }
+        });
         return open_datagrams(object, remote);
     }
     let started = STATE.with(|state| {

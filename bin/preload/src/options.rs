@@ -58,9 +58,10 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                     local.receive_low = low;
                 }
             }
-            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE | libc::SO_INCOMING_CPU) => {
+            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_DONTROUTE | libc::SO_INCOMING_CPU) => {
                 int()?;
             }
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => o.oob_inline = flag()?,
             (libc::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, _) if !tcp => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -79,17 +80,17 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 tell = Some((SocketOption::QuickAck, o.quickack.into()));
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
-                o.keep_idle = number()?.clamp(1, 32767);
+                o.keep_idle = within(number()?, 32767)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-                o.keep_interval = number()?.clamp(1, 32767);
+                o.keep_interval = within(number()?, 32767)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
-                o.keep_count = number()?.clamp(1, 127);
+                o.keep_count = within(number()?, 127)?;
                 let o = *o;
                 tell_keep_alive(state, object, &o);
             }
@@ -134,13 +135,18 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
             (libc::IPPROTO_IPV6, _) => {}
-            _ => return Err(Errno::ENOPROTOOPT),
+            _ => return Err(Errno::EOPNOTSUPP),
         }
         if let Some((option, value)) = tell {
             state.send_option(object, option, value);
         }
         Ok(())
     })
+}
+
+/// tcp(7): times and counts start at 1.
+fn within(value: u32, most: u32) -> Result<u32, Errno> {
+    if (1..=most).contains(&value) { Ok(value) } else { Err(Errno::EINVAL) }
 }
 
 /// The bytes of an option's value.
@@ -179,7 +185,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
                 _ => 1,
             }),
             (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => int(1),
-            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_OOBINLINE | libc::SO_DONTROUTE) => int(0),
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => int(o.oob_inline.into()),
+            (libc::SOL_SOCKET, libc::SO_PRIORITY | libc::SO_DONTROUTE) => int(0),
             (libc::IPPROTO_TCP, _) if !tcp => Err(Errno::EOPNOTSUPP),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => int(o.nodelay.into()),
             (libc::IPPROTO_TCP, libc::TCP_CORK) => int(o.cork.into()),
@@ -200,7 +207,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
-            _ => Err(Errno::ENOPROTOOPT),
+            (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => Err(Errno::ENOPROTOOPT),
+            _ => Err(Errno::EOPNOTSUPP),
         }
     })
 }

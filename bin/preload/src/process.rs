@@ -65,7 +65,9 @@ extern "C" fn prepare() {
 extern "C" fn parent() {
     // SAFETY: the lock is held since `prepare`.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
-    if prepared.take().is_some() {
+    if let Some(Prepared { channel, .. }) = prepared.take() {
+        // The child's: as long as it is open anywhere, the child counts as alive.
+        crate::session::disconnect(Some(channel));
         for session in &mut state.sessions {
             session.shared = true;
         }

@@ -1,6 +1,7 @@
 //! How does this process join a stack? Descriptors and mappings of one session, and of its replicas.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::control::{Reply, Request};
@@ -9,7 +10,7 @@ use atoll_ipc::page::{
 };
 use atoll_ipc::{Command, LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sockets::port::Port;
+use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
 
@@ -95,9 +96,23 @@ impl Session {
         Session::join(channel, &Request::Attach { layout_version: LAYOUT_VERSION })
     }
 
-    /// Sends a command; waits for room if the ring is full.
+    /// The lock that the processes of a family share for one arena; nothing while there is only one process.
+    pub fn guard(&self, replica: usize) -> Option<Guard> {
+        if !self.shared {
+            return None;
+        }
+        let port = &self.replicas.get(replica)?.port;
+        Some(Guard::take(port.memory().clone(), port.layout().library + LOCK))
+    }
+
+    /// Sends a command; waits for room if the ring is full. The caller does not hold the family's lock.
     pub fn push(&mut self, replica: usize, command: &Command) {
+        let _guard = self.guard(replica);
+        let shared = self.shared;
         let Some(to) = self.replicas.get_mut(replica) else { return };
+        if shared {
+            to.port.reload();
+        }
         while !to.port.push(command) {
             to.ring();
             atoll_sys::sched::yield_now();
@@ -106,8 +121,17 @@ impl Session {
     }
 
     /// Sleep word of a bell: odd while somebody sleeps on it.
+    ///
+    /// With other processes on the same page it stays odd, as somebody may always be asleep, and every sleeper makes it a
+    /// new one, for which replicas ring again.
     pub fn set_asleep(&self, bell: u32, asleep: bool) {
         let word = self.app_page.sleep_word(bell);
+        if self.shared {
+            if asleep {
+                self.app_page.set_sleep_word(bell, (word | 1).wrapping_add(2));
+            }
+            return;
+        }
         if (word & 1 == 1) != asleep {
             self.app_page.set_sleep_word(bell, word.wrapping_add(1));
         }
@@ -182,6 +206,34 @@ impl Replica {
     fn place(&self, slot: SlotId) -> (usize, usize) {
         let first = self.port.layout().replica_slots().start;
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
+    }
+}
+
+/// The family's lock on one arena, held until dropped. A holder that died is passed over.
+pub struct Guard {
+    memory: ShmMemory,
+    at: usize,
+}
+
+impl Guard {
+    /// Nobody holds it for longer than a few copies; after this many turns its holder is dead.
+    const TURNS_MAX: u32 = 100_000;
+
+    fn take(memory: ShmMemory, at: usize) -> Guard {
+        if let Some(word) = memory.atomic32(at) {
+            let mut turns = 0;
+            while word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() && turns < Guard::TURNS_MAX {
+                turns += 1;
+                atoll_sys::sched::yield_now();
+            }
+        }
+        Guard { memory, at }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.memory.store32_release(self.at, 0);
     }
 }
 

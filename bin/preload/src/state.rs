@@ -112,6 +112,7 @@ pub struct Options {
     pub reuse_port: bool,
     pub broadcast: bool,
     pub v6_only: bool,
+    pub oob_inline: bool,
     pub linger: Option<u32>,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,
@@ -297,6 +298,12 @@ impl State {
         Some((Stream::new(port, place.slot, place.generation)?, local, place))
     }
 
+    /// The family's lock for the arena of a connection, if other processes share it.
+    pub fn guard(&self, object: u32) -> Option<crate::session::Guard> {
+        let Kind::Stream(place, _) = &self.socket(object)?.kind else { return None };
+        self.sessions.get(place.session)?.guard(place.replica)
+    }
+
     /// One slot of a datagram socket.
     pub fn datagrams(&self, place: Place) -> Option<Datagrams<'_, atoll_shm::ShmMemory>> {
         let port = &self.sessions.get(place.session)?.replicas.get(place.replica)?.port;
@@ -315,8 +322,13 @@ impl State {
     /// Takes what the replicas have sent, and wakes those of this process whom it concerns.
     pub fn drain(&mut self) {
         for session in 0..self.sessions.len() {
+            let mut family = false;
             for replica in 0..self.sessions[session].replicas.len() {
                 let mut any = false;
+                let guard = self.sessions[session].guard(replica);
+                if guard.is_some() {
+                    self.sessions[session].replicas[replica].port.reload();
+                }
                 loop {
                     let port = &mut self.sessions[session].replicas[replica].port;
                     let Some(event) = port.next_event() else { break };
@@ -326,6 +338,7 @@ impl State {
                 let from = &mut self.sessions[session].replicas[replica];
                 if any {
                     from.port.publish();
+                    family |= guard.is_some();
                 }
                 let overflow = from.port.overflow();
                 if overflow != from.overflow_seen {
@@ -333,6 +346,30 @@ impl State {
                     from.port.sweep();
                     self.rescan();
                 }
+            }
+            if self.sessions[session].shared {
+                // Whichever process takes an event, the others look for themselves.
+                if family {
+                    for bell in 0..BELLS as u32 {
+                        self.sessions[session].wake(bell);
+                    }
+                }
+                self.rescan_session(session);
+            }
+        }
+    }
+
+    /// Looks at every socket in a session: other processes may have taken its events.
+    fn rescan_session(&mut self, session: usize) {
+        for object in self.objects.indices() {
+            let here = match self.socket(object).map(|s| &s.kind) {
+                Some(Kind::Stream(place, _)) => place.session == session,
+                Some(Kind::Datagram { places, .. }) => places.first().is_some_and(|place| place.session == session),
+                _ => false,
+            };
+            if here {
+                let ready = self.readiness(object);
+                self.announce_quietly(object, ready);
             }
         }
     }
@@ -425,6 +462,18 @@ impl State {
             if sleeper.object == object {
                 self.sessions[0].wake(sleeper.bell);
             }
+        }
+    }
+
+    /// Queues an object for its epoll instances without waking anybody.
+    fn announce_quietly(&mut self, object: u32, ready: u32) {
+        let Some(head) = self.objects.get(object).map(|o| o.watchers) else { return };
+        let mut watch = self.watches.first(&head);
+        while let Some(set) = self.watches.get(watch).map(|w| w.set) {
+            if let Some(Object { body: Body::Epoll(in_set), .. }) = self.objects.get_mut(set) {
+                self.watches.queue(watch, ready, &mut in_set.ready);
+            }
+            watch = self.watches.next_of_target(watch);
         }
     }
 
@@ -552,12 +601,14 @@ impl State {
     fn close_place(&mut self, place: Place, mode: CloseMode) {
         let Some(session) = self.sessions.get_mut(place.session) else { return };
         let member = session.member;
+        let guard = session.guard(place.replica);
         let replica = &mut session.replicas[place.replica];
         replica.set_user(place.slot, NOBODY);
         if replica.port.slot(place.slot).is_none_or(|slot| slot.remove_holder(member) != 0) {
             return;
         }
         replica.port.mark_closing(place.slot, place.generation);
+        drop(guard);
         let (slot, generation) = (place.slot, place.generation);
         session.push(place.replica, &Command::Close { slot, generation, mode });
     }

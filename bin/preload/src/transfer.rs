@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 
 use atoll_base::{Duration, Endpoint};
+use atoll_ipc::command::Protocol;
 use atoll_sockets::{Errno, Failure};
 use libc::iovec;
 
@@ -111,6 +112,7 @@ fn receive_octets(
     done: &mut usize,
 ) -> Result<Received, Failure> {
     let peek = flags & libc::MSG_PEEK != 0;
+    let guard = state.guard(object);
     let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
     if stream.is_connecting() {
         return Err(Failure::WouldBlock);
@@ -137,6 +139,7 @@ fn receive_octets(
         at += len as u64;
     }
     let kick = !peek && take > 0 && stream.consume(end);
+    drop(guard);
     if kick {
         state.kick(place);
     }
@@ -186,7 +189,11 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
             Some(Kind::Stream(..)) => Ok(false),
             Some(Kind::Datagram { .. }) => Ok(true),
             Some(Kind::Fresh) if peer.is_some() => Ok(true),
-            _ => Err(Errno::ENOTCONN),
+            Some(Kind::Fresh | Kind::Bound) if state.socket(object).is_some_and(|s| s.protocol == Protocol::Udp) => {
+                Err(Errno::EDESTADDRREQ)
+            }
+            // send(2) on a stream socket that was never connected.
+            _ => Err(Errno::EPIPE),
         }
     });
     match udp {
@@ -199,6 +206,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
     }
     let mut done = 0;
     let result = send_loop(object, flags, |state| {
+        let guard = state.guard(object);
         let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
         if want == 0 {
             return Ok(());
@@ -214,6 +222,7 @@ pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) 
             filled += len;
         }
         stream.commit(&room, filled);
+        drop(guard);
         done += filled;
         state.kick(place);
         if done < want { Err(Failure::WouldBlock) } else { Ok(()) }

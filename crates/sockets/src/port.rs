@@ -66,9 +66,10 @@ impl<M: Memory> Port<M> {
         Slot::new(&self.memory, &self.layout, slot)
     }
 
-    /// Another process of the family may have pushed: read the own position again. Under the family's lock.
+    /// Another process of the family may have pushed or taken: read the own positions again. Under the family's lock.
     pub fn reload(&mut self) {
         self.commands.reload(&self.memory);
+        self.events.reload(&self.memory);
     }
 
     /// Appends a command; false when the ring is full.
