@@ -503,10 +503,13 @@ pub fn shutdown(object: u32, how: i32) -> Result<(), Errno> {
     STATE.with(|state| {
         match state.socket(object).map(|s| &s.kind) {
             Some(Kind::Datagram { connected: true, .. }) => return Ok(()),
-            Some(Kind::Listening(_)) => {
-                state.stop_accepting(object);
+            Some(Kind::Listening(_)) if receive => {
+                // Linux: it listens no more, and accept fails.
+                state.stop_listening(object);
+                state.announce(object, 0x15);
                 return Ok(());
             }
+            Some(Kind::Listening(_)) => return Ok(()),
             _ => {}
         }
         let Some((stream, _, place)) = state.stream(object) else { return Err(Errno::ENOTCONN) };

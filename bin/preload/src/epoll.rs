@@ -3,7 +3,7 @@
 use atoll_base::{Duration, Instant};
 use atoll_ipc::Memory;
 use atoll_sockets::Errno;
-use atoll_sockets::watch::{ALWAYS, Fired, Head};
+use atoll_sockets::watch::{ALWAYS, EXCLUSIVE, Fired, Head};
 use libc::{epoll_event, pollfd};
 
 use crate::calls::last_errno;
@@ -85,6 +85,10 @@ pub fn control(epoll: u32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Optio
                 Ok(())
             }
             (libc::EPOLL_CTL_MOD, Some(watch), Some((events, data))) => {
+                let was = state.watches.get(watch).map_or(0, |w| w.events);
+                if (events | was) & EXCLUSIVE != 0 {
+                    return Err(Errno::EINVAL); // epoll_ctl(2): only with EPOLL_CTL_ADD.
+                }
                 state.watches.modify(watch, events, data);
                 look(state, epoll, target, watch);
                 Ok(())
@@ -148,7 +152,7 @@ pub fn wait(
             (fd, look, bell, members)
         });
         if fd < 0 {
-            return Err(Errno::EBADF);
+            return Err(Errno::EINVAL); // epoll_wait(2): not an epoll descriptor.
         }
         if look_at_kernel {
             count += ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?;

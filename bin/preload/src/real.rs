@@ -73,6 +73,7 @@ real! {
     fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     fn fork() -> pid_t;
     fn umask(mask: mode_t) -> mode_t;
     fn sysconf(name: c_int) -> c_long;

@@ -620,6 +620,16 @@ impl State {
         }
     }
 
+    /// shutdown(2) of a listener.
+    pub fn stop_listening(&mut self, object: u32) {
+        self.listeners.retain(|(_, listening)| *listening != object);
+        if let Some(socket) = self.socket_mut(object) {
+            socket.kind = Kind::Fresh;
+            let lease = std::mem::take(&mut socket.lease);
+            self.release_listener(lease);
+        }
+    }
+
     fn release_lease(&mut self, lease: u64, port: u16) {
         if lease == 0 {
             return;

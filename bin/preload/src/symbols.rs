@@ -4,7 +4,7 @@
 //! The safety rules of every function here are those of the C library's function of the same name.
 #![allow(clippy::missing_safety_doc, missing_docs)]
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
 
 use atoll_base::{Duration, Endpoint};
@@ -177,6 +177,9 @@ pub unsafe extern "C" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         state.calls += 1;
         state.socket(object).map(|s| (matches!(s.kind, Kind::Listening(_)), s.protocol))
     });
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return fail(Errno::EINVAL);
+    }
     match listening {
         Some((_, Protocol::Udp)) => return fail(Errno::EOPNOTSUPP),
         Some((true, _)) => {}
@@ -274,6 +277,10 @@ pub unsafe extern "C" fn getsockopt(
     };
     if value.is_null() || len.is_null() {
         return fail(Errno::EFAULT);
+    }
+    // SAFETY: not null.
+    if unsafe { *len } as i32 <= 0 {
+        return fail(Errno::EINVAL);
     }
     match options::get(object, level, name) {
         Ok(bytes) => {
@@ -646,6 +653,30 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     // SAFETY: passed on.
     unsafe { real::close(fd) }
+}
+
+/// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives out again must not
+/// be taken for the socket that had it before.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_close
+        && let Ok(fd) = c_int::try_from(a)
+        && matches!(lookup(fd), Fd::Object(_))
+    {
+        // SAFETY: passed on.
+        return unsafe { close(fd) }.into();
+    }
+    // SAFETY: passed on.
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
 }
 
 #[unsafe(no_mangle)]

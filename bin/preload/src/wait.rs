@@ -80,7 +80,7 @@ pub fn block<R>(
         let count = unsafe { real::epoll_pwait(epoll, &raw mut event, 1, millis, std::ptr::null()) };
         let interrupted = count < 0;
         STATE.with(|state| wake_up(state, object, bell));
-        if interrupted {
+        if interrupted && (timeout.is_some() || !restarts()) {
             return Err(Errno::EINTR);
         }
         if let Some(at) = deadline
@@ -96,6 +96,20 @@ pub fn block<R>(
             });
         }
     }
+}
+
+/// Whether an interrupted call goes on, as signal(7) wants it for handlers installed with SA_RESTART.
+///
+/// Nothing says which signal it was; it goes on if all handlers of this process want that.
+fn restarts() -> bool {
+    (1..32).all(|signal| {
+        // SAFETY: all-zero is a valid value.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only asks; `action` is valid.
+        let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
+        let handled = known && action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        !handled || action.sa_flags & libc::SA_RESTART != 0
+    })
 }
 
 /// Spins for as long as the stack says. Returns whether `step` should be tried again.
