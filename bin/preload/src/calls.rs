@@ -34,7 +34,6 @@ pub fn new_socket(protocol: Protocol, v6: bool, nonblocking: bool) -> Object {
             bell: 0,
             pooled: false,
             connect_reported: false,
-            error: None,
         }),
     }
 }

@@ -207,7 +207,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Vec<u8>, Errno> {
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
-            (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => Err(Errno::ENOPROTOOPT),
+            (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
+                Err(Errno::ENOPROTOOPT)
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     })

@@ -222,7 +222,8 @@ impl Guard {
     fn take(memory: ShmMemory, at: usize) -> Guard {
         if let Some(word) = memory.atomic32(at) {
             let mut turns = 0;
-            while word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() && turns < Guard::TURNS_MAX {
+            while word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() && turns < Guard::TURNS_MAX
+            {
                 turns += 1;
                 atoll_sys::sched::yield_now();
             }

@@ -159,8 +159,6 @@ pub struct Socket {
     pub pooled: bool,
     /// connect(2) has reported success or failure already.
     pub connect_reported: bool,
-    /// shutdown(SHUT_RD) etc. on a datagram socket are not known to replicas.
-    pub error: Option<Cause>,
 }
 
 #[derive(Debug)]
