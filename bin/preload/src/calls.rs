@@ -223,7 +223,7 @@ pub fn accept(object: u32, nonblocking_child: bool, cloexec: bool) -> Result<(i3
         let timeout = (options.receive_timeout_us > 0).then(|| Duration::from_micros(options.receive_timeout_us));
         if is_nonblocking(state, object) { Ok(Some(Duration::ZERO)) } else { Ok(timeout) }
     })?;
-    let mut step = |state: &mut State| {
+    let step = |state: &mut State| {
         state.accept_connections(object);
         take_connection(state, object)
     };

@@ -9,7 +9,7 @@ use libc::{epoll_event, pollfd};
 use crate::calls::last_errno;
 use crate::real;
 use crate::state::{Body, Fd, Kind, Object, STATE, Set, Sleeper, State, lookup, set_fd};
-use crate::wait::{BELL_DATA, add_bells, fall_asleep_on, now, thread_epoll, wake_up_from};
+use crate::wait::{BELL_DATA, add_bells, fall_asleep_on, now, spin, thread_epoll, wake_up_from};
 
 /// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
 const KERNEL_EVERY: Duration = Duration::from_micros(50);
@@ -130,12 +130,12 @@ pub fn wait(
     let mut spun = false;
     loop {
         let mut count = 0;
-        let (fd, look_at_kernel, bell, members) = STATE.with(|state| {
+        let (fd, look_at_kernel, bell) = STATE.with(|state| {
             state.calls += 1;
             state.drain();
             count = collect(state, epoll, events);
             let now = now(state);
-            let Some(set) = state.set_mut(epoll) else { return (-1, false, 0, 0) };
+            let Some(set) = state.set_mut(epoll) else { return (-1, false, 0) };
             set.calls_since += 1;
             let due = set.kernel_members > 0
                 && (set.calls_since >= KERNEL_CALLS
@@ -145,11 +145,11 @@ pub fn wait(
                 set.kernel_looked = now.as_nanos();
                 set.calls_since = 0;
             }
-            let (fd, bell, members) = (set.fd, set.bell, set.kernel_members);
+            let (fd, bell) = (set.fd, set.bell);
             if look {
                 state.system_calls += 1;
             }
-            (fd, look, bell, members)
+            (fd, look, bell)
         });
         if fd < 0 {
             return Err(Errno::EINVAL); // epoll_wait(2): not an epoll descriptor.
@@ -190,7 +190,6 @@ pub fn wait(
         if ready > 0 {
             return Ok(ready);
         }
-        let _ = members;
         let millis = left.map_or(-1, |left| i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
         let result = ask_kernel(fd, events, millis, mask);
         STATE.with(|state| wake_up_from(state, bell));
@@ -206,25 +205,6 @@ pub fn wait(
                 return Ok(count + more);
             }
         }
-    }
-}
-
-fn spin() -> bool {
-    let Some(until) = STATE.with(|state| {
-        let spin = u64::from(state.sessions.first().map_or(0, |session| session.facts.spin_us));
-        (spin > 0).then(|| now(state) + Duration::from_micros(spin))
-    }) else {
-        return false;
-    };
-    loop {
-        let (ready, over) = STATE.with(|state| {
-            let ready = state.sessions.iter().any(|s| s.replicas.iter().any(|r| r.port.has_event()));
-            (ready, now(state) >= until)
-        });
-        if ready || over {
-            return ready;
-        }
-        atoll_sys::sched::yield_now();
     }
 }
 
@@ -297,8 +277,10 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         let left = STATE.with(|state| deadline.map(|at: Instant| at.since(now(state))));
         let sleepless = ready > 0 || left == Some(Duration::ZERO);
         if sleepless {
-            let more = if has_kernel { poll_kernel(&mut kernel, Some(Duration::ZERO), mask)? } else { 0 };
-            return Ok(ready + merge(fds, &objects, &kernel, more));
+            if has_kernel {
+                poll_kernel(&mut kernel, Some(Duration::ZERO), mask)?;
+            }
+            return Ok(ready + merge(fds, &objects, &kernel));
         }
         let ready = STATE.with(|state| {
             state.system_calls += 1;
@@ -328,7 +310,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         result?;
         if of_kernel > 0 {
             let ready = STATE.with(|state| look_at(state, fds, &objects));
-            return Ok(ready + merge(fds, &objects, &kernel, of_kernel));
+            return Ok(ready + merge(fds, &objects, &kernel));
         }
     }
 }
@@ -360,7 +342,8 @@ fn poll_kernel(kernel: &mut [pollfd], left: Option<Duration>, mask: *const libc:
     if count < 0 { Err(last_errno()) } else { Ok(count as usize) }
 }
 
-fn merge(fds: &mut [pollfd], objects: &[Option<u32>], kernel: &[pollfd], _count: usize) -> usize {
+/// Copies what the kernel said about its descriptors to the program's entries; returns how many are ready.
+fn merge(fds: &mut [pollfd], objects: &[Option<u32>], kernel: &[pollfd]) -> usize {
     let mut count = 0;
     let mut from = kernel.iter();
     for (entry, _) in fds.iter_mut().zip(objects).filter(|(_, object)| object.is_none()) {

@@ -1,8 +1,8 @@
 //! What do getsockopt(2) and setsockopt(2) do on Atoll's sockets? socket(7), tcp(7), ip(7).
 
+use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_ipc::info::Info;
-use atoll_ipc::{Command, Memory};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;

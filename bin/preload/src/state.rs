@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use atoll_base::{Endpoint, Rng, SlotId};
 use atoll_ipc::command::{CloseMode, Protocol, SocketOption};
 use atoll_ipc::page::BELLS;
-use atoll_ipc::{Cause, Command, Event, Memory};
+use atoll_ipc::{Cause, Command, Event};
 use atoll_sockets::datagram::Datagrams;
 use atoll_sockets::listener::{Listener, Offer};
 use atoll_sockets::slab::Slab;
@@ -695,12 +695,5 @@ impl State {
         if let Some(replica) = self.sessions.first().and_then(|session| session.replicas.first()) {
             replica.port.set_counters(self.calls, self.system_calls);
         }
-    }
-}
-
-impl Place {
-    /// A full fence on the arena of this place.
-    pub fn fence(&self, state: &State) {
-        state.sessions[self.session].replicas[self.replica].port.memory().fence();
     }
 }

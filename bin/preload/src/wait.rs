@@ -51,7 +51,7 @@ pub fn block<R>(
             Some(Err(Failure::Error(errno))) => return Err(errno),
             _ => {}
         }
-        if spin(&mut step) {
+        if spin() {
             continue;
         }
         let (epoll, bell) = thread_epoll();
@@ -112,9 +112,8 @@ fn restarts() -> bool {
     })
 }
 
-/// Spins for as long as the stack says. Returns whether `step` should be tried again.
-fn spin<R>(step: &mut impl FnMut(&mut State) -> Result<R, Failure>) -> bool {
-    let _ = step;
+/// Spins for as long as the stack says, giving the core to others meanwhile. Returns whether an event came.
+pub fn spin() -> bool {
     let Some(until) = STATE.with(|state| {
         let spin = u64::from(state.sessions.first().map_or(0, |session| session.facts.spin_us));
         (spin > 0).then(|| now(state) + Duration::from_micros(spin))
@@ -127,11 +126,8 @@ fn spin<R>(step: &mut impl FnMut(&mut State) -> Result<R, Failure>) -> bool {
             let ready = state.sessions.iter().any(|s| s.replicas.iter().any(|r| r.port.has_event()));
             (ready, now(state) >= until)
         });
-        if ready {
-            return true;
-        }
-        if over {
-            return false;
+        if ready || over {
+            return ready;
         }
     }
 }
