@@ -22,26 +22,7 @@ mod symbols;
 mod transfer;
 mod wait;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use atoll_ipc::page::StackFacts;
-
-/// The process whose state this is: a vfork child shares our memory and must not touch it.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this is a vfork or posix_spawn child that shares our memory.
-pub(crate) fn is_foreign_process() -> bool {
-    // SAFETY: a system call without arguments; glibc does not cache it, so a vfork child gets its own number.
-    let pid = unsafe { libc::syscall(libc::SYS_getpid) } as u32;
-    let owner = OWNER.load(Ordering::Relaxed);
-    owner != 0 && owner != pid
-}
-
-/// This process is the owner of the state now: at start, and in a forked child.
-pub(crate) fn own() {
-    // SAFETY: as above.
-    OWNER.store(unsafe { libc::syscall(libc::SYS_getpid) } as u32, Ordering::Relaxed);
-}
 
 /// Whether the stack has a way to `addr`: on its link, or by a gateway.
 pub(crate) fn reaches(facts: &StackFacts, addr: u32) -> bool {
@@ -50,7 +31,6 @@ pub(crate) fn reaches(facts: &StackFacts, addr: u32) -> bool {
 }
 
 extern "C" fn start() {
-    own();
     process::install();
 }
 

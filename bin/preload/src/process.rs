@@ -76,7 +76,6 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    crate::own();
     // SAFETY: the lock was taken in `prepare` by the thread that forked, the only one here.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
     let prepared = prepared.take();

@@ -111,7 +111,7 @@ unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: 
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: passed on.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    if fd < 0 || crate::is_foreign_process() {
+    if fd < 0 {
         return fd;
     }
     let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
@@ -640,14 +640,12 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if !crate::is_foreign_process() {
-        match lookup(fd) {
-            Fd::Kernel => {}
-            Fd::Hidden => return fail(Errno::EBADF),
-            Fd::Object(object) => {
-                if !calls::close(fd, object) {
-                    return 0;
-                }
+    match lookup(fd) {
+        Fd::Kernel => {}
+        Fd::Hidden => return fail(Errno::EBADF),
+        Fd::Object(object) => {
+            if !calls::close(fd, object) {
+                return 0;
             }
         }
     }
@@ -682,10 +680,6 @@ pub unsafe extern "C" fn syscall(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = 4;
-    if crate::is_foreign_process() {
-        // SAFETY: passed on.
-        return unsafe { real::close_range(first, last, flags) };
-    }
     if flags & CLOEXEC == 0 {
         for (fd, object) in objects_between(first, last) {
             if calls::close(fd, object) {
@@ -765,7 +759,7 @@ unsafe fn duplicate(old: c_int, new: c_int, flags: c_int, two: bool) -> c_int {
         // SAFETY: passed on.
         if two { unsafe { real::dup2(old, new) } } else { unsafe { real::dup3(old, new, flags) } }
     };
-    if crate::is_foreign_process() || old == new {
+    if old == new {
         return raw();
     }
     if lookup(old) == Fd::Hidden || lookup(new) == Fd::Hidden {
@@ -787,16 +781,12 @@ unsafe fn duplicate(old: c_int, new: c_int, flags: c_int, two: bool) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let Fd::Object(object) = lookup(fd) else {
-        if lookup(fd) == Fd::Hidden && !crate::is_foreign_process() {
+        if lookup(fd) == Fd::Hidden {
             return fail(Errno::EBADF);
         }
         // SAFETY: passed on.
         return unsafe { real::fcntl(fd, command, argument) };
     };
-    if crate::is_foreign_process() {
-        // SAFETY: passed on.
-        return unsafe { real::fcntl(fd, command, argument) };
-    }
     let kind = STATE.with(|state| state.socket(object).map(|s| matches!(s.kind, Kind::Fresh)));
     match (command, kind) {
         (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => {
@@ -1030,11 +1020,19 @@ unsafe fn write_sets(
     bits
 }
 
+/// vfork(2) as fork(2): a child that shared our memory could not close or duplicate descriptors without disturbing its parent.
+/// (posix_spawn(3) closes and duplicates inside the C library, and does not come here.)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    // SAFETY: passed on.
+    unsafe { libc::fork() }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: passed on.
     let fd = unsafe { real::epoll_create1(flags) };
-    if fd >= 0 && !crate::is_foreign_process() {
+    if fd >= 0 {
         epoll::create(fd);
     }
     fd
