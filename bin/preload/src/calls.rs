@@ -100,8 +100,21 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     if protocol == Protocol::Udp { open_datagrams(object, Endpoint::default()) } else { Ok(()) }
 }
 
-/// Opens a bound datagram socket on every replica, or connects it.
+/// Opens a bound datagram socket on every replica, or connects it. Waits until all have it: a datagram that is sent to it as
+/// soon as bind(2) has returned finds it, whichever replica it arrives at.
 pub fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
+    tell_datagrams(object, remote)?;
+    let opened = block(Some(object), Some(REPLY_TIMEOUT), |state| {
+        let Some(Kind::Datagram { places, .. }) = state.socket(object).map(|s| &s.kind) else {
+            return Err(Errno::EBADF.into());
+        };
+        let all = places.iter().all(|place| state.datagrams(*place).is_some_and(|datagrams| datagrams.is_open()));
+        if all { Ok(()) } else { Err(Failure::WouldBlock) }
+    });
+    opened.map_err(|errno| if errno == Errno::EAGAIN { Errno::ENETDOWN } else { errno })
+}
+
+fn tell_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease, reuse_port, bell) = (socket.local, socket.lease, socket.options.reuse_port, socket.bell);
