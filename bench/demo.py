@@ -59,13 +59,13 @@ def per_worker(lab, atoll):
 
 def accepted(status):
     """How many connections each replica has got from clients."""
-    return [replica["counters"]["passive_opens"] for replica in status["replicas"]]
+    return [replica["stats"]["passive_opens"] for replica in status["replicas"]]
 
 
 def calls(status):
     """Calls of the socket API, and those of them that needed the kernel; of all programs that the stack has had."""
     stack = status["stack"]
-    return stack["library_calls"], stack["library_calls_with_system_call"]
+    return stack["library_calls"], stack["library_calls_with_syscall"]
 
 
 def main():
@@ -83,7 +83,7 @@ def main():
             wait_for(stack, CLIENT_CPU, nginx, 80)
             say(f"  curl {URL}/4 -> {client(stack, 'curl', '-sS', '--max-time', '5', f'{URL}/4')!r}")
         atoll = stacks[-1]
-        nothing = {"replicas": [], "stack": {"library_calls": 0, "library_calls_with_system_call": 0}}
+        nothing = {"replicas": [], "stack": {"library_calls": 0, "library_calls_with_syscall": 0}}
         status = getattr(atoll, "status", lambda: nothing)
         before = status()
         results = collections.defaultdict(list)

@@ -135,7 +135,9 @@ impl<M: Memory> Transport<M> {
             // The rings are published before the tail that needs them.
             entry.send = slot.send_extents(&session.layout).unwrap_or_default().into();
             connection.handle_send_tail(now, tail);
-            if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) * 2 {
+            // The application may have looked at the limit before it was doubled: half of two thirds. And with two rings there may
+            // be no room for a third, however little is in them.
+            if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) || entry.send.old().is_some() {
                 entry.flags.set(Flags::WANTS_ROOM);
             }
         }

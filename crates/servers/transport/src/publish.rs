@@ -190,7 +190,9 @@ impl Entry {
         }
         self.published_acked = acked;
         let tail = self.connection.send_tail();
-        if self.flags.has(Flags::WANTS_ROOM) && (tail - acked) * 3 < u64::from(self.send_limit) * 2 {
+        let is_drained = self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
+        let has_room = (tail - acked) * 3 < u64::from(self.send_limit) * 2 && is_drained;
+        if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) {
             self.flags.clear(Flags::WANTS_ROOM);
             self.ready |= Ready::OUT;
             // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not its windows.
