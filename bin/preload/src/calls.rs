@@ -10,6 +10,7 @@ use atoll_sockets::stream::Local;
 use atoll_sockets::{Errno, Failure};
 
 use crate::object::{Body, Datagram, Kind, Object, Place, Socket};
+use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Internal};
@@ -30,7 +31,7 @@ pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool, close_on
                 state.objects.remove(object);
             }
             Ok(())
-        } else if state.is_required() {
+        } else if settings().required {
             Err(Errno::ENETDOWN)
         } else {
             Ok(())

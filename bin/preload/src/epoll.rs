@@ -10,6 +10,7 @@ use libc::epoll_event;
 
 use crate::object::{Body, Kind, Object, Set};
 use crate::real::sys;
+use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
@@ -24,7 +25,7 @@ const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 /// epoll_create1(2): an object beside a real instance.
 pub fn create(fd: i32, close_on_exec: bool) {
     STATE.with(|state| {
-        if state.refused || (state.sessions.is_empty() && std::env::var_os("ATOLL_SOCKET").is_none()) {
+        if state.refused || (state.sessions.is_empty() && settings().socket.is_none()) {
             return;
         }
         let bell = state.new_bell();

@@ -5,7 +5,7 @@
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
 //! * [`session`]: what is shared with replicas; [`wait`]: how calls sleep
 //! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`real`]: the C library behind us; [`lock`]: the one lock; [`stats`]: the share of calls without system call
+//! * [`real`]: the C library behind us; [`lock`]: the one lock; [`settings`]: the environment; [`stats`]: the share of calls without system call
 //!
 //! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's), `ATOLL_REQUIRED=1` (sockets
 //! fail rather than be the kernel's if the stack cannot be joined), `ATOLL_KERNEL=CIDR,...` (destinations that are the
@@ -28,6 +28,7 @@ mod poll;
 mod process;
 mod real;
 mod session;
+mod settings;
 mod state;
 mod stats;
 mod symbols;
@@ -35,34 +36,15 @@ mod table;
 mod transfer;
 mod wait;
 
-use std::sync::OnceLock;
-
-/// Whether destinations at `addr` were reserved for the kernel by `ATOLL_KERNEL`.
-pub(crate) fn is_kernels(addr: u32) -> bool {
-    static NETWORKS: OnceLock<Vec<(u32, u32)>> = OnceLock::new();
-    let networks = NETWORKS.get_or_init(|| {
-        let list = std::env::var("ATOLL_KERNEL").unwrap_or_default();
-        list.split(',').filter_map(network).collect()
-    });
-    networks.iter().any(|(network, mask)| addr & mask == *network)
-}
-
-/// A network and its mask from `ADDRESS/PREFIX`.
-fn network(text: &str) -> Option<(u32, u32)> {
-    let (addr, prefix) = text.trim().split_once('/').unwrap_or((text.trim(), "32"));
-    let addr = u32::from(addr.parse::<std::net::Ipv4Addr>().ok()?);
-    let mask = u32::MAX.checked_shl(32u32.checked_sub(prefix.parse().ok()?)?).unwrap_or(0);
-    Some((addr & mask, mask))
-}
-
 extern "C" fn start() {
+    settings::settings();
     process::install();
     exec::restore();
 }
 
 extern "C" fn end() {
     state::STATE.with(|state| stats::publish(state));
-    if std::env::var_os("ATOLL_STATS").is_some_and(|value| value == "1")
+    if settings::settings().stats
         && let Some(report) = stats::report()
     {
         eprint!("{report}");
@@ -75,14 +57,3 @@ static START: extern "C" fn() = start;
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn networks_are_read() {
-        assert_eq!(super::network("10.1.2.3/8"), Some((0x0a00_0000, 0xff00_0000)));
-        assert_eq!(super::network("10.1.2.3"), Some((0x0a01_0203, u32::MAX)));
-        assert_eq!(super::network("0.0.0.0/0"), Some((0, 0)));
-        assert_eq!(super::network("nonsense"), None);
-    }
-}

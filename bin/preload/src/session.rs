@@ -17,6 +17,7 @@ use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
 
 use crate::real::sys;
+use crate::settings::settings;
 use crate::table::Internal;
 
 /// Who uses a slot, as this process numbers its objects; `NOBODY` otherwise.
@@ -66,8 +67,7 @@ pub struct Control(Internal);
 impl Control {
     /// Connects to the supervisor that `ATOLL_SOCKET` names.
     pub fn connect() -> Option<Control> {
-        let path = std::env::var_os("ATOLL_SOCKET")?;
-        let channel = Channel::connect(std::path::Path::new(&path), Blocking::Yes).ok()?;
+        let channel = Channel::connect(settings().socket.as_deref()?, Blocking::Yes).ok()?;
         let _ = channel.set_timeouts(ANSWER_TIMEOUT);
         Some(Control(Internal::new(OwnedFd::from(channel))))
     }

@@ -18,6 +18,7 @@ use atoll_sys::Clock;
 use crate::lock::Locked;
 use crate::object::{Body, Kind, Object, Place, Set, Socket};
 use crate::session::{Control, FamilyLock, NOBODY, Session};
+use crate::settings::settings;
 use crate::table::{self, Internal};
 use crate::wait::{Waiter, bits};
 
@@ -100,7 +101,7 @@ impl State {
         if self.refused {
             return false;
         }
-        let Some(path) = std::env::var_os("ATOLL_SOCKET") else {
+        let Some(path) = settings().socket.as_deref() else {
             self.refused = true;
             return false;
         };
@@ -108,7 +109,7 @@ impl State {
         let session = control.as_ref().and_then(Control::attach);
         let (Some(control), Some(session)) = (control, session) else {
             self.refused = true;
-            let instead = if self.is_required() { "its sockets fail" } else { "it uses the kernel's sockets" };
+            let instead = if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
             eprintln!("libatoll: this program cannot join the stack at {}: {instead}", path.display());
             return false;
         };
@@ -124,11 +125,6 @@ impl State {
         let _ = atoll_sys::process::random(&mut seed);
         self.rng = Rng::new(u64::from_ne_bytes(seed));
         self.sessions.insert(0, session);
-    }
-
-    /// Whether sockets fail rather than be the kernel's when the stack cannot be joined.
-    pub fn is_required(&self) -> bool {
-        std::env::var_os("ATOLL_REQUIRED").is_some_and(|value| value == "1")
     }
 
     /// The current time of the stack's clock.

@@ -9,6 +9,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::{Address, answer, fail, write_address};
 use crate::object::{Body, Kind, Object, Socket};
+use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::table::{self, Fd, lookup};
 use crate::{calls, options, real, stats};
@@ -131,7 +132,7 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
         // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
-    session.is_own(to.addr) || (session.reaches(to.addr) && !crate::is_kernels(to.addr))
+    session.is_own(to.addr) || (session.reaches(to.addr) && !settings().is_kernels(to.addr))
 }
 
 #[unsafe(no_mangle)]
