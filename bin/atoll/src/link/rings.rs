@@ -142,9 +142,4 @@ impl Rings {
     pub fn is_ready(&self) -> bool {
         self.peers.iter().any(|peer| peer.consumer.is_ready(&self.memory))
     }
-
-    /// Records from peers that made no sense.
-    pub fn bad_records(&self) -> u64 {
-        self.peers.iter().map(|peer| peer.consumer.bad_records()).sum()
-    }
 }
