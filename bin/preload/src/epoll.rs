@@ -297,7 +297,7 @@ fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once:
     set.calls_since += 1;
     let fd = set.fd;
     let (calls, looked) = (set.calls_since, set.kernel_looked);
-    let now = state.now().as_nanos() as u64;
+    let now = state.now().as_nanos();
     let due = calls >= KERNEL_CALLS || now.saturating_sub(looked) > KERNEL_EVERY;
     if !(due || count == 0) || count == events.len() {
         return Ok(Look { count, kernel: None });

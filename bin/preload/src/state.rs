@@ -480,10 +480,10 @@ impl State {
             Body::Epoll(_) => self.set_readiness(object),
             Body::Socket(socket) => match &socket.kind {
                 // tcp_poll: a socket that is not connected has hung up.
-                Kind::Fresh | Kind::Bound => 0x114 | u32::from(socket.shut_early) * 0x2041,
+                Kind::Fresh | Kind::Bound => 0x114 | (u32::from(socket.shut_early) * 0x2041),
                 Kind::Listening(listener) => {
                     let ready = !listener.offers.is_empty() || listener.verdict.is_some() || listener.is_shut;
-                    u32::from(ready) * 0x41 | u32::from(listener.is_shut) * 0x2010
+                    (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
                 }
                 Kind::Stream(..) => self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local)),
                 Kind::Datagram(datagram) => {

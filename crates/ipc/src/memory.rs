@@ -108,7 +108,7 @@ impl HeapMemory {
 
     fn half(&self, at: usize) -> (usize, u32) {
         debug_assert!(at.is_multiple_of(4), "misaligned word at {at}");
-        let shift = if (at % 8 == 0) == cfg!(target_endian = "little") { 0 } else { 32 };
+        let shift = if at.is_multiple_of(8) == cfg!(target_endian = "little") { 0 } else { 32 };
         (at / 8, shift)
     }
 }

@@ -139,7 +139,7 @@ impl Run {
         command.env("LD_PRELOAD", preload);
         command.env("ATOLL_SOCKET", runtime::paths(name).socket);
         if self.require {
-            command.env("ATOLL_REQUIRE", "1");
+            command.env("ATOLL_REQUIRED", "1");
         }
         command
     }

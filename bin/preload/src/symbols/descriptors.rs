@@ -181,10 +181,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
         }
         _ => {}
     }
-    let is_fresh = STATE.with(|state| match state.socket(object) {
-        Some(socket) => Some(matches!(socket.kind, Kind::Fresh)),
-        None => None,
-    });
+    let is_fresh = STATE.with(|state| state.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
     match (command, is_fresh) {
         (libc::F_SETFL, Some(is_fresh)) => {
             set_nonblocking(object, number & libc::O_NONBLOCK != 0);

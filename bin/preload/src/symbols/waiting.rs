@@ -164,7 +164,7 @@ pub unsafe extern "C" fn select(
         // select(2): on Linux, timeout is modified to reflect the amount of time not slept.
         let left = until.since(STATE.with(|state| state.now()));
         // SAFETY: not null, since it was read above.
-        unsafe { *timeout = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_nanos() / 1000) } };
+        unsafe { *timeout = timeval { tv_sec: left.as_secs() as i64, tv_usec: i64::from(left.subsec_micros()) } };
     }
     match result {
         // SAFETY: the program's sets.

@@ -64,38 +64,11 @@ fn c() -> Command {
     Command::new(compiled("calls"))
 }
 
-/// Cases that differ on Atoll, with the line of docs/limits.md that says why.
-const NOT_YET: &[(&str, &str)] = &[
-    ("exec_with_a_socket", EXEC),
-    ("exec_closes_what_says_so", EXEC),
-    ("exec_with_a_listener", EXEC),
-    ("standard_streams", EXEC),
-    ("spawned", EXEC),
-    ("vforked", EXEC),
-    ("passing_descriptors", PASSING),
-    ("standard_io", STDIO),
-    ("epoll_nested", NESTED),
-    ("operations_without_connection", UNCONNECTED),
-    ("listener_is_no_connection", UNCONNECTED),
-];
-const EXEC: &str = "Sockets do not survive `exec`";
-const PASSING: &str = "Sockets cannot be passed over a unix socket";
-const STDIO: &str = "stdio streams on sockets";
-const NESTED: &str = "An epoll instance inside another one";
-const UNCONNECTED: &str = "errors of sockets that were never connected";
-
 fn behaves_as_on_the_kernel(language: fn() -> Command, case: &str) {
     let alone = Alone::new();
     let on = |stack| Proc::start(&mut alone.on(stack, language().arg(case)), None).success(40);
     let kernel = on(Stack::Kernel);
     assert!(!kernel.is_empty(), "the case shows nothing");
-    if let Some((_, why)) = NOT_YET.iter().find(|(name, _)| *name == case) {
-        // Said in docs/limits.md; the case is proven on the kernel and waits for the part that is missing.
-        let limits = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md"))
-            .expect("docs/limits.md");
-        assert!(limits.contains(why), "docs/limits.md does not say: {why}");
-        return;
-    }
     let atoll = on(Stack::Atoll);
     assert!(kernel == atoll, "on the kernel:\n{kernel}\non Atoll:\n{atoll}");
 }
