@@ -16,6 +16,7 @@ use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
 use crate::session::{Control, Session};
+use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::table::{self, Internal};
 use crate::wait::last_errno;
@@ -72,6 +73,7 @@ impl Bequest {
         let variable = CString::new([VARIABLE, will.number().to_string().as_bytes()].concat()).ok()?;
         // SAFETY: the caller's promise.
         let mut all = unsafe { without_variable(environment) };
+        all.extend(missing(&all));
         all.push(variable.as_ptr());
         all.push(std::ptr::null());
         Some(Bequest { _variable: variable, environment: all, heir, will, opened })
@@ -121,6 +123,18 @@ unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_ch
         at = unsafe { at.add(1) };
     }
     all
+}
+
+/// What an environment lacks for the library to be loaded, and to find its stack: nginx executes a new version of itself with hardly
+/// any environment.
+fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
+    let name_of =
+        |entry: &'static CStr| entry.to_bytes().split_inclusive(|byte| *byte == b'=').next().unwrap_or_default();
+    let ours = settings().environment.iter().map(CString::as_c_str);
+    // SAFETY: entries of an environment are strings.
+    let is_there =
+        |name: &[u8]| environment.iter().any(|at| unsafe { CStr::from_ptr(*at) }.to_bytes().starts_with(name));
+    ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()
 }
 
 /// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of their flags now.

@@ -1,5 +1,7 @@
 //! What does the environment want? Read once, by the constructor: servers such as nginx clear the environment of their workers.
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -14,7 +16,12 @@ pub struct Settings {
     pub stats: bool,
     /// `ATOLL_KERNEL`: networks and their masks.
     kernel: Vec<(u32, u32)>,
+    /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are executed with sockets of ours
+    /// and an environment that says nothing of us.
+    pub environment: Vec<CString>,
 }
+
+const VARIABLES: [&str; 5] = ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_REQUIRED", "ATOLL_STATS", "ATOLL_KERNEL"];
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
@@ -27,6 +34,7 @@ pub fn settings() -> &'static Settings {
             required: is_set("ATOLL_REQUIRED"),
             stats: is_set("ATOLL_STATS"),
             kernel: std::env::var("ATOLL_KERNEL").unwrap_or_default().split(',').filter_map(network).collect(),
+            environment: VARIABLES.iter().filter_map(|name| entry(name)).collect(),
         }
     })
 }
@@ -36,6 +44,12 @@ impl Settings {
     pub fn is_kernels(&self, addr: u32) -> bool {
         self.kernel.iter().any(|(network, mask)| addr & mask == *network)
     }
+}
+
+/// `NAME=VALUE`, if there is such a variable.
+fn entry(name: &str) -> Option<CString> {
+    let value = std::env::var_os(name)?.into_vec();
+    CString::new([name.as_bytes(), b"=", &value].concat()).ok()
 }
 
 /// A network and its mask from `ADDRESS/PREFIX`.

@@ -1019,6 +1019,31 @@ def exec_with_a_listener():
 
 
 @case
+def exec_that_fails():
+    server = listener()
+    os.set_inheritable(server.fileno(), True)
+    for accepting in (True, False):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.execv("/does/not/exist", ["nothing"])
+            except FileNotFoundError:
+                if accepting:
+                    print("accepted:", server.accept()[0].recv(10), flush=True)
+                os._exit(0)
+        if accepting:
+            client = socket.create_connection(server.getsockname(), timeout=10)
+            client.sendall(b"for it")
+        os.waitpid(child, 0)
+    for _ in range(20):
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        accepted, _ = server.accept()
+        client.sendall(b"goes on")
+        assert accepted.recv(10) == b"goes on"
+    print("the listener goes on")
+
+
+@case
 def standard_streams():
     client, accepted = pair()
     child = os.fork()

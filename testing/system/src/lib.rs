@@ -8,6 +8,6 @@ mod net;
 mod process;
 mod programs;
 
-pub use net::{Alone, Impairments, Net, Stack, soak};
+pub use net::{Alone, Impairments, Net, Stack, atoll, soak};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, program};

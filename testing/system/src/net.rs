@@ -300,11 +300,18 @@ impl Alone {
     ///
     /// Under Atoll, too, in a namespace whose loopback is the only thing in it.
     pub fn on(&self, stack: Stack, command: &Command) -> Command {
+        if stack == Stack::Kernel {
+            return self.without_network(command);
+        }
+        let mut run = Command::new(atoll());
+        run.args(["run", "--"]).arg(command.get_program()).args(command.get_args());
+        self.without_network(&run)
+    }
+
+    /// `command`, where the kernel has nothing but a loopback.
+    pub fn without_network(&self, command: &Command) -> Command {
         let mut wrapped = Command::new("unshare");
         wrapped.args(["-n", "--", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"]);
-        if stack == Stack::Atoll {
-            wrapped.arg(atoll()).args(["run", "--"]);
-        }
         wrapped.arg(command.get_program()).args(command.get_args());
         wrapped
     }
@@ -336,7 +343,7 @@ pub(crate) fn target_folder() -> PathBuf {
 }
 
 /// The program under test: what ATOLL names, or a release build made here, once.
-pub(crate) fn atoll() -> PathBuf {
+pub fn atoll() -> PathBuf {
     if let Some(path) = std::env::var_os("ATOLL") {
         return path.into();
     }

@@ -18,7 +18,9 @@ macro_rules! on_both_stacks {
 mod clients;
 mod hostile;
 mod internal;
+mod joined;
 mod load;
+mod rootless;
 mod semantics;
 mod servers;
 mod stack;

@@ -1,8 +1,21 @@
 //! Do unmodified servers serve what they should?
 
-use atoll_system_tests::{Net, Proc, Stack, program};
+use std::path::Path;
+use std::process::Command;
 
-on_both_stacks![nginx, lighttpd, redis, memcached, haproxy, python_http_server, python_asyncio, node];
+use atoll_system_tests::{Net, Proc, Stack, program, until};
+
+on_both_stacks![
+    nginx,
+    lighttpd,
+    redis,
+    memcached,
+    haproxy,
+    python_http_server,
+    python_asyncio,
+    node,
+    nginx_upgrades_itself
+];
 
 /// One megabyte that compresses badly and repeats nowhere.
 pub fn megabyte() -> Vec<u8> {
@@ -41,11 +54,15 @@ fn files(net: &Net) -> String {
 
 /// nginx with two workers that serves the scratch folder on port 80.
 pub fn start_nginx(net: &Net) -> Proc {
+    nginx_with(net, "daemon off;")
+}
+
+fn nginx_with(net: &Net, settings: &str) -> Proc {
     let folder = files(net);
     let config = net.scratch.file(
         "nginx.conf",
         format!(
-            "daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root;
+            "{settings} worker_processes 2; pid {folder}/nginx.pid; error_log stderr warn; user root;
              events {{ worker_connections 20000; }} worker_rlimit_nofile 50000;
              http {{ access_log off; keepalive_requests 1000000; client_max_body_size 0;
                      client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
@@ -53,13 +70,69 @@ pub fn start_nginx(net: &Net) -> Proc {
                      server {{ listen 80 backlog=4096; root {folder}; }} }}"
         ),
     );
-    net.serve("nginx", &["-p", &folder, "-c", &config])
+    net.serve("/usr/sbin/nginx", &["-p", &folder, "-c", &config])
 }
 
 fn nginx(stack: Stack) {
     let net = Net::new(stack);
     let mut server = start_nginx(&net);
     serves_files(&net, &mut server, 80);
+}
+
+/// The new program gets the listener over exec(2) while the old one serves. https://nginx.org/en/docs/control.html
+fn nginx_upgrades_itself(stack: Stack) {
+    let net = Net::new(stack);
+    // Only a daemon can be upgraded; the program that starts it ends at once.
+    let started = nginx_with(&net, "daemon on;").success(20);
+    assert_eq!(started, "");
+    let pid_file = net.scratch.path().join("nginx.pid");
+    let running = |other: &str| {
+        until("an nginx", 10, || {
+            let pid = std::fs::read_to_string(&pid_file).ok()?.trim().to_owned();
+            (!pid.is_empty() && pid != other).then_some(Daemon(pid))
+        })
+    };
+    let old = running("");
+    let url = format!("http://{}/small", Net::SERVER);
+    let mut load = net.client("ab", &["-q", "-r", "-t", "4", "-n", "1000000", "-c", "8", &url]);
+    old.signal("USR2");
+    let new = running(&old.0);
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    old.signal("QUIT");
+    until("the old nginx to end", 20, || (!old.runs()).then_some(()));
+    assert!(load.runs(), "it went under load: {}", load.report());
+    let said = load.success(20);
+    // Workers that quit close connections whose request has not come yet, on any stack: at most as many as are open at a time.
+    let broken =
+        said.split_once("(Connect: 0, Receive: ").and_then(|(_, rest)| rest.split(',').next()?.parse::<u32>().ok());
+    assert!(said.contains("Failed requests:        0") || broken.is_some_and(|count| count <= 8), "{said}");
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    new.signal("QUIT");
+    until("the new nginx to end", 20, || (!new.runs()).then_some(()));
+}
+
+/// A process that is nobody's child; it ends with the test.
+struct Daemon(String);
+
+impl Daemon {
+    fn runs(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.0)).exists()
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(
+            Command::new("kill").args(["-s", name, &self.0]).status().is_ok_and(|status| status.success()),
+            "{name}"
+        );
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.runs() {
+            self.signal("TERM");
+        }
+    }
 }
 
 fn lighttpd(stack: Stack) {
