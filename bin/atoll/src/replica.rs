@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
+use atoll_base::{Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
@@ -93,6 +93,7 @@ struct Replica {
     answers: VecDeque<Vec<u8>>,
     frame: Box<[u8]>,
     sleep_word: u32,
+    patience: Patience,
     counts: Counts,
     control_at: Instant,
     publish_at: Instant,
@@ -197,6 +198,7 @@ impl Replica {
             answers: VecDeque::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             sleep_word: 0,
+            patience: Patience::new(Duration::from_micros(u64::from(facts.spin_us))),
             counts: Counts::default(),
             control_at: now,
             publish_at: now,
@@ -206,14 +208,16 @@ impl Replica {
     /// Serves until the supervisor says stop or goes away.
     fn serve(&mut self) -> io::Result<()> {
         let mut now = self.clock.now();
-        let mut idle_since = None;
+        let mut waits = false;
         loop {
             let busy = self.round(now)?;
             self.counts.rounds += 1;
             let then = self.clock.now();
             if busy {
                 self.counts.busy_nanos += then.since(now).as_nanos() as u64;
-                idle_since = None;
+            }
+            if busy && std::mem::take(&mut waits) {
+                self.patience.end(now);
             }
             now = then;
             if now >= self.control_at && self.housekeeping(now)? == Verdict::Stop {
@@ -222,17 +226,18 @@ impl Replica {
             if busy {
                 continue;
             }
-            let since = *idle_since.get_or_insert(now);
-            if now.since(since) < Duration::from_micros(u64::from(self.facts.spin_us)) {
+            let spins = if waits { self.patience.goes_on(now) } else { self.patience.begin(now) };
+            waits = true;
+            if spins {
                 // The application may be waiting for this very core.
                 sched::yield_now();
                 now = self.clock.now();
+                self.patience.yielded(now.since(then));
                 continue;
             }
             if self.sleep(now)? == Verdict::Stop {
                 return Ok(());
             }
-            idle_since = None;
             now = self.clock.now();
         }
     }
@@ -278,6 +283,7 @@ impl Replica {
         let bytes = &self.frame[..len.min(self.frame.len())];
         let Ok((header, _)) = vnet::parse(bytes) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
+        self.patience.met(partner_of(frame));
         if self.facts.replicas > 1
             && let Class::Flow(tuple) = classify(frame)
             && let owner = self.links.steering.owner(&tuple)
@@ -314,6 +320,7 @@ impl Replica {
             busy = true;
             self.counts.internal += 1;
             if let (Ok((header, _)), Some(frame)) = (vnet::parse(&packet), packet.get(FRAME_PREFIX..)) {
+                self.patience.met(partner_of(frame));
                 self.transport.handle_frame(now, frame, offload_of(&header), true);
             }
             self.links.internal.recycle(packet);
@@ -326,6 +333,7 @@ impl Replica {
         let payload = &self.frame[..len];
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
         let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
+        self.patience.met(partner_of(frame));
         self.counts.internal += 1;
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
@@ -478,6 +486,11 @@ impl Replica {
         }
         self.transport.publish_stats();
     }
+}
+
+/// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no IP options.
+fn partner_of(frame: &[u8]) -> u32 {
+    frame.get(34..38).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
 }
 
 /// What the link says about the checksum of a frame's text.

@@ -14,7 +14,7 @@ use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
-use crate::wait::{Waiter, count_system_call, last_errno, spin_time, spin_until_event};
+use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
 
 /// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
 const KERNEL_EVERY: u64 = 50_000;
@@ -256,22 +256,22 @@ pub fn wait(
     if count > 0 || timeout == Some(Duration::ZERO) {
         return Ok(count);
     }
-    let (spin, mut deadline, only_kernel) = STATE.with(|state| {
+    let (mut deadline, only_kernel) = STATE.with(|state| {
         let only_kernel = state.set_mut(epoll).filter(|set| set.members.is_empty()).map(|set| {
             set.kernel_sleepers += 1;
             set.fd
         });
         state.pin(epoll);
-        (spin_time(state), timeout.map(|timeout| state.now() + timeout), only_kernel)
+        (timeout.map(|timeout| state.now() + timeout), only_kernel)
     });
     let mut result = Ok(0);
     if let Some(fd) = only_kernel {
         result = wait_in_kernel(epoll, fd, events, timeout, mask);
     }
     if result == Ok(0) && STATE.with(|state| deadline.is_none_or(|at| at > state.now())) {
-        let spin =
-            if spin > Duration::ZERO && deadline.is_none_or(|_| timeout > Some(spin)) { spin } else { Duration::ZERO };
-        result = wait_in_set(epoll, events, &mut deadline, spin, mask);
+        let spun = if mask.is_null() { spin_until_event() } else { Ok(()) };
+        result = spun.and_then(|()| wait_in_set(epoll, events, &mut deadline, mask));
+        waited();
     }
     STATE.with(|state| state.unpin(epoll));
     result
@@ -333,12 +333,8 @@ fn wait_in_set(
     epoll: u32,
     events: &mut [epoll_event],
     deadline: &mut Option<Instant>,
-    spin: Duration,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
-    if spin > Duration::ZERO {
-        spin_until_event(spin);
-    }
     loop {
         // (place to sleep, bells, time left), or what was found.
         let asleep = STATE.with(|state| {
@@ -424,6 +420,7 @@ fn collect(state: &mut State, epoll: u32, events: &mut [epoll_event]) -> usize {
         |Fired { events: bits, data }| {
             events[count] = epoll_event { events: bits, u64: data };
             count += 1;
+            met(data as u32);
         },
     );
     state.watches = watches;

@@ -10,7 +10,7 @@ use crate::real::sys;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{Fd, lookup, object_at};
-use crate::wait::{Waiter, count_system_call, last_errno, spin_time, spin_until_event};
+use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
 
 /// Whether any entry is Atoll's.
 #[inline]
@@ -27,10 +27,10 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
             kernel.push(*entry);
         }
     }
-    let (ready, deadline, spin) = STATE.with(|state| {
+    let (ready, deadline) = STATE.with(|state| {
         state.drain();
         let deadline = timeout.map(|timeout| state.now() + timeout);
-        (look_at(state, fds), deadline, spin_time(state))
+        (look_at(state, fds), deadline)
     });
     if ready > 0 || timeout == Some(Duration::ZERO) {
         if !kernel.is_empty() {
@@ -38,8 +38,8 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         }
         return Ok(merge(fds, &kernel));
     }
-    if spin > Duration::ZERO && timeout.is_none_or(|timeout| timeout > spin) {
-        spin_until_event(spin);
+    if mask.is_null() {
+        spin_until_event()?;
     }
     let waiter = STATE.with(|state| {
         fds.iter().filter_map(|entry| object_at(entry.fd)).for_each(|object| state.pin(object));
@@ -56,6 +56,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         objects.iter().for_each(|object| state.unpin(*object));
         state.free_waiters.push(waiter);
     });
+    waited();
     result
 }
 
@@ -142,7 +143,10 @@ fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
                 entry.revents = (state.readiness(object) & wanted) as u16 as i16;
             }
         }
-        count += usize::from(entry.revents != 0);
+        if entry.revents != 0 {
+            met(entry.fd as u32);
+            count += 1;
+        }
     }
     count
 }

@@ -11,7 +11,9 @@
 //!   sleeps in epoll_wait
 //! ```
 
-use atoll_base::{Duration, Instant};
+use std::cell::Cell;
+
+use atoll_base::{Duration, Instant, Patience};
 use atoll_sockets::{Errno, Failure};
 use atoll_sys::epoll::Epoll;
 
@@ -129,18 +131,17 @@ pub fn block<R>(
         if let Some(object) = object {
             state.pin(object);
         }
-        (state.take_waiter(), spin_time(state))
+        state.take_waiter()
     });
-    let (mut waiter, spin) = match first {
-        (Some(waiter), spin) => (waiter, spin),
-        (None, _) => {
-            if let Some(object) = object {
-                STATE.with(|state| state.unpin(object));
-            }
-            return Err(Errno::EMFILE);
+    let Some(mut waiter) = first else {
+        if let Some(object) = object {
+            STATE.with(|state| state.unpin(object));
         }
+        return Err(Errno::EMFILE);
     };
-    let result = block_on(object, deadline, timeout.is_none(), &mut waiter, spin, &mut step);
+    met(object.unwrap_or(0));
+    let result = block_on(object, deadline, timeout.is_none(), &mut waiter, &mut step);
+    waited();
     STATE.with(|state| {
         state.free_waiters.push(waiter);
         if let Some(object) = object {
@@ -155,16 +156,15 @@ fn block_on<R>(
     deadline: Option<Instant>,
     restarts: bool,
     (waiter, bell): &mut (Waiter, u32),
-    spin: Duration,
     step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
     let (bell, number) = (*bell, waiter.number());
-    let mut first = true;
+    if let Err(errno) = spin_until_event()
+        && !(restarts && signals_restart())
+    {
+        return Err(errno);
+    }
     loop {
-        if spin > Duration::ZERO && first && spin_until_event(spin) {
-            // The event may be for somebody else: then this is an ordinary round.
-            first = false;
-        }
         let asleep = STATE.with(|state| {
             state.drain();
             match step(state) {
@@ -217,22 +217,81 @@ fn block_on<R>(
     }
 }
 
-/// How long to spin before sleeping.
-pub fn spin_time(state: &State) -> Duration {
-    Duration::from_micros(state.sessions.first().map_or(0, |session| session.facts.spin_us.into()))
+thread_local! {
+    /// Whether this thread should spin. Taken while it is used, since a signal handler may come in between.
+    static PATIENCE: Cell<Option<Patience>> = const { Cell::new(None) };
 }
 
-/// Spins for as long as the stack says. Returns whether an event has arrived.
-pub fn spin_until_event(spin: Duration) -> bool {
-    let until = STATE.with(|state| state.now() + spin);
-    loop {
-        atoll_sys::sched::yield_now();
-        count_system_call();
-        let (ready, over) = STATE.with(|state| (state.has_event(), state.now() >= until));
-        if ready || over {
-            return ready;
-        }
+/// Not under the lock of the state.
+fn with_patience<R>(act: impl FnOnce(&mut Patience) -> R) -> R {
+    let limit = || STATE.with(|state| state.sessions.first().map_or(0, |session| session.facts.spin_us));
+    let mut patience = PATIENCE.take().unwrap_or_else(|| Patience::new(Duration::from_micros(limit().into())));
+    let result = act(&mut patience);
+    PATIENCE.set(Some(patience));
+    result
+}
+
+/// There was something to do for `partner`, such as an object.
+#[inline]
+pub fn met(partner: u32) {
+    if let Some(mut patience) = PATIENCE.take() {
+        patience.met(partner);
+        PATIENCE.set(Some(patience));
     }
+}
+
+/// Waits for an event without sleeping, for as long as that is worth it. Fails with EINTR if a signal came, and no event.
+///
+/// Signals are held back meanwhile: a handler that ran unnoticed between two looks would leave the caller asleep.
+pub fn spin_until_event() -> Result<(), Errno> {
+    with_patience(|patience| {
+        let mut now = STATE.with(|state| state.now());
+        if !patience.begin(now) {
+            return Ok(());
+        }
+        let held = hold_signals();
+        let mut ready = false;
+        while !ready && patience.goes_on(now) {
+            let before = now;
+            count_system_call();
+            atoll_sys::sched::yield_now();
+            ready = STATE.with(|state| {
+                now = state.now();
+                state.has_event()
+            });
+            patience.yielded(now.since(before));
+        }
+        let interrupted = !ready && pending_signals() & !held != 0;
+        release_signals(held);
+        if interrupted { Err(Errno::EINTR) } else { Ok(()) }
+    })
+}
+
+/// The wait that began with [`spin_until_event`] is over.
+pub fn waited() {
+    let now = STATE.with(|state| state.now());
+    with_patience(|patience| patience.end(now));
+}
+
+/// Blocks all signals; returns the mask of before. sigprocmask(2).
+fn hold_signals() -> u64 {
+    let (all, mut before) = (u64::MAX, 0u64);
+    // SAFETY: two masks of the kernel's size, 8.
+    unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
+    before
+}
+
+fn release_signals(before: u64) {
+    // SAFETY: a mask of the kernel's size, 8.
+    unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8) };
+}
+
+/// The signals that wait to be delivered. sigpending(2).
+fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: a mask of the kernel's size, 8.
+    unsafe { sys!(libc::SYS_rt_sigpending, &raw mut pending, 8) };
+    pending
 }
 
 /// Whether an interrupted call is to go on: all signals that have handlers restart calls (signal(7), SA_RESTART). Which of them

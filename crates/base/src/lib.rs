@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod flow;
 mod ids;
+mod patience;
 mod rng;
 mod seq;
 mod time;
@@ -15,6 +16,7 @@ mod wheel;
 
 pub use flow::{Endpoint, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple};
 pub use ids::{Epoch, ReplicaId, SessionId, SlotId};
+pub use patience::Patience;
 pub use rng::Rng;
 pub use seq::SeqNum;
 pub use time::{Duration, Instant};

@@ -165,7 +165,7 @@ impl Default for LinkFile {
 
 impl Default for WaitFile {
     fn default() -> WaitFile {
-        WaitFile { spin_us: 20 }
+        WaitFile { spin_us: 100 }
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("by", Some(quoted(steering(file))), "");
 
     out.section("wait");
-    out.text("How long replicas and programs look for work before they sleep, in microseconds. More is faster on idle");
-    out.text("processors, and takes time from others on busy ones.");
+    out.text("How long replicas and programs look for work at most before they sleep, in microseconds. They do only if it tends");
+    out.text("to come so soon, conversations are few, and nobody else wants the processor. 0: never.");
     out.key("spin_us", Some(file.wait.spin_us.to_string()), "");
 
     out.section("accept");
