@@ -167,6 +167,7 @@ impl Replica {
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         transport.set_owners(|group| stack.owner(group));
 
+        sched::set_name(&format!("atoll-replica{}", setup.index))?;
         if let Some(cpu) = setup.cpu {
             sched::set_affinity(&[cpu])?;
         }

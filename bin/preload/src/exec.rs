@@ -18,6 +18,7 @@ use crate::real::sys;
 use crate::session::{Control, Session};
 use crate::settings::settings;
 use crate::state::{STATE, State};
+use crate::symbols::streams::replace_standard;
 use crate::table::{self, Internal};
 use crate::wait::last_errno;
 
@@ -415,6 +416,7 @@ pub fn restore() {
                 eprintln!("libatoll: the sockets of the program before this one are lost ({:?})", last_errno());
             }
         });
+        (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(replace_standard);
     }
 }
 

@@ -11,7 +11,7 @@ mod octets;
 mod passing;
 mod processes;
 mod sockets;
-mod streams;
+pub mod streams;
 mod waiting;
 
 pub use passing::was_received;

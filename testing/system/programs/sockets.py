@@ -1061,6 +1061,24 @@ def standard_streams():
 
 
 @case
+def standard_streams_of_stdio():
+    client, accepted = pair()
+    child = os.fork()
+    if child == 0:
+        client.close()
+        os.dup2(accepted.fileno(), 0)
+        os.dup2(accepted.fileno(), 1)
+        accepted.close()
+        # Reads and writes by stdio, unlike cat.
+        os.execv("/bin/sed", ["sed", "s/in/out/"])
+    accepted.close()
+    client.sendall(b"line one in\nline two in\n")
+    client.shutdown(socket.SHUT_WR)
+    print("recv:", receive_all(client))
+    print("status:", os.waitpid(child, 0)[1])
+
+
+@case
 def duplicates():
     client, accepted = pair()
     second = os.dup(accepted.fileno())

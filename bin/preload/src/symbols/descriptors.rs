@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use atoll_sockets::Errno;
 
-use super::fail;
+use super::{fail, streams};
 use crate::object::{Kind, Socket};
 use crate::state::STATE;
 use crate::table::{self, Fd, lookup};
@@ -102,6 +102,7 @@ fn share(old: c_int, new: c_int, close_on_exec: bool) {
             }
         });
         table::set_object(new, object, close_on_exec);
+        streams::replace_standard(new);
     }
 }
 

@@ -1,4 +1,5 @@
-//! fdopen(3): stdio reads and writes inside the C library, so a stream on a socket of ours gets its own functions.
+//! fdopen(3), and stdin, stdout and stderr: stdio reads and writes inside the C library, so a stream on a socket of ours gets its own
+//! functions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,9 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
@@ -51,14 +55,46 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // SAFETY: passed on.
         return unsafe { real::fdopen(fd, mode) };
     }
+    // SAFETY: the program's mode.
+    unsafe { open(fd, mode) }
+}
+
+/// A stream with functions of ours.
+unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions = Functions { read: Some(read), write: Some(write), seek: None, close: Some(close) };
-    // SAFETY: the program's mode; the cookie is a number.
+    // SAFETY: the caller's mode; the cookie is a number.
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
     if !stream.is_null() {
         STREAMS.with(|streams| streams.push((stream as usize, fd)));
         ANY.store(true, Ordering::Relaxed);
     }
     stream
+}
+
+/// A socket has come to number 0, 1 or 2: the standard stream there becomes one of ours. (In the GNU C library the three are
+/// variables: "Standard Streams" in its manual.) It follows the number, whatever that becomes later.
+pub fn replace_standard(fd: c_int) {
+    let (variable, mode) = match fd {
+        0 => (&raw mut stdin, c"r"),
+        1 => (&raw mut stdout, c"w"),
+        2 => (&raw mut stderr, c"w"),
+        _ => return,
+    };
+    if STREAMS.with(|streams| streams.iter().any(|(_, of)| *of == fd)) {
+        return;
+    }
+    // SAFETY: variables and functions of the C library; stdio has no lock on the variables themselves, so a program that changes
+    // descriptors 0 to 2 while other threads print has a race of its own.
+    unsafe {
+        let stream = open(fd, mode.as_ptr());
+        if stream.is_null() {
+            return;
+        }
+        if fd == 2 {
+            libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0);
+        }
+        *variable = stream;
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -37,6 +37,13 @@ pub fn yield_now() {
     rustix::thread::sched_yield();
 }
 
+/// Names the calling thread, as `ps` and `top` show it: at most 15 bytes, longer names are cut. pthread_setname_np(3).
+pub fn set_name(name: &str) -> io::Result<()> {
+    let end = name.len().min(15);
+    let name = std::ffi::CString::new(&name.as_bytes()[..end]).map_err(io::Error::from)?;
+    Ok(rustix::thread::set_name(&name)?)
+}
+
 /// The niceness of this process, -20 (greedy) to 19 (modest). getpriority(2).
 pub fn niceness() -> io::Result<i32> {
     Ok(getpriority_process(None)?)
