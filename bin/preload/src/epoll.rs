@@ -354,6 +354,7 @@ fn wait_in_set(
             }
             stats::publish(state);
             state.doze_off();
+            let left = state.nap(left);
             let Some(set) = state.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
             set.sleepers += 1;
             Ok((set.waiter.as_ref().map_or(-1, Waiter::number), set.fd, bells, left))

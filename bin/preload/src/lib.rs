@@ -3,7 +3,7 @@
 //! * [`symbols`]: the C library's names
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
-//! * [`session`]: what is shared with replicas; [`wait`]: how calls sleep
+//! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
 //! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`real`]: the C library behind us; [`lock`]: the one lock; [`settings`]: the environment; [`stats`]: the share of calls without system call
 //!
@@ -17,6 +17,7 @@
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the program.
 //!    A signal handler that interrupts the library must therefore not use Atoll's sockets; the kernel's it may.
 
+mod buffers;
 mod calls;
 mod epoll;
 mod exec;

@@ -52,6 +52,9 @@ pub struct Socket {
     pub passed: bool,
     /// The last send was with MSG_MORE.
     pub more: bool,
+    /// It is among the owners of send buffers, and was sent on since this look at them: see [`crate::buffers`].
+    pub buffered: bool,
+    pub sent_in: u32,
     /// What was seen of an inherited connection at the last look.
     pub seen: u64,
 }
@@ -176,6 +179,8 @@ impl Object {
                 shut_early: false,
                 passed: false,
                 more: false,
+                buffered: false,
+                sent_in: 0,
                 seen: 0,
             }),
             nonblocking,

@@ -86,7 +86,7 @@ fn sleep(
             }
             stats::publish(state);
             state.doze_off();
-            Some((left, bells))
+            Some((state.nap(left), bells))
         });
         let Some((left, bells)) = asleep else {
             if own > 0 {

@@ -15,6 +15,7 @@ use atoll_sockets::stream::{Local, Stream};
 use atoll_sockets::watch::{Head, Watches};
 use atoll_sys::Clock;
 
+use crate::buffers::Buffers;
 use crate::lock::Locked;
 use crate::object::{Body, Kind, Object, Place, Set, Socket};
 use crate::session::{Control, FamilyLock, NOBODY, Session};
@@ -62,6 +63,8 @@ pub struct State {
     passed: Vec<(Place, Instant)>,
     /// Inherited listeners that are watched have not asked for connections yet.
     pub listeners_idle: bool,
+    /// The connections that own send buffers.
+    pub buffers: Buffers,
     /// The stack could not be joined: everything is the kernel's.
     pub refused: bool,
 }
@@ -89,6 +92,7 @@ impl State {
             spare_batch: 4,
             passed: Vec::new(),
             listeners_idle: false,
+            buffers: Buffers::new(),
             refused: false,
         }
     }

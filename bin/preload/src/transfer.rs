@@ -282,14 +282,24 @@ fn send_octets(
         }
     }
     let is_over = stream.is_closed();
+    let starved = std::mem::take(&mut local.starved);
     drop(family);
+    if filled > 0 {
+        state.note_sent(object);
+    }
     if filled > 0 && !more {
         state.kick(place);
         uncork_after_more(state, object);
     } else if filled > 0 {
         kick_more(state, object, place);
     }
-    if *done < want && !is_over { Err(Failure::WouldBlock) } else { Ok(()) }
+    if *done >= want || is_over {
+        return Ok(());
+    }
+    if starved && state.find_memory(object) {
+        return send_octets(state, object, parts, want, flags, done);
+    }
+    Err(Failure::WouldBlock)
 }
 
 /// MSG_MORE: as if the socket were corked until the next call without it.
@@ -320,7 +330,17 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
             if done >= count {
                 return Ok(());
             }
-            let room = stream.writable(local, (count - done).min(AT_ONCE))?;
+            let room = match stream.writable(local, (count - done).min(AT_ONCE)) {
+                Ok(room) => room,
+                Err(failure) => {
+                    let starved = std::mem::take(&mut local.starved);
+                    drop(family);
+                    if starved && state.find_memory(object) {
+                        continue;
+                    }
+                    return Err(failure);
+                }
+            };
             let Some(pieces) = stream.places(&room, 0, room.len) else { return Err(Errno::EIO.into()) };
             let (memory, area) = (stream.memory(), stream.send_area());
             let mut filled = 0;
@@ -353,6 +373,7 @@ pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize
             drop(family);
             done += filled;
             if filled > 0 {
+                state.note_sent(object);
                 state.kick(place);
                 uncork_after_more(state, object);
             }

@@ -185,7 +185,7 @@ fn block_on<R>(
             match step(state) {
                 Err(Failure::WouldBlock) => {
                     state.doze_off();
-                    Ok(left)
+                    Ok(state.nap(left))
                 }
                 result => {
                     state.wake_up(1 << bell);

@@ -17,6 +17,8 @@ pub struct Local {
     pub error_taken: bool,
     /// `SO_RCVLOWAT`, 0 and 1 mean the same.
     pub receive_low: u32,
+    /// The last attempt to send found room in the window of the buffer, but no memory.
+    pub starved: bool,
 }
 
 /// One connection, looked at for the length of one call.
@@ -234,6 +236,8 @@ impl<'a, M: Memory> Stream<'a, M> {
             if changed {
                 self.slot.set_send_extents(&extents);
             }
+            // A ring that is full moves on when something is acknowledged; only without any is there nothing to wait for.
+            local.starved = extents.current.is_none();
             return Err(Failure::WouldBlock);
         }
         Ok(Writable { tail, len, extents, changed })
@@ -277,6 +281,11 @@ impl<'a, M: Memory> Stream<'a, M> {
             self.slot.set_send_extents(&extents);
         }
         changed
+    }
+
+    /// Whether there is a send buffer.
+    pub fn owns_buffer(&self) -> bool {
+        self.slot.send_extents(self.layout).is_some_and(|extents| extents != Extents::default())
     }
 
     /// shutdown(2) of either direction. Fails with ENOTCONN before the connection and after its end.

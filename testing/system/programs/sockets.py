@@ -481,6 +481,8 @@ def write_after_reset():
     client, accepted = pair()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
+    # The reset may take its time; until then the socket is writable.
+    readable(accepted)
     print("poll:", poll_of(accepted, timeout=5000))
     attempt("recv", accepted.recv, 1)
     attempt("recv", accepted.recv, 1)

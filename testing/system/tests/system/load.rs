@@ -1,10 +1,17 @@
 //! Are many connections served, all of them, and is the memory of those that are gone given back?
 
-use atoll_system_tests::{Net, Proc, Stack, compiled, soak};
+use std::fs::File;
+use std::io::Write;
+
+use atoll_system_tests::{Net, Proc, Stack, compiled, program, soak};
 
 use crate::servers::start_nginx;
 
-on_both_stacks![ten_thousand_open_connections_are_served_fairly, short_connections_leave_nothing_behind];
+on_both_stacks![
+    ten_thousand_open_connections_are_served_fairly,
+    short_connections_leave_nothing_behind,
+    connections_that_rest_hold_no_buffers,
+];
 
 /// A client with many open connections, under limits that allow them.
 fn load(net: &Net, arguments: &[&str]) -> Proc {
@@ -54,4 +61,39 @@ fn short_connections_leave_nothing_behind(stack: Stack) {
     let grown = net.replica_memory().saturating_sub(before);
     assert!(grown < 8 * 1024, "the replicas have grown by {grown} KiB in {count} connections");
     assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+/// Pages that a process and its children have touched, in KiB, shared ones by share.
+fn memory_of_family(pid: u32) -> u64 {
+    let own = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line =
+        own.lines().find(|line| line.starts_with("Pss:")).and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    line.unwrap_or(0)
+        + children.split_whitespace().filter_map(|child| child.parse().ok()).map(memory_of_family).sum::<u64>()
+}
+
+/// Each connection has had a page of 64 KiB, one after another: their buffers are the same memory.
+fn connections_that_rest_hold_no_buffers(stack: Stack) {
+    const COUNT: u64 = 3000;
+    let net = Net::new(stack);
+    net.scratch.file("page", vec![b'x'; 64 << 10]);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let before = memory_of_family(server.pid());
+    let (reader, mut writer) = std::io::pipe().expect("there are pipes");
+    let mut command = net.on_client("sh");
+    let count = COUNT.to_string();
+    let arguments = [Net::SERVER, "80", "/page", "65536", &count];
+    command
+        .args(["-c", "ulimit -n 4096; exec \"$@\"", "sh", "/usr/bin/python3", &program("fetch_and_keep.py")])
+        .args(arguments);
+    let mut client = Proc::start(&mut command, Some(File::from(std::os::fd::OwnedFd::from(reader))));
+    client.says("all are kept", 120);
+    let grown = memory_of_family(server.pid()).saturating_sub(before);
+    // A buffer each would be 64 KiB each.
+    assert!(grown < COUNT * 20, "{grown} KiB for {COUNT} connections that rest");
+    writer.write_all(b"go on\n").expect("it reads");
+    client.says("all were served again", 120);
+    client.success(20);
 }

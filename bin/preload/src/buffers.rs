@@ -1,0 +1,113 @@
+//! When does a connection give its send buffer back? When all of it is acknowledged and nothing was sent for a while, so that
+//! connections that rest own no buffer and those at work keep theirs.
+//!
+//! Nobody says when everything is acknowledged, so it is looked for: whenever the number of owners has doubled, each second while
+//! the process sleeps, and when there is no memory left.
+
+use atoll_base::{Duration, Instant};
+use atoll_ipc::Ready;
+
+use crate::object::Body;
+use crate::state::State;
+
+/// Time between two looks of a process that sleeps.
+const EVERY: Duration = Duration::from_secs(1);
+/// So few owners are not looked at for their number.
+const FEW: usize = 64;
+
+/// The connections that own send buffers.
+#[derive(Debug)]
+pub struct Buffers {
+    owners: Vec<u32>,
+    /// Objects that found no memory to send.
+    starved: Vec<u32>,
+    /// Counts the looks.
+    look: u32,
+    /// At so many owners the next look is due.
+    limit: usize,
+    due: Instant,
+}
+
+impl Buffers {
+    pub const fn new() -> Buffers {
+        Buffers { owners: Vec::new(), starved: Vec::new(), look: 1, limit: FEW, due: Instant::ZERO }
+    }
+}
+
+impl State {
+    /// Something was sent on a connection. Not under a family's lock.
+    #[inline]
+    pub fn note_sent(&mut self, object: u32) {
+        let look = self.buffers.look;
+        let Some(socket) = self.socket_mut(object) else { return };
+        socket.sent_in = look;
+        if !std::mem::replace(&mut socket.buffered, true) {
+            self.buffers.owners.push(object);
+            if self.buffers.owners.len() >= self.buffers.limit {
+                self.look_for_buffers(false);
+            }
+        }
+    }
+
+    /// A connection found no memory. Returns whether there is some now. Not under a family's lock.
+    pub fn find_memory(&mut self, object: u32) -> bool {
+        if self.look_for_buffers(true) {
+            return true;
+        }
+        if !self.buffers.starved.contains(&object) {
+            self.buffers.starved.push(object);
+        }
+        false
+    }
+
+    /// How long to sleep at most, of `left`: until buffers are to be looked for.
+    pub fn nap(&mut self, left: Option<Duration>) -> Option<Duration> {
+        if self.buffers.owners.is_empty() && self.buffers.starved.is_empty() {
+            return left;
+        }
+        let now = self.now();
+        if now >= self.buffers.due {
+            self.look_for_buffers(false);
+            self.buffers.due = now + EVERY;
+        }
+        let due = self.buffers.due.since(now);
+        Some(left.map_or(due, |left| left.min(due)))
+    }
+
+    /// Gives back the buffers of connections that rest, or of all that need none now. Returns whether there were any.
+    fn look_for_buffers(&mut self, all: bool) -> bool {
+        let look = self.buffers.look;
+        let mut owners = std::mem::take(&mut self.buffers.owners);
+        let before = owners.len();
+        owners.retain(|object| {
+            let Some(Body::Socket(socket)) = self.objects.get(*object).map(|object| &object.body) else { return false };
+            if !socket.buffered {
+                // Another socket by now.
+                return false;
+            }
+            if socket.sent_in == look && !all {
+                return true;
+            }
+            let family = self.family(*object);
+            let owns = self.stream(*object).is_some_and(|(stream, ..)| {
+                stream.release();
+                stream.owns_buffer()
+            });
+            drop(family);
+            if let Some(socket) = self.socket_mut(*object) {
+                socket.buffered = owns;
+            }
+            owns
+        });
+        let freed = owners.len() < before;
+        self.buffers.limit = FEW.max(2 * owners.len());
+        self.buffers.owners = owners;
+        self.buffers.look = look.wrapping_add(1);
+        if freed {
+            for object in std::mem::take(&mut self.buffers.starved) {
+                self.announce(object, Ready::OUT.0);
+            }
+        }
+        freed
+    }
+}
