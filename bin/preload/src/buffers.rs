@@ -2,7 +2,8 @@
 //! connections that rest own no buffer and those at work keep theirs.
 //!
 //! Nobody says when everything is acknowledged, so it is looked for: whenever the number of owners has doubled, each second while
-//! the process sleeps, and when there is no memory left.
+//! the process sleeps, and when there is no memory left. Who found none tries again every 10 ms: replicas tell of room below the
+//! limit of a connection, and know nothing of memory.
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::Ready;
@@ -12,6 +13,8 @@ use crate::state::State;
 
 /// Time between two looks of a process that sleeps.
 const EVERY: Duration = Duration::from_secs(1);
+/// The same, if somebody found no memory.
+const EVERY_STARVED: Duration = Duration::from_millis(10);
 /// So few owners are not looked at for their number.
 const FEW: usize = 64;
 
@@ -56,21 +59,30 @@ impl State {
         }
         if !self.buffers.starved.contains(&object) {
             self.buffers.starved.push(object);
+            self.buffers.due = self.buffers.due.min(self.now() + EVERY_STARVED);
         }
         false
     }
 
-    /// How long to sleep at most, of `left`: until buffers are to be looked for.
-    pub fn nap(&mut self, left: Option<Duration>) -> Option<Duration> {
+    /// Looks for buffers if it is time to. Before the last look at what a call waits for: it may have become true.
+    pub fn look_if_due(&mut self) {
         if self.buffers.owners.is_empty() && self.buffers.starved.is_empty() {
-            return left;
+            return;
         }
         let now = self.now();
         if now >= self.buffers.due {
-            self.look_for_buffers(false);
+            self.look_for_buffers(!self.buffers.starved.is_empty());
+            self.feed_starved();
             self.buffers.due = now + EVERY;
         }
-        let due = self.buffers.due.since(now);
+    }
+
+    /// How long to sleep at most, of `left`: until buffers are to be looked for.
+    pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
+        if self.buffers.owners.is_empty() && self.buffers.starved.is_empty() {
+            return left;
+        }
+        let due = self.buffers.due.since(self.now());
         Some(left.map_or(due, |left| left.min(due)))
     }
 
@@ -104,10 +116,14 @@ impl State {
         self.buffers.owners = owners;
         self.buffers.look = look.wrapping_add(1);
         if freed {
-            for object in std::mem::take(&mut self.buffers.starved) {
-                self.announce(object, Ready::OUT.0);
-            }
+            self.feed_starved();
         }
         freed
+    }
+
+    fn feed_starved(&mut self) {
+        for object in std::mem::take(&mut self.buffers.starved) {
+            self.announce(object, Ready::OUT.0);
+        }
     }
 }

@@ -339,8 +339,9 @@ fn wait_in_set(
         // (place to sleep, bells, time left), or what was found.
         let asleep = STATE.with(|state| {
             state.drain();
-            let count = collect(state, epoll, events);
             let left = deadline.map(|at| at.since(state.now()));
+            state.look_if_due();
+            let count = collect(state, epoll, events);
             if count > 0 || left == Some(Duration::ZERO) {
                 return Err(Ok(count));
             }
@@ -354,10 +355,10 @@ fn wait_in_set(
             }
             stats::publish(state);
             state.doze_off();
-            let left = state.nap(left);
+            let nap = state.nap(left);
             let Some(set) = state.set_mut(epoll) else { return Err(Err(Errno::EBADF)) };
             set.sleepers += 1;
-            Ok((set.waiter.as_ref().map_or(-1, Waiter::number), set.fd, bells, left))
+            Ok((set.waiter.as_ref().map_or(-1, Waiter::number), set.fd, bells, nap))
         });
         let (number, fd, bells, left) = match asleep {
             Ok(asleep) => asleep,

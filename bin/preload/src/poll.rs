@@ -80,6 +80,7 @@ fn sleep(
             state.fall_asleep(bells);
             state.drain();
             let left = deadline.map(|at| at.since(state.now()));
+            state.look_if_due();
             if look_at(state, fds) > 0 || left == Some(Duration::ZERO) {
                 wake_up(state, objects, bell, bells);
                 return None;

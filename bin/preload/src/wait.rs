@@ -167,6 +167,7 @@ fn block_on<R>(
     loop {
         let asleep = STATE.with(|state| {
             state.drain();
+            state.look_if_due();
             match step(state) {
                 Err(Failure::WouldBlock) => {}
                 result => return Err(result),

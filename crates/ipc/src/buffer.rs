@@ -120,7 +120,10 @@ impl Extents {
         let wanted = usize::try_from(end.saturating_sub(high)).unwrap_or(usize::MAX).max(1);
         let wanted = if self.current.is_some() { size_max } else { wanted.min(size_max) };
         let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
-        let Some(unit) = pool.allocate(memory, log2) else {
+        // Free memory may lie in small blocks only; a ring that is no larger than the one before is no use.
+        let least = self.current.map_or(MIN_LOG2, |current| current.log2).min(log2);
+        let found = (least..=log2).rev().find_map(|log2| Some((pool.allocate(memory, log2)?, log2)));
+        let Some((unit, log2)) = found else {
             return self.current.map_or(high, |current| (current.base.max(head) + current.size() as u64).min(end));
         };
         let new = Extent { base: high, unit, log2 };

@@ -2,7 +2,8 @@
 //!
 //! Control block and link table live in memory of the allocating side only: the library's in the library region of the
 //! arena (so that forked processes share it under the library's lock), the replica's on its heap. Blocks are neither
-//! aligned to their size nor merged; a larger free block is split when nothing smaller is left.
+//! aligned to their size nor merged; a larger free block is split when nothing smaller is left. When the last one comes back,
+//! the area is one piece again.
 
 use crate::memory::Memory;
 
@@ -46,7 +47,12 @@ impl Pool {
         }
         let class = usize::from(log2 - MIN_LOG2);
         self.push(memory, class, unit);
-        memory.store32(self.control + 4, memory.load32(self.control + 4).wrapping_sub(1 << class));
+        let used = memory.load32(self.control + 4).wrapping_sub(1 << class);
+        memory.store32(self.control + 4, used);
+        if used == 0 {
+            memory.store32(self.control, 0);
+            (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
+        }
     }
 
     /// Bytes in use.
@@ -100,6 +106,20 @@ mod tests {
 
     use super::*;
     use crate::memory::HeapMemory;
+
+    #[test]
+    fn an_area_in_pieces_is_whole_again_when_all_of_them_are_back() {
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 32 * 4);
+        let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 32 };
+        let pieces: alloc::vec::Vec<_> = core::iter::from_fn(|| pool.allocate(&memory, MIN_LOG2)).collect();
+        assert_eq!(pieces.len(), 32);
+        for unit in &pieces[1..] {
+            pool.free(&memory, *unit, MIN_LOG2);
+        }
+        assert_eq!(pool.allocate(&memory, MIN_LOG2 + 1), None);
+        pool.free(&memory, pieces[0], MIN_LOG2);
+        assert!(pool.allocate(&memory, MIN_LOG2 + 5).is_some());
+    }
 
     #[test]
     fn blocks_in_use_never_overlap_and_all_come_back() {

@@ -236,8 +236,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             if changed {
                 self.slot.set_send_extents(&extents);
             }
-            // A ring that is full moves on when something is acknowledged; only without any is there nothing to wait for.
-            local.starved = extents.current.is_none();
+            local.starved = true;
             return Err(Failure::WouldBlock);
         }
         Ok(Writable { tail, len, extents, changed })

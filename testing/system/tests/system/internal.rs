@@ -1,6 +1,6 @@
 //! Do programs on one machine reach each other inside a stack, without the kernel?
 
-use atoll_system_tests::{Alone, Net, Proc, Stack, program};
+use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, program};
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn private_loopback(stack: Stack) {
                   for try in 1 2 3 4 5 6 7 8 9 10; do \
                       curl -sS --max-time 5 http://127.0.0.1:8000/page 2>/dev/null && break; sleep 0.3; done; \
                   kill $!";
-    let scratch = atoll_system_tests::Scratch::new();
+    let scratch = Scratch::new();
     both.args(["-c", script, "sh"]).arg(scratch.path());
     let said = Proc::start(&mut alone.on(stack, &both), None).success(30);
     assert_eq!(said, "inside\n", "{stack:?}");
@@ -53,4 +53,23 @@ fn a_server_on_atoll_is_not_on_the_kernel() {
     net.listens(&mut server, 8000);
     let listeners = std::fs::read_to_string(format!("/proc/{}/net/tcp", server.pid())).expect("the server runs");
     assert_eq!(listeners.lines().count(), 1, "the kernel has sockets:\n{listeners}");
+}
+
+/// Forty senders and 64 KiB of send buffers for all of them: who finds no memory is told when there is some.
+#[test]
+fn little_memory_is_shared() {
+    let alone = Alone::new();
+    let scratch = Scratch::new();
+    let config = scratch.file("small.toml", "[sessions]\nsend_log2 = 16\nreceive_log2 = 22\n");
+    let crowd = program("crowd.py");
+    let mut on_kernel = Command::new("/usr/bin/python3");
+    on_kernel.arg(&crowd);
+    let mut on_atoll = Command::new(atoll());
+    on_atoll.args(["run", "--config", &config, "--", "/usr/bin/python3", &crowd]);
+    for command in [&on_kernel, &on_atoll] {
+        assert_eq!(
+            Proc::start(&mut alone.without_network(command), None).success(60),
+            "all are whole\nall are whole again\n"
+        );
+    }
 }
