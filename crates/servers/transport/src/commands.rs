@@ -58,6 +58,8 @@ impl<M: Memory> Transport<M> {
             Command::Listen { token, lease, local, backlog, reuse_port, defer_accept } => {
                 let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept };
                 let cause = self.cm.handle_listen(&listen).err().unwrap_or_default();
+                // Who has the reply may connect at once, and looks at the page to see whose port it is.
+                self.run_directives(now);
                 self.reply(session, &Event::ListenReply { token, cause });
             }
             Command::AcceptConnection { lease } => {

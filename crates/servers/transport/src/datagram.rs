@@ -268,18 +268,21 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.datagrams.index(index);
-        if let Some(view) = session.slot(slot) {
-            view.replica_reset(generation, SlotState::Open, capacity);
-            view.set_addresses(local, remote.unwrap_or_default());
-        }
+        // Who sees the socket open may send to it at once, and looks at the page to see whose port it is.
         self.page.set_port(true, local.port, true);
+        if let Some(view) = session.slot(slot) {
+            view.set_addresses(local, remote.unwrap_or_default());
+            view.replica_reset(generation, SlotState::Open, capacity);
+        }
         self.kick_datagram(index);
         self.datagrams.touch(index);
     }
 
     fn rename_datagram(&mut self, index: u32, local: Endpoint, remote: Option<Endpoint>, reuse_port: bool) {
         let Some(old) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
-        if self.datagrams.unindex(index) {
+        let was_last = self.datagrams.unindex(index);
+        self.page.set_port(true, local.port, true);
+        if was_last && old != local.port {
             self.page.set_port(true, old, false);
         }
         if let Some(socket) = self.datagrams.sockets.get_mut(index) {
@@ -292,7 +295,6 @@ impl<M: Memory> Transport<M> {
             }
         }
         self.datagrams.index(index);
-        self.page.set_port(true, local.port, true);
         self.kick_datagram(index);
     }
 
