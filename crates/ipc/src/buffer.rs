@@ -39,10 +39,16 @@ pub struct Pieces {
     len: usize,
 }
 
-/// Bytes of the published form.
-pub const EXTENTS_BYTES: usize = 40;
-const VERSION: usize = 32;
-/// How often a reader tries to get an untorn copy before it takes the writer for hostile.
+/// Bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd versions]`, a copy being
+/// `[base of the current ring u64][base of the old ring u64][place of the current ring u32][place of the old ring u32]`.
+///
+/// The writer may lose the processor, or die, in the middle of a store: readers go on with the copy before.
+pub const EXTENTS_BYTES: usize = 8 + 2 * COPY_BYTES;
+const COPY_BYTES: usize = 24;
+/// A place is `unit << 5 | log2` of a ring, 0 for no ring.
+const LOG2_BITS: u32 = 5;
+/// How often a reader tries to get an untorn copy before it takes the writer for hostile: each failure is a whole store of the
+/// writer's.
 const READ_ATTEMPTS: usize = 64;
 
 impl Extent {
@@ -158,28 +164,28 @@ impl Extents {
         }
     }
 
-    /// Publishes at `at` (a slot's extents line) under a version word that is odd meanwhile.
+    /// Publishes at `at` (a slot's extents line). One writer at a time.
     pub fn store<M: Memory>(&self, memory: &M, at: usize) {
-        let version = memory.load32(at + VERSION) & !1;
-        memory.store32(at + VERSION, version.wrapping_add(1));
+        let version = memory.load32(at).wrapping_add(1);
+        // The version before is public before the copy that it made stale is touched.
         memory.fence();
+        let copy = copy_at(at, version);
         for (i, extent) in [self.current, self.old].into_iter().enumerate() {
-            let at = at + i * 16;
-            memory.store64(at, extent.map_or(0, |e| e.base));
-            memory.store32(at + 8, extent.map_or(0, |e| e.unit));
-            memory.store32(at + 12, extent.map_or(0, |e| u32::from(e.log2)));
+            memory.store64(copy + i * 8, extent.map_or(0, |e| e.base));
+            memory.store32(copy + 16 + i * 4, extent.map_or(0, |e| e.unit << LOG2_BITS | u32::from(e.log2)));
         }
-        memory.store32_release(at + VERSION, version.wrapping_add(2));
+        memory.store32_release(at, version);
     }
 
     /// Reads what the other side published at `at`, for an area of `units` units. `None`: not one of the states a correct
-    /// writer publishes (the peer is hostile or dead in the middle of a store).
+    /// writer publishes.
     pub fn load<M: Memory>(memory: &M, at: usize, units: u32) -> Option<Extents> {
         for _ in 0..READ_ATTEMPTS {
-            let version = memory.load32_acquire(at + VERSION);
-            let raw = Extents { current: load_extent(memory, at), old: load_extent(memory, at + 16) };
+            let version = memory.load32_acquire(at);
+            let copy = copy_at(at, version);
+            let raw = Extents { current: load_extent(memory, copy, 0), old: load_extent(memory, copy, 1) };
             memory.fence();
-            if version & 1 == 0 && memory.load32(at + VERSION) == version {
+            if memory.load32(at) == version {
                 let valid = [raw.current, raw.old].into_iter().flatten().all(|e| e.is_within(units));
                 let ordered = match (raw.current, raw.old) {
                     (Some(current), Some(old)) => old.base <= current.base,
@@ -194,12 +200,18 @@ impl Extents {
     }
 }
 
-fn load_extent<M: Memory>(memory: &M, at: usize) -> Option<Extent> {
-    let log2 = memory.load32(at + 12);
-    (log2 != 0).then(|| Extent {
-        base: memory.load64(at),
-        unit: memory.load32(at + 8),
-        log2: u8::try_from(log2).unwrap_or(u8::MAX),
+/// Where the copy of a version lies.
+const fn copy_at(at: usize, version: u32) -> usize {
+    at + 8 + (version & 1) as usize * COPY_BYTES
+}
+
+/// The current (0) or old (1) ring of a copy.
+fn load_extent<M: Memory>(memory: &M, copy: usize, i: usize) -> Option<Extent> {
+    let place = memory.load32(copy + 16 + i * 4);
+    (place != 0).then(|| Extent {
+        base: memory.load64(copy + i * 8),
+        unit: place >> LOG2_BITS,
+        log2: (place & ((1 << LOG2_BITS) - 1)) as u8,
     })
 }
 
@@ -236,6 +248,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
+    use core::cell::Cell;
 
     use atoll_base::Rng;
 
@@ -314,18 +327,111 @@ mod tests {
         let memory = HeapMemory::new(64);
         let mut rng = Rng::new(9);
         for _ in 0..100_000 {
-            for word in 0..5 {
+            for word in 0..EXTENTS_BYTES / 8 {
                 memory.store64(word * 8, rng.next_u64() & rng.next_u64() & rng.next_u64());
             }
-            memory.store32(12, rng.below(24));
-            memory.store32(28, rng.below(24));
-            memory.store32(VERSION, rng.below(4));
+            let copy = copy_at(0, memory.load32(0));
+            for place in [copy + 16, copy + 20] {
+                memory.store32(place, rng.below(2 * UNITS) << LOG2_BITS | rng.below(24));
+            }
             if let Some(extents) = Extents::load(&memory, 0, UNITS)
                 && let Some(pieces) = extents.pieces(rng.next_u64() >> rng.below(64), rng.below(1 << 20) as usize)
             {
                 for (at, len) in pieces.iter() {
                     assert!(at + len <= UNITS as usize * UNIT_BYTES);
                 }
+            }
+        }
+    }
+
+    /// Lets so many stores through, and forgets those after: a writer that has lost the processor, or its life.
+    struct Interrupted {
+        memory: HeapMemory,
+        stores_left: Cell<usize>,
+    }
+
+    impl Interrupted {
+        fn goes_through(&self) -> bool {
+            let left = self.stores_left.get();
+            self.stores_left.set(left.saturating_sub(1));
+            left > 0
+        }
+    }
+
+    impl Memory for Interrupted {
+        fn len(&self) -> usize {
+            self.memory.len()
+        }
+        fn load32(&self, at: usize) -> u32 {
+            self.memory.load32(at)
+        }
+        fn load32_acquire(&self, at: usize) -> u32 {
+            self.memory.load32(at)
+        }
+        fn store32(&self, at: usize, value: u32) {
+            if self.goes_through() {
+                self.memory.store32(at, value);
+            }
+        }
+        fn store32_release(&self, at: usize, value: u32) {
+            self.store32(at, value);
+        }
+        fn load64(&self, at: usize) -> u64 {
+            self.memory.load64(at)
+        }
+        fn load64_acquire(&self, at: usize) -> u64 {
+            self.memory.load64(at)
+        }
+        fn store64(&self, at: usize, value: u64) {
+            if self.goes_through() {
+                self.memory.store64(at, value);
+            }
+        }
+        fn store64_release(&self, at: usize, value: u64) {
+            self.store64(at, value);
+        }
+        fn fetch_and64(&self, _: usize, _: u64) -> u64 {
+            unreachable!("extents are stored")
+        }
+        fn fetch_or64(&self, _: usize, _: u64) -> u64 {
+            unreachable!("extents are stored")
+        }
+        fn read(&self, at: usize, out: &mut [u8]) {
+            self.memory.read(at, out);
+        }
+        fn write(&self, _: usize, _: &[u8]) {
+            unreachable!("extents are stored")
+        }
+        fn fence(&self) {}
+    }
+
+    #[test]
+    fn a_writer_that_is_interrupted_in_a_store_leaves_what_was_published_before() {
+        let ring = |base, unit, log2| Some(Extent { base, unit, log2 });
+        let states = [
+            Extents { current: ring(0, 7, 12), old: None },
+            Extents { current: ring(5000, 16, 16), old: ring(0, 7, 12) },
+            Extents { current: ring(5000, 16, 16), old: None },
+            Extents::default(),
+            Extents { current: ring(90_000, 3, 11), old: None },
+        ];
+        for stores in 0.. {
+            let memory = Interrupted { memory: HeapMemory::new(64), stores_left: Cell::new(usize::MAX) };
+            let mut before = Extents::default();
+            let mut interrupted = false;
+            for state in &states {
+                memory.stores_left.set(stores);
+                state.store(&memory, 0);
+                let seen = Extents::load(&memory.memory, 0, UNITS).expect("something that was published");
+                assert!(seen == before || seen == *state, "{seen:?} after {stores} stores of {state:?}");
+                interrupted |= seen != *state;
+                memory.stores_left.set(usize::MAX);
+                state.store(&memory, 0);
+                assert_eq!(Extents::load(&memory.memory, 0, UNITS), Some(*state));
+                before = *state;
+            }
+            if !interrupted {
+                return;
             }
         }
     }
