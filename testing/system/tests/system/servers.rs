@@ -93,6 +93,8 @@ fn nginx_upgrades_itself(stack: Stack) {
         })
     };
     let old = running("");
+    // Signals that come before there are workers are forgotten.
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     let url = format!("http://{}/small", Net::SERVER);
     let mut load = net.client("ab", &["-q", "-r", "-t", "4", "-n", "1000000", "-c", "8", &url]);
     old.signal("USR2");

@@ -1,0 +1,629 @@
+//! Do whole stacks and their applications get along? Two machines with several replicas each, the wire between them, and processes
+//! that sleep until their bell rings: a wake-up that is lost shows as silence.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_ip::{ChecksumOffload, Ip};
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
+use atoll_ipc::{Command, Event, HeapMemory, Memory};
+use atoll_link::{Class, classify};
+use atoll_sockets::Failure;
+use atoll_sockets::listener::{self, Claim, Offer};
+use atoll_sockets::port::Port;
+use atoll_sockets::stream::{Local, Stream};
+use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
+use atoll_wire::Mac;
+
+const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
+const SERVER: u8 = 1;
+const PORT: u16 = 80;
+const LEASE: u64 = 77;
+/// The bell of every process.
+const BELL: u32 = 1;
+
+/// Everything that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Story {
+    /// Decides all that is random.
+    pub seed: u64,
+    /// Replicas of the server's and of the client's machine.
+    pub replicas: [u8; 2],
+    /// Processes that accept.
+    pub workers: usize,
+    /// Connections, one after another or at once.
+    pub connections: usize,
+    /// Octets that each connection sends, and gets back.
+    pub length: usize,
+    /// Frames lost, and repeated, per million.
+    pub loss: u32,
+    /// See `loss`.
+    pub duplicate: u32,
+    /// How often a process that is woken is late, per million, and by how much at most: longer than a claim may take.
+    pub late: u32,
+    /// Octets of send and receive memory of a process and replica, as powers of two.
+    pub memory_log2: u8,
+}
+
+impl Story {
+    /// A story drawn from `seed`.
+    pub fn random(seed: u64) -> Story {
+        let mut rng = Rng::new(seed);
+        let replicas = [1 + rng.below(3) as u8, 1 + rng.below(3) as u8];
+        Story {
+            seed,
+            replicas,
+            workers: 1 + rng.below(4) as usize,
+            connections: 1 + rng.below(24) as usize,
+            length: [1, 500, 5000, 70_000, 300_000][rng.below(5) as usize],
+            loss: [0, 0, 10_000, 50_000][rng.below(4) as usize],
+            duplicate: [0, 10_000][rng.below(2) as usize],
+            late: [0, 0, 50_000, 300_000][rng.below(4) as usize],
+            memory_log2: [17, 20, 22][rng.below(3) as usize],
+        }
+    }
+}
+
+struct Out(VecDeque<(bool, Vec<u8>)>);
+
+impl Out {
+    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, HeapMemory>) -> bool {
+        let mut frame = headers.to_vec();
+        frame.resize(headers.len() + text.len(), 0);
+        text.copy_to(&mut frame[headers.len()..]);
+        self.0.push_back((inside, frame));
+        true
+    }
+}
+
+impl FrameSink<HeapMemory> for Out {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+        self.push(false, headers, &text)
+    }
+
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+        self.push(true, headers, &text)
+    }
+
+    fn segment_max(&self) -> u32 {
+        16 << 10
+    }
+}
+
+/// A machine: the replicas of its stack.
+struct Machine {
+    replicas: Vec<Transport<HeapMemory>>,
+    out: Out,
+}
+
+impl Machine {
+    fn new(host: u8, count: u8, seed: u64) -> Machine {
+        let now = Instant::from_millis(1000);
+        let replica = |index: u8| {
+            let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
+            let ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), address(host), 24);
+            let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
+            let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+            let secrets = Secrets { sequence: [host; 16], table: seed + 5, ports: seed + u64::from(index) };
+            let mut transport = Transport::new(config, secrets, ip, page, now);
+            transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
+            transport
+        };
+        Machine { replicas: (0..count).map(replica).collect(), out: Out(VecDeque::new()) }
+    }
+
+    /// Which replicas get a frame from outside.
+    fn receivers(&self, frame: &[u8]) -> std::ops::Range<usize> {
+        match classify(frame) {
+            Class::Flow(tuple) => {
+                let owner = usize::from(self.replicas[0].owner(&tuple).0);
+                owner..owner + 1
+            }
+            Class::Any => 0..1,
+        }
+    }
+}
+
+fn address(host: u8) -> u32 {
+    0x0a00_0000 | u32::from(host)
+}
+
+fn octet(connection: u64, offset: usize) -> u8 {
+    ((offset as u64 ^ connection << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// A connection of a process.
+struct Socket {
+    replica: usize,
+    slot: SlotId,
+    generation: u32,
+    local: Local,
+    /// What a client sends is known by this number; a server sends back what it gets.
+    number: u64,
+    sent: usize,
+    got: usize,
+    /// What a server has read and not yet sent back.
+    held: VecDeque<u8>,
+    ended: bool,
+    shut: bool,
+}
+
+/// A process with its own session.
+struct Process {
+    machine: usize,
+    session: SessionId,
+    page: AppPage<HeapMemory>,
+    ports: Vec<Port<HeapMemory>>,
+    sockets: BTreeMap<(usize, u32), Socket>,
+    offers: VecDeque<Offer>,
+    doubtful: Option<Offer>,
+    accepting: u32,
+    /// Connections to open: their numbers.
+    to_open: VecDeque<u64>,
+    at_once: usize,
+    sleep_word: u32,
+    asleep: bool,
+    /// When it runs again.
+    wakes_at: Option<Instant>,
+    finished: u64,
+    /// Something could not be sent for want of memory.
+    starved: bool,
+    length: usize,
+    is_server: bool,
+}
+
+/// The whole simulation.
+pub struct World {
+    story: Story,
+    rng: Rng,
+    now: Instant,
+    machines: [Machine; 2],
+    processes: Vec<Process>,
+    wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    frames: u64,
+}
+
+impl World {
+    /// Stacks and processes that have not done anything yet.
+    pub fn new(story: &Story) -> World {
+        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story.seed);
+        let mut world = World {
+            story: story.clone(),
+            rng: Rng::new(story.seed),
+            now: Instant::from_millis(1000),
+            machines: [machine(1), machine(2)],
+            processes: Vec::new(),
+            wire: BTreeMap::new(),
+            frames: 0,
+        };
+        for _ in 0..story.workers {
+            world.attach(0);
+        }
+        world.attach(1);
+        let client = world.processes.last_mut().expect("just attached");
+        client.to_open = (0..story.connections as u64).collect();
+        client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
+        world
+    }
+
+    fn attach(&mut self, machine: usize) {
+        let session = SessionId(self.processes.len() as u32 + 1);
+        let log2 = self.story.memory_log2;
+        let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
+        let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
+        let mut ports = Vec::new();
+        for replica in &mut self.machines[machine].replicas {
+            let arena = HeapMemory::new(layout.total);
+            replica.open_session(self.now, session, layout, arena.clone(), page.clone());
+            ports.push(Port::new(arena, layout));
+        }
+        let mut process = Process {
+            machine,
+            session,
+            page,
+            ports,
+            sockets: BTreeMap::new(),
+            offers: VecDeque::new(),
+            doubtful: None,
+            accepting: 0,
+            to_open: VecDeque::new(),
+            at_once: 0,
+            sleep_word: 0,
+            asleep: false,
+            wakes_at: Some(self.now),
+            finished: 0,
+            starved: false,
+            length: self.story.length,
+            is_server: machine == 0,
+        };
+        if machine == 0 {
+            process.listen();
+        }
+        self.processes.push(process);
+    }
+
+    /// Runs until every stream has been delivered both ways and every connection is gone. Returns how much time that took.
+    pub fn run(&mut self) -> Result<Duration, String> {
+        let began = self.now;
+        let limit = began + Duration::from_secs(3000);
+        loop {
+            let mut busy = self.deliver();
+            busy |= self.run_replicas();
+            busy |= self.run_processes();
+            if busy {
+                self.now += Duration::from_micros(2);
+                continue;
+            }
+            if self.is_over() {
+                return Ok(self.now.since(began));
+            }
+            let timers =
+                self.machines.iter().flat_map(|machine| machine.replicas.iter().filter_map(Transport::next_timeout));
+            let wakes = self.processes.iter().filter_map(|process| process.wakes_at);
+            let arrival = self.wire.keys().next().map(|(at, _)| *at);
+            let next = timers.chain(wakes).chain(arrival).min();
+            match next.filter(|next| *next < limit) {
+                Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
+                None => return Err(self.report()),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let finished = |is_server| -> u64 {
+            self.processes.iter().filter(|process| process.is_server == is_server).map(|process| process.finished).sum()
+        };
+        let all = self.story.connections as u64;
+        finished(false) == all
+            && finished(true) == all
+            && self.processes.iter().all(|process| process.sockets.is_empty())
+    }
+
+    fn report(&self) -> String {
+        let mut text = format!("silence at {:?}:", self.now);
+        for process in &self.processes {
+            text += &format!(
+                "\n  process {} of machine {}: {} finished, {} offers, doubtful {:?}, accepting {:b}",
+                process.session.0,
+                process.machine,
+                process.finished,
+                process.offers.len(),
+                process.doubtful,
+                process.accepting
+            );
+            for socket in process.sockets.values() {
+                text += &format!(
+                    "\n    replica {} slot {}: {} sent, {} got, {} held, ended {}, shut {}",
+                    socket.replica,
+                    socket.slot.0,
+                    socket.sent,
+                    socket.got,
+                    socket.held.len(),
+                    socket.ended,
+                    socket.shut
+                );
+            }
+        }
+        for machine in &self.machines {
+            for replica in &machine.replicas {
+                text += &format!(
+                    "\n  replica: {} connections, {} retransmits",
+                    replica.stat(Stat::Connections),
+                    replica.stat(Stat::Retransmits)
+                );
+            }
+        }
+        text
+    }
+
+    /// Frames that have arrived by now.
+    fn deliver(&mut self) -> bool {
+        let mut any = false;
+        while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (to, frame) = first.remove();
+            any = true;
+            let machine = &mut self.machines[to];
+            for index in machine.receivers(&frame) {
+                machine.replicas[index].handle_frame(self.now, &frame, ChecksumOffload::Partial, false);
+            }
+        }
+        any
+    }
+
+    fn run_replicas(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..2 {
+            for index in 0..self.machines[at].replicas.len() {
+                let machine = &mut self.machines[at];
+                let replica = &mut machine.replicas[index];
+                any |= replica.handle_commands(self.now, 64);
+                replica.handle_timers(self.now);
+                replica.flush(self.now, &mut machine.out);
+                while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
+                    for other in (0..machine.replicas.len()).filter(|other| *other != index) {
+                        machine.replicas[other].ip_mut().handle_neighbour(self.now, update);
+                    }
+                }
+                let mut rung = Vec::new();
+                machine.replicas[index].take_bells(|session, bell| rung.push((session, bell)));
+                for (inside, frame) in std::mem::take(&mut machine.out.0) {
+                    any = true;
+                    if inside {
+                        let machine = &mut self.machines[at];
+                        for index in machine.receivers(&frame) {
+                            machine.replicas[index].handle_frame(self.now, &frame, ChecksumOffload::Partial, true);
+                        }
+                    } else {
+                        self.transmit(1 - at, frame);
+                    }
+                }
+                self.ring(&rung);
+            }
+        }
+        any
+    }
+
+    fn transmit(&mut self, to: usize, frame: Vec<u8>) {
+        if self.rng.chance_per_million(self.story.loss) {
+            return;
+        }
+        let copies = 1 + u64::from(self.rng.chance_per_million(self.story.duplicate));
+        for _ in 0..copies {
+            self.frames += 1;
+            let delay = Duration::from_micros(u64::from(20 + self.rng.below(30)));
+            self.wire.insert((self.now + delay, self.frames), (to, frame.clone()));
+        }
+    }
+
+    fn ring(&mut self, rung: &[(SessionId, u32)]) {
+        for (session, bell) in rung {
+            assert_eq!(*bell, BELL, "nobody sleeps on another");
+            let late = self.rng.chance_per_million(self.story.late);
+            let most = if late { 20_000 } else { 20 };
+            let at = self.now + Duration::from_micros(1 + u64::from(self.rng.below(most)));
+            let process = &mut self.processes[session.0 as usize - 1];
+            if process.asleep && process.wakes_at.is_none() {
+                process.wakes_at = Some(at);
+            }
+        }
+    }
+
+    fn run_processes(&mut self) -> bool {
+        let mut any = false;
+        for process in &mut self.processes {
+            if process.wakes_at.is_some_and(|at| at <= self.now) {
+                any = true;
+                process.run(self.now, &mut self.rng);
+            }
+        }
+        any
+    }
+}
+
+impl Process {
+    fn push(&mut self, replica: usize, command: &Command) {
+        assert!(self.ports[replica].push(command), "the command ring is full");
+    }
+
+    fn listen(&mut self) {
+        let local = Endpoint::new(0, PORT);
+        let protocol = Protocol::Tcp;
+        let authority = usize::from(PORT) % self.ports.len();
+        let bind = Command::Bind { token: 1, lease: LEASE, protocol, local, reuse_addr: true, reuse_port: false };
+        self.push(authority, &bind);
+        for replica in 0..self.ports.len() {
+            let listen =
+                Command::Listen { token: 2, lease: LEASE, local, backlog: 64, reuse_port: false, defer_accept: 0 };
+            self.push(replica, &listen);
+        }
+    }
+
+    /// What a program does between two sleeps.
+    fn run(&mut self, now: Instant, rng: &mut Rng) {
+        if self.asleep {
+            self.asleep = false;
+            self.sleep_word = self.sleep_word.wrapping_add(1);
+            self.page.set_sleep_word(BELL, self.sleep_word);
+        }
+        self.wakes_at = None;
+        while self.work(rng) {}
+        self.sleep_word = self.sleep_word.wrapping_add(1);
+        self.page.set_sleep_word(BELL, self.sleep_word);
+        self.ports[0].memory().fence();
+        self.asleep = true;
+        // Once more: whoever publishes after this sees the sleep word.
+        if self.work(rng) {
+            self.wakes_at = Some(now);
+        } else if std::mem::take(&mut self.starved) {
+            // As the library does (`buffers.rs` there): what rests is given back, and then one tries again.
+            for socket in self.sockets.values() {
+                Stream::new(&self.ports[socket.replica], socket.slot, socket.generation).expect("a slot").release();
+            }
+            self.wakes_at = Some(now + Duration::from_millis(10));
+        }
+    }
+
+    /// Whether there was anything to do.
+    fn work(&mut self, rng: &mut Rng) -> bool {
+        let mut any = false;
+        for replica in 0..self.ports.len() {
+            while let Some(event) = self.ports[replica].next_event() {
+                any = true;
+                self.handle_event(replica, event);
+            }
+            self.ports[replica].publish();
+        }
+        if self.is_server {
+            any |= self.accept();
+        } else {
+            any |= self.connect(rng);
+        }
+        let keys: Vec<(usize, u32)> = self.sockets.keys().copied().collect();
+        for key in keys {
+            any |= self.serve(key, rng);
+        }
+        any
+    }
+
+    fn handle_event(&mut self, replica: usize, event: Event) {
+        match event {
+            Event::ConnectionAvailable { slot, generation, local, remote, .. } => {
+                self.offers.push_back(Offer { replica: replica as u8, slot, generation, local, remote });
+            }
+            Event::ClaimVerdict { slot, generation, confirmed } => {
+                let doubtful = self.doubtful.take_if(|offer| offer.slot == slot && offer.generation == generation);
+                if let Some(offer) = doubtful.filter(|_| confirmed) {
+                    self.open(&offer);
+                }
+            }
+            Event::AcceptorRemoved { .. } => self.accepting &= !(1 << replica),
+            Event::SlotDone { slot, generation } => {
+                self.ports[replica].slot_done(slot, generation);
+            }
+            // Every socket is looked at anyway.
+            Event::Ready { .. } | Event::BindReply { .. } | Event::ListenReply { .. } | Event::InfoReply { .. } => {}
+        }
+    }
+
+    fn accept(&mut self) -> bool {
+        let mut any = false;
+        for replica in 0..self.ports.len() {
+            if self.accepting & 1 << replica == 0 {
+                self.accepting |= 1 << replica;
+                self.push(replica, &Command::AcceptConnection { lease: LEASE });
+                any = true;
+            }
+        }
+        while self.doubtful.is_none()
+            && let Some(offer) = self.offers.pop_front()
+        {
+            any = true;
+            let replica = usize::from(offer.replica);
+            let claim = listener::claim(&self.ports[replica], &offer, 0, BELL);
+            if claim == Claim::Gone {
+                continue;
+            }
+            self.push(replica, &Command::Claim { slot: offer.slot, generation: offer.generation });
+            match claim {
+                Claim::Held => self.open(&offer),
+                _ => self.doubtful = Some(offer),
+            }
+        }
+        any
+    }
+
+    fn open(&mut self, offer: &Offer) {
+        self.insert(usize::from(offer.replica), offer.slot, offer.generation, 0);
+    }
+
+    fn insert(&mut self, replica: usize, slot: SlotId, generation: u32, number: u64) {
+        let socket = Socket {
+            replica,
+            slot,
+            generation,
+            local: Local::default(),
+            number,
+            sent: 0,
+            got: 0,
+            held: VecDeque::new(),
+            ended: false,
+            shut: false,
+        };
+        self.sockets.insert((replica, slot.0), socket);
+    }
+
+    fn connect(&mut self, rng: &mut Rng) -> bool {
+        let mut any = false;
+        while self.sockets.len() < self.at_once
+            && let Some(number) = self.to_open.pop_front()
+        {
+            any = true;
+            let replica = rng.below(self.ports.len() as u32) as usize;
+            let port = &mut self.ports[replica];
+            let (slot, generation) = port.allocate_slot().expect("there are slots");
+            let view = port.slot(slot).expect("it was allocated");
+            view.set_holders(1);
+            view.set_bell(BELL);
+            let remote = Endpoint::new(address(SERVER), PORT);
+            self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
+            self.insert(replica, slot, generation, number);
+        }
+        any
+    }
+
+    /// Reads and writes what one connection allows.
+    fn serve(&mut self, key: (usize, u32), rng: &mut Rng) -> bool {
+        let Some(socket) = self.sockets.get_mut(&key) else { return false };
+        let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
+        let mut kick = false;
+        let mut any = false;
+        let stream = Stream::new(&self.ports[replica], slot, generation).expect("a slot");
+        match stream.readable(&mut socket.local) {
+            Ok(readable) if readable.len == 0 => {
+                any |= !socket.ended;
+                socket.ended = true;
+            }
+            Ok(readable) => {
+                any = true;
+                let len = readable.len.min(1 + u64::from(rng.below(100_000))) as usize;
+                let mut bytes = vec![0; len];
+                assert!(stream.copy_out(&readable, readable.head, &mut bytes), "published octets are covered");
+                kick |= stream.consume(readable.head + len as u64);
+                if self.is_server {
+                    socket.held.extend(&bytes);
+                } else {
+                    let start = socket.got;
+                    assert!(
+                        bytes.iter().zip(start..).all(|(byte, at)| *byte == octet(socket.number, at)),
+                        "connection {} has changed behind {start}",
+                        socket.number
+                    );
+                }
+                socket.got += len;
+            }
+            Err(Failure::WouldBlock) => {}
+            Err(Failure::Error(errno)) => panic!("receive: {errno:?}"),
+        }
+        let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
+        if left > 0 {
+            match stream.writable(&mut socket.local, left.min(1 + rng.below(100_000) as usize)) {
+                Ok(room) => {
+                    any = true;
+                    let bytes: Vec<u8> = if self.is_server {
+                        socket.held.drain(..room.len).collect()
+                    } else {
+                        (socket.sent..socket.sent + room.len).map(|at| octet(socket.number, at)).collect()
+                    };
+                    stream.copy_in(&room, 0, &bytes);
+                    stream.commit(&room, room.len);
+                    socket.sent += room.len;
+                    kick = true;
+                }
+                Err(Failure::WouldBlock) => self.starved |= std::mem::take(&mut socket.local.starved),
+                Err(Failure::Error(errno)) => panic!("send: {errno:?}"),
+            }
+        }
+        let is_done = if self.is_server { socket.ended && socket.held.is_empty() } else { socket.sent == self.length };
+        if is_done && !socket.shut && !self.is_server && !stream.is_connecting() {
+            stream.shutdown(false, true).expect("it is open");
+            socket.shut = true;
+            (any, kick) = (true, true);
+        }
+        if kick {
+            self.push(replica, &Command::Kick { slot, generation });
+        }
+        let Some(socket) = self.sockets.get(&key) else { return any };
+        let close = if self.is_server { is_done } else { socket.shut && socket.ended };
+        if close {
+            assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
+            self.ports[replica].mark_closing(slot, generation);
+            self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
+            self.sockets.remove(&key);
+            self.finished += 1;
+            any = true;
+        }
+        any
+    }
+}
