@@ -83,6 +83,13 @@ impl RangeSet {
         self.ranges.get(at).copied()
     }
 
+    /// The first stretch of `[left, right)` that is covered.
+    pub(crate) fn first_within(&self, left: i64, right: i64) -> Option<(i64, i64)> {
+        let at = self.ranges.partition_point(|range| range.1 <= left);
+        let range = self.ranges.get(at).filter(|range| left < right && range.0 < right)?;
+        Some((range.0.max(left), range.1.min(right)))
+    }
+
     /// Octets covered within `[left, right)`.
     pub(crate) fn covered_in(&self, left: i64, right: i64) -> i64 {
         let from = self.ranges.partition_point(|range| range.1 <= left);

@@ -263,6 +263,16 @@ fn text_that_comes_twice_is_reported_as_such() {
 }
 
 #[test]
+fn what_was_there_already_inside_of_a_new_segment_is_reported() {
+    // covers: RFC 2883 §4.2
+    let mut t = Tcb::established();
+    t.takes(data(1001..2001));
+    t.expect([ack_of(1).sack(1001..2001)]);
+    t.takes(data(1..3001));
+    t.expect([ack_of(3001).sack(1001..2001)]);
+}
+
+#[test]
 fn only_the_new_part_of_overlapping_text_is_taken() {
     let mut t = Tcb::established();
     t.takes(data(1..501));

@@ -45,9 +45,13 @@ impl Connection {
             return None;
         };
         let nxt = self.rcv.nxt;
+        // RFC 2883 §4: the first stretch of it that was there already.
+        let again = self.rcv.reassembly.as_ref().and_then(|reassembly| reassembly.ranges.first_within(left, right));
         self.rcv.take(left, right);
         if seq < nxt {
             self.rcv.report_duplicate(seq.max(0), nxt);
+        } else if let Some((from, to)) = again {
+            self.rcv.report_duplicate(from, to);
         }
         if self.rcv.nxt > nxt {
             *events |= Events::READABLE;

@@ -62,7 +62,8 @@ impl Connection {
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;
         let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
-        if by_congestion < available.clamp(1, mss) {
+        // A FIN alone is no load: as on Linux it leaves even when the congestion window is used up.
+        if available > 0 && by_congestion < available.min(mss) {
             self.note_limited(by_window > 0);
             return None;
         }
@@ -71,7 +72,7 @@ impl Connection {
             return None;
         }
         let forced = self.pending.has(Pending::PROBE);
-        let mut len = whole_segments(available.min(by_window).min(by_congestion), mss, len_max);
+        let mut len = whole_segments(available.min(by_window).min(by_congestion.max(0)), mss, len_max);
         let fin = self.snd.fin && len == available && by_window > len;
         let remainder = len % mss;
         if remainder > 0 && !fin && !forced && !self.small_may_leave(len == available, remainder) {

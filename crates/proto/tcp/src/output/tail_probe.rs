@@ -12,7 +12,7 @@ use crate::pending::Pending;
 use crate::recovery::Phase;
 
 impl Connection {
-    /// How long to wait before probing; `None` if the time-out `rto` is to be waited for instead.
+    /// How long to wait before probing, at most `rto`; `None` if the time-out is to be waited for instead.
     pub(super) fn tail_probe_wait(&self, rto: Duration) -> Option<Duration> {
         let recovery = &self.recovery;
         let wanted = self.options.sack
@@ -29,7 +29,8 @@ impl Connection {
         let lone = self.snd.flight() <= i64::from(self.snd.mss);
         let delayed = if lone { DELAYED_ACK_MAX } else { TICKS };
         let wait = Duration::from_micros(2 * u64::from(recovery.rtt.srtt_us)) + delayed;
-        (wait < rto).then_some(wait)
+        // §7.2: where the time-out would come first the probe takes its place, because it leaves the window as it is.
+        Some(wait.min(rto))
     }
 
     /// Time to probe: new text if there is some, else the last segment again (§7.3).

@@ -343,6 +343,43 @@ fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
 }
 
 #[test]
+fn a_probe_takes_the_place_of_a_time_out_that_would_come_first() {
+    // covers: RFC 8985 §7.2. A lone segment: two round trips and a delayed ACK are more than the time-out.
+    let mut t = Tcb::established().sent(100);
+    let (wait, _) = t.advance_to_timer();
+    assert!(wait <= ms(300), "{wait:?}");
+    t.expect([data(1..101).retransmit()]);
+    let info = t.conn.info(t.now);
+    assert_eq!((info.snd_cwnd, info.retransmits), (10, 0));
+    t.advance_to_timer();
+    t.expect([data(1..101).retransmit()]);
+    let info = t.conn.info(t.now);
+    assert_eq!((info.snd_cwnd, info.retransmits), (1, 1));
+}
+
+#[test]
+fn a_time_out_ends_the_episode_of_the_probe() {
+    // covers: RFC 8985 §7.4.1: what is acknowledged after it is no repair of the probe's.
+    let mut t = Tcb::established().sent(2 * MSS);
+    t.advance_to_timer();
+    t.expect([data(1001..2001).retransmit()]);
+    t.advance_to_timer();
+    t.expect([data(1..1001).retransmit()]);
+    t.takes(ack(2001));
+    t.write(2 * MSS);
+    t.poll();
+    t.takes(ack(4001));
+    assert_eq!(t.conn.info(t.now).snd_ssthresh, 7);
+}
+
+#[test]
+fn a_fin_alone_leaves_although_the_congestion_window_is_used_up() {
+    let mut t = Tcb::established().sent(10 * MSS);
+    t.conn.shutdown_send(t.now);
+    t.expect([fin(10_001)]);
+}
+
+#[test]
 fn a_silent_peer_is_given_up_after_fifteen_time_outs() {
     let mut t = Tcb::established().sent(100);
     let start = t.now;

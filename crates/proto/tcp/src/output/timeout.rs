@@ -26,9 +26,9 @@ impl Connection {
         let rto = self.recovery.rtt.rto();
         let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);
         match self.tail_probe_wait(rto) {
-            Some(wait) if now + wait < limit => self.timers.arm_retransmit(Retransmit::TailProbe, now + wait),
-            _ if self.timers.is_armed_as(Retransmit::Rto) => {}
-            _ => self.timers.arm_retransmit(Retransmit::Rto, limit),
+            Some(wait) => self.timers.arm_retransmit(Retransmit::TailProbe, (now + wait).min(limit)),
+            None if self.timers.is_armed_as(Retransmit::Rto) => {}
+            None => self.timers.arm_retransmit(Retransmit::Rto, limit),
         }
     }
 

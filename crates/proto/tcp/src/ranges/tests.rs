@@ -36,6 +36,8 @@ fn the_set_agrees_with_a_set_of_octets() {
             }
             set.check_invariants();
             assert_eq!(set.iter().collect::<Vec<_>>(), runs(&model), "seed {seed}");
+            let within = runs(&model.range(left..right).copied().collect());
+            assert_eq!(set.first_within(left, right), within.first().copied());
             assert_eq!(set.covered_in(left, right), model.range(left..right).count() as i64);
             assert_eq!(set.covers(left, right.max(left + 1)), (left..right.max(left + 1)).all(|o| model.contains(&o)));
             assert_eq!(set.range_at(left), runs(&model).into_iter().find(|r| r.0 <= left && left < r.1));

@@ -203,6 +203,8 @@ impl Recovery {
     /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
     pub(crate) fn enter_recovery(&mut self, snd: &Snd) {
         self.phase = Phase::Recovery;
+        // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
+        self.probe_end = i64::MAX;
         self.recover = snd.nxt;
         self.high_rxt = snd.una;
         self.lost_edge = self.lost_edge.max(self.first_segment_end(snd));
@@ -221,6 +223,7 @@ impl Recovery {
             self.scoreboard = None;
         }
         self.phase = Phase::Loss;
+        self.probe_end = i64::MAX;
         self.recover = snd.nxt;
         self.lost_edge = snd.nxt;
         self.high_rxt = snd.una;
