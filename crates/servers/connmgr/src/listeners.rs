@@ -226,10 +226,7 @@ impl Listeners {
 
     #[inline]
     pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
-        let (port, addr) = (syn.local.port, syn.local.addr);
-        let Some(&index) = self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, 0))) else {
-            return SynVerdict::Refused;
-        };
+        let Some(index) = self.index_at(syn.local) else { return SynVerdict::Refused };
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         if listener.is_accept_queue_full() || listener.embryonic >= listener.backlog {
             return SynVerdict::Full;
@@ -239,6 +236,13 @@ impl Listeners {
             listener: ListenerId { index, serial: listener.serial },
             defer_accept: listener.defer_accept,
         }
+    }
+
+    /// The listener at an address of this stack, by index: one at that very address goes before one at any.
+    #[inline]
+    pub(crate) fn index_at(&self, local: Endpoint) -> Option<u32> {
+        let (port, addr) = (local.port, local.addr);
+        self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, 0))).copied()
     }
 
     #[inline]

@@ -104,6 +104,11 @@ impl ConnMgr {
         self.listeners.handle_syn(syn)
     }
 
+    /// Whether somebody listens at an address of this stack.
+    pub fn has_listener(&self, local: Endpoint) -> bool {
+        self.listeners.index_at(local).is_some()
+    }
+
     /// Whether the accept queue has room for one more: if not, the last ACK of the handshake is to be forgotten, as on Linux.
     #[inline]
     pub fn may_establish(&self, listener: ListenerId) -> bool {

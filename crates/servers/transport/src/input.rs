@@ -162,7 +162,10 @@ impl<M: Memory> Transport<M> {
             self.handle_syn(now, tuple, segment, internal, iss_above);
         } else {
             self.stats.count(Stat::SegmentsDropped);
-            self.answer_by_reset(tuple, segment);
+            // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
+            if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
+                self.answer_by_reset(tuple, segment);
+            }
         }
     }
 
