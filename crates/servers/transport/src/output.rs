@@ -212,6 +212,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         self.unresolved = unresolved;
+        self.answers.extend(self.unresolved_answers.drain(..));
         self.touch_unresolved_datagrams();
     }
 
@@ -222,7 +223,15 @@ impl<M: Memory> Transport<M> {
             let (internal, mac) = match self.ip.route(now, tuple.remote.addr) {
                 Route::Local => (true, self.ip.mac()),
                 Route::Via { mac } => (false, mac),
-                Route::Resolving | Route::Unreachable => continue,
+                Route::Resolving => {
+                    // RFC 1122 §2.3.2.2: the first packets to a neighbour are kept. A peer that is refused on first contact would
+                    // otherwise wait for a second.
+                    if self.unresolved_answers.len() < UNRESOLVED_ANSWERS_MAX {
+                        self.unresolved_answers.push(answer);
+                    }
+                    continue;
+                }
+                Route::Unreachable => continue,
             };
             let link = if internal { owner(&self.config, &self.owners, &tuple.reversed()).into() } else { OUTSIDE };
             if full.is_full(link) {
@@ -237,6 +246,9 @@ impl<M: Memory> Transport<M> {
         }
     }
 }
+
+/// Answers that wait for a neighbour at most.
+const UNRESOLVED_ANSWERS_MAX: usize = 64;
 
 /// Which links have refused a frame in this flush: a bit for each. The internal link is one queue for each replica, so that one
 /// that does not take its frames holds up nobody else's.

@@ -51,6 +51,8 @@ pub struct Transport<M: Memory> {
     pub(crate) neighbour_generation: u64,
     /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
     pub(crate) answers: VecDeque<Answer>,
+    /// Those of them whose neighbour is being asked for.
+    pub(crate) unresolved_answers: Vec<Answer>,
     /// The frame that each link did not take.
     pub(crate) stalled: [Option<Stalled>; LINKS],
     /// Connections whose link was full.
@@ -99,6 +101,7 @@ impl<M: Memory> Transport<M> {
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
+            unresolved_answers: Vec::new(),
             stalled: [None; LINKS],
             blocked: Vec::new(),
             retry_at: Instant::FAR_FUTURE,
