@@ -1,0 +1,31 @@
+//! `atoll-conformance FILE...`: runs scripts, and says which pass.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut counts = [0; 3];
+    for file in std::env::args().skip(1) {
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) => {
+                eprintln!("{file}: {error}");
+                return ExitCode::from(2);
+            }
+        };
+        let outcome = match atoll_conformance::run(&text) {
+            Ok(()) => {
+                println!("{file}: passed");
+                0
+            }
+            Err(report) => {
+                println!("{file}: {}\n{report}", if report.unsupported { "not run" } else { "FAILED" });
+                if report.unsupported { 2 } else { 1 }
+            }
+        };
+        counts[outcome] += 1;
+    }
+    let [passed, failed, unsupported] = counts;
+    println!("{passed} passed, {failed} failed, {unsupported} not run: they ask for what this runner does not have");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
