@@ -181,6 +181,10 @@ stats! {
     TimeWaits => "time_waits",
     /// SYNs dropped because a backlog was full.
     SynDrops => "syn_drops",
+    /// SYNs answered by a cookie, because a SYN queue was full and stayed so.
+    SynCookiesSent => "syn_cookies_sent",
+    /// Handshakes completed by a cookie.
+    SynCookiesReceived => "syn_cookies_received",
     /// Connections dropped because the accept queue was full.
     AcceptDrops => "accept_drops",
     /// Offers made to acceptors (CONNECTION-AVAILABLE).

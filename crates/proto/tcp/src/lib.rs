@@ -22,6 +22,7 @@ mod application;
 mod closed;
 mod congestion;
 mod connection;
+mod cookie;
 mod icmp;
 mod info;
 mod input;
@@ -43,6 +44,7 @@ mod timers;
 
 pub use closed::answer_for_closed;
 pub use connection::Connection;
+pub use cookie::{COOKIE_LIFETIME, check_syn_cookie, simplify_for_cookie, stamp_cookie, syn_cookie};
 pub use icmp::Unreachable;
 pub use info::Info;
 pub use isn::{initial_sequence, timestamp_offset};

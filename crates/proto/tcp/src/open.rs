@@ -7,6 +7,7 @@ use crate::congestion::Congestion;
 use crate::connection::Connection;
 use crate::options::Negotiated;
 use crate::outcome::Events;
+use crate::pending::Pending;
 use crate::rcv::Rcv;
 use crate::settings::{Path, Settings};
 use crate::snd::Snd;
@@ -34,6 +35,23 @@ impl Connection {
         let mut connection = Connection::open(now, State::SynReceived, iss, ts_offset, path, settings);
         connection.passive = true;
         connection.take_syn(now, syn);
+        connection
+    }
+
+    /// Passive open whose SYN-ACK has left and was forgotten: `syn` and `iss` are what its cookie says (see
+    /// [`crate::check_syn_cookie`]). SYN-RECEIVED; the acknowledgement is to follow at once.
+    pub fn accept_by_cookie(
+        now: Instant,
+        syn: &Segment,
+        iss: SeqNum,
+        ts_offset: u32,
+        path: Path,
+        settings: &Settings,
+    ) -> Connection {
+        let mut connection = Connection::accept(now, syn, iss, ts_offset, path, settings);
+        connection.pending.clear(Pending::SYN);
+        connection.snd.nxt = 0;
+        connection.arm_rto(now);
         connection
     }
 

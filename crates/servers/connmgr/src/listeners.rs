@@ -32,6 +32,8 @@ struct Listener {
     waiting: VecDeque<ConnectionId>,
     /// Connections in the SYN queue.
     embryonic: u32,
+    /// SYNs that found the SYN queue full since it was half empty.
+    overflows: u32,
     /// Connections in the accept queue: waiting or offered.
     unclaimed: u32,
     /// Sum of the sockets' backlogs.
@@ -71,6 +73,9 @@ pub struct ListenerView {
     /// The session that opened it first and still holds it.
     pub session: Option<SessionId>,
 }
+
+/// So many SYNs beyond the SYN queue are forgotten before cookies are given out.
+const OVERFLOWS_MAX: u32 = 64;
 
 impl Listeners {
     pub(crate) fn new(backlog_max: u32) -> Listeners {
@@ -128,6 +133,7 @@ impl Listeners {
             next: 0,
             waiting: VecDeque::new(),
             embryonic: 0,
+            overflows: 0,
             unclaimed: 0,
             backlog: 1,
             defer_accept: 0,
@@ -228,14 +234,36 @@ impl Listeners {
     pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
         let Some(index) = self.index_at(syn.local) else { return SynVerdict::Refused };
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
-        if listener.is_accept_queue_full() || listener.embryonic >= listener.backlog {
+        let id = ListenerId { index, serial: listener.serial };
+        if listener.is_accept_queue_full() {
+            return SynVerdict::Full;
+        }
+        if listener.embryonic >= listener.backlog {
+            listener.overflows = listener.overflows.saturating_add(1);
+            // A crowd that comes at once is told to come again, because what a cookie opens has no SYN-ACK that is repeated.
+            return if listener.overflows > OVERFLOWS_MAX {
+                SynVerdict::Cookie { listener: id }
+            } else {
+                SynVerdict::Full
+            };
+        }
+        if listener.embryonic <= listener.backlog / 2 {
+            listener.overflows = 0;
+        }
+        listener.embryonic += 1;
+        SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
+    }
+
+    /// See `ConnMgr::handle_cookie`.
+    pub(crate) fn handle_cookie(&mut self, local: Endpoint) -> SynVerdict {
+        let Some(index) = self.index_at(local) else { return SynVerdict::Refused };
+        let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
+        if listener.is_accept_queue_full() {
             return SynVerdict::Full;
         }
         listener.embryonic += 1;
-        SynVerdict::Accept {
-            listener: ListenerId { index, serial: listener.serial },
-            defer_accept: listener.defer_accept,
-        }
+        let listener = ListenerId { index, serial: listener.serial };
+        SynVerdict::Accept { listener, defer_accept: 0 }
     }
 
     /// The listener at an address of this stack, by index: one at that very address goes before one at any.

@@ -67,6 +67,11 @@ pub enum SynVerdict {
         /// Wait this many seconds for text before [`crate::ConnMgr::handle_established`].
         defer_accept: u16,
     },
+    /// The SYN queue is full and stays so: answer by a cookie, remember nothing.
+    Cookie {
+        /// For whom.
+        listener: ListenerId,
+    },
     /// A queue is full: forget the SYN, the peer sends it again.
     Full,
     /// Nobody listens: RST.

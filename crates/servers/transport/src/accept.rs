@@ -28,10 +28,7 @@ impl<M: Memory> Transport<M> {
         listener: ListenerId,
         defer: u16,
     ) {
-        let inherited = match self.inherited.get(listener.index as usize) {
-            Some(Some((id, inherited))) if *id == listener => *inherited,
-            _ => Inherited::new(&self.config),
-        };
+        let inherited = self.inherited(listener);
         let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         if let Some(above) = iss_above
             && !iss.after(above)
@@ -42,14 +39,35 @@ impl<M: Memory> Transport<M> {
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let path = self.path(internal);
         let connection = Connection::accept(now, segment, iss, ts_offset, path, &inherited.settings);
-        let mut entry = Entry::new(connection, tuple, Stage::Embryonic { listener, defer });
-        entry.inherit(&self.config, &inherited);
+        let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        self.touch(index);
+    }
+
+    /// What connections of a listener begin with.
+    pub(crate) fn inherited(&self, listener: ListenerId) -> Inherited {
+        match self.inherited.get(listener.index as usize) {
+            Some(Some((id, inherited))) if *id == listener => *inherited,
+            _ => Inherited::new(&self.config),
+        }
+    }
+
+    /// A connection that a peer has opened, into the tables.
+    pub(crate) fn enter(
+        &mut self,
+        connection: Connection,
+        tuple: FourTuple,
+        inherited: &Inherited,
+        internal: bool,
+        stage: Stage,
+    ) -> u32 {
+        let mut entry = Entry::new(connection, tuple, stage);
+        entry.inherit(&self.config, inherited);
         if internal {
             entry.flags.set(Flags::INTERNAL);
         }
         let index = self.entries.insert(entry);
         self.flows.insert(&self.entries, index);
-        self.touch(index);
+        index
     }
 
     /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.

@@ -54,11 +54,11 @@ impl<M: Memory> Transport<M> {
             self.stats.count(Stat::SegmentsIn);
             self.segment_arrives(now, index, segment, text);
         } else {
-            self.segment_without_connection(now, tuple, segment, internal);
+            self.segment_without_connection(now, tuple, segment, text, internal);
         }
     }
 
-    fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
+    pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
         let Some(entry) = self.entries.get(index) else { return };
         match entry.stage {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
@@ -142,7 +142,14 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    fn segment_without_connection(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, internal: bool) {
+    fn segment_without_connection(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        segment: &Segment,
+        text: &[u8],
+        internal: bool,
+    ) {
         let mut iss_above = None;
         match self.time_waits.handle_segment(now, &tuple, segment) {
             Some(TimeWaitAnswer::Ack(mut answer)) => {
@@ -160,7 +167,7 @@ impl<M: Memory> Transport<M> {
         }
         if segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST) {
             self.handle_syn(now, tuple, segment, internal, iss_above);
-        } else {
+        } else if !self.accept_by_cookie(now, tuple, segment, text, internal) {
             self.stats.count(Stat::SegmentsDropped);
             // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
             if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
@@ -182,7 +189,11 @@ impl<M: Memory> Transport<M> {
                 self.stats.count(Stat::SegmentsDropped);
                 self.answer_by_reset(tuple, segment);
             }
-            SynVerdict::Full => self.stats.count(Stat::SynDrops),
+            SynVerdict::Cookie { listener } if iss_above.is_none() => {
+                self.answer_by_cookie(now, tuple, segment, internal, listener);
+            }
+            // A cookie cannot be made to lie above the sequence numbers of the connection before (RFC 6191).
+            SynVerdict::Full | SynVerdict::Cookie { .. } => self.stats.count(Stat::SynDrops),
             SynVerdict::Accept { listener, defer_accept } => {
                 self.stats.count(Stat::SegmentsIn);
                 if self.entries.len() >= self.config.connections_max {
@@ -229,7 +240,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    fn answer(&mut self, tuple: FourTuple, segment: Segment) {
+    pub(crate) fn answer(&mut self, tuple: FourTuple, segment: Segment) {
         if self.answers.len() < ANSWERS_MAX {
             self.answers.push_back(Answer { tuple, segment });
         }

@@ -26,6 +26,7 @@ mod accept;
 mod close;
 mod commands;
 mod config;
+mod cookie;
 mod datagram;
 mod entry;
 mod flows;

@@ -49,6 +49,8 @@ const OURS: &[Stat] = &[
     Stat::Connections,
     Stat::TimeWaits,
     Stat::SynDrops,
+    Stat::SynCookiesSent,
+    Stat::SynCookiesReceived,
     Stat::AcceptDrops,
     Stat::Offers,
     Stat::Claims,

@@ -3,6 +3,7 @@
 mod abuse;
 mod accept;
 mod basic;
+mod flood;
 mod kit;
 mod limits;
 mod loss;

@@ -51,7 +51,9 @@ pub struct Transport<M: Memory> {
     pub(crate) neighbour_generation: u64,
     /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
     pub(crate) answers: VecDeque<Answer>,
-    /// Those of them whose neighbour is being asked for.
+    /// Until when somebody may have a SYN cookie.
+    pub(crate) cookies_until: Instant,
+    /// Those answers whose neighbour is being asked for.
     pub(crate) unresolved_answers: Vec<Answer>,
     /// The frame that each link did not take.
     pub(crate) stalled: [Option<Stalled>; LINKS],
@@ -101,6 +103,7 @@ impl<M: Memory> Transport<M> {
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
+            cookies_until: Instant::ZERO,
             unresolved_answers: Vec::new(),
             stalled: [None; LINKS],
             blocked: Vec::new(),

@@ -2,9 +2,10 @@
 
 use atoll_system_tests::{Net, Proc, Stack, compiled, program, until};
 
+use crate::load::{load, number};
 use crate::servers::{fetch, start_nginx};
 
-on_both_stacks![noise_on_the_wire_harms_nobody, a_killed_application_is_cleaned_up];
+on_both_stacks![noise_on_the_wire_harms_nobody, a_killed_application_is_cleaned_up, a_flood_of_syns_keeps_nobody_out];
 
 fn noise_on_the_wire_harms_nobody(stack: Stack) {
     let net = Net::new(stack);
@@ -24,6 +25,31 @@ fn noise_on_the_wire_harms_nobody(stack: Stack) {
     assert!(sent.contains("100000 frames sent"), "{sent}");
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert!(server.runs(), "{}", server.report());
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+/// Ten thousand SYNs a second from addresses where nobody is, many more than the backlog.
+fn a_flood_of_syns_keeps_nobody_out(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let interface = net.client_interface();
+    let arguments = [&*program("syn_flood.py"), &interface, Net::SERVER, "80", "10000", "60"];
+    let mut flood = net.client("/usr/bin/python3", &arguments);
+    flood.says("flooding", 20);
+    let report = load(&net, &["short", Net::SERVER, "80", "500", "4"]).success(60);
+    assert!(flood.runs(), "the flood has ended before: {}", flood.report());
+    assert_eq!((number(&report, "answers"), number(&report, "failed")), (500, 0), "{report}");
+    if stack == Stack::Atoll {
+        let status = net.atoll_says("status");
+        let sum = |name: &str| -> u64 {
+            let replicas = status["replicas"].as_array().expect("replicas");
+            replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum()
+        };
+        assert!(sum("syn_cookies_sent") > 0, "{status}");
+        assert!(sum("syn_cookies_received") > 0, "{status}");
+    }
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 

@@ -14,7 +14,7 @@ on_both_stacks![
 ];
 
 /// A client with many open connections, under limits that allow them.
-fn load(net: &Net, arguments: &[&str]) -> Proc {
+pub fn load(net: &Net, arguments: &[&str]) -> Proc {
     let mut command = net.on_client("sh");
     // Room for all connections as descriptors and, from one address to one, as ports.
     let script = "ulimit -n 65536; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range; exec \"$@\"";
@@ -22,7 +22,7 @@ fn load(net: &Net, arguments: &[&str]) -> Proc {
     Proc::start(&mut command, None)
 }
 
-fn number(report: &str, key: &str) -> u64 {
+pub fn number(report: &str, key: &str) -> u64 {
     let words: Vec<&str> = report.split_whitespace().collect();
     let at = words.iter().position(|&word| word == key).unwrap_or_else(|| panic!("no {key} in {report}"));
     words[at + 1].parse().unwrap_or_else(|_| panic!("{key} is no number in {report}"))

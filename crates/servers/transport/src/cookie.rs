@@ -1,0 +1,74 @@
+//! How is a flood of SYNs survived? They are answered without being remembered; see `atoll_tcp::syn_cookie`.
+
+use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_connmgr::{ListenerId, SynVerdict};
+use atoll_ipc::Memory;
+use atoll_ipc::page::Stat;
+use atoll_tcp::{COOKIE_LIFETIME, Connection};
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::entry::Stage;
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// Answers a SYN and forgets it.
+    pub(crate) fn answer_by_cookie(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        syn: &Segment,
+        internal: bool,
+        listener: ListenerId,
+    ) {
+        let secret = &self.secrets.sequence;
+        let syn = atoll_tcp::simplify_for_cookie(syn);
+        let iss = atoll_tcp::syn_cookie(secret, &tuple, &syn, now);
+        let ts_offset = atoll_tcp::timestamp_offset(secret, &tuple);
+        let settings = self.inherited(listener).settings;
+        // The SYN-ACK is that of a connection which nobody keeps.
+        let mut connection = Connection::accept(now, &syn, iss, ts_offset, self.path(internal), &settings);
+        let Some(transmit) = connection.poll_transmit(now, 0) else { return };
+        let mut syn_ack = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..transmit.segment };
+        atoll_tcp::stamp_cookie(&mut syn_ack, &syn);
+        self.cookies_until = now + COOKIE_LIFETIME;
+        self.stats.count(Stat::SynCookiesSent);
+        self.answer(tuple, syn_ack);
+    }
+
+    /// Opens the connection that a segment completes the handshake of, if it brings a cookie back. `false`: it does not.
+    pub(crate) fn accept_by_cookie(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        segment: &Segment,
+        text: &[u8],
+        internal: bool,
+    ) -> bool {
+        if now >= self.cookies_until || !segment.has(Flags::ACK) {
+            return false;
+        }
+        let secret = self.secrets.sequence;
+        let Some(syn) = atoll_tcp::check_syn_cookie(&secret, &tuple, segment, now) else { return false };
+        let verdict = self.cm.handle_cookie(tuple.local);
+        let SynVerdict::Accept { listener, defer_accept: defer } = verdict else {
+            // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
+            self.stats.add(Stat::AcceptDrops, (verdict == SynVerdict::Full).into());
+            return verdict == SynVerdict::Full;
+        };
+        if self.entries.len() >= self.config.connections_max {
+            self.stats.count(Stat::SynDrops);
+            self.cm.handle_gone(atoll_connmgr::ConnectionId(u32::MAX), listener, atoll_connmgr::Stage::Embryonic);
+            return true;
+        }
+        self.stats.count(Stat::SegmentsIn);
+        self.stats.count(Stat::SynCookiesReceived);
+        let iss = SeqNum(segment.ack.0.wrapping_sub(1));
+        let ts_offset = atoll_tcp::timestamp_offset(&secret, &tuple);
+        let inherited = self.inherited(listener);
+        let path = self.path(internal);
+        let connection = Connection::accept_by_cookie(now, &syn, iss, ts_offset, path, &inherited.settings);
+        let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        self.segment_arrives(now, index, segment, text);
+        true
+    }
+}

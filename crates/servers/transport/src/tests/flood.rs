@@ -1,0 +1,151 @@
+//! SYN cookies: RFC 4987 §3.6.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ip::ChecksumOffload;
+use atoll_ipc::Command;
+use atoll_ipc::arena::INFO;
+use atoll_ipc::info::Info;
+use atoll_ipc::page::Stat;
+
+use super::kit::{App, Net, Socket, Stack, addr};
+
+const LEASE: u64 = 77;
+const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
+const BACKLOG: u32 = 8;
+
+/// A SYN to the server as a stack sends it, but from an address where nobody is.
+fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
+    const IP: usize = 14;
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut app = App::attach(net.stack(1), 1);
+    app.connect(SERVER);
+    let mut syn = Vec::new();
+    while syn.is_empty() {
+        net.now += Duration::from_micros(10);
+        for n in 0..2 {
+            let now = net.now;
+            net.stack(n).round(now);
+            let frames = core::mem::take(&mut net.stack(n).out.outside);
+            if let Some(frame) = frames.iter().find(|frame| frame[12..14] == [8, 0]) {
+                syn = frame.clone();
+            }
+            for frame in frames {
+                net.stack(1 - n).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false);
+            }
+        }
+    }
+    let (header, _) = atoll_wire::ipv4::parse(&syn[IP..]).expect("a packet");
+    let header = atoll_wire::ipv4::Header { src: addr(99), ..header };
+    atoll_wire::ipv4::emit(&header, &mut syn[IP..]);
+    (1..=count).map(move |port| {
+        syn[IP + 20..IP + 22].copy_from_slice(&port.to_be_bytes());
+        syn.clone()
+    })
+}
+
+/// A server under a flood, and a client.
+fn flooded() -> (Net, App, App) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
+    let client = App::attach(net.stack(1), 2);
+    net.settle();
+    for syn in spoofed_syns(100) {
+        let now = net.now;
+        net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
+    }
+    net.settle();
+    assert!(net.stack(0).stat(Stat::SynCookiesSent) > 0);
+    assert_eq!(net.stack(0).transport.cm.listeners().next().expect("one").embryonic, BACKLOG);
+    (net, server, client)
+}
+
+fn info(net: &mut Net, app: &mut App, socket: Socket) -> Info {
+    app.push(Command::Info { token: 1, slot: socket.slot, generation: socket.generation });
+    net.settle();
+    Info::load(&app.arena, INFO)
+}
+
+#[test]
+fn a_connection_through_a_flood_keeps_its_options_and_its_text() {
+    let (mut net, mut server, mut client) = flooded();
+    let c = client.connect(SERVER);
+    net.settle();
+    let s = server.accept().expect("the connection");
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 1);
+    let text: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
+    let mut got = Vec::new();
+    let mut sent = 0;
+    while got.len() < text.len() {
+        sent += client.write(c, &text[sent..]);
+        net.settle();
+        got.extend(server.read(s));
+        net.settle();
+    }
+    assert!(got == text);
+    let (at_server, at_client) = (info(&mut net, &mut server, s), info(&mut net, &mut client, c));
+    // Timestamps, SACK, window scaling.
+    assert_eq!((at_server.options & 7, at_client.options & 7), (7, 7));
+    assert_eq!((at_server.snd_wscale, at_server.rcv_wscale), (at_client.rcv_wscale, at_client.snd_wscale));
+    assert!(at_server.snd_mss >= 1400, "{at_server:?}");
+}
+
+#[test]
+fn every_good_client_gets_through() {
+    let (mut net, mut server, mut client) = flooded();
+    for _ in 0..50 {
+        client.connect(SERVER);
+        net.settle();
+        assert!(server.accept().is_some());
+        for syn in spoofed_syns(10) {
+            let now = net.now;
+            net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
+        }
+    }
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 50);
+}
+
+#[test]
+fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
+    net.settle();
+    for mut syn in spoofed_syns(20) {
+        // ACK in place of SYN.
+        syn[14 + 20 + 13] = 0x10;
+        let now = net.now;
+        net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
+    }
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::ResetsOut), 20);
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 0);
+}
+
+#[test]
+fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
+    let (mut net, mut server, mut client) = flooded();
+    // Whoever accepts nothing more.
+    server.push(Command::StopAccepting { lease: LEASE });
+    net.settle();
+    let sockets: Vec<Socket> = (0..BACKLOG + 1).map(|_| client.connect(SERVER)).collect();
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), u64::from(BACKLOG) + 1, "as on Linux: backlog + 1");
+    // The queue is full: its SYN is not answered, not even by a cookie.
+    let before = net.stack(0).stat(Stat::SynCookiesSent);
+    let late = client.connect(SERVER);
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesSent), before);
+    server.push(Command::AcceptConnection { lease: LEASE });
+    let mut accepted = 0;
+    for _ in 0..50 {
+        net.wait(Duration::from_millis(100));
+        while server.accept().is_some() {
+            accepted += 1;
+        }
+    }
+    assert_eq!(accepted, sockets.len() + 1, "{late:?}");
+}
