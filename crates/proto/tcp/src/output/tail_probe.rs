@@ -21,7 +21,9 @@ impl Connection {
             && recovery.scoreboard.is_none()
             && recovery.rtt.srtt_us > 0
             && recovery.rtt.backoff == 0
-            && !recovery.probed;
+            && !recovery.probed
+            // A peer that has taken its window back would not take the end of what was sent.
+            && self.snd.nxt <= self.snd.edge;
         if !wanted {
             return None;
         }
@@ -39,7 +41,7 @@ impl Connection {
             return Events::NONE;
         }
         self.recovery.probed = true;
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase == Phase::Open && self.snd.nxt <= self.snd.edge {
             self.pending.set(Pending::TAIL_PROBE);
         }
         self.arm_rto(now);

@@ -463,6 +463,33 @@ fn a_closed_window_of_a_silent_peer_is_not_probed_forever() {
 }
 
 #[test]
+fn a_window_taken_back_does_not_end_a_connection_that_answers() {
+    // covers: RFC 9293 §3.8.6, SHLD-15 to SHLD-17
+    let mut t = Tcb::established().sent(3 * MSS);
+    t.takes(ack(1).window(0));
+    t.write(MSS);
+    for _ in 0..40 {
+        let (_, events) = t.advance_to_timer();
+        assert!(events.is_empty());
+        let sent = t.poll();
+        assert!(sent.iter().all(|transmit| transmit.retransmit && transmit.offset == 0), "{sent:?}");
+        t.takes(ack(1).window(0));
+        t.expect_silence();
+    }
+    t.takes(ack(3001).window(5000));
+    t.expect([data(3001..4001)]);
+}
+
+#[test]
+fn two_hours_pass_before_the_first_probe() {
+    // covers: RFC 9293 §3.8.4, MUST-28
+    let mut t = Tcb::established();
+    t.conn.set_keep_alive(t.now, Some(KeepAlive::default()));
+    assert_eq!(t.advance_to_timer().0, Duration::from_secs(7200));
+    t.expect([bare().seq(0)]);
+}
+
+#[test]
 fn what_a_small_window_keeps_back_leaves_after_a_while() {
     let mut t = Tcb::established();
     t.takes(bare().window(300));

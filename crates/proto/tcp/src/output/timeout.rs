@@ -5,7 +5,7 @@ use atoll_base::{Duration, Instant};
 use crate::connection::Connection;
 use crate::outcome::Events;
 use crate::pending::Pending;
-use crate::recovery::Phase;
+use crate::recovery::{Phase, RTO_MAX};
 use crate::state::State;
 use crate::timers::Retransmit;
 
@@ -67,6 +67,13 @@ impl Connection {
         };
         match self.config.user_timeout() {
             Some(timeout) if self.state().is_synchronized() => now.since(self.progress_at) >= timeout,
+            // RFC 9293 §3.8.6, SHLD-17: who has taken its window back and answers is there.
+            _ if self.snd.edge <= self.snd.una
+                && !self.orphan
+                && now.since(self.heard_at) < RTO_MAX.saturating_mul(2) =>
+            {
+                false
+            }
             _ => self.recovery.retries >= retries_max,
         }
     }
