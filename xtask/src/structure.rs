@@ -1,20 +1,25 @@
 //! Does the code keep to its architecture?
 //!
-//! Three rules, each one function from facts to violations, so that the tests can show each of them failing:
+//! Four rules, each one function from facts to violations, so that the tests can show each of them failing:
 //! arrows between crates point down; `unsafe` lies only where it may; nothing below the platform asks a clock, starts a
-//! thread or draws randomness.
+//! thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by tests.
 
 mod arrows;
+mod requirements;
 mod sources;
 mod tokens;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use arrows::Crate;
+
+/// The table of what TCP has to do.
+const RFC_9293: &str = "docs/rfc/9293.md";
 
 /// Checks the repository and prints what it violates.
 pub fn report(root: &Path) -> Result<(), String> {
@@ -32,6 +37,7 @@ pub fn report(root: &Path) -> Result<(), String> {
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let crates = workspace(root)?;
     let mut violations = arrows::check(&crates);
+    let mut known = requirements::Known { files: BTreeMap::new(), tests: BTreeSet::new() };
     for member in &crates {
         let mut files = Vec::new();
         rust_files(&root.join(&member.folder), &mut files).map_err(|e| format!("{}: {e}", member.folder))?;
@@ -39,8 +45,22 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
             violations.extend(sources::check_file(&path, &text));
+            known.tests.extend(requirements::tests_in(&text));
+            known.files.insert(path, text);
         }
     }
+    for (folder, ending) in [("testing/conformance/scripts", ".pkt"), ("testing/system/programs", ".py")] {
+        for entry in std::fs::read_dir(root.join(folder)).map_err(|e| format!("{folder}: {e}"))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(ending) {
+                let text = std::fs::read_to_string(entry.path()).map_err(|e| format!("{name}: {e}"))?;
+                known.tests.extend(requirements::tests_in(&text));
+                known.tests.insert(name);
+            }
+        }
+    }
+    let table = std::fs::read_to_string(root.join(RFC_9293)).map_err(|e| format!("{RFC_9293}: {e}"))?;
+    violations.extend(requirements::check(RFC_9293, &table, &requirements::labels_of_rfc_9293(), &known));
     violations.extend(forbidden_words(root)?);
     Ok(violations)
 }

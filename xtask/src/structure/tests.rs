@@ -1,6 +1,6 @@
 use super::arrows::{Arrow, Crate};
 use super::tokens::tokens;
-use super::{arrows, check, sources};
+use super::{arrows, check, requirements, sources};
 
 #[test]
 fn the_repository_keeps_to_its_architecture() {
@@ -127,4 +127,51 @@ fn lines_are_counted_through_comments_and_strings() {
     let found = sources::check_file("crates/base/src/a.rs", "/*\n\n*/ let s = \"\n\"; unsafe {}\n");
     assert_eq!(found, ["crates/base/src/a.rs:4: unsafe code outside crates/platform and bin/preload"]);
     assert_eq!(tokens("a /* b").len(), 1);
+}
+
+fn judged(rows: &str) -> Vec<String> {
+    let known = requirements::Known {
+        files: [("a.rs".to_owned(), "fn obey() {}".to_owned())].into(),
+        tests: ["a_test".to_owned(), "script.pkt".to_owned()].into(),
+    };
+    let labels = ["MUST-1".to_owned(), "MAY-1".to_owned()];
+    let text = format!("| label | what | here | code | tests |\n|---|---|---|---|---|\n{rows}\n1. Because.\n");
+    requirements::check("t.md", &text, &labels, &known)
+}
+
+#[test]
+fn what_a_standard_asks_for_is_kept_or_argued_about() {
+    let may = "| MAY-1 | x | not ours | | |";
+    let good = [
+        "| MUST-1 | x | kept | `a.rs` `obey` | `a_test`, `script.pkt` |",
+        "| MUST-1 | x | deviates (1) | | |",
+        "| MUST-1 | x | missing (1) | `a.rs` `obey` | `a_test` |",
+    ];
+    for row in good {
+        assert_eq!(judged(&format!("{row}\n{may}")), Vec::<String>::new(), "{row}");
+    }
+    let bad = [
+        "",
+        "| MUST-1 | x | kept | | `a_test` |",
+        "| MUST-1 | x | kept | `a.rs` `obey` | |",
+        "| MUST-1 | x | kept | `a.rs` `disobey` | `a_test` |",
+        "| MUST-1 | x | kept | `b.rs` `obey` | `a_test` |",
+        "| MUST-1 | x | kept | `a.rs` `obey` | `no_test` |",
+        "| MUST-1 | x | deviates | | |",
+        "| MUST-1 | x | deviates (2) | | |",
+        "| MUST-1 | x | not ours | | |",
+        "| MUST-1 | x | perhaps | | |",
+        "| MUST-1 | x | deviates (1) | | |\n| MUST-1 | x | deviates (1) | | |",
+        "| MUST-1 | x | deviates (1) | | |\n| MUST-2 | x | deviates (1) | | |",
+    ];
+    for row in bad {
+        assert_eq!(judged(&format!("{row}\n{may}")).len(), 1, "{row}: {:?}", judged(&format!("{row}\n{may}")));
+    }
+}
+
+#[test]
+fn tests_are_found_by_their_attributes() {
+    let text = "#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[should_panic]\nfn two() {}\n@case\ndef three():\n";
+    assert_eq!(requirements::tests_in(text), ["one", "two", "three"]);
+    assert_eq!(requirements::labels_of_rfc_9293().len(), 119);
 }

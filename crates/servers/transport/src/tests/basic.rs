@@ -6,7 +6,7 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
-use atoll_ipc::{Cause, Command, Event, Ready};
+use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 
@@ -147,6 +147,39 @@ fn a_half_closed_connection_still_carries_the_answer() {
     net.settle();
     net.stack(1).buffer_bytes();
     assert_eq!((net.stack(1).stat(Stat::Connections), net.stack(1).stat(Stat::TimeWaits)), (0, 1));
+}
+
+#[test]
+fn nobody_is_connected_to_everybody() {
+    // RFC 9293 §3.9.2.3, MUST-46
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut client = App::attach(net.stack(0), 1);
+    for everybody in [addr(255), 0xffff_ffff, 0xe000_0001] {
+        let c = client.connect(Endpoint::new(everybody, 80));
+        net.settle();
+        assert_eq!(client.state(c).1, Cause::NetworkUnreachable, "{everybody:x}");
+    }
+}
+
+#[test]
+fn marks_and_lifetimes_are_on_every_packet() {
+    // RFC 9293 §3.9.2 (MUST-48, MUST-49) and §3.9.1 (SHLD-21)
+    let (mut net, _server, mut client, _s, c) = connected();
+    let headers = |net: &mut Net| -> Vec<(u8, u8)> {
+        let now = net.now;
+        net.stack(1).round(now);
+        let frames = net.stack(1).out.outside.iter();
+        frames.map(|frame| atoll_wire::ipv4::parse(&frame[14..]).expect("a packet").0).map(|h| (h.tos, h.ttl)).collect()
+    };
+    client.write(c, b"as usual");
+    assert_eq!(headers(&mut net), [(0, 64)]);
+    net.wait(Duration::from_millis(500));
+    let Socket { slot, generation } = c;
+    for (option, value) in [(SocketOption::TypeOfService, 0x10), (SocketOption::TimeToLive, 3)] {
+        client.push(Command::SetOption { slot, generation, option, value });
+    }
+    client.write(c, b"with a mark");
+    assert_eq!(headers(&mut net), [(0x10, 3)]);
 }
 
 #[test]

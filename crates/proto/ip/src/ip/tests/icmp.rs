@@ -126,6 +126,16 @@ fn an_error_about_a_packet_of_another_host_is_dropped() {
 }
 
 #[test]
+fn source_quench_is_nothing() {
+    // RFC 9293 §3.9.2.2, MUST-55; RFC 6633.
+    let mut ip = ip();
+    let frame = message(Message::Other { kind: 4, code: 0, rest: [0; 4] }, &ours(Protocol::TCP, FAR)).frame();
+    let received = receive(&mut ip, &frame);
+    assert!(matches!(received, Received::Dropped(_) | Received::Consumed), "{received:?}");
+    assert_eq!(ip.poll_frame(), None);
+}
+
+#[test]
 fn a_port_unreachable_quotes_the_datagram() {
     let mut ip = ip();
     let frame = udp_packet(&[5; 1000]).frame();
