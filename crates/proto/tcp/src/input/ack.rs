@@ -6,7 +6,7 @@ use atoll_wire::tcp::{Flags, Segment};
 use crate::connection::Connection;
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
-use crate::recovery::{DUP_THRESHOLD, Phase};
+use crate::recovery::{DUP_THRESHOLD, Phase, Undo};
 use crate::state::State;
 use crate::timers::Timer;
 
@@ -29,7 +29,7 @@ impl Connection {
         let sacked = self.take_sack_blocks(segment, ack);
         if ack < self.snd.una {
             // Reordered: its blocks may be news, its window is not.
-            self.detect_loss(0, sacked);
+            self.detect_loss(now, 0, sacked);
             return Ok(events);
         }
         self.judge_tail_probe(segment, ack);
@@ -39,7 +39,7 @@ impl Connection {
         } else {
             if self.is_duplicate(segment, window_moved, sacked) {
                 self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
-                self.detect_loss(self.delivered_by_duplicate(sacked), sacked);
+                self.detect_loss(now, self.delivered_by_duplicate(sacked), sacked);
             }
             if self.snd.flight() == 0 {
                 // The answer to a probe: the peer lives.
@@ -61,6 +61,7 @@ impl Connection {
         self.progress_at = now;
         self.unreachable = false;
         self.recovery.probed = false;
+        self.undo_if_spurious(segment);
         let phase_before = self.recovery.phase;
         self.recovery.advance(&self.snd, acked);
         if phase_before == Phase::Recovery && self.recovery.phase == Phase::Open {
@@ -70,13 +71,34 @@ impl Connection {
             let acked = u32::try_from(acked.min(had_flight)).unwrap_or(u32::MAX);
             self.congestion.handle_ack(now, acked, self.snd.mss, self.recovery.rtt.srtt_us);
         }
-        self.detect_loss(delivered, sacked);
+        self.detect_loss(now, delivered, sacked);
         if self.snd.flight() == 0 {
             self.timers.cancel(Timer::Retransmit);
         } else {
             self.arm_rto(now);
         }
         if self.snd.una > 0 { Events::ACKED } else { Events::NONE }
+    }
+
+    /// An episode of recovery begins: what the windows are now.
+    pub(crate) fn remember_for_undo(&mut self, now: Instant) {
+        self.recovery.undo = self.options.timestamps.then(|| Undo {
+            cwnd: self.congestion.cwnd,
+            ssthresh: self.congestion.ssthresh,
+            stamp: self.options.clock(now),
+        });
+    }
+
+    /// The first acknowledgement of new text in an episode: if it answers what was sent before, nothing was lost.
+    fn undo_if_spurious(&mut self, segment: &Segment) {
+        let Some(undo) = self.recovery.undo.take() else { return };
+        let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
+        if self.recovery.phase != Phase::Open && echo.is_some_and(|echo| undo.is_due(echo)) {
+            self.congestion.cwnd = self.congestion.cwnd.max(undo.cwnd);
+            self.congestion.ssthresh = undo.ssthresh;
+            self.recovery.end_by_undo(&self.snd);
+            self.pending.clear(Pending::RETRANSMIT);
+        }
     }
 
     /// Which states our acknowledged FIN leaves (RFC 9293 §3.10.7.4 fifth, from FIN-WAIT-1 on).
@@ -153,7 +175,7 @@ impl Connection {
     }
 
     /// Looks for losses after an acknowledgement; begins fast recovery, or goes on with it.
-    fn detect_loss(&mut self, delivered: i64, sacked: i64) {
+    fn detect_loss(&mut self, now: Instant, delivered: i64, sacked: i64) {
         if self.snd.flight() == 0 || !self.state().is_synchronized() {
             return;
         }
@@ -167,6 +189,7 @@ impl Connection {
                     && (self.options.sack || self.snd.una > self.recovery.recover);
                 if by_count || self.recovery.has_loss(&self.snd) {
                     let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
+                    self.remember_for_undo(now);
                     self.congestion.handle_loss(flight, self.snd.mss);
                     self.recovery.enter_recovery(&self.snd);
                     self.pending.set(Pending::RETRANSMIT);

@@ -289,6 +289,33 @@ fn a_time_out_sends_the_first_segment_and_backs_off() {
 }
 
 #[test]
+fn what_was_late_or_overtaken_is_no_loss() {
+    // covers: RFC 3522, RFC 4015
+    for (late, by_timeout) in [(true, true), (false, true), (true, false), (false, false)] {
+        let answer = if by_timeout { syn_ack(1).no_sack() } else { syn_ack(1) };
+        let mut t = Tcb::established_by(answer.timestamps(5, 0), &settings());
+        t.write(5 * MSS);
+        let clock = |sent: &[Transmit]| sent[0].segment.options.timestamps.expect("timestamps are in use").value;
+        let first = clock(&t.poll());
+        let mss = u32::from(t.conn.mss());
+        t.advance(ms(50));
+        if by_timeout {
+            t.advance_to_timer();
+        } else {
+            t.takes(ack(1).sack(1 + mss..1 + 4 * mss).timestamps(6, 0));
+        }
+        let again = clock(&t.poll());
+        assert_ne!(t.conn.info(t.now).phase, Phase::Open);
+        t.advance(ms(5));
+        let echo = if late { first } else { again };
+        t.takes(ack(1 + mss).timestamps(7, echo));
+        let info = t.conn.info(t.now);
+        assert_eq!(info.phase == Phase::Open, late, "by time-out: {by_timeout}");
+        assert_eq!((info.snd_cwnd >= 10, info.snd_ssthresh == u32::MAX), (late, late), "by time-out: {by_timeout}");
+    }
+}
+
+#[test]
 fn a_time_out_merges_small_segments() {
     let mut t = reno();
     for _ in 0..3 {

@@ -45,6 +45,9 @@ impl Connection {
         self.recovery.rtt.back_off();
         if self.state().is_synchronized() {
             let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
+            if self.recovery.phase == Phase::Open {
+                self.remember_for_undo(now);
+            }
             self.congestion.handle_timeout(flight, self.snd.mss, first && self.recovery.phase != Phase::Loss);
             self.recovery.enter_loss(&self.snd);
             self.pending.set(Pending::RETRANSMIT);

@@ -1,6 +1,7 @@
 //! What is lost, and what is sent again? RFC 6675 with SACK, RFC 6582 without, RFC 9937 for the pace.
 
 mod rtt;
+mod undo;
 
 use alloc::boxed::Box;
 
@@ -9,6 +10,7 @@ use atoll_base::Instant;
 use crate::ranges::RangeSet;
 use crate::snd::Snd;
 pub(crate) use rtt::{RTO_MAX, Rtt};
+pub(crate) use undo::Undo;
 
 /// Is the connection repairing a loss?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub(crate) struct Recovery {
     timed_end: i64,
     timed_at: Instant,
     pub(crate) rtt: Rtt,
+    /// What to go back to if the losses of this episode turn out to be none.
+    pub(crate) undo: Option<Undo>,
     /// Proportional rate reduction (RFC 9937): octets delivered and sent in this episode, flight size at its start.
     prr_delivered: u32,
     prr_out: u32,
@@ -75,6 +79,7 @@ impl Recovery {
             timed_end: NOT_TIMED,
             timed_at: Instant::ZERO,
             rtt: Rtt::new(),
+            undo: None,
             prr_delivered: 0,
             prr_out: 0,
             prr_flight: 0,
@@ -230,6 +235,15 @@ impl Recovery {
         self.rxt_mark = i64::MAX;
         self.dup_acks = 0;
         self.timed_end = NOT_TIMED;
+    }
+
+    /// The episode ends: nothing was lost.
+    pub(crate) fn end_by_undo(&mut self, snd: &Snd) {
+        self.phase = Phase::Open;
+        self.dup_acks = 0;
+        self.lost_edge = snd.una;
+        self.high_rxt = snd.una;
+        self.rxt_mark = i64::MAX;
     }
 
     /// Our SYN was not answered in time: it measures nothing any more.
