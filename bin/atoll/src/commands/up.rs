@@ -54,14 +54,15 @@ impl Up {
         }
         if self.daemon {
             let started = start_supervisor(&Job { file, mode: Mode::Daemon, rootless: self.rootless })?;
-            println!("{}", started.described);
+            // The stack is up, whether somebody still reads this or not.
+            let _ = writeln!(std::io::stdout(), "{}", started.described);
             return Ok(ExitCode::SUCCESS);
         }
         if self.rootless {
             enter_namespaces()?;
         }
         let stack = supervise::start(config)?;
-        println!("{}", describe(&stack, self.rootless));
+        let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
         finish(&file.name, stack.serve()?)
     }
