@@ -49,6 +49,12 @@ impl Rig {
     }
 }
 
+/// Tells when a test has taken too long: one side waits for the other.
+fn deadline() -> impl Fn() -> bool {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    move || std::time::Instant::now() > end
+}
+
 /// Who has the reply may connect at once, and looks at the page to see whose port it is.
 #[test]
 fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
@@ -57,9 +63,10 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
     let (page, arena) = (rig.page.clone(), rig.arena.clone());
     let mut events = Consumer::resume(&arena, rig.layout.events, EVENTS);
     std::thread::scope(|scope| {
+        let is_too_late = deadline();
         let application = scope.spawn(move || {
             let mut seen = 0;
-            while seen < PORTS {
+            while seen < PORTS && !is_too_late() {
                 let Some((_, payload)) = events.pop(&arena) else { continue };
                 if let Event::ListenReply { token: port, cause } = Event::decode(&payload).expect("well-formed") {
                     assert!(page.has_port(false, port as u16), "the reply for port {port} came first");
@@ -68,6 +75,7 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
                 }
                 events.publish(&arena);
             }
+            assert_eq!(seen, PORTS, "a reply has not come");
         });
         for port in 1..=PORTS {
             let (lease, local, reuse_port) = (port.into(), Endpoint::new(0, port as u16), false);
@@ -95,10 +103,12 @@ fn a_port_is_on_the_page_before_the_datagram_socket_is_open() {
     let mut rig = Rig::new();
     let (page, arena, layout) = (rig.page.clone(), rig.arena.clone(), rig.layout);
     std::thread::scope(|scope| {
+        let is_too_late = deadline();
         let application = scope.spawn(move || {
             for port in 1..=PORTS {
                 let slot = Slot::new(&arena, &layout, SlotId(port)).expect("a slot");
                 while slot.replica_generation() != 1 || slot.state() != SlotState::Open {
+                    assert!(!is_too_late(), "the socket on port {port} is not opened");
                     std::hint::spin_loop();
                 }
                 assert!(page.has_port(true, port as u16), "the socket on port {port} was open first");
