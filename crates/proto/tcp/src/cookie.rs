@@ -13,7 +13,8 @@ use core::hash::Hasher;
 
 use atoll_base::{Duration, FourTuple, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
-use siphasher::sip::SipHasher24;
+
+use crate::isn::keyed_hasher;
 
 /// The segment sizes that a cookie can tell, ascending; the largest that is not above the peer's counts.
 const SIZES: [u16; 8] = [64, 256, 536, 1200, 1300, 1440, 1460, 8960];
@@ -91,11 +92,7 @@ fn period(now: Instant) -> u64 {
 }
 
 fn cookie(secret: &[u8; 16], tuple: &FourTuple, seq: SeqNum, period: u64, size: u32) -> SeqNum {
-    let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write_u32(tuple.local.addr);
-    hasher.write_u32(tuple.remote.addr);
-    hasher.write_u16(tuple.local.port);
-    hasher.write_u16(tuple.remote.port);
+    let mut hasher = keyed_hasher(secret, tuple);
     hasher.write_u32(seq.0);
     hasher.write_u64(period);
     hasher.write_u8(b'c');

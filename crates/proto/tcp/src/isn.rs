@@ -10,13 +10,19 @@ use siphasher::sip::SipHasher24;
 /// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that moves 10
 /// Gb/s is outrun.
 pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> SeqNum {
+    let hasher = keyed_hasher(secret, tuple);
+    // Both summands wrap by design.
+    SeqNum((hasher.finish() as u32).wrapping_add((now.as_nanos() >> 6) as u32))
+}
+
+/// A hasher that has taken all four parts of a connection's name.
+pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write_u32(tuple.local.addr);
     hasher.write_u32(tuple.remote.addr);
     hasher.write_u16(tuple.local.port);
     hasher.write_u16(tuple.remote.port);
-    // Both summands wrap by design.
-    SeqNum((hasher.finish() as u32).wrapping_add((now.as_nanos() >> 6) as u32))
+    hasher
 }
 
 /// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of one host

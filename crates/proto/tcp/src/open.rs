@@ -38,21 +38,12 @@ impl Connection {
         connection
     }
 
-    /// Passive open whose SYN-ACK has left and was forgotten: `syn` and `iss` are what its cookie says (see
-    /// [`crate::check_syn_cookie`]). SYN-RECEIVED; the acknowledgement is to follow at once.
-    pub fn accept_by_cookie(
-        now: Instant,
-        syn: &Segment,
-        iss: SeqNum,
-        ts_offset: u32,
-        path: Path,
-        settings: &Settings,
-    ) -> Connection {
-        let mut connection = Connection::accept(now, syn, iss, ts_offset, path, settings);
-        connection.pending.clear(Pending::SYN);
-        connection.snd.nxt = 0;
-        connection.arm_rto(now);
-        connection
+    /// The SYN-ACK has left already, and was forgotten: what [`Connection::accept`] was given is what its cookie says (see
+    /// [`crate::check_syn_cookie`]). Before anything else; the acknowledgement is to follow at once.
+    pub fn skip_syn_ack(&mut self, now: Instant) {
+        self.pending.clear(Pending::SYN);
+        self.snd.nxt = 0;
+        self.arm_rto(now);
     }
 
     fn open(now: Instant, state: State, iss: SeqNum, ts_offset: u32, path: Path, settings: &Settings) -> Connection {

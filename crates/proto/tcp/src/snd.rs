@@ -79,6 +79,11 @@ impl Snd {
         self.fin && self.una > self.tail
     }
 
+    /// Whether the peer has taken back some of the window that was used (RFC 9293 §3.8.6).
+    pub(crate) fn window_was_taken_back(&self) -> bool {
+        self.nxt > self.edge
+    }
+
     /// Octets sent and not acknowledged.
     pub(crate) fn flight(&self) -> i64 {
         self.nxt - self.una

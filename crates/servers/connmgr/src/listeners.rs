@@ -238,6 +238,10 @@ impl Listeners {
         if listener.is_accept_queue_full() {
             return SynVerdict::Full;
         }
+        if syn.by_cookie {
+            listener.embryonic += 1;
+            return SynVerdict::Accept { listener: id, defer_accept: 0 };
+        }
         if listener.embryonic >= listener.backlog {
             listener.overflows = listener.overflows.saturating_add(1);
             // A crowd that comes at once is told to come again, because what a cookie opens has no SYN-ACK that is repeated.
@@ -252,18 +256,6 @@ impl Listeners {
         }
         listener.embryonic += 1;
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
-    }
-
-    /// See `ConnMgr::handle_cookie`.
-    pub(crate) fn handle_cookie(&mut self, local: Endpoint) -> SynVerdict {
-        let Some(index) = self.index_at(local) else { return SynVerdict::Refused };
-        let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
-        if listener.is_accept_queue_full() {
-            return SynVerdict::Full;
-        }
-        listener.embryonic += 1;
-        let listener = ListenerId { index, serial: listener.serial };
-        SynVerdict::Accept { listener, defer_accept: 0 }
     }
 
     /// The listener at an address of this stack, by index: one at that very address goes before one at any.

@@ -104,12 +104,6 @@ impl ConnMgr {
         self.listeners.handle_syn(syn)
     }
 
-    /// The handshake of a cookie is complete: [`SynVerdict::Accept`] counts as [`Stage::Embryonic`] until
-    /// [`ConnMgr::handle_established`]; never [`SynVerdict::Cookie`].
-    pub fn handle_cookie(&mut self, local: Endpoint) -> SynVerdict {
-        self.listeners.handle_cookie(local)
-    }
-
     /// Whether somebody listens at an address of this stack.
     pub fn has_listener(&self, local: Endpoint) -> bool {
         self.listeners.index_at(local).is_some()

@@ -55,6 +55,8 @@ pub struct Listen {
 pub struct Syn {
     /// Where to.
     pub local: Endpoint,
+    /// It comes back with a cookie: the handshake is complete, and no place in the SYN queue is needed.
+    pub by_cookie: bool,
 }
 
 /// What becomes of a SYN.
@@ -67,7 +69,7 @@ pub enum SynVerdict {
         /// Wait this many seconds for text before [`crate::ConnMgr::handle_established`].
         defer_accept: u16,
     },
-    /// The SYN queue is full and stays so: answer by a cookie, remember nothing.
+    /// The SYN queue is full and stays so: answer by a cookie, remember nothing. Never said of a SYN that comes by one.
     Cookie {
         /// For whom.
         listener: ListenerId,

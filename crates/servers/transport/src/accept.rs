@@ -7,7 +7,7 @@ use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Event, Memory};
-use atoll_tcp::{Connection, Path};
+use atoll_tcp::{Connection, Path, Settings};
 use atoll_wire::tcp::Segment;
 
 use crate::entry::{Entry, Flags, Stage};
@@ -36,11 +36,34 @@ impl<M: Memory> Transport<M> {
             // RFC 6191 §2: above everything that the old connection has used.
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
-        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let path = self.path(internal);
-        let connection = Connection::accept(now, segment, iss, ts_offset, path, &inherited.settings);
+        let connection = self.open_passively(now, tuple, segment, iss, internal, &inherited.settings);
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
         self.touch(index);
+    }
+
+    /// Whether there is room for one more connection. If not, the CM hears that what it accepted is gone.
+    pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
+        let has_room = self.entries.len() < self.config.connections_max;
+        if !has_room {
+            self.stats.count(Stat::SynDrops);
+            // No connection was made, so no number was given out either.
+            self.cm.handle_gone(ConnectionId(u32::MAX), listener, atoll_connmgr::Stage::Embryonic);
+        }
+        has_room
+    }
+
+    /// The connection that a SYN opens, in no table yet.
+    pub(crate) fn open_passively(
+        &self,
+        now: Instant,
+        tuple: FourTuple,
+        syn: &Segment,
+        iss: SeqNum,
+        internal: bool,
+        settings: &Settings,
+    ) -> Connection {
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
+        Connection::accept(now, syn, iss, ts_offset, self.path(internal), settings)
     }
 
     /// What connections of a listener begin with.

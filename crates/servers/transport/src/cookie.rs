@@ -1,11 +1,11 @@
 //! How is a flood of SYNs survived? They are answered without being remembered; see `atoll_tcp::syn_cookie`.
 
 use atoll_base::{FourTuple, Instant, SeqNum};
-use atoll_connmgr::{ListenerId, SynVerdict};
+use atoll_connmgr::{ListenerId, Syn, SynVerdict};
 use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
-use atoll_tcp::{COOKIE_LIFETIME, Connection};
-use atoll_wire::tcp::{Flags, Segment};
+use atoll_tcp::COOKIE_LIFETIME;
+use atoll_wire::tcp::Segment;
 
 use crate::entry::Stage;
 use crate::transport::Transport;
@@ -20,13 +20,11 @@ impl<M: Memory> Transport<M> {
         internal: bool,
         listener: ListenerId,
     ) {
-        let secret = &self.secrets.sequence;
         let syn = atoll_tcp::simplify_for_cookie(syn);
-        let iss = atoll_tcp::syn_cookie(secret, &tuple, &syn, now);
-        let ts_offset = atoll_tcp::timestamp_offset(secret, &tuple);
+        let iss = atoll_tcp::syn_cookie(&self.secrets.sequence, &tuple, &syn, now);
         let settings = self.inherited(listener).settings;
         // The SYN-ACK is that of a connection which nobody keeps.
-        let mut connection = Connection::accept(now, &syn, iss, ts_offset, self.path(internal), &settings);
+        let mut connection = self.open_passively(now, tuple, &syn, iss, internal, &settings);
         let Some(transmit) = connection.poll_transmit(now, 0) else { return };
         let mut syn_ack = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..transmit.segment };
         atoll_tcp::stamp_cookie(&mut syn_ack, &syn);
@@ -44,29 +42,26 @@ impl<M: Memory> Transport<M> {
         text: &[u8],
         internal: bool,
     ) -> bool {
-        if now >= self.cookies_until || !segment.has(Flags::ACK) {
+        if now >= self.cookies_until {
             return false;
         }
-        let secret = self.secrets.sequence;
-        let Some(syn) = atoll_tcp::check_syn_cookie(&secret, &tuple, segment, now) else { return false };
-        let verdict = self.cm.handle_cookie(tuple.local);
+        let syn = atoll_tcp::check_syn_cookie(&self.secrets.sequence, &tuple, segment, now);
+        let Some(syn) = syn else { return false };
+        let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: true });
         let SynVerdict::Accept { listener, defer_accept: defer } = verdict else {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
             self.stats.add(Stat::AcceptDrops, (verdict == SynVerdict::Full).into());
             return verdict == SynVerdict::Full;
         };
-        if self.entries.len() >= self.config.connections_max {
-            self.stats.count(Stat::SynDrops);
-            self.cm.handle_gone(atoll_connmgr::ConnectionId(u32::MAX), listener, atoll_connmgr::Stage::Embryonic);
+        if !self.has_room_for(listener) {
             return true;
         }
         self.stats.count(Stat::SegmentsIn);
         self.stats.count(Stat::SynCookiesReceived);
         let iss = SeqNum(segment.ack.0.wrapping_sub(1));
-        let ts_offset = atoll_tcp::timestamp_offset(&secret, &tuple);
         let inherited = self.inherited(listener);
-        let path = self.path(internal);
-        let connection = Connection::accept_by_cookie(now, &syn, iss, ts_offset, path, &inherited.settings);
+        let mut connection = self.open_passively(now, tuple, &syn, iss, internal, &inherited.settings);
+        connection.skip_syn_ack(now);
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
         self.segment_arrives(now, index, segment, text);
         true

@@ -1,7 +1,7 @@
 //! What happens when a frame arrives?
 
 use atoll_base::{FourTuple, Instant, SeqNum};
-use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
+use atoll_connmgr::{Syn, SynVerdict};
 use atoll_ip::{Cast, ChecksumOffload, ErrorKind, Link, NetworkError, Received};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
@@ -184,7 +184,7 @@ impl<M: Memory> Transport<M> {
         internal: bool,
         iss_above: Option<SeqNum>,
     ) {
-        match self.cm.handle_syn(&Syn { local: tuple.local }) {
+        match self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: false }) {
             SynVerdict::Refused => {
                 self.stats.count(Stat::SegmentsDropped);
                 self.answer_by_reset(tuple, segment);
@@ -196,10 +196,7 @@ impl<M: Memory> Transport<M> {
             SynVerdict::Full | SynVerdict::Cookie { .. } => self.stats.count(Stat::SynDrops),
             SynVerdict::Accept { listener, defer_accept } => {
                 self.stats.count(Stat::SegmentsIn);
-                if self.entries.len() >= self.config.connections_max {
-                    self.stats.count(Stat::SynDrops);
-                    // No connection was made, so no number was given out either.
-                    self.cm.handle_gone(ConnectionId(u32::MAX), listener, atoll_connmgr::Stage::Embryonic);
+                if !self.has_room_for(listener) {
                     return;
                 }
                 self.accept(now, tuple, segment, internal, iss_above, listener, defer_accept);

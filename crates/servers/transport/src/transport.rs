@@ -51,10 +51,10 @@ pub struct Transport<M: Memory> {
     pub(crate) neighbour_generation: u64,
     /// Segments that belong to no connection: resets, and the answers of TIME-WAIT.
     pub(crate) answers: VecDeque<Answer>,
+    /// Those of them whose neighbour is being asked for.
+    pub(crate) unresolved_answers: Vec<Answer>,
     /// Until when somebody may have a SYN cookie.
     pub(crate) cookies_until: Instant,
-    /// Those answers whose neighbour is being asked for.
-    pub(crate) unresolved_answers: Vec<Answer>,
     /// The frame that each link did not take.
     pub(crate) stalled: [Option<Stalled>; LINKS],
     /// Connections whose link was full.

@@ -20,15 +20,16 @@ impl Connection {
             self.pending.clear(Pending::RETRANSMIT);
             return None;
         };
+        let mss = i64::from(self.snd.mss);
+        let mut text_end = hole_end.min(self.snd.tail);
         // RFC 9293 §3.8.6, SHLD-16: where the peer has taken its window back only what lies in it is sent again, and the first
         // segment, which asks for it.
-        if from >= self.snd.edge && from > self.snd.una {
+        if from < self.snd.edge {
+            text_end = text_end.min(self.snd.edge);
+        } else if from > self.snd.una {
             self.pending.clear(Pending::RETRANSMIT);
             return None;
         }
-        let mss = i64::from(self.snd.mss);
-        let within = if from < self.snd.edge { self.snd.edge } else { i64::MAX };
-        let text_end = hole_end.min(self.snd.tail).min(within);
         let room = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
         let len = if self.pending.has(Pending::RETRANSMIT) {
             // The first segment of an episode leaves at once.

@@ -22,8 +22,8 @@ impl Connection {
             && recovery.rtt.srtt_us > 0
             && recovery.rtt.backoff == 0
             && !recovery.probed
-            // A peer that has taken its window back would not take the end of what was sent.
-            && self.snd.nxt <= self.snd.edge;
+            // The peer would not take the end of what was sent.
+            && !self.snd.window_was_taken_back();
         if !wanted {
             return None;
         }
@@ -41,7 +41,7 @@ impl Connection {
             return Events::NONE;
         }
         self.recovery.probed = true;
-        if self.recovery.phase == Phase::Open && self.snd.nxt <= self.snd.edge {
+        if self.recovery.phase == Phase::Open && !self.snd.window_was_taken_back() {
             self.pending.set(Pending::TAIL_PROBE);
         }
         self.arm_rto(now);

@@ -29,7 +29,7 @@ fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_po
 }
 
 fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {
-    cm.handle_syn(&Syn { local: Endpoint::new(addr, port) })
+    cm.handle_syn(&Syn { local: Endpoint::new(addr, port), by_cookie: false })
 }
 
 fn accepted(verdict: SynVerdict) -> ListenerId {

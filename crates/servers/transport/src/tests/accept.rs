@@ -200,13 +200,7 @@ fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
     assert_eq!(waiting, 5, "as on Linux: backlog + 1");
     assert!(net.stack(0).stat(Stat::SynDrops) > 0);
     server.push(Command::AcceptConnection { lease: LEASE });
-    let mut accepted = 0;
-    for _ in 0..700 {
-        net.wait(Duration::from_millis(100));
-        while server.accept().is_some() {
-            accepted += 1;
-        }
-    }
+    let accepted = server.accept_for(&mut net, 700);
     assert_eq!(accepted, 20);
     let open = sockets.iter().filter(|c| client.state(**c).0 == SlotState::Open);
     assert_eq!(open.filter(|c| client.state(**c).1 == Cause::None).count(), 20);

@@ -3,7 +3,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint};
+use atoll_base::Endpoint;
 use atoll_ip::ChecksumOffload;
 use atoll_ipc::Command;
 use atoll_ipc::arena::INFO;
@@ -22,21 +22,12 @@ fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut app = App::attach(net.stack(1), 1);
     app.connect(SERVER);
-    let mut syn = Vec::new();
-    while syn.is_empty() {
-        net.now += Duration::from_micros(10);
-        for n in 0..2 {
-            let now = net.now;
-            net.stack(n).round(now);
-            let frames = core::mem::take(&mut net.stack(n).out.outside);
-            if let Some(frame) = frames.iter().find(|frame| frame[12..14] == [8, 0]) {
-                syn = frame.clone();
-            }
-            for frame in frames {
-                net.stack(1 - n).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false);
-            }
-        }
-    }
+    net.settle();
+    // The neighbour is known now: another one leaves at once.
+    app.connect(SERVER);
+    let now = net.now;
+    net.stack(1).round(now);
+    let mut syn = net.stack(1).out.outside.pop_front().expect("a SYN");
     let (header, _) = atoll_wire::ipv4::parse(&syn[IP..]).expect("a packet");
     let header = atoll_wire::ipv4::Header { src: addr(99), ..header };
     atoll_wire::ipv4::emit(&header, &mut syn[IP..]);
@@ -46,6 +37,14 @@ fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
+/// Frames reach the server.
+fn arrive(net: &mut Net, frames: impl Iterator<Item = Vec<u8>>) {
+    let now = net.now;
+    for frame in frames {
+        net.stack(0).transport.handle_frame(now, &frame, ChecksumOffload::Partial, false);
+    }
+}
+
 /// A server under a flood, and a client.
 fn flooded() -> (Net, App, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
@@ -53,10 +52,7 @@ fn flooded() -> (Net, App, App) {
     server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
     let client = App::attach(net.stack(1), 2);
     net.settle();
-    for syn in spoofed_syns(100) {
-        let now = net.now;
-        net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
-    }
+    arrive(&mut net, spoofed_syns(100));
     net.settle();
     assert!(net.stack(0).stat(Stat::SynCookiesSent) > 0);
     assert_eq!(net.stack(0).transport.cm.listeners().next().expect("one").embryonic, BACKLOG);
@@ -96,14 +92,12 @@ fn a_connection_through_a_flood_keeps_its_options_and_its_text() {
 #[test]
 fn every_good_client_gets_through() {
     let (mut net, mut server, mut client) = flooded();
+    let more: Vec<Vec<u8>> = spoofed_syns(10).collect();
     for _ in 0..50 {
         client.connect(SERVER);
         net.settle();
         assert!(server.accept().is_some());
-        for syn in spoofed_syns(10) {
-            let now = net.now;
-            net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
-        }
+        arrive(&mut net, more.iter().cloned());
     }
     assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 50);
 }
@@ -114,12 +108,12 @@ fn without_a_flood_an_acknowledgement_of_nothing_is_reset() {
     let mut server = App::attach(net.stack(0), 1);
     server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
     net.settle();
-    for mut syn in spoofed_syns(20) {
-        // ACK in place of SYN.
+    // ACK in place of SYN.
+    let acks = spoofed_syns(20).map(|mut syn| {
         syn[14 + 20 + 13] = 0x10;
-        let now = net.now;
-        net.stack(0).transport.handle_frame(now, &syn, ChecksumOffload::Partial, false);
-    }
+        syn
+    });
+    arrive(&mut net, acks);
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::ResetsOut), 20);
     assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 0);
@@ -140,12 +134,6 @@ fn a_full_accept_queue_lets_no_cookie_in_until_there_is_room() {
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::SynCookiesSent), before);
     server.push(Command::AcceptConnection { lease: LEASE });
-    let mut accepted = 0;
-    for _ in 0..50 {
-        net.wait(Duration::from_millis(100));
-        while server.accept().is_some() {
-            accepted += 1;
-        }
-    }
+    let accepted = server.accept_for(&mut net, 50);
     assert_eq!(accepted, sockets.len() + 1, "{late:?}");
 }

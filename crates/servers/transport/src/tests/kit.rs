@@ -348,6 +348,18 @@ impl App {
         self.push(Command::Kick { slot: socket.slot, generation: socket.generation });
     }
 
+    /// Accepts whatever comes within so many tenths of a second. Returns how many that were.
+    pub(crate) fn accept_for(&mut self, net: &mut Net, tenths: u32) -> usize {
+        let mut accepted = 0;
+        for _ in 0..tenths {
+            net.wait(Duration::from_millis(100));
+            while self.accept().is_some() {
+                accepted += 1;
+            }
+        }
+        accepted
+    }
+
     /// Writes as much as there is room for, and returns how much that was.
     pub(crate) fn write(&mut self, socket: Socket, bytes: &[u8]) -> usize {
         let n = self.store(socket, bytes);
