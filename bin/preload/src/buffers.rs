@@ -35,6 +35,11 @@ impl Buffers {
     pub const fn new() -> Buffers {
         Buffers { owners: Vec::new(), starved: Vec::new(), look: 1, limit: FEW, due: Instant::ZERO }
     }
+
+    /// Whether there is nothing to look for.
+    fn is_idle(&self) -> bool {
+        self.owners.is_empty() && self.starved.is_empty()
+    }
 }
 
 impl State {
@@ -66,7 +71,7 @@ impl State {
 
     /// Looks for buffers if it is time to. Before the last look at what a call waits for: it may have become true.
     pub fn look_if_due(&mut self) {
-        if self.buffers.owners.is_empty() && self.buffers.starved.is_empty() {
+        if self.buffers.is_idle() {
             return;
         }
         let now = self.now();
@@ -79,7 +84,7 @@ impl State {
 
     /// How long to sleep at most, of `left`: until buffers are to be looked for.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
-        if self.buffers.owners.is_empty() && self.buffers.starved.is_empty() {
+        if self.buffers.is_idle() {
             return left;
         }
         let due = self.buffers.due.since(self.now());

@@ -72,14 +72,10 @@ pub fn run(text: &str) -> Result<(), Box<Report>> {
         }
     }
     let Some(Blocked { line, .. }) = runner.blocked else { return Ok(()) };
-    let last = runner.blocked.as_ref().map_or(START, |blocked| blocked.ends + Duration::from_micros(tolerance as u64));
-    let ended = runner.run_until(last, false);
-    let what = match ended {
-        Ok(()) if runner.blocked.is_none() => return Ok(()),
-        Ok(()) => "the call has not returned".to_owned(),
-        Err(wrong) => wrong.what,
-    };
-    Err(Box::new(Report { line, what, unsupported: false, exchange: runner.exchange }))
+    runner.await_return().map_err(|Wrong { what, unsupported }| {
+        let exchange = std::mem::take(&mut runner.exchange);
+        Box::new(Report { line, what, unsupported, exchange })
+    })
 }
 
 /// What the options and the first command of a script ask for.
@@ -134,7 +130,7 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
             ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
             ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
             | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])
-            | ("net.ipv4.tcp_ecn" | "net.ipv4.tcp_fastopen" | "net.ipv4.tcp_min_tso_segs", [0])
+            | ("net.ipv4.tcp_ecn" | "net.ipv4.tcp_fastopen", [0])
             | ("net.ipv4.tcp_min_tso_segs", _) => {}
             ("net.ipv4.tcp_congestion_control", _) if value == "cubic" => {}
             _ => return Err(format!("{key}={value}")),
@@ -239,7 +235,7 @@ impl Runner {
         if event.time == Time::Any {
             return Err(Wrong { what: "`*` but with a segment that is sent".to_owned(), unsupported: true });
         }
-        self.run_until(instant(from), false)?;
+        self.run_until(instant(from), |_| false)?;
         self.base = from;
         match &event.action {
             Action::Inject(packet) => self.inject(packet),
@@ -262,25 +258,39 @@ impl Runner {
         self.retry()
     }
 
-    /// Lets time pass until `to`, or until something was sent.
-    fn run_until(&mut self, to: Instant, until_sent: bool) -> Result<(), Wrong> {
+    /// Lets time pass until `to`, or until it `is_enough`.
+    fn run_until(&mut self, to: Instant, is_enough: impl Fn(&Runner) -> bool) -> Result<(), Wrong> {
         loop {
             self.retry()?;
             let now = self.host.now();
-            if until_sent && !self.host.sent.is_empty() || now >= to {
+            if is_enough(self) || now >= to {
                 self.host.step();
                 return self.retry();
             }
+            // A timer that is due stays so until the clock has moved.
             let next = self.host.next_timeout().map_or(to, |next| next.max(now + Duration::from_micros(1)).min(to));
             self.host.advance(next);
         }
+    }
+
+    /// Lets time pass until the call that blocks has returned.
+    fn await_return(&mut self) -> Result<(), Wrong> {
+        let Some(blocked) = &self.blocked else { return Ok(()) };
+        // By then it has returned, or it is too late.
+        let last = blocked.ends + self.tolerance() + Duration::from_micros(1);
+        self.run_until(last, |runner| runner.blocked.is_none())
+    }
+
+    /// How much earlier or later than its time something may happen.
+    fn tolerance(&self) -> Duration {
+        Duration::from_micros(self.tolerance as u64)
     }
 
     /// Calls that block once more.
     fn retry(&mut self) -> Result<(), Wrong> {
         let Some(blocked) = self.blocked.take() else { return Ok(()) };
         let outcome = calls::attempt(&mut self.host, &blocked.prepared);
-        let (now, tolerance) = (self.host.now(), Duration::from_micros(self.tolerance as u64));
+        let (now, tolerance) = (self.host.now(), self.tolerance());
         if outcome == Err(Failure::WouldBlock) {
             if now > blocked.ends + tolerance {
                 let what = format!("{} of line {} has not returned", blocked.call.name, blocked.line);
@@ -302,14 +312,8 @@ impl Runner {
     }
 
     fn call(&mut self, line: usize, call: &Call, ends: Option<Instant>) -> Result<(), Wrong> {
-        if let Some(blocked) = &self.blocked {
-            // One thread makes the calls.
-            let last = blocked.ends + Duration::from_micros(self.tolerance as u64 + 1);
-            while self.blocked.is_some() && self.host.now() < last {
-                let next = self.host.now() + Duration::from_micros(1);
-                self.run_until(self.host.next_timeout().map_or(last, |timeout| timeout.clamp(next, last)), false)?;
-            }
-        }
+        // One thread makes the calls.
+        self.await_return()?;
         let prepared = calls::prepare(&self.host, call).map_err(|what| Wrong { what, unsupported: true })?;
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
         let opens = match prepared {
@@ -330,7 +334,7 @@ impl Runner {
                 self.blocked = Some(Blocked { line, call: call.clone(), prepared, ends });
                 Ok(())
             }
-            (outcome, Some(ends)) if ends > self.host.now() + Duration::from_micros(self.tolerance as u64) => {
+            (outcome, Some(ends)) if ends > self.host.now() + self.tolerance() => {
                 Err(Wrong::new(format!("{} has returned at once: {}", call.name, shown(outcome))))
             }
             (Err(Failure::WouldBlock), None) if !prepared.is_nonblocking() => {
@@ -392,7 +396,7 @@ impl Runner {
     fn expect(&mut self, expected: &Packet, from: Micros, to: Micros) -> Result<Micros, Wrong> {
         let last = instant(to.saturating_add(self.tolerance).min(micros(self.host.now()) + 3_600_000_000));
         if self.host.sent.is_empty() {
-            self.run_until(last.max(self.host.now()), true)?;
+            self.run_until(last.max(self.host.now()), |runner| !runner.host.sent.is_empty())?;
         }
         let script = wire::describe(expected);
         let Some((at, segment)) = self.take_sent(expected.len) else {

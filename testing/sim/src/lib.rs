@@ -13,3 +13,12 @@ pub use host::{Host, Plan};
 pub use link::{Link, LinkSettings};
 pub use pair::{Failure, Pair, Report, Scenario};
 pub use world::{Story, World};
+
+/// The seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n` another number.
+pub fn seeds(usual: u64) -> core::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    match number("ATOLL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ATOLL_SEEDS").unwrap_or(usual),
+    }
+}

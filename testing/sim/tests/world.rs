@@ -2,19 +2,11 @@
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
-use atoll_sim::{Story, World};
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+use atoll_sim::{Story, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
-    let seeds = match number("ATOLL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ATOLL_SEEDS").unwrap_or(200),
-    };
-    for seed in seeds {
+    for seed in seeds(200) {
         let story = Story::random(seed);
         match std::panic::catch_unwind(|| World::new(&story).run()) {
             Ok(Ok(_)) => {}

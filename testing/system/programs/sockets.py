@@ -1045,8 +1045,8 @@ def exec_that_fails():
     print("the listener goes on")
 
 
-@case
-def standard_streams():
+def through(command, text):
+    """Has a program read and write a socket as its standard streams."""
     client, accepted = pair()
     child = os.fork()
     if child == 0:
@@ -1054,30 +1054,23 @@ def standard_streams():
         os.dup2(accepted.fileno(), 0)
         os.dup2(accepted.fileno(), 1)
         accepted.close()
-        os.execv("/bin/cat", ["cat"])
+        os.execv(command[0], command)
     accepted.close()
-    client.sendall(b"through cat")
+    client.sendall(text)
     client.shutdown(socket.SHUT_WR)
     print("recv:", receive_all(client))
     print("status:", os.waitpid(child, 0)[1])
+
+
+@case
+def standard_streams():
+    through(["/bin/cat"], b"through cat")
 
 
 @case
 def standard_streams_of_stdio():
-    client, accepted = pair()
-    child = os.fork()
-    if child == 0:
-        client.close()
-        os.dup2(accepted.fileno(), 0)
-        os.dup2(accepted.fileno(), 1)
-        accepted.close()
-        # Reads and writes by stdio, unlike cat.
-        os.execv("/bin/sed", ["sed", "s/in/out/"])
-    accepted.close()
-    client.sendall(b"line one in\nline two in\n")
-    client.shutdown(socket.SHUT_WR)
-    print("recv:", receive_all(client))
-    print("status:", os.waitpid(child, 0)[1])
+    # Reads and writes by stdio, unlike cat.
+    through(["/bin/sed", "s/in/out/"], b"line one in\nline two in\n")
 
 
 @case

@@ -75,7 +75,7 @@ pub fn labels_of_rfc_9293() -> Vec<String> {
     kinds.into_iter().flat_map(|(kind, count)| (1..=count).map(move |n| format!("{kind}-{n}"))).collect()
 }
 
-/// Names of the tests in a source file: functions under an attribute that ends in `test]`, and those that lists of tests name.
+/// Names of the tests in a source file: functions under `#[test]`, or under `@case` in Python.
 pub fn tests_in(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut is_test = false;
