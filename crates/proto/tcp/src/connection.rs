@@ -103,7 +103,8 @@ impl Connection {
             self.transition(State::Closed);
         }
         self.timers.cancel_all();
-        self.recovery.scoreboard = None;
+        self.recovery.flight = None;
+        self.recovery.episode = None;
         self.rcv.reassembly = None;
         if self.pending.has(Pending::RESET) {
             self.pending = Pending::RESET;
@@ -117,7 +118,8 @@ impl Connection {
         self.transition(State::TimeWait);
         self.timers.cancel_all();
         self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
-        self.recovery.scoreboard = None;
+        self.recovery.flight = None;
+        self.recovery.episode = None;
         Events::TIME_WAIT
     }
 
@@ -137,6 +139,7 @@ impl Connection {
                 Retransmit::Rto => self.handle_rto(now),
                 Retransmit::Persist => self.handle_persist(now),
                 Retransmit::TailProbe => self.handle_tail_probe(now),
+                Retransmit::Reordering => self.handle_reordering_timeout(now),
             };
         }
         if self.timers.take_due(Timer::KeepAlive, now) {

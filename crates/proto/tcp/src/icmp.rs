@@ -31,8 +31,9 @@ impl Connection {
         self.update_mss();
         if self.snd.mss < before && self.state().is_synchronized() {
             let cwnd = self.congestion.cwnd;
-            self.recovery.enter_recovery(&self.snd);
-            self.recovery.lost_edge = self.snd.nxt;
+            let (una, nxt) = (self.snd.una, self.snd.nxt);
+            self.recovery.flight(&self.snd, self.sent_at).mark_lost(una, nxt);
+            self.recovery.enter_recovery(&self.snd, None);
             // The end of the episode restores the threshold as window: it is what it was.
             self.congestion.ssthresh = self.congestion.ssthresh.min(cwnd.max(u32::from(self.snd.mss)));
             self.pending.set(Pending::RETRANSMIT);

@@ -48,7 +48,7 @@ pub struct Info {
     pub unacked: u32,
     /// Segments selectively acknowledged.
     pub sacked: u32,
-    /// Segments lost and not yet sent again.
+    /// Segments lost, until they are known to have arrived.
     pub lost: u32,
     /// Smoothed round-trip time in microseconds.
     pub rtt_us: u32,
@@ -93,6 +93,7 @@ impl Connection {
         let mss = u64::from(snd.mss.max(1));
         let segments = |octets: i64| u32::try_from(text_offset(octets).div_ceil(mss)).unwrap_or(u32::MAX);
         let octets = |from: i64, to: i64| u32::try_from((to - from).max(0)).unwrap_or(u32::MAX);
+        let resent = recovery.flight.as_ref().map_or(0, |flight| flight.retransmitted());
         let ssthresh = self.congestion.ssthresh;
         let window = u64::from(self.congestion.cwnd).min(u64::from(octets(snd.una, snd.edge)));
         Info {
@@ -115,7 +116,7 @@ impl Connection {
             pmtu: snd.mss_path.saturating_add(40),
             unacked: segments(snd.flight()),
             sacked: segments(recovery.sacked(snd)),
-            lost: segments(recovery.lost(snd)),
+            lost: segments(recovery.lost() + resent),
             rtt_us: rtt.srtt_us,
             rttvar_us: rtt.rttvar_us,
             min_rtt_us: if rtt.min_us == u32::MAX { 0 } else { rtt.min_us },

@@ -43,6 +43,7 @@ impl Connection {
     pub fn skip_syn_ack(&mut self, now: Instant) {
         self.pending.clear(Pending::SYN);
         self.snd.nxt = 0;
+        self.recovery.untimed = true;
         self.arm_rto(now);
     }
 
@@ -83,6 +84,8 @@ impl Connection {
     /// Our SYN is acknowledged and the peer's is known.
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
         self.transition(State::Established);
+        self.recovery.untimed = false;
+        self.recovery.forget_flight();
         self.timers.cancel(Timer::Retransmit);
         self.arm_keep_alive(now);
         if self.options.timestamps {

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeSet {
     ranges: Vec<(i64, i64)>,
-    total: i64,
 }
 
 impl RangeSet {
@@ -30,7 +29,6 @@ impl RangeSet {
                 return None;
             }
             self.ranges.insert(from, (left, right));
-            self.total += right - left;
             return Some(right - left);
         };
         let covered: i64 = touched.iter().map(|range| range.1 - range.0).sum();
@@ -40,7 +38,6 @@ impl RangeSet {
             *slot = merged;
         }
         let fresh = merged.1 - merged.0 - covered;
-        self.total += fresh;
         Some(fresh)
     }
 
@@ -62,7 +59,6 @@ impl RangeSet {
             removed += edge - first.0;
             first.0 = edge;
         }
-        self.total -= removed;
         removed
     }
 
@@ -77,34 +73,11 @@ impl RangeSet {
         self.ranges.get(at).copied().filter(|range| range.0 <= offset)
     }
 
-    /// The first range that begins at or after `offset`.
-    pub(crate) fn first_from(&self, offset: i64) -> Option<(i64, i64)> {
-        let at = self.ranges.partition_point(|range| range.0 < offset);
-        self.ranges.get(at).copied()
-    }
-
     /// The first stretch of `[left, right)` that is covered.
     pub(crate) fn first_within(&self, left: i64, right: i64) -> Option<(i64, i64)> {
         let at = self.ranges.partition_point(|range| range.1 <= left);
         let range = self.ranges.get(at).filter(|range| left < right && range.0 < right)?;
         Some((range.0.max(left), range.1.min(right)))
-    }
-
-    /// Octets covered within `[left, right)`.
-    pub(crate) fn covered_in(&self, left: i64, right: i64) -> i64 {
-        let from = self.ranges.partition_point(|range| range.1 <= left);
-        let within = self.ranges.iter().skip(from).take_while(|range| range.0 < right);
-        within.map(|range| (range.1.min(right) - range.0.max(left)).max(0)).sum()
-    }
-
-    /// Octets covered in all.
-    pub(crate) fn total(&self) -> i64 {
-        self.total
-    }
-
-    /// The ranges, ascending.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (i64, i64)> + '_ {
-        self.ranges.iter().copied()
     }
 
     /// The lowest range.
@@ -126,7 +99,6 @@ impl RangeSet {
         assert!(self.ranges.len() <= RangeSet::MAX);
         assert!(self.ranges.iter().all(|range| range.0 < range.1));
         assert!(self.ranges.is_sorted_by(|a, b| a.1 < b.0));
-        assert_eq!(self.total, self.ranges.iter().map(|range| range.1 - range.0).sum::<i64>());
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Timer {
     Lifetime,
 }
 
-/// What the timer [`Timer::Retransmit`] stands for; the three exclude each other.
+/// What the timer [`Timer::Retransmit`] stands for; they exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retransmit {
     /// Something is in flight: when to give up waiting for its acknowledgement (RFC 6298).
@@ -25,6 +25,8 @@ pub(crate) enum Retransmit {
     Persist,
     /// Something is in flight and its end may be lost: when to probe (RFC 8985 §7).
     TailProbe,
+    /// Something in flight is lost unless it arrives soon: when to look again (RFC 8985 §6.3).
+    Reordering,
 }
 
 /// Deadlines; [`Instant::FAR_FUTURE`] is "not armed".

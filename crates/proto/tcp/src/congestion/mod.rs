@@ -83,6 +83,12 @@ impl Congestion {
         self.cwnd = u32::from(mss);
     }
 
+    /// The losses of the episode were none: the windows as they were before it.
+    pub(crate) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = ssthresh;
+    }
+
     /// Fast recovery is over.
     pub(crate) fn end_recovery(&mut self, mss: u16) {
         self.cwnd = self.ssthresh.max(u32::from(mss));

@@ -1,14 +1,14 @@
 //! How is an incoming ACK processed? RFC 9293 §3.10.7.4 fifth.
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Segment};
 
 use crate::connection::Connection;
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
-use crate::recovery::{DUP_THRESHOLD, Phase, Undo};
+use crate::recovery::{Counters, DUP_THRESHOLD, Frto, Phase, Sent, Undo};
 use crate::state::State;
-use crate::timers::Timer;
+use crate::timers::{Retransmit, Timer};
 
 impl Connection {
     pub(super) fn process_ack(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<Events, Input> {
@@ -26,78 +26,195 @@ impl Connection {
             self.challenge(now);
             return Err(Input::dropped(Reason::AckOld));
         }
-        let sacked = self.take_sack_blocks(segment, ack);
+        let mut delivery = Delivery::new(self.recovery.recover);
+        self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {
             // Reordered: its blocks may be news, its window is not.
-            self.detect_loss(now, 0, sacked);
+            self.learn(now, segment, &delivery);
+            self.detect_loss(now, &delivery);
             return Ok(events);
         }
         self.judge_tail_probe(segment, ack);
         let window_moved = self.update_window(segment, seq, ack);
         if ack > self.snd.una {
-            events |= self.advance_una(now, segment, ack, sacked);
+            events |= self.advance_una(now, segment, ack, &mut delivery);
         } else {
-            if self.is_duplicate(segment, window_moved, sacked) {
+            if self.is_duplicate(segment, window_moved, &delivery) {
                 self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
-                self.detect_loss(now, self.delivered_by_duplicate(sacked), sacked);
+                delivery.duplicate = true;
+                if self.recovery.reno {
+                    delivery.delivered = i64::from(self.snd.mss);
+                }
+                self.learn(now, segment, &delivery);
+                self.judge_timeout(&delivery);
+                self.detect_loss(now, &delivery);
             }
             if self.snd.flight() == 0 {
                 // The answer to a probe: the peer lives.
                 self.recovery.retries = 0;
             }
         }
+        self.undo_if_all_arrived_twice(segment, ack);
         events |= self.advance_state(now);
         Ok(events)
     }
 
     /// Our text, or FIN, up to `ack` has arrived.
-    fn advance_una(&mut self, now: Instant, segment: &Segment, ack: i64, sacked: i64) -> Events {
-        let acked = ack - self.snd.una;
+    fn advance_una(&mut self, now: Instant, segment: &Segment, ack: i64, delivery: &mut Delivery) -> Events {
         let had_flight = self.snd.flight();
+        delivery.acked = ack - self.snd.una;
+        self.take_acknowledged(ack, delivery);
         self.snd.una = ack;
-        let delivered = acked - self.recovery.forget_below(ack) + sacked;
-        self.take_round_trip_sample(now, segment, ack);
+        self.learn(now, segment, delivery);
         self.recovery.retries = 0;
         self.progress_at = now;
         self.unreachable = false;
         self.recovery.probed = false;
         self.undo_if_spurious(segment);
+        self.judge_timeout(delivery);
         let phase_before = self.recovery.phase;
-        self.recovery.advance(&self.snd, acked);
+        self.recovery.advance(&self.snd, delivery.acked);
         if phase_before == Phase::Recovery && self.recovery.phase == Phase::Open {
             self.congestion.end_recovery(self.snd.mss);
         }
         if phase_before != Phase::Recovery {
-            let acked = u32::try_from(acked.min(had_flight)).unwrap_or(u32::MAX);
+            // What was SACKed has been counted, or will not be: it left while the window stood still (as on Linux).
+            let fresh = if self.recovery.reno { delivery.acked } else { delivery.delivered };
+            let acked = u32::try_from(fresh.min(had_flight)).unwrap_or(u32::MAX);
             self.congestion.handle_ack(now, acked, self.snd.mss, self.recovery.rtt.srtt_us);
         }
-        self.detect_loss(now, delivered, sacked);
         if self.snd.flight() == 0 {
+            self.recovery.forget_flight();
             self.timers.cancel(Timer::Retransmit);
         } else {
             self.arm_rto(now);
+            self.detect_loss(now, delivery);
         }
         if self.snd.una > 0 { Events::ACKED } else { Events::NONE }
     }
 
+    /// The peer's SYN-ACK acknowledges our SYN.
+    pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment) {
+        let mut delivery = Delivery::new(self.recovery.recover);
+        delivery.acked = 1;
+        self.take_acknowledged(0, &mut delivery);
+        self.snd.una = 0;
+        self.learn(now, segment, &delivery);
+    }
+
+    /// What is in flight below `ack` has been delivered, if it was not SACKed before.
+    fn take_acknowledged(&mut self, ack: i64, delivery: &mut Delivery) {
+        if let Some(flight) = &mut self.recovery.flight {
+            let fack = flight.fack;
+            flight.acknowledge(ack, |sent| delivery.note(sent, fack));
+            return;
+        }
+        let counters = Counters {
+            app_limited: !self.congestion.limited,
+            in_flight: u32::try_from(self.snd.flight()).unwrap_or(u32::MAX),
+            ..Counters::new(self.snd.una, self.sent_at)
+        };
+        let sent = Sent::once(self.snd.una, ack, self.sent_at, counters);
+        delivery.note(&sent, self.snd.una);
+    }
+
+    /// What the delivery tells of round trips, of reordering, and of the rate.
+    fn learn(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
+        self.recovery.reordering.seen |= delivery.reordered && self.options.sack;
+        self.take_round_trip_sample(now, segment, delivery);
+        let una = self.snd.una;
+        let min_us = self.recovery.rtt.min_us;
+        let Some(flight) = &mut self.recovery.flight else { return };
+        let newest = delivery.newest.as_ref();
+        if let Some(newest) = newest.filter(|_| self.options.sack) {
+            // RFC 8985 §6.2, step 2: after a retransmission the acknowledgement may be that of the original.
+            let rtt = now.since(newest.sent_at);
+            let echo = segment.options.timestamps.map(|timestamps| SeqNum(timestamps.echo));
+            let sent = SeqNum(self.options.clock(newest.sent_at));
+            let of_original = newest.retransmitted
+                && (self.options.timestamps && echo.is_some_and(|echo| echo.before(sent))
+                    || rtt < Duration::from_micros(min_us.into()));
+            if !of_original {
+                flight.rack.update(newest, rtt);
+            }
+        }
+        if delivery.delivered > 0 {
+            flight.count_delivered(now, una, newest);
+        }
+    }
+
     /// An episode of recovery begins: what the windows are now.
-    pub(crate) fn remember_for_undo(&mut self, now: Instant) {
-        self.recovery.undo = self.options.timestamps.then(|| Undo {
-            cwnd: self.congestion.cwnd,
-            ssthresh: self.congestion.ssthresh,
-            stamp: self.options.clock(now),
-        });
+    pub(crate) fn remember_for_undo(&self, now: Instant) -> Undo {
+        let stamp = self.options.timestamps.then(|| self.options.clock(now));
+        Undo::new(self.congestion.cwnd, self.congestion.ssthresh, stamp)
     }
 
     /// The first acknowledgement of new text in an episode: if it answers what was sent before, nothing was lost.
     fn undo_if_spurious(&mut self, segment: &Segment) {
-        let Some(undo) = self.recovery.undo.take() else { return };
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-        if self.recovery.phase != Phase::Open && echo.is_some_and(|echo| undo.is_due(echo)) {
-            self.congestion.cwnd = self.congestion.cwnd.max(undo.cwnd);
-            self.congestion.ssthresh = undo.ssthresh;
-            self.recovery.end_by_undo(&self.snd);
-            self.pending.clear(Pending::RETRANSMIT);
+        if undo.is_due_by(echo) && self.recovery.phase != Phase::Open {
+            // What was late came out of order.
+            self.recovery.reordering.seen = true;
+            self.undo();
+        }
+    }
+
+    /// RFC 3708: a first block below the acknowledgement, or within the second, says what has arrived twice (RFC 2883 §4).
+    fn undo_if_all_arrived_twice(&mut self, segment: &Segment, ack: i64) {
+        let Some((from, to)) = self.twice(segment, ack) else { return };
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if let Some(flight) = &mut self.recovery.flight {
+            flight.widen_reordering(&mut self.recovery.reordering, una, nxt);
+        }
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
+        if undo.note_twice(to - from) {
+            self.undo();
+        }
+    }
+
+    /// What the segment reports to have arrived twice.
+    fn twice(&self, segment: &Segment, ack: i64) -> Option<(i64, i64)> {
+        if !self.options.sack {
+            return None;
+        }
+        let mut blocks = segment.options.sack.iter();
+        let offsets = |(left, right)| (self.snd.offset_of(left), self.snd.offset_of(right));
+        let first = offsets(blocks.next()?);
+        let within = blocks.next().map(offsets).is_some_and(|second| first.0 >= second.0 && first.1 <= second.1);
+        (first.0 < first.1 && (first.1 <= ack || within)).then_some(first)
+    }
+
+    /// Back to the windows before the episode.
+    fn undo(&mut self) {
+        let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.take()) else { return };
+        self.congestion.undo(undo.cwnd, undo.ssthresh);
+        self.recovery.end_by_undo();
+        self.pending.clear(Pending::RETRANSMIT);
+    }
+
+    /// Was the time-out for nothing? F-RTO, RFC 5682 §3.1, with SACK as in its §3 and on Linux.
+    fn judge_timeout(&mut self, delivery: &Delivery) {
+        if self.recovery.phase != Phase::Loss || self.recovery.frto == Frto::Off {
+            return;
+        }
+        if delivery.original {
+            // Step 3 (b): something that was sent once, before the time-out, has arrived after it.
+            self.recovery.reordering.seen = true;
+            self.undo();
+        } else if self.recovery.frto == Frto::NewText {
+            if delivery.duplicate {
+                // Step 3 (a): it was lost indeed.
+                self.recovery.frto = Frto::Off;
+            }
+        } else if delivery.acked > 0 && self.snd.una < self.recovery.recover {
+            // Step 2 (b): what was never sent goes first.
+            let has_text = self.snd.nxt < self.snd.end() && self.snd.nxt < self.snd.edge;
+            self.recovery.frto = if has_text { Frto::NewText } else { Frto::Off };
+            self.recovery.recover = self.snd.nxt;
+        } else if delivery.duplicate {
+            // Step 2 (a).
+            self.recovery.frto = Frto::Off;
         }
     }
 
@@ -147,80 +264,164 @@ impl Connection {
         moved
     }
 
-    /// Marks what the peer reports (RFC 2018 §3). Returns the octets newly marked.
-    fn take_sack_blocks(&mut self, segment: &Segment, ack: i64) -> i64 {
-        if !self.options.sack {
-            return 0;
+    /// Marks what the peer reports (RFC 2018 §3).
+    fn take_sack_blocks(&mut self, segment: &Segment, ack: i64, delivery: &mut Delivery) {
+        if !self.options.sack || self.snd.flight() == 0 {
+            return;
         }
-        let mut sacked = 0;
         for (left, right) in segment.options.sack.iter() {
-            let (left, right) = (self.snd.offset_of(left), self.snd.offset_of(right));
-            // Below the acknowledgement it is a D-SACK (RFC 2883 §4): text arrived twice.
-            sacked += self.recovery.mark_sacked(&self.snd, left.max(ack), right);
+            // Below the acknowledgement it is a D-SACK (RFC 2883 §4): text arrived twice. What was never sent is nonsense.
+            let left = self.snd.offset_of(left).max(ack).max(self.snd.una);
+            let right = self.snd.offset_of(right);
+            if left >= right || right > self.snd.nxt {
+                continue;
+            }
+            let flight = self.recovery.flight(&self.snd, self.sent_at);
+            let fack = flight.fack;
+            let sacked = flight.sack(left, right, |sent| delivery.note(sent, fack));
+            delivery.sacked += sacked;
         }
-        sacked
     }
 
     /// RFC 5681 §2, duplicate acknowledgement; with SACK RFC 6675 §2: one that reports something new.
-    fn is_duplicate(&self, segment: &Segment, window_moved: bool, sacked: i64) -> bool {
+    fn is_duplicate(&self, segment: &Segment, window_moved: bool, delivery: &Delivery) -> bool {
         if self.options.sack {
-            return sacked > 0;
+            return delivery.sacked > 0;
         }
         self.snd.flight() > 0 && segment.len == 0 && !segment.has(Flags::FIN) && !window_moved
     }
 
-    /// Octets that a duplicate acknowledgement says have left the network.
-    fn delivered_by_duplicate(&self, sacked: i64) -> i64 {
-        if self.options.sack { sacked } else { i64::from(self.snd.mss) }
-    }
-
     /// Looks for losses after an acknowledgement; begins fast recovery, or goes on with it.
-    fn detect_loss(&mut self, now: Instant, delivered: i64, sacked: i64) {
+    fn detect_loss(&mut self, now: Instant, delivery: &Delivery) {
         if self.snd.flight() == 0 || !self.state().is_synchronized() {
             return;
         }
-        if sacked > 0 {
-            self.recovery.detect_by_sack(&self.snd);
+        let lost_before = self.recovery.lost();
+        if self.options.sack {
+            self.detect_by_time(now);
+        } else if self.recovery.phase == Phase::Open
+            && self.recovery.dup_acks >= DUP_THRESHOLD
+            // RFC 6582 §3.2, step 1: duplicates of text that the last episode sent twice mean nothing.
+            && self.snd.una > self.recovery.recover
+        {
+            let (una, end) = (self.snd.una, self.recovery.first_segment_end(&self.snd));
+            self.recovery.flight(&self.snd, self.sent_at).mark_lost(una, end);
         }
         match self.recovery.phase {
-            Phase::Open => {
-                let by_count = self.recovery.dup_acks >= DUP_THRESHOLD
-                    // RFC 6582 §3.2, step 1: duplicates of text that the last episode sent twice mean nothing.
-                    && (self.options.sack || self.snd.una > self.recovery.recover);
-                if by_count || self.recovery.has_loss(&self.snd) {
-                    let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
-                    self.remember_for_undo(now);
-                    self.congestion.handle_loss(flight, self.snd.mss);
-                    self.recovery.enter_recovery(&self.snd);
-                    self.pending.set(Pending::RETRANSMIT);
-                }
-            }
+            Phase::Open if self.recovery.lost() > 0 => self.begin_recovery(now, delivery.delivered),
             Phase::Recovery => {
                 let ssthresh = self.congestion.ssthresh;
-                self.congestion.cwnd = self.recovery.prr_window(&self.snd, delivered, ssthresh);
+                let safe = delivery.acked > 0 && self.recovery.lost() <= lost_before;
+                self.congestion.cwnd = self.recovery.prr_window(&self.snd, delivery.delivered, ssthresh, safe);
             }
-            Phase::Loss => {}
-        }
-        if sacked > 0 && self.recovery.retransmission_is_lost(&self.snd) {
-            self.recovery.high_rxt = self.snd.una;
-            self.pending.set(Pending::RETRANSMIT);
+            _ => {}
         }
     }
 
-    /// One measurement per round trip; after a retransmission the echoed timestamp tells which copy was acknowledged
-    /// (RFC 7323 §4).
-    pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, ack: i64) {
-        let sample = self.recovery.take_round_trip(now, ack).or_else(|| {
-            let untimed = self.recovery.phase != Phase::Open || self.recovery.rtt.backoff > 0;
-            self.options.rtt_us(now, &segment.options).filter(|_| untimed)
-        });
+    /// Marks what is lost by RFC 8985 §6.2, and arms the timer that looks again.
+    fn detect_by_time(&mut self, now: Instant) {
+        let window = self.recovery.reordering_window(&self.snd);
+        let Some(flight) = &mut self.recovery.flight else { return };
+        match flight.detect_by_time(now, window) {
+            // A tick later, so that the deadline has passed when the timer fires.
+            Some(wait) => self.timers.arm_retransmit(Retransmit::Reordering, now + wait),
+            None if self.timers.is_armed_as(Retransmit::Reordering) => self.arm_rto(now),
+            None => {}
+        }
+    }
+
+    /// The reordering window of something has passed (RFC 8985 §6.3).
+    pub(crate) fn handle_reordering_timeout(&mut self, now: Instant) -> Events {
+        if self.snd.flight() > 0 {
+            self.arm_rto(now);
+            self.detect_loss(now, &Delivery::new(self.recovery.recover));
+        }
+        Events::NONE
+    }
+
+    /// Losses are known: fast recovery. `delivered`: octets that have just left the network.
+    fn begin_recovery(&mut self, now: Instant, delivered: i64) {
+        let undo = self.remember_for_undo(now);
+        let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
+        self.congestion.handle_loss(flight, self.snd.mss);
+        self.recovery.enter_recovery(&self.snd, Some(undo));
+        let ssthresh = self.congestion.ssthresh;
+        self.congestion.cwnd = self.recovery.prr_window(&self.snd, delivered, ssthresh, false);
+        self.pending.set(Pending::RETRANSMIT);
+    }
+
+    /// The earliest text that was sent once and has been delivered now is measured; after a retransmission the echoed
+    /// timestamp tells which copy was acknowledged (RFC 7323 §4).
+    pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
+        // What was sent once may have waited for what was sent twice.
+        let timed = delivery.first_sent_at.filter(|_| !self.recovery.untimed && !delivery.retransmitted);
+        let sample = match timed {
+            Some(sent_at) => Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX)),
+            None if delivery.acked > 0 => self.options.rtt_us(now, &segment.options),
+            None => None,
+        };
         match sample {
             Some(us) => self.recovery.rtt.sample(us),
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
             // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
             // progress takes back a doubling.
-            None if self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
+            None if delivery.acked > 0 && self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
+        }
+    }
+}
+
+/// What one segment says has been delivered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivery {
+    /// Octets by which `una` moves.
+    acked: i64,
+    /// Octets newly SACKed.
+    sacked: i64,
+    /// Octets that have left the network.
+    delivered: i64,
+    /// What left last of that.
+    newest: Option<Sent>,
+    /// When the earliest of that left which was sent once.
+    first_sent_at: Option<Instant>,
+    /// Something that was sent once has arrived after something that was sent later.
+    reordered: bool,
+    /// Something that was sent more than once has arrived.
+    retransmitted: bool,
+    /// Something that was sent once, before `recover`, has arrived.
+    original: bool,
+    recover: i64,
+    /// It counts as a duplicate acknowledgement.
+    duplicate: bool,
+}
+
+impl Delivery {
+    fn new(recover: i64) -> Delivery {
+        Delivery {
+            acked: 0,
+            sacked: 0,
+            delivered: 0,
+            newest: None,
+            first_sent_at: None,
+            reordered: false,
+            retransmitted: false,
+            original: false,
+            recover,
+            duplicate: false,
+        }
+    }
+
+    /// `sent` has been delivered; `fack`: right edge of what had been SACKed before.
+    fn note(&mut self, sent: &Sent, fack: i64) {
+        self.delivered += sent.end - sent.start;
+        if self.newest.is_none_or(|newest| (newest.sent_at, newest.end) < (sent.sent_at, sent.end)) {
+            self.newest = Some(*sent);
+        }
+        self.retransmitted |= sent.retransmitted;
+        if !sent.retransmitted {
+            self.first_sent_at = Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
+            self.reordered |= sent.end < fack;
+            self.original |= sent.end <= self.recover;
         }
     }
 }

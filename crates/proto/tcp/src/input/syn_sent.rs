@@ -37,8 +37,7 @@ impl Connection {
             self.pending.set(Pending::SYN);
             return Input::accepted(None, Events::NONE);
         }
-        self.snd.una = 0;
-        self.take_round_trip_sample(now, segment, 0);
+        self.acknowledge_syn(now, segment);
         self.recovery.retries = 0;
         self.progress_at = now;
         let events = self.enter_established(now);

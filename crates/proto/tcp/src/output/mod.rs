@@ -13,6 +13,7 @@ use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment};
 use crate::connection::{Connection, text_offset};
 use crate::outcome::Transmit;
 use crate::pending::Pending;
+use crate::recovery::Frto;
 use crate::state::State;
 use crate::timers::Timer;
 
@@ -42,6 +43,11 @@ impl Connection {
                 if text.is_some() {
                     return text;
                 }
+                if self.recovery.frto == Frto::NewText && self.snd.nxt == self.recovery.recover {
+                    // The new text that was to tell whether anything was lost may not leave.
+                    self.recovery.frto = Frto::Off;
+                    return self.next_transmit(now, len_max);
+                }
             }
             _ => {}
         }
@@ -64,7 +70,7 @@ impl Connection {
         } else {
             self.snd.nxt = 0;
             self.progress_at = now;
-            self.recovery.time(now, 0);
+            self.sent_at = now;
         }
         if !self.timers.is_armed(Timer::Retransmit) {
             self.arm_rto(now);

@@ -6,8 +6,7 @@ use atoll_base::Instant;
 use crate::connection::Connection;
 use crate::outcome::Transmit;
 use crate::pending::Pending;
-use crate::recovery::Phase;
-use crate::timers::Retransmit;
+use crate::recovery::{Frto, Phase};
 
 impl Connection {
     /// The next hole, as far as the congestion window allows.
@@ -16,7 +15,8 @@ impl Connection {
             self.pending.clear(Pending::RETRANSMIT);
             return self.tail_retransmission(now);
         }
-        let Some((from, hole_end)) = self.recovery.hole(&self.snd) else {
+        // RFC 5682 §3.1, step 2 (b): new text first.
+        let Some((from, hole_end)) = self.recovery.hole().filter(|_| self.recovery.frto != Frto::NewText) else {
             self.pending.clear(Pending::RETRANSMIT);
             return None;
         };
@@ -47,8 +47,8 @@ impl Connection {
     pub(super) fn retransmit(&mut self, now: Instant, from: i64, len: i64, hole_end: i64) -> Transmit {
         let end = from + len;
         let fin = self.snd.fin && end == self.snd.tail && hole_end > self.snd.tail;
-        self.recovery.note_retransmitted(&self.snd, from, end + i64::from(fin));
-        if self.pending.take(Pending::RETRANSMIT) || !self.timers.is_armed_as(Retransmit::Rto) {
+        self.recovery.note_retransmitted(now, &self.snd, self.sent_at, from, end + i64::from(fin));
+        if self.pending.take(Pending::RETRANSMIT) || !self.is_time_out_armed() {
             self.arm_rto(now);
         }
         self.sent_at = now;
@@ -101,12 +101,11 @@ impl Connection {
         if self.snd.flight() == 0 {
             self.progress_at = now;
         }
+        self.recovery.note_sent(now, &self.snd, self.sent_at, end, !self.congestion.limited);
         self.snd.nxt = end;
         if len % i64::from(self.snd.mss) > 0 {
             self.snd.small_end = end;
         }
-        self.recovery.time(now, end);
-        self.recovery.note_sent(len);
         self.sent_at = now;
         // Our text answers the peer's: from now on ACKs wait for a ride.
         if len > 0 {

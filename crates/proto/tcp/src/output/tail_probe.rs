@@ -18,7 +18,7 @@ impl Connection {
         let wanted = self.options.sack
             && self.state().is_synchronized()
             && recovery.phase == Phase::Open
-            && recovery.scoreboard.is_none()
+            && recovery.sacked(&self.snd) == 0
             && recovery.rtt.srtt_us > 0
             && recovery.rtt.backoff == 0
             && !recovery.probed

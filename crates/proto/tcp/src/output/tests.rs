@@ -210,6 +210,7 @@ fn a_smaller_buffer_does_not_shrink_the_window() {
 fn three_segments_sacked_beyond_a_hole_are_a_loss() {
     // covers: RFC 6675 §5
     let mut t = Tcb::established().sent(6 * MSS);
+    t.advance(ms(100));
     t.takes(ack(1).sack(1001..2001));
     t.expect_silence();
     t.takes(ack(1).sack(1001..3001));
@@ -233,13 +234,17 @@ fn only_holes_are_sent_again() {
 
 #[test]
 fn a_retransmission_that_is_lost_is_noticed() {
+    // covers: RFC 8985 §3.2
     let mut t = Tcb::established().sent(10 * MSS);
+    t.advance(ms(100));
     t.takes(ack(1).sack(1001..4001));
     t.expect([data(1..1001).retransmit()]);
     t.write(10 * MSS);
+    t.advance(ms(10));
     t.takes(ack(1).sack(1001..10_001));
     let sent = t.poll();
     assert!(sent.len() >= 3 && sent.iter().all(|transmit| !transmit.retransmit), "{sent:#?}");
+    t.advance(ms(100));
     t.takes(ack(1).sack(1001..13_001));
     let again = t.poll();
     assert!(again[0].retransmit && again[0].offset == 0);
@@ -262,9 +267,92 @@ fn without_sack_three_duplicates_are_a_loss_and_partial_acks_show_the_next() {
 }
 
 #[test]
+fn text_that_comes_a_little_late_is_waited_for() {
+    // covers: RFC 8985 §6.2 step 4, §6.3
+    let mut t = Tcb::established();
+    for _ in 0..3 {
+        t.write(MSS);
+        t.poll();
+        t.advance(ms(1));
+    }
+    t.advance(ms(97));
+    // The third has arrived, the first two not: a quarter of a round trip is waited.
+    t.takes(ack(1).sack(2001..3001));
+    t.expect_silence();
+    let (wait, _) = t.advance_to_timer();
+    assert!(wait > ms(20) && wait < ms(25), "{wait:?}");
+    t.expect([data(1..1001).retransmit()]);
+    // They were late indeed: the second arrives, then the first; from now on three segments beyond a hole prove nothing.
+    t.takes(ack(1).sack(1001..3001));
+    t.takes(ack(3001));
+    assert!(t.conn.recovery.reordering.seen);
+    t.write(6 * MSS);
+    t.poll();
+    t.advance(ms(100));
+    t.takes(ack(3001).sack(4001..9001));
+    t.expect_silence();
+    t.takes(ack(9001));
+    t.expect_silence();
+}
+
+#[test]
+fn a_report_of_everything_sent_again_ends_the_episode() {
+    // covers: RFC 3708
+    let mut t = Tcb::established().sent(8 * MSS);
+    t.advance(ms(100));
+    t.takes(ack(1).sack(1001..4001));
+    t.expect([data(1..1001).retransmit()]);
+    let reduced = t.conn.info(t.now).snd_ssthresh;
+    t.advance(ms(10));
+    t.takes(ack(4001));
+    assert_eq!(t.conn.info(t.now).phase, Phase::Recovery);
+    t.takes(ack(4001).sack(1..1001));
+    let info = t.conn.info(t.now);
+    assert!(info.phase == Phase::Open && info.snd_cwnd >= 10 && info.snd_ssthresh > reduced, "{info:?}");
+}
+
+#[test]
+fn a_time_out_that_was_too_early_is_taken_back() {
+    // covers: RFC 5682 §3.1. No timestamps, SACK or not.
+    for answer in [syn_ack(1), syn_ack(1).no_sack()] {
+        let mut t = Tcb::established_by(answer, &settings()).sent(4 * MSS);
+        while t.conn.info(t.now).phase != Phase::Loss {
+            t.advance_to_timer();
+            t.poll();
+        }
+        // The originals were only late. New text leaves, and its acknowledgement tells.
+        t.write(4 * MSS);
+        t.takes(ack(1001));
+        t.expect([data(4001..5001), data(5001..6001)]);
+        t.takes(ack(2001));
+        let info = t.conn.info(t.now);
+        assert!(info.phase == Phase::Open && info.snd_cwnd >= 10, "{info:?}");
+        t.expect([data(6001..7001), data(7001..8001)]);
+    }
+}
+
+#[test]
+fn a_time_out_that_was_right_goes_on_with_what_is_lost() {
+    // covers: RFC 5682 §3.1
+    let mut t = Tcb::established().sent(4 * MSS);
+    while t.conn.info(t.now).phase != Phase::Loss {
+        t.advance_to_timer();
+        t.poll();
+    }
+    t.write(4 * MSS);
+    t.takes(ack(1001));
+    t.expect([data(4001..5001), data(5001..6001)]);
+    t.advance(ms(100));
+    t.takes(ack(1001).sack(4001..5001));
+    t.expect([data(1001..2001).retransmit()]);
+    assert_eq!(t.conn.info(t.now).phase, Phase::Loss);
+}
+
+#[test]
 fn limited_transmit_keeps_the_acks_coming() {
     // covers: RFC 3042
     let mut t = Tcb::established().sent(20 * MSS);
+    t.advance(ms(100));
     t.takes(ack(1).sack(1001..2001));
     t.expect([data(10_001..11_001)]);
 }

@@ -27,9 +27,14 @@ impl Connection {
         let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);
         match self.tail_probe_wait(rto) {
             Some(wait) => self.timers.arm_retransmit(Retransmit::TailProbe, (now + wait).min(limit)),
-            None if self.timers.is_armed_as(Retransmit::Rto) => {}
+            None if self.is_time_out_armed() => {}
             None => self.timers.arm_retransmit(Retransmit::Rto, limit),
         }
+    }
+
+    /// Whether what is in flight is watched already, by the time-out or by what comes before it.
+    pub(super) fn is_time_out_armed(&self) -> bool {
+        self.timers.is_armed_as(Retransmit::Rto) || self.timers.is_armed_as(Retransmit::Reordering)
     }
 
     /// No acknowledgement in time.
@@ -45,15 +50,13 @@ impl Connection {
         self.recovery.rtt.back_off();
         if self.state().is_synchronized() {
             let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
-            if self.recovery.phase == Phase::Open {
-                self.remember_for_undo(now);
-            }
+            let undo = self.remember_for_undo(now);
             self.congestion.handle_timeout(flight, self.snd.mss, first && self.recovery.phase != Phase::Loss);
-            self.recovery.enter_loss(&self.snd);
+            self.recovery.enter_loss(now, &self.snd, self.sent_at, Some(undo));
             self.pending.set(Pending::RETRANSMIT);
         } else {
             // RFC 9293 §3.8.3 and RFC 6298 §5.7: nothing sent twice is measured by its first copy.
-            self.recovery.enter_handshake_loss();
+            self.recovery.untimed = true;
             self.pending.set(Pending::SYN);
         }
         self.arm_rto(now);

@@ -1,14 +1,21 @@
-//! What is lost, and what is sent again? RFC 6675 with SACK, RFC 6582 without, RFC 9937 for the pace.
+//! What is lost, and what is sent again? RFC 8985 with SACK, RFC 6582 without, RFC 9937 for the pace.
 
+mod flight;
+mod prr;
+mod rack;
+mod rate;
 mod rtt;
 mod undo;
 
 use alloc::boxed::Box;
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant};
 
-use crate::ranges::RangeSet;
 use crate::snd::Snd;
+pub(crate) use flight::{Flight, Sent};
+use prr::Prr;
+use rack::Reordering;
+pub(crate) use rate::Counters;
 pub(crate) use rtt::{RTO_MAX, Rtt};
 pub(crate) use undo::Undo;
 
@@ -23,37 +30,30 @@ pub enum Phase {
     Loss,
 }
 
-/// What is known about losses. `scoreboard` exists only while the peer reports text out of order.
-///
-/// ```text
-///   una                high_rxt        lost_edge          recover   nxt
-///    |--lost, sent again--|--lost, to send--|--perhaps in flight-|----|
-///         (SACKed ranges lie anywhere in between and are not sent again)
-/// ```
+/// Whether a time-out may have been for nothing (F-RTO, RFC 5682).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frto {
+    /// It is not asked, or has been decided.
+    Off,
+    /// The first segment has been sent again; its acknowledgement is awaited.
+    First,
+    /// New text is sent instead of what is lost: what comes back decides.
+    NewText,
+}
+
+/// What is known about losses.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// What the peer has selectively acknowledged.
-    pub(crate) scoreboard: Option<Box<RangeSet>>,
+    /// What is in flight. `None`: nothing, or all of it left at once and nothing has been heard of it since; nearly every answer
+    /// of a server is sent and acknowledged that way.
+    pub(crate) flight: Option<Box<Flight>>,
+    /// The present episode; outlives it while text is in flight, because it may still turn out to have been for nothing.
+    pub(crate) episode: Option<Box<Episode>>,
     /// The episode ends when this is acknowledged: `nxt` at its start.
     pub(crate) recover: i64,
-    /// Everything below it that is not SACKed is lost.
-    pub(crate) lost_edge: i64,
-    /// Lost text below it has been sent again in this episode.
-    pub(crate) high_rxt: i64,
-    /// `nxt` when the text at `una` was sent again: SACKs well beyond it mean that the retransmission is lost, too.
-    rxt_mark: i64,
     /// `nxt` when the last segment was sent again as a probe; [`i64::MAX`]: no such probe is under way.
     pub(crate) probe_end: i64,
-    /// End of the text whose round trip is being measured, or [`NOT_TIMED`].
-    timed_end: i64,
-    timed_at: Instant,
     pub(crate) rtt: Rtt,
-    /// What to go back to if the losses of this episode turn out to be none.
-    pub(crate) undo: Option<Undo>,
-    /// Proportional rate reduction (RFC 9937): octets delivered and sent in this episode, flight size at its start.
-    prr_delivered: u32,
-    prr_out: u32,
-    prr_flight: u32,
     /// Segments sent again in the life of the connection.
     pub(crate) retransmits: u32,
     /// Duplicate acknowledgements in a row.
@@ -61,274 +61,92 @@ pub(crate) struct Recovery {
     /// Time-outs, or unanswered probes, in a row.
     pub(crate) retries: u8,
     pub(crate) phase: Phase,
+    pub(crate) frto: Frto,
+    pub(crate) reordering: Reordering,
     /// The peer does not know SACK: duplicate acknowledgements are counted instead.
     pub(crate) reno: bool,
     /// The end of the flight has been probed; once is enough until `una` moves.
     pub(crate) probed: bool,
+    /// Nobody knows when the SYN in flight left, or which one it is (Karn's rule).
+    pub(crate) untimed: bool,
+}
+
+/// What belongs to one episode of recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Episode {
+    prr: Prr,
+    /// What to go back to if the losses turn out to be none.
+    pub(crate) undo: Option<Undo>,
 }
 
 impl Recovery {
     pub(crate) fn new() -> Recovery {
         Recovery {
-            scoreboard: None,
+            flight: None,
+            episode: None,
             recover: -1,
-            lost_edge: -1,
-            high_rxt: -1,
-            rxt_mark: i64::MAX,
             probe_end: i64::MAX,
-            timed_end: NOT_TIMED,
-            timed_at: Instant::ZERO,
             rtt: Rtt::new(),
-            undo: None,
-            prr_delivered: 0,
-            prr_out: 0,
-            prr_flight: 0,
             retransmits: 0,
             dup_acks: 0,
             retries: 0,
             phase: Phase::Open,
+            frto: Frto::Off,
+            reordering: Reordering::new(),
             reno: false,
             probed: false,
+            untimed: false,
         }
     }
 
-    // --- round trips
-    // ---------------------------------------------------------------------------------------------------
+    // --- what is in flight
+    // ---------------------------------------------------------------------------------------------
 
-    /// New text up to `end` leaves now: it is measured unless a measurement is under way.
-    pub(crate) fn time(&mut self, now: Instant, end: i64) {
-        if self.timed_end == NOT_TIMED {
-            self.timed_end = end;
-            self.timed_at = now;
-        }
+    /// The records of what is in flight; from now on there are some. `sent_at`: when all of it left, if there are none yet.
+    pub(crate) fn flight(&mut self, snd: &Snd, sent_at: Instant) -> &mut Flight {
+        self.flight.get_or_insert_with(|| Box::new(Flight::new(snd.una, snd.nxt, sent_at)))
     }
 
-    /// The measured round trip in microseconds, if `ack` ends a measurement.
-    pub(crate) fn take_round_trip(&mut self, now: Instant, ack: i64) -> Option<u32> {
-        if self.timed_end == NOT_TIMED || ack < self.timed_end {
-            return None;
+    /// Nothing is in flight any more.
+    pub(crate) fn forget_flight(&mut self) {
+        self.flight = None;
+        if self.phase == Phase::Open {
+            self.episode = None;
         }
-        self.timed_end = NOT_TIMED;
-        let us = now.since(self.timed_at).as_micros();
-        Some(u32::try_from(us).unwrap_or(u32::MAX))
-    }
-
-    /// Karn's rule: text sent twice measures nothing.
-    fn forget_round_trip(&mut self, from: i64) {
-        if from < self.timed_end {
-            self.timed_end = NOT_TIMED;
-        }
-    }
-
-    // --- the scoreboard
-    // ------------------------------------------------------------------------------------------------
-
-    /// Marks `[left, right)` as selectively acknowledged. Returns the octets newly marked; parts outside `[una, nxt)`
-    /// are clipped, because peers do send stale blocks.
-    pub(crate) fn mark_sacked(&mut self, snd: &Snd, left: i64, right: i64) -> i64 {
-        let (left, right) = (left.max(snd.una), right.min(snd.nxt));
-        if left >= right {
-            return 0;
-        }
-        self.scoreboard.get_or_insert_default().insert(left, right).unwrap_or(0)
-    }
-
-    /// Everything below `una` is acknowledged. Returns how much of it had been SACKed.
-    pub(crate) fn forget_below(&mut self, una: i64) -> i64 {
-        let Some(scoreboard) = &mut self.scoreboard else { return 0 };
-        let removed = scoreboard.remove_below(una);
-        if scoreboard.is_empty() {
-            self.scoreboard = None;
-        }
-        removed
     }
 
     /// Octets that have left the network: SACKed, or by the count of duplicate ACKs where there is no SACK.
     pub(crate) fn sacked(&self, snd: &Snd) -> i64 {
-        match &self.scoreboard {
-            Some(scoreboard) => scoreboard.total(),
-            None if !self.reno => 0,
-            None => {
-                let estimate = i64::from(self.dup_acks) * i64::from(snd.mss);
-                estimate.min(snd.flight() - i64::from(snd.mss)).max(0)
-            }
+        if !self.reno {
+            return self.flight.as_ref().map_or(0, |flight| flight.sacked);
         }
-    }
-
-    /// RFC 6675 §4, `Pipe`: octets that are believed to be in the network.
-    pub(crate) fn pipe(&self, snd: &Snd) -> i64 {
-        if self.phase == Phase::Open && self.scoreboard.is_none() && self.dup_acks == 0 {
-            return snd.flight();
-        }
-        (snd.flight() - self.sacked(snd) - self.lost(snd)).max(0)
+        let estimate = i64::from(self.dup_acks) * i64::from(snd.mss);
+        estimate.min(snd.flight() - i64::from(snd.mss) - self.lost()).max(0)
     }
 
     /// Octets that are lost and have not been sent again.
-    pub(crate) fn lost(&self, snd: &Snd) -> i64 {
-        let from = self.high_rxt.max(snd.una);
-        let to = self.lost_edge.min(snd.nxt);
-        if from >= to {
-            return 0;
+    pub(crate) fn lost(&self) -> i64 {
+        self.flight.as_ref().map_or(0, |flight| flight.lost)
+    }
+
+    /// Octets that are believed to be in the network (RFC 6675 §4, `Pipe`).
+    pub(crate) fn pipe(&self, snd: &Snd) -> i64 {
+        if self.flight.is_none() && self.dup_acks == 0 {
+            return snd.flight();
         }
-        to - from - self.scoreboard.as_ref().map_or(0, |scoreboard| scoreboard.covered_in(from, to))
+        (snd.flight() - self.sacked(snd) - self.lost()).max(0)
     }
 
-    /// Moves `lost_edge` by RFC 6675 §4, `IsLost`: below three SACKed ranges, or more than two segments of SACKed text.
-    pub(crate) fn detect_by_sack(&mut self, snd: &Snd) {
-        let Some(scoreboard) = &self.scoreboard else { return };
-        let enough = i64::from(DUP_THRESHOLD - 1) * i64::from(snd.mss);
-        let mut above = 0;
-        for (count, (left, right)) in (1..).zip(scoreboard.iter().rev()) {
-            above += right - left;
-            if above > enough || count >= DUP_THRESHOLD {
-                self.lost_edge = self.lost_edge.max(left);
-                return;
-            }
+    /// How long text out of order is waited for (RFC 8985 §6.2, step 4).
+    pub(crate) fn reordering_window(&self, snd: &Snd) -> Duration {
+        // Three segments beyond a hole mean a loss, as long as nothing ever came out of order.
+        let many =
+            self.sacked(snd) > i64::from(DUP_THRESHOLD - 1) * i64::from(snd.mss) || self.dup_acks >= DUP_THRESHOLD;
+        if !self.reordering.seen && (self.phase != Phase::Open || many) || self.rtt.min_us == u32::MAX {
+            return Duration::ZERO;
         }
-    }
-
-    /// Whether something between `una` and `lost_edge` is not SACKed.
-    pub(crate) fn has_loss(&self, snd: &Snd) -> bool {
-        self.lost_edge > snd.una
-    }
-
-    /// Whether the retransmission of the text at `una` is lost itself: text sent after it has been SACKed, three
-    /// segments' worth.
-    pub(crate) fn retransmission_is_lost(&self, snd: &Snd) -> bool {
-        let Some(scoreboard) = &self.scoreboard else { return false };
-        self.phase != Phase::Open
-            && self.high_rxt > snd.una
-            && self.rxt_mark < snd.nxt
-            && scoreboard.covered_in(self.rxt_mark, snd.nxt) >= i64::from(DUP_THRESHOLD) * i64::from(snd.mss)
-    }
-
-    // --- episodes
-    // --------------------------------------------------------------------------------------------------------
-
-    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
-    pub(crate) fn enter_recovery(&mut self, snd: &Snd) {
-        self.phase = Phase::Recovery;
-        // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
-        self.probe_end = i64::MAX;
-        self.recover = snd.nxt;
-        self.high_rxt = snd.una;
-        self.lost_edge = self.lost_edge.max(self.first_segment_end(snd));
-        self.rxt_mark = i64::MAX;
-        self.prr_delivered = 0;
-        self.prr_out = 0;
-        self.prr_flight = u32::try_from(self.pipe(snd).max(1)).unwrap_or(u32::MAX);
-    }
-
-    /// A time-out has passed: all that is not SACKed is lost and sent again from the left.
-    pub(crate) fn enter_loss(&mut self, snd: &Snd) {
-        // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it does not
-        // acknowledge; and after a second time-out nothing is believed any more.
-        let reneged = self.scoreboard.as_ref().and_then(|scoreboard| scoreboard.first());
-        if self.retries > 1 || reneged.is_some_and(|first| first.0 <= snd.una) {
-            self.scoreboard = None;
-        }
-        self.phase = Phase::Loss;
-        self.probe_end = i64::MAX;
-        self.recover = snd.nxt;
-        self.lost_edge = snd.nxt;
-        self.high_rxt = snd.una;
-        self.rxt_mark = i64::MAX;
-        self.dup_acks = 0;
-        self.timed_end = NOT_TIMED;
-    }
-
-    /// The episode ends: nothing was lost.
-    pub(crate) fn end_by_undo(&mut self, snd: &Snd) {
-        self.phase = Phase::Open;
-        self.dup_acks = 0;
-        self.lost_edge = snd.una;
-        self.high_rxt = snd.una;
-        self.rxt_mark = i64::MAX;
-    }
-
-    /// Our SYN was not answered in time: it measures nothing any more.
-    pub(crate) fn enter_handshake_loss(&mut self) {
-        self.timed_end = NOT_TIMED;
-    }
-
-    /// `una` has moved within an episode: either it ends, or the next hole is known.
-    pub(crate) fn advance(&mut self, snd: &Snd, acked: i64) {
-        self.high_rxt = self.high_rxt.max(snd.una);
-        self.lost_edge = self.lost_edge.max(snd.una);
-        if self.phase == Phase::Open {
-            self.dup_acks = 0;
-            return;
-        }
-        if snd.una >= self.recover {
-            self.phase = Phase::Open;
-            self.dup_acks = 0;
-            return;
-        }
-        // The text now at `una`, if it was sent again at all, was sent again before now.
-        self.rxt_mark = snd.nxt;
-        if self.phase == Phase::Recovery {
-            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the episode and
-            // would have been acknowledged had it arrived. With SACK the same holds unless it has been SACKed.
-            self.lost_edge = self.lost_edge.max(self.first_segment_end(snd));
-            let segments = acked / i64::from(snd.mss).max(1);
-            let beyond_retransmission = u16::try_from((segments - 1).max(0)).unwrap_or(u16::MAX);
-            self.dup_acks = self.dup_acks.saturating_sub(beyond_retransmission);
-        }
-    }
-
-    /// Proportional rate reduction (RFC 9937 §6): the congestion window after `delivered` octets have left the network.
-    pub(crate) fn prr_window(&mut self, snd: &Snd, delivered: i64, ssthresh: u32) -> u32 {
-        let delivered = u32::try_from(delivered).unwrap_or(u32::MAX);
-        let mss = u32::from(snd.mss);
-        self.prr_delivered = self.prr_delivered.saturating_add(delivered);
-        let pipe = u32::try_from(self.pipe(snd)).unwrap_or(u32::MAX);
-        let allowance = if pipe > ssthresh {
-            let share = u64::from(self.prr_delivered) * u64::from(ssthresh);
-            let target = share.div_ceil(u64::from(self.prr_flight.max(1)));
-            u32::try_from(target).unwrap_or(u32::MAX).saturating_sub(self.prr_out)
-        } else {
-            let bound = self.prr_delivered.saturating_sub(self.prr_out).max(delivered).saturating_add(mss);
-            (ssthresh - pipe).min(bound)
-        };
-        pipe.saturating_add(allowance).max(mss)
-    }
-
-    /// Segments up to `end` have left during an episode.
-    pub(crate) fn note_sent(&mut self, len: i64) {
-        if self.phase == Phase::Recovery {
-            self.prr_out = self.prr_out.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-        }
-    }
-
-    // --- what to send again
-    // ----------------------------------------------------------------------------------------------
-
-    /// The next stretch to send again, `[from, to)`.
-    pub(crate) fn hole(&self, snd: &Snd) -> Option<(i64, i64)> {
-        let mut from = self.high_rxt.max(snd.una);
-        let limit = self.lost_edge.min(snd.nxt);
-        let mut to = limit;
-        if let Some(scoreboard) = &self.scoreboard {
-            if let Some(range) = scoreboard.range_at(from) {
-                from = range.1;
-            }
-            if let Some(range) = scoreboard.first_from(from) {
-                to = to.min(range.0);
-            }
-        }
-        (from < to).then_some((from, to))
-    }
-
-    /// `[from, to)` has been sent again.
-    pub(crate) fn note_retransmitted(&mut self, snd: &Snd, from: i64, to: i64) {
-        self.forget_round_trip(from);
-        if from == snd.una {
-            self.rxt_mark = snd.nxt;
-        }
-        self.high_rxt = self.high_rxt.max(to);
-        let octets = u32::try_from(to - from).unwrap_or(0);
-        self.retransmits = self.retransmits.saturating_add(octets.div_ceil(u32::from(snd.mss)).max(1));
-        self.note_sent(to - from);
+        let us = u64::from(self.rtt.min_us) * u64::from(self.reordering.quarters) / 4;
+        Duration::from_micros(us.min(self.rtt.srtt_us.into()))
     }
 
     /// End of the first segment in flight.
@@ -336,18 +154,141 @@ impl Recovery {
         (snd.una + i64::from(snd.mss)).min(snd.nxt)
     }
 
-    pub(crate) fn check_invariants(&self, snd: &Snd) {
-        if let Some(scoreboard) = &self.scoreboard {
-            scoreboard.check_invariants();
-            assert!(scoreboard.first().is_some_and(|first| first.0 >= snd.una), "{self:?} {snd:?}");
-            assert!(scoreboard.end().is_some_and(|end| end <= snd.nxt), "{self:?} {snd:?}");
+    // --- episodes
+    // --------------------------------------------------------------------------------------------------------
+
+    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
+    pub(crate) fn enter_recovery(&mut self, snd: &Snd, undo: Option<Undo>) {
+        self.phase = Phase::Recovery;
+        // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
+        self.probe_end = i64::MAX;
+        self.recover = snd.nxt;
+        self.episode = Some(Box::new(Episode { prr: Prr::new(self.pipe(snd) + self.lost()), undo }));
+    }
+
+    /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the left.
+    pub(crate) fn enter_loss(&mut self, now: Instant, snd: &Snd, sent_at: Instant, undo: Option<Undo>) {
+        let first_end = self.first_segment_end(snd);
+        let retries = self.retries;
+        let flight = self.flight(snd, sent_at);
+        // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it does not
+        // acknowledge; and after a second time-out nothing is believed any more.
+        let reneged = flight.first().is_some_and(|first| first.fate == flight::Fate::Sacked);
+        if retries > 1 || reneged {
+            flight.forget_sacks();
         }
-        assert!(self.lost_edge <= snd.nxt, "{self:?} {snd:?}");
+        flight.mark_lost(snd.una, first_end);
+        // RFC 8985 §6.3: what left within the last round trip is not lost yet.
+        let rtt = flight.rack.rtt;
+        flight.judge_outstanding(|record| {
+            if record.sent_at + rtt <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
+        });
+        // RFC 5682 §3.1, step 1: not within another episode.
+        self.frto = if self.phase == Phase::Open { Frto::First } else { Frto::Off };
+        if self.phase == Phase::Open {
+            self.episode = Some(Box::new(Episode { prr: Prr::new(1), undo }));
+        }
+        self.phase = Phase::Loss;
+        self.probe_end = i64::MAX;
+        self.recover = snd.nxt;
+        self.dup_acks = 0;
+    }
+
+    /// The episode ends: nothing was lost.
+    pub(crate) fn end_by_undo(&mut self) {
+        self.phase = Phase::Open;
+        self.frto = Frto::Off;
+        self.dup_acks = 0;
+        if let Some(flight) = &mut self.flight {
+            flight.unmark_lost();
+        }
+        if let Some(episode) = &mut self.episode {
+            episode.undo = None;
+        }
+    }
+
+    /// `una` has moved by `acked` within an episode: either it ends, or the next hole is known.
+    pub(crate) fn advance(&mut self, snd: &Snd, acked: i64) {
+        if self.phase == Phase::Open {
+            self.dup_acks = 0;
+            return;
+        }
+        if snd.una >= self.recover {
+            self.phase = Phase::Open;
+            self.frto = Frto::Off;
+            self.dup_acks = 0;
+            self.reordering.end_episode();
+            return;
+        }
+        if self.phase == Phase::Recovery && self.reno {
+            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the episode and
+            // would have been acknowledged had it arrived.
+            let end = self.first_segment_end(snd);
+            if let Some(flight) = &mut self.flight {
+                flight.mark_lost(snd.una, end);
+            }
+            let segments = acked / i64::from(snd.mss).max(1);
+            let beyond_retransmission = u16::try_from((segments - 1).max(0)).unwrap_or(u16::MAX);
+            self.dup_acks = self.dup_acks.saturating_sub(beyond_retransmission);
+        }
+    }
+
+    /// RFC 9937 §6: the congestion window after `delivered` octets have left the network.
+    pub(crate) fn prr_window(&mut self, snd: &Snd, delivered: i64, ssthresh: u32, safe: bool) -> u32 {
+        let pipe = self.pipe(snd);
+        match &mut self.episode {
+            Some(episode) => episode.prr.window(pipe, delivered, ssthresh, snd.mss.into(), safe),
+            None => ssthresh,
+        }
+    }
+
+    // --- what leaves
+    // -----------------------------------------------------------------------------------------------------
+
+    /// New text `[from, to)` leaves. `snd` still ends at `from`; `sent_at`: when text left before.
+    pub(crate) fn note_sent(&mut self, now: Instant, snd: &Snd, sent_at: Instant, to: i64, app_limited: bool) {
+        if let Some(episode) = &mut self.episode {
+            episode.prr.note_sent(to - snd.nxt);
+        }
+        if self.flight.is_none() && (snd.flight() == 0 || sent_at == now) {
+            return;
+        }
+        let pipe = self.pipe(snd);
+        let is_first = self.flight.is_none();
+        let flight = self.flight(snd, sent_at);
+        if is_first && app_limited {
+            flight.limit_by_application(pipe);
+        }
+        flight.send(snd.nxt, to, now, pipe);
+    }
+
+    /// The next stretch to send again, `[from, to)`.
+    pub(crate) fn hole(&self) -> Option<(i64, i64)> {
+        self.flight.as_ref()?.first_lost()
+    }
+
+    /// `[from, to)` leaves again.
+    pub(crate) fn note_retransmitted(&mut self, now: Instant, snd: &Snd, sent_at: Instant, from: i64, to: i64) {
+        let pipe = self.pipe(snd);
+        self.flight(snd, sent_at).resend(from, to, now, pipe);
+        let octets = u32::try_from(to - from).unwrap_or(0);
+        self.retransmits = self.retransmits.saturating_add(octets.div_ceil(u32::from(snd.mss)).max(1));
+        if let Some(episode) = &mut self.episode {
+            episode.prr.note_sent(to - from);
+            if let Some(undo) = &mut episode.undo {
+                undo.note_resent(to - from);
+            }
+        }
+    }
+
+    pub(crate) fn check_invariants(&self, snd: &Snd) {
+        if let Some(flight) = &self.flight {
+            flight.check_invariants(snd.una, snd.nxt);
+        }
         assert!(self.phase == Phase::Open || self.recover > snd.una, "{self:?} {snd:?}");
-        assert!(self.timed_end == NOT_TIMED || self.timed_end > snd.una, "{self:?} {snd:?}");
+        assert!(self.phase == Phase::Open || self.flight.is_some(), "{self:?} {snd:?}");
     }
 }
 
 /// RFC 6675 §2: duplicate acknowledgements that mean a loss.
 pub(crate) const DUP_THRESHOLD: u16 = 3;
-const NOT_TIMED: i64 = i64::MIN;

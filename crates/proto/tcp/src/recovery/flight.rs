@@ -1,0 +1,343 @@
+//! What is in flight, when did it leave, and what has become of it? RFC 8985 §5.2, RFC 2018 §5.
+
+use alloc::collections::VecDeque;
+
+use atoll_base::Instant;
+
+use super::rack::Rack;
+use super::rate::Counters;
+
+/// A stretch that left at one moment and has one fate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// Stream offsets, half-open.
+    pub(crate) start: i64,
+    pub(crate) end: i64,
+    /// When it left, the last time.
+    pub(crate) sent_at: Instant,
+    /// What the sender had seen delivered when it left.
+    pub(crate) counters: Counters,
+    pub(crate) fate: Fate,
+    /// It has left more than once: nobody knows which copy an acknowledgement means.
+    pub(crate) retransmitted: bool,
+}
+
+impl Sent {
+    /// `[start, end)`, sent once at `sent_at`.
+    pub(crate) const fn once(start: i64, end: i64, sent_at: Instant, counters: Counters) -> Sent {
+        Sent { start, end, sent_at, counters, fate: Fate::Outstanding, retransmitted: false }
+    }
+}
+
+/// What the peer, or its silence, has said of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing yet.
+    Outstanding,
+    /// It has arrived, but something before it has not.
+    Sacked,
+    /// It is taken as lost, and has not been sent again since.
+    Lost,
+}
+
+/// Everything between `una` and `nxt`, in order and without gaps. Neighbours that are SACKed are one record; what leaves at one
+/// moment is one record, until the peer tells its parts apart.
+///
+/// ```text
+///   una                                                       nxt
+///    | Lost |   Sacked   | Outstanding, retransmitted | Sacked | Outstanding |
+/// ```
+#[derive(Debug)]
+pub(crate) struct Flight {
+    records: VecDeque<Sent>,
+    /// Octets SACKed.
+    pub(crate) sacked: i64,
+    /// Octets lost and not sent again.
+    pub(crate) lost: i64,
+    /// Right edge of the highest text SACKed (RFC 8985's RACK.fack).
+    pub(crate) fack: i64,
+    pub(crate) rack: Rack,
+    /// What the next segment remembers.
+    pub(crate) counters: Counters,
+    /// What has to be delivered until the application limits no more (C.app_limited).
+    app_limited_until: i64,
+}
+
+impl Flight {
+    /// `[una, nxt)` left at `sent_at`, with nothing in flight before.
+    pub(crate) fn new(una: i64, nxt: i64, sent_at: Instant) -> Flight {
+        let counters = Counters::new(una, sent_at);
+        let mut flight = Flight {
+            records: VecDeque::new(),
+            sacked: 0,
+            lost: 0,
+            fack: una,
+            rack: Rack::new(),
+            counters,
+            app_limited_until: i64::MIN,
+        };
+        flight.send(una, nxt, sent_at, 0);
+        flight
+    }
+
+    /// New text `[from, to)` leaves; `pipe`: octets in the network before.
+    pub(crate) fn send(&mut self, from: i64, to: i64, now: Instant, pipe: i64) {
+        if from >= to {
+            return;
+        }
+        let counters = self.counters.snapshot(pipe + (to - from));
+        if let Some(last) = self.records.back_mut()
+            && last.end == from
+            && last.sent_at == now
+            && last.fate == Fate::Outstanding
+            && !last.retransmitted
+            && last.counters.app_limited == counters.app_limited
+        {
+            last.end = to;
+            return;
+        }
+        self.records.push_back(Sent::once(from, to, now, counters));
+    }
+
+    /// The application has less to send than the network would take, until what is sent now has been delivered.
+    pub(crate) fn limit_by_application(&mut self, pipe: i64) {
+        self.counters.app_limited = true;
+        self.app_limited_until = self.counters.delivered + pipe;
+    }
+
+    /// Something was delivered; `newest`, if given, is what left last of it. `una`: after it.
+    pub(crate) fn count_delivered(&mut self, now: Instant, una: i64, newest: Option<&Sent>) {
+        self.counters.delivered = una + self.sacked;
+        self.counters.delivered_at = now;
+        if let Some(newest) = newest {
+            self.counters.first_sent_at = newest.sent_at;
+        }
+        if self.counters.delivered > self.app_limited_until {
+            self.counters.app_limited = false;
+        }
+    }
+
+    /// Everything below `una` is acknowledged. `news` sees what had not been SACKed before.
+    pub(crate) fn acknowledge(&mut self, una: i64, mut news: impl FnMut(&Sent)) {
+        while let Some(front) = self.records.front_mut() {
+            if front.start >= una {
+                break;
+            }
+            let gone = Sent { end: front.end.min(una), ..*front };
+            if front.end <= una {
+                self.records.pop_front();
+            } else {
+                front.start = una;
+            }
+            self.uncount(&gone);
+            if gone.fate != Fate::Sacked {
+                news(&gone);
+            }
+        }
+    }
+
+    /// The peer reports `[left, right)` (RFC 2018 §4). `news` sees what is new. Returns the octets newly SACKed.
+    pub(crate) fn sack(&mut self, left: i64, right: i64, mut news: impl FnMut(&Sent)) -> i64 {
+        let mut fresh = 0;
+        let mut at = self.index_of(left);
+        while let Some(&record) = self.records.get(at) {
+            if record.start >= right {
+                break;
+            }
+            if record.fate == Fate::Sacked {
+                at += 1;
+                continue;
+            }
+            if record.start < left {
+                // The part from `left` on is the next record; without room for it, it stays unknown.
+                self.split(at, left);
+                at += 1;
+                continue;
+            }
+            if record.end > right && !self.split(at, right) {
+                break;
+            }
+            let Some(taken) = self.records.get(at).copied() else { break };
+            self.uncount(&taken);
+            news(&taken);
+            fresh += taken.end - taken.start;
+            self.fack = self.fack.max(taken.end);
+            at = self.set_sacked(at) + 1;
+        }
+        fresh
+    }
+
+    /// Calls `judge` for each record that is outstanding, from the left, until it says `Stop`.
+    pub(crate) fn judge_outstanding(&mut self, mut judge: impl FnMut(&Sent) -> Judgement) {
+        for record in &mut self.records {
+            if record.fate != Fate::Outstanding {
+                continue;
+            }
+            match judge(record) {
+                Judgement::Lost => {
+                    record.fate = Fate::Lost;
+                    self.lost += record.end - record.start;
+                    self.counters.lost = self.counters.lost.wrapping_add((record.end - record.start) as u32);
+                }
+                Judgement::Keep => {}
+                Judgement::Stop => break,
+            }
+        }
+    }
+
+    /// Takes `[from, to)` as lost, as far as it is outstanding.
+    pub(crate) fn mark_lost(&mut self, from: i64, to: i64) {
+        self.cut(from, to);
+        self.judge_outstanding(|record| {
+            if record.start >= to {
+                Judgement::Stop
+            } else if record.start >= from {
+                Judgement::Lost
+            } else {
+                Judgement::Keep
+            }
+        });
+    }
+
+    /// Nothing is lost after all.
+    pub(crate) fn unmark_lost(&mut self) {
+        for record in self.records.iter_mut().filter(|record| record.fate == Fate::Lost) {
+            record.fate = Fate::Outstanding;
+        }
+        self.lost = 0;
+    }
+
+    /// What was SACKed is not believed any more (RFC 2018 §8).
+    pub(crate) fn forget_sacks(&mut self) {
+        for record in self.records.iter_mut().filter(|record| record.fate == Fate::Sacked) {
+            record.fate = Fate::Outstanding;
+            // Joined records have forgotten which of them were sent twice.
+            record.retransmitted = true;
+        }
+        self.sacked = 0;
+        self.fack = self.records.front().map_or(self.fack, |front| front.start);
+    }
+
+    /// The first stretch that is lost and to be sent again, `[from, to)`.
+    pub(crate) fn first_lost(&self) -> Option<(i64, i64)> {
+        if self.lost == 0 {
+            return None;
+        }
+        let at = self.records.iter().position(|record| record.fate == Fate::Lost)?;
+        let stretch = self.records.iter().skip(at).take_while(|record| record.fate == Fate::Lost);
+        Some((self.records.get(at)?.start, stretch.last()?.end))
+    }
+
+    /// Octets that were sent again and of which nothing is known since.
+    pub(crate) fn retransmitted(&self) -> i64 {
+        let again = |record: &&Sent| record.fate == Fate::Outstanding && record.retransmitted;
+        self.records.iter().filter(again).map(|record| record.end - record.start).sum()
+    }
+
+    /// The first record.
+    pub(crate) fn first(&self) -> Option<&Sent> {
+        self.records.front()
+    }
+
+    /// `[from, to)` leaves again.
+    pub(crate) fn resend(&mut self, from: i64, to: i64, now: Instant, pipe: i64) {
+        self.cut(from, to);
+        let counters = self.counters.snapshot(pipe + (to - from));
+        let mut at = self.index_of(from);
+        while let Some(record) = self.records.get_mut(at).filter(|record| record.start < to) {
+            if record.fate == Fate::Lost {
+                self.lost -= record.end - record.start;
+                record.fate = Fate::Outstanding;
+            }
+            record.sent_at = now;
+            record.counters = counters;
+            record.retransmitted = true;
+            at += 1;
+        }
+    }
+
+    /// Index of the record that holds `offset`, or of the first one after it.
+    fn index_of(&self, offset: i64) -> usize {
+        self.records.partition_point(|record| record.end <= offset)
+    }
+
+    /// Makes `from` and `to` edges of records.
+    fn cut(&mut self, from: i64, to: i64) {
+        for edge in [from, to] {
+            let at = self.index_of(edge);
+            if self.records.get(at).is_some_and(|record| record.start < edge && record.fate != Fate::Sacked) {
+                self.split(at, edge);
+            }
+        }
+    }
+
+    /// Cuts the record at `at` in two. `false`: there are too many, nothing has changed.
+    fn split(&mut self, at: usize, edge: i64) -> bool {
+        if self.records.len() >= RECORDS_MAX {
+            return false;
+        }
+        let Some(record) = self.records.get_mut(at) else { return false };
+        let right = Sent { start: edge, ..*record };
+        record.end = edge;
+        self.records.insert(at + 1, right);
+        true
+    }
+
+    /// Joins the record at `at`, which has been SACKed just now, with its neighbours. Returns its new index.
+    fn set_sacked(&mut self, mut at: usize) -> usize {
+        let Some(record) = self.records.get_mut(at) else { return at };
+        record.fate = Fate::Sacked;
+        self.sacked += record.end - record.start;
+        let (start, mut end) = (record.start, record.end);
+        if let Some(next) = self.records.get(at + 1).filter(|next| next.fate == Fate::Sacked) {
+            end = next.end;
+            self.records.remove(at + 1);
+        }
+        if let Some(before) = at.checked_sub(1).and_then(|before| self.records.get_mut(before))
+            && before.fate == Fate::Sacked
+        {
+            before.end = end;
+            self.records.remove(at);
+            at -= 1;
+        } else if let Some(record) = self.records.get_mut(at) {
+            (record.start, record.end) = (start, end);
+        }
+        at
+    }
+
+    fn uncount(&mut self, record: &Sent) {
+        match record.fate {
+            Fate::Outstanding => {}
+            Fate::Sacked => self.sacked -= record.end - record.start,
+            Fate::Lost => self.lost -= record.end - record.start,
+        }
+    }
+
+    pub(crate) fn check_invariants(&self, una: i64, nxt: i64) {
+        let octets = |fate| -> i64 {
+            self.records.iter().filter(|record| record.fate == fate).map(|record| record.end - record.start).sum()
+        };
+        assert_eq!(self.sacked, octets(Fate::Sacked), "{self:?}");
+        assert_eq!(self.lost, octets(Fate::Lost), "{self:?}");
+        assert_eq!(self.records.front().map(|front| front.start), Some(una), "{self:?}");
+        assert_eq!(self.records.back().map(|back| back.end), Some(nxt), "{self:?}");
+        assert!(self.records.iter().all(|record| record.start < record.end), "{self:?}");
+        assert!(self.records.iter().is_sorted_by(|a, b| a.end == b.start), "{self:?}");
+    }
+}
+
+/// What is decided of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Keep,
+    Lost,
+    /// This one and all after it are kept.
+    Stop,
+}
+
+/// A peer that cuts what is in flight into more pieces than this is not understood any further: its blocks may still cover whole
+/// records.
+const RECORDS_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests;

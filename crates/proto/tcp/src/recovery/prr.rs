@@ -1,0 +1,40 @@
+//! How fast is sent during fast recovery? Proportional rate reduction, RFC 9937.
+
+/// The state of one episode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prr {
+    /// Octets delivered and sent in this episode.
+    delivered: u32,
+    out: u32,
+    /// Octets in flight at its start (RecoverFS).
+    flight: u32,
+}
+
+impl Prr {
+    pub(super) fn new(flight: i64) -> Prr {
+        Prr { delivered: 0, out: 0, flight: u32::try_from(flight.max(1)).unwrap_or(u32::MAX) }
+    }
+
+    /// §6.2: the congestion window after `delivered` octets have left the network. `pipe`: octets still there. `safe`: the
+    /// acknowledgement has moved `una` and shown no further loss.
+    pub(super) fn window(&mut self, pipe: i64, delivered: i64, ssthresh: u32, mss: u32, safe: bool) -> u32 {
+        let delivered = u32::try_from(delivered).unwrap_or(u32::MAX);
+        let pipe = u32::try_from(pipe).unwrap_or(u32::MAX);
+        self.delivered = self.delivered.saturating_add(delivered);
+        let allowance = if pipe > ssthresh {
+            let share = u64::from(self.delivered) * u64::from(ssthresh);
+            let target = share.div_ceil(u64::from(self.flight));
+            u32::try_from(target).unwrap_or(u32::MAX).saturating_sub(self.out)
+        } else {
+            let bound = self.delivered.saturating_sub(self.out).max(delivered);
+            (ssthresh - pipe).min(if safe { bound.saturating_add(mss) } else { bound })
+        };
+        // The first segment of an episode leaves in any case.
+        let allowance = if self.out == 0 { allowance.max(mss) } else { allowance };
+        pipe.saturating_add(allowance).max(mss)
+    }
+
+    pub(super) fn note_sent(&mut self, octets: i64) {
+        self.out = self.out.saturating_add(u32::try_from(octets).unwrap_or(u32::MAX));
+    }
+}
