@@ -543,9 +543,11 @@ fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
     TcpRow {
         options: options.iter().filter(|(bit, _)| info.options & bit != 0).map(|(_, name)| (*name).into()).collect(),
         congestion: match facts.congestion {
-            Some(Algorithm::NewReno) => "reno".into(),
-            _ => "cubic".into(),
-        },
+            Some(Algorithm::Bbr) => "bbr",
+            Some(Algorithm::NewReno) => "reno",
+            _ => "cubic",
+        }
+        .into(),
         wscale: (info.options & 4 != 0).then_some((info.snd_wscale as u8, info.rcv_wscale as u8)),
         rto_ms: info.rto as f64 / 1000.0,
         rtt_us: info.rtt,

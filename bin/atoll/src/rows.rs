@@ -42,7 +42,7 @@ pub struct SocketRow {
 pub struct TcpRow {
     /// Options agreed on, as ss writes them: `ts`, `sack`, `ecn`.
     pub options: Vec<String>,
-    /// The congestion control: `cubic`, `reno`.
+    /// The congestion control: `cubic`, `reno`, `bbr`.
     pub congestion: String,
     /// Window scales of the peer and of this end, if agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]

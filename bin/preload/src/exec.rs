@@ -219,10 +219,11 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.reuse_port,
         o.broadcast,
         o.v6_only,
-        o.reno,
+        o.congestion & 1 != 0,
         o.oob_inline,
         o.dont_route,
         o.packet_info,
+        o.congestion & 2 != 0,
     ];
     let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
     let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
@@ -267,7 +268,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         reuse_port: bit(5),
         broadcast: bit(6),
         v6_only: bit(7),
-        reno: bit(8),
+        congestion: u8::from(bit(8)) | u8::from(bit(12)) << 1,
         oob_inline: bit(9),
         dont_route: bit(10),
         packet_info: bit(11),

@@ -106,7 +106,8 @@ pub struct Options {
     pub reuse_port: bool,
     pub broadcast: bool,
     pub v6_only: bool,
-    pub reno: bool,
+    /// Index into `CONGESTION_NAMES`.
+    pub congestion: u8,
     pub oob_inline: bool,
     pub dont_route: bool,
     pub packet_info: bool,

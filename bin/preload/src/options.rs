@@ -1,8 +1,8 @@
 //! What do getsockopt(2) and setsockopt(2) do on Atoll's sockets? socket(7), tcp(7), ip(7).
 
-use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_ipc::info::Info;
+use atoll_ipc::{CONGESTION_NAMES, Command};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;
@@ -137,12 +137,10 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 tell = Some((SocketOption::Linger2, o.linger2));
             }
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-                o.reno = match value {
-                    v if v.starts_with(b"cubic") => false,
-                    v if v.starts_with(b"reno") => true,
-                    _ => return Err(Errno::ENOENT),
-                };
-                tell = Some((SocketOption::Congestion, o.reno.into()));
+                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                let known = CONGESTION_NAMES.iter().position(|known| known.as_bytes() == name);
+                o.congestion = known.and_then(|at| u8::try_from(at).ok()).ok_or(Errno::ENOENT)?;
+                tell = Some((SocketOption::Congestion, o.congestion.into()));
             }
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => o.syn_count = within(number()?, 127)?,
             (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
@@ -232,7 +230,10 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => int(or(o.linger2, 60)),
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => int(or(o.syn_count, 6)),
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
-                Ok(Value::of(if o.reno { b"reno\0\0\0\0\0\0\0\0\0\0\0\0" } else { b"cubic\0\0\0\0\0\0\0\0\0\0\0" }))
+                let mut name = [0; CONGESTION_NAME_LEN];
+                let known = CONGESTION_NAMES.get(usize::from(o.congestion)).unwrap_or(&"");
+                name.iter_mut().zip(known.bytes()).for_each(|(to, byte)| *to = byte);
+                Ok(Value::of(&name))
             }
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
@@ -245,6 +246,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     })
 }
 
+/// Linux's `TCP_CA_NAME_MAX`.
+const CONGESTION_NAME_LEN: usize = 16;
+
 /// Tells replicas all options that differ from the default: the socket is new to them.
 pub fn tell_all(state: &mut State, object: u32) {
     let Some(o) = state.socket(object).map(|s| s.options) else { return };
@@ -256,7 +260,7 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.max_segment > 0, SocketOption::MaxSegment, o.max_segment),
         (o.receive_buffer > 0, SocketOption::ReceiveBuffer, o.receive_buffer),
         (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
-        (o.reno, SocketOption::Congestion, 1),
+        (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),

@@ -66,7 +66,7 @@ pub enum SocketOption {
     ReceiveBuffer = 10,
     /// `SO_SNDBUF` in octets (the effective size).
     SendBuffer = 11,
-    /// `TCP_CONGESTION`: 0 cubic, 1 reno.
+    /// `TCP_CONGESTION`: an index into [`CONGESTION_NAMES`].
     Congestion = 12,
     /// `TCP_LINGER2` in seconds.
     Linger2 = 13,
@@ -252,6 +252,9 @@ impl Command {
         })
     }
 }
+
+/// The congestion controls by the names that Linux has for them; the first one is the default.
+pub const CONGESTION_NAMES: [&str; 3] = ["cubic", "reno", "bbr"];
 
 #[cfg(test)]
 mod tests {

@@ -33,7 +33,7 @@ pub mod ring;
 pub mod slot;
 mod words;
 
-pub use command::{Command, SocketOption};
+pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 

@@ -1,6 +1,6 @@
 //! Which calls may a script make, and what do they mean?
 
-use atoll_ipc::SocketOption;
+use atoll_ipc::{CONGESTION_NAMES, SocketOption};
 use atoll_sockets::{Errno, Failure};
 
 use crate::host::{Host, Outcome, PORT};
@@ -306,10 +306,10 @@ fn set_option(fd: i32, name: &str, value: &Value) -> Result<Prepared, String> {
     }
     if name == "TCP_CONGESTION" {
         let value = match value {
-            Value::Text(name) if name == "cubic" => 0,
-            Value::Text(name) if name == "reno" => 1,
-            other => return Err(format!("the congestion control {other:?}")),
+            Value::Text(name) => CONGESTION_NAMES.iter().position(|known| known == name),
+            _ => None,
         };
+        let value = value.ok_or_else(|| "that congestion control".to_owned())? as u32;
         return Ok(Prepared::SetOption(fd, SocketOption::Congestion, value));
     }
     let number = number(value).and_then(|value| u32::try_from(value).ok());

@@ -89,7 +89,7 @@ impl Scenario {
         let mut settings = || Settings {
             nodelay: rng.below(2) == 0,
             cork: rng.below(8) == 0,
-            congestion: if rng.below(2) == 0 { Algorithm::Cubic } else { Algorithm::NewReno },
+            congestion: Algorithm::ALL[rng.below(3) as usize],
             quick_ack: rng.below(4) == 0,
             receive_capacity: [200, 3000, 65_536, 1 << 20][rng.below(4) as usize],
             receive_capacity_max: [0, 6 << 20, 1 << 30][rng.below(3) as usize],

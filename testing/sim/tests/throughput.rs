@@ -44,9 +44,7 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
 #[test]
 fn throughput_over_loss() {
     let mut table = String::new();
-    for (algorithm, strip_sack) in
-        [(Algorithm::Cubic, false), (Algorithm::Cubic, true), (Algorithm::NewReno, false), (Algorithm::NewReno, true)]
-    {
+    for (algorithm, strip_sack) in Algorithm::ALL.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         for (loss, reorder) in [(0, 0), (1_000, 0), (10_000, 0), (50_000, 0), (0, 10_000)] {
             let (ms, again) = measure(loss, reorder, strip_sack, algorithm);
             let sack = if strip_sack { "no SACK" } else { "SACK" };

@@ -35,6 +35,8 @@ pub struct Connection {
     pub(crate) heard_at: Instant,
     /// When text was sent last.
     pub(crate) sent_at: Instant,
+    /// When the text sent so far would have left at the pace of congestion control.
+    pub(crate) paced_until: Instant,
     /// Challenge ACKs are due again from this moment on.
     pub(crate) challenge_after: Instant,
     /// Segments received and sent.
@@ -74,6 +76,7 @@ impl Connection {
             progress_at: now,
             heard_at: now,
             sent_at: now,
+            paced_until: now,
             challenge_after: Instant::ZERO,
             segments_in: 0,
             segments_out: 0,
@@ -134,6 +137,8 @@ impl Connection {
         if self.timers.take_due(Timer::Ack, now) {
             self.pending.set(Pending::ACK);
         }
+        // The pace allows to go on: polling does the rest.
+        self.timers.take_due(Timer::Pace, now);
         if self.timers.take_due(Timer::Retransmit, now) {
             events |= match self.timers.retransmit {
                 Retransmit::Rto => self.handle_rto(now),
@@ -272,7 +277,7 @@ impl Connection {
 
     /// TCP_CONGESTION. The window stays as it is.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
-        self.congestion.algorithm = algorithm;
+        self.congestion.set_algorithm(algorithm);
     }
 
     /// TCP_LINGER2; counts for the next entry into FIN-WAIT-2.

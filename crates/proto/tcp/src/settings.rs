@@ -71,6 +71,13 @@ pub enum Algorithm {
     Cubic,
     /// RFC 5681.
     NewReno,
+    /// draft-ietf-ccwg-bbr: BBRv3.
+    Bbr,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Bbr];
 }
 
 /// What is known about the way to the peer.

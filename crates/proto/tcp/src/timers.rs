@@ -13,6 +13,8 @@ pub(crate) enum Timer {
     KeepAlive,
     /// When to leave TIME-WAIT, or FIN-WAIT-2 that nobody waits for.
     Lifetime,
+    /// When the pace allows the next text.
+    Pace,
 }
 
 /// What the timer [`Timer::Retransmit`] stands for; they exclude each other.
@@ -32,13 +34,13 @@ pub(crate) enum Retransmit {
 /// Deadlines; [`Instant::FAR_FUTURE`] is "not armed".
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
-    deadlines: [Instant; 4],
+    deadlines: [Instant; 5],
     pub(crate) retransmit: Retransmit,
 }
 
 impl Timers {
     pub(crate) const fn new() -> Timers {
-        Timers { deadlines: [Instant::FAR_FUTURE; 4], retransmit: Retransmit::Rto }
+        Timers { deadlines: [Instant::FAR_FUTURE; 5], retransmit: Retransmit::Rto }
     }
 
     pub(crate) fn arm(&mut self, timer: Timer, at: Instant) {
@@ -55,7 +57,7 @@ impl Timers {
     }
 
     pub(crate) fn cancel_all(&mut self) {
-        self.deadlines = [Instant::FAR_FUTURE; 4];
+        self.deadlines = [Instant::FAR_FUTURE; 5];
     }
 
     pub(crate) fn deadline(&self, timer: Timer) -> Instant {
@@ -80,8 +82,8 @@ impl Timers {
     }
 
     pub(crate) fn next(&self) -> Option<Instant> {
-        let [a, b, c, d] = self.deadlines;
-        let first = a.min(b).min(c.min(d));
+        let [a, b, c, d, e] = self.deadlines;
+        let first = a.min(b).min(c.min(d)).min(e);
         (first != Instant::FAR_FUTURE).then_some(first)
     }
 }

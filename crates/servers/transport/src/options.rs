@@ -174,6 +174,7 @@ const fn algorithm(value: u32) -> Option<Algorithm> {
     match value {
         0 => Some(Algorithm::Cubic),
         1 => Some(Algorithm::NewReno),
+        2 => Some(Algorithm::Bbr),
         _ => None,
     }
 }

@@ -1,11 +1,19 @@
-//! How much may be in the network? RFC 5681, with the growth function of RFC 9438.
+//! How much may be in the network, and how fast may it leave? RFC 5681, with the growth function of RFC 9438, or the model of
+//! draft-ietf-ccwg-bbr.
 
+mod bbr;
 mod cubic;
+mod hystart;
+
+use alloc::boxed::Box;
 
 use atoll_base::{Duration, Instant};
 
+use crate::recovery::RateSample;
 use crate::settings::Algorithm;
+use bbr::Bbr;
 use cubic::Cubic;
+use hystart::{CONSERVATIVE_DIVISOR, Growth, HyStart};
 
 /// Congestion window and what makes it grow.
 #[derive(Debug)]
@@ -15,11 +23,51 @@ pub(crate) struct Congestion {
     /// Octets up to which the window grows exponentially.
     pub(crate) ssthresh: u32,
     cubic: Cubic,
+    hystart: HyStart,
+    /// While the algorithm is BBR, from the first sample on.
+    bbr: Option<Box<Bbr>>,
     /// Octets acknowledged since the window last grew, for NewReno's linear growth.
     acked: u32,
     pub(crate) algorithm: Algorithm,
     /// Whether the window was what held the sender back. It grows only then (RFC 9293 §3.8.2, RFC 7661).
     pub(crate) limited: bool,
+}
+
+/// An acknowledgement of something new, as far as the window is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    pub(crate) now: Instant,
+    /// Octets newly delivered.
+    pub(crate) acked: u32,
+    pub(crate) mss: u16,
+    pub(crate) srtt_us: u32,
+    /// The round trip just measured.
+    pub(crate) rtt_us: Option<u32>,
+    pub(crate) una: i64,
+    pub(crate) nxt: i64,
+}
+
+/// What has just been learnt of the path; for algorithms that have a model of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) now: Instant,
+    pub(crate) mss: u16,
+    /// Octets delivered in the life of the connection (C.delivered).
+    pub(crate) delivered: i64,
+    pub(crate) newly_delivered: u32,
+    pub(crate) newly_lost: u32,
+    /// Octets in the network now.
+    pub(crate) pipe: u32,
+    pub(crate) srtt_us: u32,
+    pub(crate) rtt_us: Option<u32>,
+    /// By what was delivered last.
+    pub(crate) rate: Option<RateSample>,
+    /// By what was found to be lost last.
+    pub(crate) lost: Option<RateSample>,
+    /// The window was what held the sender back.
+    pub(crate) limited: bool,
+    /// Spreads the probing of flows over time.
+    pub(crate) seed: u64,
 }
 
 impl Congestion {
@@ -28,6 +76,8 @@ impl Congestion {
             cwnd: initial_window(mss),
             ssthresh: u32::MAX,
             cubic: Cubic::new(),
+            hystart: HyStart::new(),
+            bbr: None,
             acked: 0,
             algorithm,
             limited: false,
@@ -38,23 +88,52 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// `acked` octets have been acknowledged outside fast recovery.
-    pub(crate) fn handle_ack(&mut self, now: Instant, acked: u32, mss: u16, srtt_us: u32) {
-        if !self.limited {
-            self.cubic.pause(now);
+    /// The window is a model's, which needs to know of the application's pauses.
+    pub(crate) fn has_model(&self) -> bool {
+        self.algorithm == Algorithm::Bbr
+    }
+
+    /// Octets per second at which text may leave; `None`: as fast as the window allows.
+    pub(crate) fn pacing_rate(&self) -> Option<u64> {
+        self.bbr.as_ref().map(|bbr| bbr.pacing_rate)
+    }
+
+    /// TCP_CONGESTION. The window stays as it is.
+    pub(crate) fn set_algorithm(&mut self, algorithm: Algorithm) {
+        if algorithm != self.algorithm {
+            self.algorithm = algorithm;
+            self.bbr = None;
+            self.cubic.reset_epoch();
+        }
+    }
+
+    /// Something was delivered or lost.
+    pub(crate) fn handle_sample(&mut self, sample: &Sample) {
+        if self.algorithm != Algorithm::Bbr {
             return;
         }
-        let mut acked = acked;
+        let bbr =
+            self.bbr.get_or_insert_with(|| Box::new(Bbr::new(sample.now, sample.seed, sample.mss, sample.srtt_us)));
+        self.cwnd = bbr.handle_sample(sample, self.cwnd);
+    }
+
+    /// Something has been acknowledged outside fast recovery.
+    pub(crate) fn handle_ack(&mut self, ack: &Ack) {
+        if self.algorithm == Algorithm::Bbr {
+            return;
+        }
+        let mut acked = ack.acked;
         if self.in_slow_start() {
-            let growth = acked.min(self.ssthresh - self.cwnd);
-            self.cwnd = self.cwnd.saturating_add(growth).min(CWND_MAX);
-            acked -= growth;
+            acked = self.grow_exponentially(ack);
             if acked == 0 {
                 return;
             }
         }
+        if !self.limited {
+            self.cubic.pause(ack.now);
+            return;
+        }
         let growth = match self.algorithm {
-            Algorithm::Cubic => self.cubic.growth(now, self.cwnd, acked, mss, srtt_us),
             Algorithm::NewReno => {
                 // RFC 5681 §3.1: one segment per window acknowledged.
                 self.acked = self.acked.saturating_add(acked);
@@ -62,14 +141,43 @@ impl Congestion {
                     return;
                 }
                 self.acked -= self.cwnd;
-                u32::from(mss)
+                u32::from(ack.mss)
             }
+            _ => self.cubic.growth(ack.now, self.cwnd, acked, ack.mss, ack.srtt_us),
         };
         self.cwnd = self.cwnd.saturating_add(growth).min(CWND_MAX);
     }
 
+    /// Slow start (RFC 5681 §3.1). Returns the octets that it has not used.
+    fn grow_exponentially(&mut self, ack: &Ack) -> u32 {
+        // RFC 9406 §4.2: only the first slow start looks for the end of the pipe by itself.
+        let growth = if self.ssthresh == u32::MAX {
+            self.hystart.handle_ack(ack.una, ack.nxt, ack.rtt_us)
+        } else {
+            Growth::Slow
+        };
+        if !self.limited {
+            return 0;
+        }
+        let share = match growth {
+            Growth::Slow => ack.acked,
+            Growth::Conservative => ack.acked / CONSERVATIVE_DIVISOR,
+            Growth::Over => {
+                self.ssthresh = self.cwnd;
+                return ack.acked;
+            }
+        };
+        let step = share.min(self.ssthresh - self.cwnd);
+        self.cwnd = self.cwnd.saturating_add(step).min(CWND_MAX);
+        share - step
+    }
+
     /// Losses are known: fast recovery begins. `flight`: octets sent and not acknowledged.
     pub(crate) fn handle_loss(&mut self, flight: u32, mss: u16) {
+        if let Some(bbr) = &mut self.bbr {
+            bbr.save_window(self.cwnd);
+            return;
+        }
         self.lower_ssthresh(flight, mss);
         self.cwnd = self.cwnd.min(self.ssthresh);
     }
@@ -77,7 +185,9 @@ impl Congestion {
     /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a row tells
     /// something new about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
-        if first {
+        if let Some(bbr) = &mut self.bbr {
+            bbr.save_window(self.cwnd);
+        } else if first {
             self.lower_ssthresh(flight, mss);
         }
         self.cwnd = u32::from(mss);
@@ -87,16 +197,34 @@ impl Congestion {
     pub(crate) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = ssthresh;
+        if let Some(bbr) = &mut self.bbr {
+            bbr.undo();
+        }
     }
 
-    /// Fast recovery is over.
-    pub(crate) fn end_recovery(&mut self, mss: u16) {
-        self.cwnd = self.ssthresh.max(u32::from(mss));
+    /// An episode of fast recovery, or of time-outs, is over.
+    pub(crate) fn end_recovery(&mut self, mss: u16, fast: bool) {
+        if let Some(bbr) = &self.bbr {
+            self.cwnd = bbr.restored_window(self.cwnd);
+        } else if fast {
+            self.cwnd = self.ssthresh.max(u32::from(mss));
+        }
+    }
+
+    /// During fast recovery the window is that of PRR, unless a model has its own.
+    pub(crate) fn set_recovery_window(&mut self, cwnd: u32) {
+        if self.bbr.is_none() {
+            self.cwnd = cwnd;
+        }
     }
 
     /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861,
     /// as on Linux).
-    pub(crate) fn handle_idle(&mut self, idle: Duration, rto: Duration, mss: u16) {
+    pub(crate) fn handle_idle(&mut self, now: Instant, idle: Duration, rto: Duration, mss: u16) {
+        if let Some(bbr) = &mut self.bbr {
+            self.cwnd = bbr.handle_restart(now, self.cwnd);
+            return;
+        }
         let restart = initial_window(mss).min(self.cwnd);
         if idle <= rto || self.cwnd <= restart {
             return;
@@ -112,9 +240,9 @@ impl Congestion {
         let floor = 2 * u32::from(mss);
         self.acked = 0;
         self.ssthresh = match self.algorithm {
-            Algorithm::Cubic => self.cubic.handle_loss(self.cwnd, mss).max(floor),
             // RFC 5681 §3.1 (4).
             Algorithm::NewReno => (flight / 2).max(floor),
+            _ => self.cubic.handle_loss(self.cwnd, mss).max(floor),
         };
     }
 }

@@ -2,6 +2,10 @@ use super::*;
 
 const MSS: u16 = 1000;
 
+fn ack(at: Instant, acked: u32, srtt_us: u32) -> Ack {
+    Ack { now: at, acked, mss: MSS, srtt_us, rtt_us: None, una: 0, nxt: 0 }
+}
+
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
@@ -11,7 +15,7 @@ fn slow_start_doubles_the_window_per_round_trip() {
     let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
     congestion.limited = true;
     assert_eq!(congestion.cwnd, 10_000);
-    congestion.handle_ack(at(0), 10_000, MSS, 1000);
+    congestion.handle_ack(&ack(at(0), 10_000, 1000));
     assert_eq!(congestion.cwnd, 20_000);
 }
 
@@ -19,7 +23,7 @@ fn slow_start_doubles_the_window_per_round_trip() {
 fn a_window_that_is_not_used_does_not_grow() {
     // covers: RFC 7661
     let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
-    congestion.handle_ack(at(0), 10_000, MSS, 1000);
+    congestion.handle_ack(&ack(at(0), 10_000, 1000));
     assert_eq!(congestion.cwnd, 10_000);
 }
 
@@ -29,10 +33,10 @@ fn new_reno_halves_and_grows_by_a_segment_per_window() {
     let mut congestion = Congestion::new(Algorithm::NewReno, MSS);
     congestion.limited = true;
     congestion.handle_loss(20_000, MSS);
-    congestion.end_recovery(MSS);
+    congestion.end_recovery(MSS, true);
     assert_eq!((congestion.cwnd, congestion.ssthresh), (10_000, 10_000));
     for _ in 0..10 {
-        congestion.handle_ack(at(0), 1000, MSS, 1000);
+        congestion.handle_ack(&ack(at(0), 1000, 1000));
     }
     assert_eq!(congestion.cwnd, 11_000);
 }
@@ -44,13 +48,13 @@ fn cubic_keeps_seventy_percent_and_is_back_at_the_plateau_after_k() {
     congestion.limited = true;
     congestion.cwnd = 1_000_000;
     congestion.handle_loss(1_000_000, MSS);
-    congestion.end_recovery(MSS);
+    congestion.end_recovery(MSS, true);
     assert_eq!(congestion.cwnd, 700_000);
     // K = cbrt(300 / 0.4) = 9.086 s; a round trip of 100 ms with an acknowledgement per segment.
     let mut now = 0;
     while now < 9_086 {
         for _ in 0..congestion.cwnd / 1000 {
-            congestion.handle_ack(at(now), 1000, MSS, 100_000);
+            congestion.handle_ack(&ack(at(now), 1000, 100_000));
         }
         now += 100;
     }
@@ -69,8 +73,8 @@ fn a_timeout_leaves_one_segment_and_lowers_the_threshold_once() {
 fn idling_decays_the_window_to_the_initial_one() {
     let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
     congestion.cwnd = 100_000;
-    congestion.handle_idle(Duration::from_millis(450), Duration::from_millis(200), MSS);
+    congestion.handle_idle(at(0), Duration::from_millis(450), Duration::from_millis(200), MSS);
     assert_eq!(congestion.cwnd, 25_000);
-    congestion.handle_idle(Duration::from_secs(60), Duration::from_millis(200), MSS);
+    congestion.handle_idle(at(0), Duration::from_secs(60), Duration::from_millis(200), MSS);
     assert_eq!(congestion.cwnd, 10_000);
 }

@@ -3,6 +3,7 @@
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Segment};
 
+use crate::congestion::{Ack, Sample};
 use crate::connection::Connection;
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
@@ -32,6 +33,9 @@ impl Connection {
             // Reordered: its blocks may be news, its window is not.
             self.learn(now, segment, &delivery);
             self.detect_loss(now, &delivery);
+            if self.congestion.has_model() {
+                self.sample_path(now, &delivery);
+            }
             return Ok(events);
         }
         self.judge_tail_probe(segment, ack);
@@ -55,6 +59,9 @@ impl Connection {
             }
         }
         self.undo_if_all_arrived_twice(segment, ack);
+        if self.congestion.has_model() {
+            self.sample_path(now, &delivery);
+        }
         events |= self.advance_state(now);
         Ok(events)
     }
@@ -74,14 +81,22 @@ impl Connection {
         self.judge_timeout(delivery);
         let phase_before = self.recovery.phase;
         self.recovery.advance(&self.snd, delivery.acked);
-        if phase_before == Phase::Recovery && self.recovery.phase == Phase::Open {
-            self.congestion.end_recovery(self.snd.mss);
+        if phase_before != Phase::Open && self.recovery.phase == Phase::Open {
+            self.congestion.end_recovery(self.snd.mss, phase_before == Phase::Recovery);
         }
         if phase_before != Phase::Recovery {
             // What was SACKed has been counted, or will not be: it left while the window stood still (as on Linux).
             let fresh = if self.recovery.reno { delivery.acked } else { delivery.delivered };
             let acked = u32::try_from(fresh.min(had_flight)).unwrap_or(u32::MAX);
-            self.congestion.handle_ack(now, acked, self.snd.mss, self.recovery.rtt.srtt_us);
+            self.congestion.handle_ack(&Ack {
+                now,
+                acked,
+                mss: self.snd.mss,
+                srtt_us: self.recovery.rtt.srtt_us,
+                rtt_us: delivery.rtt_us(now),
+                una: self.snd.una,
+                nxt: self.snd.nxt,
+            });
         }
         if self.snd.flight() == 0 {
             self.recovery.forget_flight();
@@ -312,10 +327,45 @@ impl Connection {
             Phase::Recovery => {
                 let ssthresh = self.congestion.ssthresh;
                 let safe = delivery.acked > 0 && self.recovery.lost() <= lost_before;
-                self.congestion.cwnd = self.recovery.prr_window(&self.snd, delivery.delivered, ssthresh, safe);
+                let window = self.recovery.prr_window(&self.snd, delivery.delivered, ssthresh, safe);
+                self.congestion.set_recovery_window(window);
             }
             _ => {}
         }
+    }
+
+    /// Tells congestion control what has been delivered and lost, and how fast.
+    fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
+        let min_rtt = Duration::from_micros(if self.recovery.reno { 0 } else { self.recovery.rtt.min_us.into() });
+        // Nothing is in flight any more, or all of it left at once: what is known is what it remembers.
+        let mut counters = Counters { delivered_at: now, ..Counters::new(self.snd.una, now) };
+        let mut lost = None;
+        if let Some(flight) = &mut self.recovery.flight {
+            counters = flight.counters;
+            lost = flight.lost_news.take();
+        } else if let Some(newest) = &delivery.newest {
+            counters.lost = newest.counters.lost;
+        }
+        if delivery.delivered == 0 && lost.is_none() {
+            return;
+        }
+        let saturated = |octets: i64| u32::try_from(octets.max(0)).unwrap_or(u32::MAX);
+        let newest = delivery.newest.filter(|_| delivery.delivered > 0);
+        let sample = Sample {
+            now,
+            mss: self.snd.mss,
+            delivered: counters.delivered,
+            newly_delivered: saturated(delivery.delivered),
+            newly_lost: lost.map_or(0, |lost| saturated(lost.end - lost.start)),
+            pipe: saturated(self.recovery.pipe(&self.snd)),
+            srtt_us: self.recovery.rtt.srtt_us,
+            rtt_us: delivery.rtt_us(now),
+            rate: newest.map(|sent| counters.sample(&sent, min_rtt)),
+            lost: lost.map(|sent| counters.sample(&sent, Duration::ZERO)),
+            limited: self.congestion.limited,
+            seed: u64::from(self.snd.start.0),
+        };
+        self.congestion.handle_sample(&sample);
     }
 
     /// Marks what is lost by RFC 8985 §6.2, and arms the timer that looks again.
@@ -334,7 +384,11 @@ impl Connection {
     pub(crate) fn handle_reordering_timeout(&mut self, now: Instant) -> Events {
         if self.snd.flight() > 0 {
             self.arm_rto(now);
-            self.detect_loss(now, &Delivery::new(self.recovery.recover));
+            let delivery = Delivery::new(self.recovery.recover);
+            self.detect_loss(now, &delivery);
+            if self.congestion.has_model() {
+                self.sample_path(now, &delivery);
+            }
         }
         Events::NONE
     }
@@ -346,17 +400,17 @@ impl Connection {
         self.congestion.handle_loss(flight, self.snd.mss);
         self.recovery.enter_recovery(&self.snd, Some(undo));
         let ssthresh = self.congestion.ssthresh;
-        self.congestion.cwnd = self.recovery.prr_window(&self.snd, delivered, ssthresh, false);
+        let window = self.recovery.prr_window(&self.snd, delivered, ssthresh, false);
+        self.congestion.set_recovery_window(window);
         self.pending.set(Pending::RETRANSMIT);
     }
 
     /// The earliest text that was sent once and has been delivered now is measured; after a retransmission the echoed
     /// timestamp tells which copy was acknowledged (RFC 7323 §4).
     pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
-        // What was sent once may have waited for what was sent twice.
-        let timed = delivery.first_sent_at.filter(|_| !self.recovery.untimed && !delivery.retransmitted);
+        let timed = delivery.rtt_us(now).filter(|_| !self.recovery.untimed);
         let sample = match timed {
-            Some(sent_at) => Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX)),
+            Some(us) => Some(us),
             None if delivery.acked > 0 => self.options.rtt_us(now, &segment.options),
             None => None,
         };
@@ -409,6 +463,12 @@ impl Delivery {
             recover,
             duplicate: false,
         }
+    }
+
+    /// The round trip of what left first, if all of it was sent once: else it may have waited for what was sent twice.
+    fn rtt_us(&self, now: Instant) -> Option<u32> {
+        let sent_at = self.first_sent_at.filter(|_| !self.retransmitted)?;
+        Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX))
     }
 
     /// `sent` has been delivered; `fack`: right edge of what had been SACKed before.

@@ -2,6 +2,7 @@
 
 mod ack_policy;
 mod keepalive;
+mod pacing;
 mod persist;
 mod segmentize;
 mod tail_probe;
@@ -39,11 +40,14 @@ impl Connection {
             // keep their size.
             _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
             state if state.may_send() => {
-                let text = self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max));
+                let text = self
+                    .paced(now, len_max)
+                    .and_then(|len_max| self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max)));
                 if text.is_some() {
                     return text;
                 }
-                if self.recovery.frto == Frto::NewText && self.snd.nxt == self.recovery.recover {
+                let held = self.timers.is_armed(Timer::Pace);
+                if self.recovery.frto == Frto::NewText && self.snd.nxt == self.recovery.recover && !held {
                     // The new text that was to tell whether anything was lost may not leave.
                     self.recovery.frto = Frto::Off;
                     return self.next_transmit(now, len_max);

@@ -14,7 +14,10 @@ impl Connection {
     ///
     /// It also ends what Nagle's rule, cork (200 ms at most, as on Linux) and silly-window avoidance hold back.
     pub(super) fn watch_window(&mut self, now: Instant) {
-        let waits = self.state().may_send() && self.snd.nxt < self.snd.end() && self.snd.flight() == 0;
+        let waits = self.state().may_send()
+            && self.snd.nxt < self.snd.end()
+            && self.snd.flight() == 0
+            && !self.timers.is_armed(Timer::Pace);
         if !waits {
             if self.timers.is_armed_as(Retransmit::Persist) {
                 self.timers.cancel(Timer::Retransmit);

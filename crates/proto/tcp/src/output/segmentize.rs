@@ -52,6 +52,7 @@ impl Connection {
             self.arm_rto(now);
         }
         self.sent_at = now;
+        self.note_paced(now, len);
         self.text(now, from, len, fin, true)
     }
 
@@ -61,11 +62,12 @@ impl Connection {
         if nxt >= self.snd.end() {
             self.pending.clear(Pending::PROBE);
             self.note_limited(false);
+            self.note_idle_application();
             return None;
         }
         if self.snd.flight() == 0 {
             let rto = self.recovery.rtt.base();
-            self.congestion.handle_idle(now.since(self.sent_at), rto, self.snd.mss);
+            self.congestion.handle_idle(now, now.since(self.sent_at), rto, self.snd.mss);
         }
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;
@@ -107,6 +109,7 @@ impl Connection {
             self.snd.small_end = end;
         }
         self.sent_at = now;
+        self.note_paced(now, len);
         // Our text answers the peer's: from now on ACKs wait for a ride.
         if len > 0 {
             self.note_interactive();
@@ -127,6 +130,17 @@ impl Connection {
         }
         // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this one wait.
         self.config.nodelay || self.snd.small_end <= self.snd.una
+    }
+
+    /// Everything written has been sent, and the network would take more: what it delivers now is not what it can.
+    fn note_idle_application(&mut self) {
+        let pipe = self.recovery.pipe(&self.snd);
+        if let Some(flight) = &mut self.recovery.flight
+            && flight.lost == 0
+            && pipe < i64::from(self.congestion.cwnd)
+        {
+            flight.limit_by_application(pipe);
+        }
     }
 
     /// Notes whether the congestion window is what holds the sender back. In slow start a window used by half counts.

@@ -59,6 +59,8 @@ pub(crate) struct Flight {
     pub(crate) rack: Rack,
     /// What the next segment remembers.
     pub(crate) counters: Counters,
+    /// What was found to be lost last, until somebody asks.
+    pub(crate) lost_news: Option<Sent>,
     /// What has to be delivered until the application limits no more (C.app_limited).
     app_limited_until: i64,
 }
@@ -74,6 +76,7 @@ impl Flight {
             fack: una,
             rack: Rack::new(),
             counters,
+            lost_news: None,
             app_limited_until: i64::MIN,
         };
         flight.send(una, nxt, sent_at, 0);
@@ -177,6 +180,7 @@ impl Flight {
                 Judgement::Lost => {
                     record.fate = Fate::Lost;
                     self.lost += record.end - record.start;
+                    self.lost_news = Some(*record);
                     self.counters.lost = self.counters.lost.wrapping_add((record.end - record.start) as u32);
                 }
                 Judgement::Keep => {}

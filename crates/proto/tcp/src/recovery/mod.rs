@@ -15,7 +15,7 @@ use crate::snd::Snd;
 pub(crate) use flight::{Flight, Sent};
 use prr::Prr;
 use rack::Reordering;
-pub(crate) use rate::Counters;
+pub(crate) use rate::{Counters, RateSample};
 pub(crate) use rtt::{RTO_MAX, Rtt};
 pub(crate) use undo::Undo;
 
