@@ -275,6 +275,9 @@ impl Replica {
             self.counts.frames_in += 1;
             self.counts.bytes_in += len.saturating_sub(prefix) as u64;
             self.handle_frame(now, len, prefix);
+            if self.transport.is_flush_due() {
+                break;
+            }
         }
         Ok(true)
     }
@@ -314,6 +317,9 @@ impl Replica {
                 }
                 KIND_FRAME => self.handle_internal(now, len),
                 _ => {}
+            }
+            if self.transport.is_flush_due() {
+                break;
             }
         }
         for _ in 0..self.links.internal.own_waiting().min(BATCH) {

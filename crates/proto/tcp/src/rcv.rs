@@ -39,6 +39,8 @@ pub(crate) struct Rcv {
     pub(crate) segment_max: u16,
     /// Full-sized segments still to be acknowledged at once (quick-ack at the start and after loss).
     pub(crate) quick: u8,
+    /// Segments with text since the last ACK sent.
+    pub(crate) unacked: u8,
     /// Duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
     pub(crate) duplicates_owed: u8,
 }
@@ -58,6 +60,7 @@ impl Rcv {
             mss,
             segment_max: mss.min(SEGMENT_MAX_START),
             quick: QUICK_ACKS,
+            unacked: 0,
             duplicates_owed: 0,
         }
     }

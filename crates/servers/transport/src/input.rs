@@ -77,6 +77,7 @@ impl<M: Memory> Transport<M> {
         let segment = &self.make_room(now, index, segment);
         let Some(entry) = self.entries.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
+        self.flush_is_due |= entry.connection.ack_is_overdue();
         if let Some(taken) = input.text {
             self.place_text(index, taken, text);
         }

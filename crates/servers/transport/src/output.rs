@@ -50,6 +50,7 @@ impl<M: Memory> Transport<M> {
     /// Sends what is due, publishes what has changed to the slots, and tells the applications. Once per round; ring the bells
     /// afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
+        self.flush_is_due = false;
         self.flush_ip(out);
         self.requeue_resolved();
         let mut full = Full::default();
@@ -67,6 +68,11 @@ impl<M: Memory> Transport<M> {
         self.dirty = dirty;
         self.flush_datagrams(now, out);
         self.flush_ip(out);
+    }
+
+    /// Whether a peer waits to hear from us: the caller should not take more frames before it flushes.
+    pub fn is_flush_due(&self) -> bool {
+        self.flush_is_due
     }
 
     fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {

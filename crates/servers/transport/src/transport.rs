@@ -46,6 +46,8 @@ pub struct Transport<M: Memory> {
     pub(crate) wheel: Wheel,
     /// Connections that something has happened to since the last flush.
     pub(crate) dirty: Vec<u32>,
+    /// One of them has received much that is not acknowledged.
+    pub(crate) flush_is_due: bool,
     /// Connections whose neighbour is being asked for.
     pub(crate) unresolved: Vec<u32>,
     pub(crate) neighbour_generation: u64,
@@ -100,6 +102,7 @@ impl<M: Memory> Transport<M> {
             datagrams: Datagrams::new(seeds.next_u64()),
             wheel: Wheel::new(TICK_SHIFT, now),
             dirty: Vec::new(),
+            flush_is_due: false,
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),

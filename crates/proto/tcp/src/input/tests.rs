@@ -20,6 +20,23 @@ const SYNCHRONIZED: [State; 7] = [
 // ---------------------------------------------------------------------------------------------------------------
 
 #[test]
+fn many_segments_at_once_make_an_ack_overdue_and_few_when_some_are_missing() {
+    let mut t = Tcb::established();
+    for n in 0..7 {
+        t.takes(data(1 + n * MSS..1 + (n + 1) * MSS));
+        assert!(!t.conn.ack_is_overdue());
+    }
+    t.takes(data(1 + 7 * MSS..1 + 8 * MSS));
+    assert!(t.conn.ack_is_overdue());
+    t.expect([ack(1 + 8 * MSS)]);
+    assert!(!t.conn.ack_is_overdue());
+    t.takes(data(1 + 9 * MSS..1 + 10 * MSS));
+    assert!(!t.conn.ack_is_overdue());
+    t.takes(data(1 + 10 * MSS..1 + 11 * MSS));
+    assert!(t.conn.ack_is_overdue());
+}
+
+#[test]
 fn an_active_open_takes_three_segments() {
     let mut t = Tcb::connecting(&settings());
     let sent = t.poll();

@@ -1,7 +1,8 @@
 //! When is received text acknowledged? RFC 5681 §4.2, RFC 9293 §3.8.6.3.
 //!
-//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. Only a peer without SACK,
-//! which counts duplicate ACKs, gets one for every segment out of order.
+//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. A batch with many segments of one connection is
+//! better ended early, which [`Connection::ack_is_overdue`] tells: a sender that hears little sends in bursts. Only a peer
+//! without SACK, which counts duplicate ACKs, gets one for every segment out of order.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -14,6 +15,7 @@ use crate::timers::Timer;
 impl Connection {
     /// Text has been taken: `nxt` is what `rcv.nxt` was before, `left` where the text taken begins.
     pub(crate) fn acknowledge_text(&mut self, now: Instant, segment: &Segment, nxt: i64, left: i64) {
+        self.rcv.unacked = self.rcv.unacked.saturating_add(1);
         let size = u16::try_from(segment.len).unwrap_or(u16::MAX);
         self.rcv.segment_max = self.rcv.segment_max.max(size.min(self.rcv.mss));
         if left > nxt {
@@ -33,6 +35,14 @@ impl Connection {
         } else {
             self.acknowledge_soon(now);
         }
+    }
+
+    /// Whether an ACK should leave before more segments are looked at. RFC 5681 §4.2 asks for one for every second segment; where
+    /// several arrive at once, what came as one frame counts as one segment, and four times that many are waited for, as long as none is
+    /// missing.
+    pub fn ack_is_overdue(&self) -> bool {
+        let limit = if self.rcv.reassembly.is_some() { UNACKED_MAX_DISORDER } else { UNACKED_MAX };
+        self.rcv.unacked >= limit && self.pending.has(Pending::ACK)
     }
 
     /// Out of order: at once (RFC 5681 §4.2), and until the hole is filled without delay.
@@ -72,6 +82,7 @@ impl Connection {
         self.pending.clear(Pending::ACK);
         self.timers.cancel(Timer::Ack);
         self.rcv.acked = self.rcv.nxt;
+        self.rcv.unacked = 0;
     }
 }
 
@@ -84,5 +95,8 @@ impl Rcv {
 
 const ACK_DELAY: Duration = Duration::from_millis(40);
 const ACK_DELAY_QUICK: Duration = Duration::from_millis(1);
+/// Segments to be acknowledged together at most.
+const UNACKED_MAX: u8 = 8;
+const UNACKED_MAX_DISORDER: u8 = 2;
 /// Three duplicates are enough for any peer; a few more survive loss.
 const DUPLICATES_OWED_MAX: u8 = 7;
