@@ -48,6 +48,8 @@ pub struct StackFacts {
     pub spin_us: u32,
     /// How long an acceptor may take to claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
+    /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks.
+    pub ecn: u8,
 }
 
 impl<M: Memory> StackPage<M> {
@@ -68,6 +70,7 @@ impl<M: Memory> StackPage<M> {
         }
         m.store32(80, facts.spin_us);
         m.store32(84, facts.claim_timeout_us);
+        m.store32(88, facts.ecn.into());
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -94,6 +97,7 @@ impl<M: Memory> StackPage<M> {
             ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
+            ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 2)?,
         })
     }
 
@@ -322,6 +326,7 @@ mod tests {
             ephemeral: (32768, 60999),
             spin_us: 5,
             claim_timeout_us: 1000,
+            ecn: 2,
         };
         page.write_facts(&facts);
         assert_eq!(page.facts(), Some(facts));

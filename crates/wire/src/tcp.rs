@@ -20,6 +20,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ParseError;
+use crate::ipv4::Ecn;
 
 /// Octets of a TCP header without options.
 pub const HEADER_MIN: usize = 20;
@@ -172,6 +173,8 @@ pub struct Segment {
     pub options: Options,
     /// Octets of text.
     pub len: u32,
+    /// The mark of the packet that carries it (RFC 3168); no part of the segment itself, but it belongs together.
+    pub ecn: Ecn,
 }
 
 impl Segment {
@@ -214,6 +217,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
         urgent: header.urgent.get(),
         options: parse_options(options),
         len,
+        ecn: Ecn::NotEct,
     };
     Ok((segment, header_len))
 }

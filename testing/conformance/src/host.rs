@@ -16,7 +16,7 @@ use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_sockets::{Errno, Failure};
-use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
+use atoll_transport::{Config, EcnMode, FrameSink, Offload, Secrets, TextRef, Transport};
 
 use crate::wire::{self, Segment, Sent};
 
@@ -31,6 +31,8 @@ const BELL: u32 = 1;
 pub struct Settings {
     /// Largest send buffer in octets.
     pub send_max: Option<u32>,
+    /// Explicit congestion notification, as Linux's `tcp_ecn`.
+    pub ecn: Option<u32>,
     /// Receive buffer in octets, at first and at most.
     pub receive: Option<(u32, u32)>,
     /// Whether scripts are held to PSH.
@@ -132,6 +134,11 @@ impl Host {
         let mut config = Config::new(ReplicaId(0), 1, Epoch(1), FlowKey { k0: 1, k1: 2 });
         if let Some(most) = settings.send_max {
             config.send_limit = (config.send_limit.0.min(most), most);
+        }
+        match settings.ecn {
+            Some(0) => config.ecn = EcnMode::Off,
+            Some(1) => config.ecn = EcnMode::Request,
+            _ => {}
         }
         if let Some(receive) = settings.receive {
             config.receive_capacity = receive;

@@ -127,10 +127,11 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
         let numbers: Vec<u32> = value.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         match (key, numbers.as_slice()) {
             ("net.ipv4.tcp_rmem", &[_, first, most]) => settings.receive = Some((first, most)),
+            ("net.ipv4.tcp_ecn", &[mode]) if mode <= 2 => settings.ecn = Some(mode),
             ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
             ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
             | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])
-            | ("net.ipv4.tcp_ecn" | "net.ipv4.tcp_fastopen", [0])
+            | ("net.ipv4.tcp_fastopen", [0])
             | ("net.ipv4.tcp_min_tso_segs", _) => {}
             ("net.ipv4.tcp_congestion_control", _) if value == "cubic" => {}
             _ => return Err(format!("{key}={value}")),

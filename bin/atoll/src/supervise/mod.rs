@@ -224,6 +224,7 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
         ephemeral: config.ports.ephemeral,
         spin_us: config.wait.spin_us,
         claim_timeout_us: config.accept.claim_timeout_us,
+        ecn: config.tcp.ecn as u8,
     });
 }
 

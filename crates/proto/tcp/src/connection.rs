@@ -3,6 +3,7 @@
 use atoll_base::{Duration, Instant};
 
 use crate::congestion::Congestion;
+use crate::ecn::EcnState;
 use crate::options::Negotiated;
 use crate::outcome::Events;
 use crate::pending::Pending;
@@ -42,6 +43,7 @@ pub struct Connection {
     /// Segments received and sent.
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
+    pub(crate) ecn: EcnState,
     state: State,
     pub(crate) pending: Pending,
     /// Keep-alive probes sent since the peer was heard.
@@ -80,6 +82,7 @@ impl Connection {
             challenge_after: Instant::ZERO,
             segments_in: 0,
             segments_out: 0,
+            ecn: EcnState::default(),
             state,
             pending: Pending::SYN,
             keep_probes: 0,
@@ -231,6 +234,7 @@ impl Connection {
             congestion: self.congestion.algorithm,
             user_timeout: self.config.user_timeout(),
             quick_ack: self.config.quick_ack,
+            ecn: self.config.ecn,
             mss_max: self.config.mss_max(),
             receive_capacity: self.rcv.capacity,
             receive_capacity_max: self.rcv.capacity,

@@ -26,6 +26,8 @@ pub struct Info {
     pub timestamps: bool,
     /// SACK is in use.
     pub sack: bool,
+    /// Explicit congestion notification is in use.
+    pub ecn: bool,
     /// Window scaling is in use.
     pub window_scaling: bool,
     /// Shift of the peer's windows.
@@ -105,6 +107,7 @@ impl Connection {
             backoff: rtt.backoff,
             timestamps: self.options.timestamps,
             sack: self.options.sack,
+            ecn: self.ecn.is_agreed(),
             window_scaling: self.options.window_scaling,
             snd_wscale: self.options.snd_scale,
             rcv_wscale: self.options.rcv_scale,

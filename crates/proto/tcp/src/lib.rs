@@ -23,6 +23,7 @@ mod closed;
 mod congestion;
 mod connection;
 mod cookie;
+mod ecn;
 mod icmp;
 mod info;
 mod input;
@@ -50,7 +51,7 @@ pub use info::Info;
 pub use isn::{initial_sequence, timestamp_offset};
 pub use outcome::{Events, Input, Reason, Text, Transmit, Verdict};
 pub use recovery::Phase;
-pub use settings::{Algorithm, KeepAlive, Path, Settings};
+pub use settings::{Algorithm, EcnMode, KeepAlive, Path, Settings};
 pub use state::State;
 pub use time_wait::{TimeWait, TimeWaitAnswer};
 

@@ -60,6 +60,7 @@ impl Connection {
     pub(crate) fn take_syn(&mut self, now: Instant, syn: &Segment) {
         self.rcv.start = syn.seq.plus(1);
         self.options.agree(now, &syn.options);
+        self.agree_ecn(syn);
         self.recovery.reno = !self.options.sack;
         if let Some(mss) = syn.options.mss {
             self.snd.mss_peer = mss;

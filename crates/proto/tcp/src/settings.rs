@@ -25,6 +25,8 @@ pub struct Settings {
     pub receive_capacity_max: u32,
     /// How long a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
     pub linger2: Duration,
+    /// Explicit congestion notification.
+    pub ecn: EcnMode,
     /// SYNs sent again before giving up (TCP_SYNCNT).
     pub syn_retries: u8,
 }
@@ -42,6 +44,7 @@ impl Default for Settings {
             receive_capacity: 65536,
             receive_capacity_max: 6 << 20,
             linger2: Duration::from_secs(60),
+            ecn: EcnMode::Accept,
             syn_retries: 6,
         }
     }
@@ -62,6 +65,17 @@ impl Default for KeepAlive {
     fn default() -> KeepAlive {
         KeepAlive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
     }
+}
+
+/// Who may begin with explicit congestion notification (RFC 3168; the values of Linux's `tcp_ecn`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EcnMode {
+    /// Nobody.
+    Off,
+    /// Both ends: our SYNs ask for it.
+    Request,
+    /// The peer.
+    Accept,
 }
 
 /// A congestion control algorithm.
@@ -100,6 +114,7 @@ pub(crate) struct Config {
     pub(crate) nodelay: bool,
     pub(crate) cork: bool,
     pub(crate) quick_ack: bool,
+    pub(crate) ecn: EcnMode,
 }
 
 impl Config {
@@ -115,6 +130,7 @@ impl Config {
             nodelay: settings.nodelay,
             cork: settings.cork,
             quick_ack: settings.quick_ack,
+            ecn: settings.ecn,
         };
         config.set_keep_alive(settings.keep_alive);
         config.set_user_timeout(settings.user_timeout);

@@ -7,6 +7,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Instant, SeqNum};
+use atoll_wire::ipv4::Ecn;
 use atoll_wire::tcp::{Flags, Options, SackBlocks, Segment, Timestamps};
 
 use crate::connection::Connection;
@@ -30,6 +31,7 @@ pub(crate) struct Seg {
     window: Option<u16>,
     retransmit: bool,
     options: Options,
+    ecn: Ecn,
 }
 
 pub(crate) fn ack(n: u32) -> Seg {
@@ -91,6 +93,11 @@ impl Seg {
     pub(crate) fn sack(mut self, range: Range<u32>) -> Seg {
         self.options.sack.push(SeqNum(range.start), SeqNum(range.end));
         self
+    }
+
+    /// The network has marked the packet.
+    pub(crate) fn marked(self) -> Seg {
+        Seg { ecn: Ecn::Ce, ..self }
     }
 
     pub(crate) fn no_sack(mut self) -> Seg {
@@ -231,6 +238,7 @@ impl Tcb {
             window: seg.window.unwrap_or(WINDOW),
             options: Options { sack, ..seg.options },
             len: seg.len,
+            ecn: seg.ecn,
             ..Segment::default()
         };
         self.log.push(format!("{:?} < {segment:?}", self.now));

@@ -18,7 +18,9 @@ use crate::address::{AddressError, Cidr, Mac};
 use crate::names::StackName;
 use crate::notation::{Notation, NotationError};
 
-pub use file::{AcceptFile as Accept, ConfigFile, LinkFile, SchedulingFile as Scheduling, WaitFile as Wait};
+pub use file::{
+    AcceptFile as Accept, ConfigFile, LinkFile, SchedulingFile as Scheduling, TcpFile as Tcp, WaitFile as Wait,
+};
 
 /// A configuration that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Config {
     pub wait: Wait,
     /// How connections find acceptors.
     pub accept: Accept,
+    /// What connections may do.
+    pub tcp: Tcp,
     /// Which ports are handed out.
     pub ports: Ports,
     /// How large sessions are, and how many there may be.
@@ -104,6 +108,19 @@ pub enum Steering {
     Software,
 }
 
+/// Who may begin with explicit congestion notification (RFC 3168). The numbers are those of Linux's `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EcnMode {
+    /// Nobody.
+    Off = 0,
+    /// Both ends.
+    Request = 1,
+    /// The peer.
+    #[default]
+    Accept = 2,
+}
+
 /// Which ports are handed out by the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
@@ -155,6 +172,7 @@ impl Config {
             steering: file.steering.by,
             wait: file.wait.clone(),
             accept: file.accept.clone(),
+            tcp: file.tcp.clone(),
             ports,
             sessions: SessionSizes { max: sizes.max, arena },
             scheduling: file.scheduling.clone(),

@@ -13,7 +13,8 @@ mod sessions;
 
 pub use address::{AddressError, Cidr, Mac};
 pub use config::{
-    Accept, Config, ConfigError, ConfigFile, Link, LinkFile, LinkType, Ports, Scheduling, SessionSizes, Steering, Wait,
+    Accept, Config, ConfigError, ConfigFile, EcnMode, Link, LinkFile, LinkType, Ports, Scheduling, SessionSizes,
+    Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{Notation, NotationError};

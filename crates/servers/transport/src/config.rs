@@ -2,6 +2,7 @@
 
 use atoll_base::{Duration, Epoch, FlowKey, ReplicaId};
 use atoll_ipc::page::StackFacts;
+use atoll_tcp::EcnMode;
 
 /// Sizes, times and identity of one replica's transport server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Config {
     pub datagram_capacity: u32,
     /// Segment size on the internal link.
     pub internal_mss: u16,
+    /// Who may begin with explicit congestion notification.
+    pub ecn: EcnMode,
     /// How long the connections of a process that has ended may take to deliver what it wrote.
     pub orphan_timeout: Duration,
     /// How often buffers that their application has drained are looked for.
@@ -69,6 +72,7 @@ impl Config {
             receive_capacity: (64 << 10, 4 << 20),
             datagram_capacity: 212_992,
             internal_mss: 16 << 10,
+            ecn: EcnMode::Accept,
             orphan_timeout: Duration::from_secs(60),
             sweep_interval: Duration::from_millis(250),
         }
@@ -78,6 +82,11 @@ impl Config {
     pub const fn from_facts(facts: &StackFacts, replica: ReplicaId, epoch: Epoch) -> Config {
         let mut config = Config::new(replica, facts.replicas, epoch, facts.key);
         config.ephemeral = facts.ephemeral;
+        config.ecn = match facts.ecn {
+            0 => EcnMode::Off,
+            1 => EcnMode::Request,
+            _ => EcnMode::Accept,
+        };
         if facts.claim_timeout_us != 0 {
             config.claim_timeout = Duration::from_micros(facts.claim_timeout_us as u64);
         }

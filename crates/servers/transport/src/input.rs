@@ -8,6 +8,7 @@ use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
 use atoll_ipc::{Cause, Memory, Ready};
 use atoll_tcp::{Events, State, TimeWaitAnswer, Unreachable, Verdict};
 use atoll_wire::icmp::code;
+use atoll_wire::ipv4::Ecn;
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::tcp::{self, Flags, Segment};
 
@@ -24,11 +25,12 @@ impl<M: Memory> Transport<M> {
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         let link = if internal { Link::Inside } else { Link::Outside };
         match self.ip.handle_frame(now, link, frame, offload) {
-            Received::Tcp { src, dst, segment, .. } => {
-                let Ok((header, header_len)) = tcp::parse(segment) else {
+            Received::Tcp { src, dst, tos, segment, .. } => {
+                let Ok((mut header, header_len)) = tcp::parse(segment) else {
                     self.stats.count(Stat::SegmentsDropped);
                     return;
                 };
+                header.ecn = Ecn::from_tos(tos);
                 let tuple = FourTuple {
                     local: atoll_base::Endpoint::new(dst, header.dst_port),
                     remote: atoll_base::Endpoint::new(src, header.src_port),

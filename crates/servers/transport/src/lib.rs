@@ -46,6 +46,7 @@ mod stats;
 mod time_wait;
 mod transport;
 
+pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
 pub use list::SocketFacts;
 pub use sink::{FrameSink, Offload, TextRef};

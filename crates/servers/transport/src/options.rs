@@ -70,7 +70,7 @@ impl Inherited {
     pub(crate) fn new(config: &Config) -> Inherited {
         let (receive_capacity, receive_capacity_max) = config.receive_capacity;
         Inherited {
-            settings: Settings { receive_capacity, receive_capacity_max, ..Settings::default() },
+            settings: Settings { receive_capacity, receive_capacity_max, ecn: config.ecn, ..Settings::default() },
             keep: Keep::default(),
             ttl: atoll_ip::TTL,
             tos: 0,

@@ -330,7 +330,7 @@ fn send_segment<M: Memory>(
         dst: tuple.remote.addr,
         protocol: Protocol::TCP,
         payload_len: len,
-        tos: way.tos,
+        tos: way.tos & !3 | segment.ecn as u8,
         ttl: way.ttl,
         // RFC 1191: the path MTU is only found where fragmentation is forbidden.
         dont_fragment: true,

@@ -27,6 +27,7 @@ fn random_segment(rng: &mut Rng) -> Segment {
         urgent: rng.next_u32() as u16,
         options,
         len: rng.below(100),
+        ..Segment::default()
     }
 }
 

@@ -35,6 +35,7 @@ pub fn tcp_script(data: &[u8]) {
         urgent: 0,
         options: Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..Options::default() },
         len: 0,
+        ..Segment::default()
     };
     let mut connection = match how % 3 {
         0 => Connection::connect(now, iss, 7, path, &settings),

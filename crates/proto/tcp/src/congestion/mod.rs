@@ -174,19 +174,33 @@ impl Congestion {
 
     /// Losses are known: fast recovery begins. `flight`: octets sent and not acknowledged.
     pub(crate) fn handle_loss(&mut self, flight: u32, mss: u16) {
-        if let Some(bbr) = &mut self.bbr {
-            bbr.save_window(self.cwnd);
+        if self.has_model() {
+            self.save_window();
             return;
         }
         self.lower_ssthresh(flight, mss);
         self.cwnd = self.cwnd.min(self.ssthresh);
     }
 
+    /// The network has marked something (RFC 3168 §6.1.2): as if it had been lost.
+    pub(crate) fn handle_mark(&mut self, now: Instant, flight: u32, mss: u16) {
+        match &mut self.bbr {
+            Some(bbr) => bbr.handle_mark(now),
+            None => self.handle_loss(flight, mss),
+        }
+    }
+
+    fn save_window(&mut self) {
+        if let Some(bbr) = &mut self.bbr {
+            bbr.save_window(self.cwnd);
+        }
+    }
+
     /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a row tells
     /// something new about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
-        if let Some(bbr) = &mut self.bbr {
-            bbr.save_window(self.cwnd);
+        if self.has_model() {
+            self.save_window();
         } else if first {
             self.lower_ssthresh(flight, mss);
         }
@@ -204,8 +218,8 @@ impl Congestion {
 
     /// An episode of fast recovery, or of time-outs, is over.
     pub(crate) fn end_recovery(&mut self, mss: u16, fast: bool) {
-        if let Some(bbr) = &self.bbr {
-            self.cwnd = bbr.restored_window(self.cwnd);
+        if self.has_model() {
+            self.cwnd = self.bbr.as_ref().map_or(self.cwnd, |bbr| bbr.restored_window(self.cwnd));
         } else if fast {
             self.cwnd = self.ssthresh.max(u32::from(mss));
         }
@@ -213,7 +227,7 @@ impl Congestion {
 
     /// During fast recovery the window is that of PRR, unless a model has its own.
     pub(crate) fn set_recovery_window(&mut self, cwnd: u32) {
-        if self.bbr.is_none() {
+        if !self.has_model() {
             self.cwnd = cwnd;
         }
     }

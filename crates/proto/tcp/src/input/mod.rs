@@ -51,6 +51,7 @@ impl Connection {
             return Input::dropped(Reason::NoAck);
         }
         self.heard(now, segment, seq);
+        let marked = self.take_ecn(now, segment);
         let mut events = match self.process_ack(now, segment, seq) {
             Ok(events) => events,
             Err(input) => return input,
@@ -59,6 +60,9 @@ impl Connection {
             return Input::accepted(None, events);
         }
         let text = self.process_text(now, segment, seq, &mut events);
+        if marked {
+            self.pending.set(Pending::ACK);
+        }
         if self.state() != State::Closed && segment.has(Flags::FIN) {
             self.note_fin(seq + i64::from(segment.len));
         }

@@ -86,10 +86,11 @@ impl Connection {
                 options.timestamps.map(|timestamps| atoll_wire::tcp::Timestamps { echo: 0, ..timestamps });
         }
         let window = self.rcv.advertise(0);
+        let ecn = if acks { self.ecn_of_syn_ack() } else { self.ecn_of_syn(retransmit) };
         let segment = Segment {
             seq: self.snd.seq(-1),
             ack: if acks { self.rcv.seq(0) } else { SeqNum(0) },
-            flags: if acks { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            flags: ecn | if acks { Flags::SYN | Flags::ACK } else { Flags::SYN },
             window,
             options,
             ..Segment::default()
@@ -110,7 +111,12 @@ impl Connection {
             flags |= Flags::FIN;
         }
         let len = u32::try_from(len).unwrap_or(0);
-        let segment = Segment { seq: self.snd.seq(from), flags, len, ..self.acknowledging(now) };
+        let acknowledging = self.acknowledging(now);
+        let flags = flags | acknowledging.flags;
+        let mut segment = Segment { seq: self.snd.seq(from), flags, len, ..acknowledging };
+        if !retransmit {
+            self.mark_new_text(&mut segment);
+        }
         self.acknowledged();
         Transmit { segment, offset: text_offset(from), retransmit }
     }
@@ -155,7 +161,7 @@ impl Connection {
         Segment {
             seq: self.snd.seq(self.snd.nxt),
             ack: self.rcv.seq(self.rcv.nxt),
-            flags: Flags::ACK,
+            flags: Flags::ACK | self.ecn.echo(),
             window: self.rcv.advertise(self.options.rcv_scale),
             options: Options { timestamps: self.options.stamp(now), ..Options::default() },
             ..Segment::default()

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, LinkType, Steering};
+use super::{Config, ConfigError, EcnMode, LinkType, Steering};
 
 /// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub struct ConfigFile {
     pub wait: WaitFile,
     /// How connections find acceptors.
     pub accept: AcceptFile,
+    /// What connections may do.
+    pub tcp: TcpFile,
     /// See [`super::Ports`].
     pub ports: PortsFile,
     /// See [`super::SessionSizes`].
@@ -77,6 +79,14 @@ pub struct WaitFile {
 pub struct AcceptFile {
     /// How long, in microseconds, an acceptor may take to claim a connection offered to it (P4).
     pub claim_timeout_us: u32,
+}
+
+/// `[tcp]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TcpFile {
+    /// See [`EcnMode`].
+    pub ecn: EcnMode,
 }
 
 /// `[ports]`
@@ -138,6 +148,7 @@ impl Default for ConfigFile {
             steering: SteeringFile::default(),
             wait: WaitFile::default(),
             accept: AcceptFile::default(),
+            tcp: TcpFile::default(),
             ports: PortsFile::default(),
             sessions: SessionsFile::default(),
             scheduling: SchedulingFile::default(),

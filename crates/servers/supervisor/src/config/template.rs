@@ -64,6 +64,10 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     );
     out.key("claim_timeout_us", Some(file.accept.claim_timeout_us.to_string()), "");
 
+    out.section("tcp");
+    out.text("Explicit congestion notification (RFC 3168): \"accept\" if the peer asks for it, \"request\" it as well, or \"off\".");
+    out.key("ecn", Some(quoted(ecn(file))), "");
+
     out.section("ports");
     out.text("First and last port for connections that do not choose one.");
     out.key("ephemeral", Some(format!("{:?}", file.ports.ephemeral)), "");
@@ -95,6 +99,14 @@ fn steering(file: &ConfigFile) -> &'static str {
         super::Steering::Auto => "auto",
         super::Steering::Bpf => "bpf",
         super::Steering::Software => "software",
+    }
+}
+
+fn ecn(file: &ConfigFile) -> &'static str {
+    match file.tcp.ecn {
+        super::EcnMode::Off => "off",
+        super::EcnMode::Request => "request",
+        super::EcnMode::Accept => "accept",
     }
 }
 

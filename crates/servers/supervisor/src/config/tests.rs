@@ -39,6 +39,8 @@ fn every_key_survives_being_written_out() {
         spin_us = 0
         [accept]
         claim_timeout_us = 5
+        [tcp]
+        ecn = "request"
         [ports]
         ephemeral = [1024, 65535]
         [sessions]

@@ -140,6 +140,14 @@ impl Bbr {
         cwnd
     }
 
+    /// The network has marked something: a loss as far as the model is concerned.
+    pub(crate) fn handle_mark(&mut self, now: Instant) {
+        self.model.note_mark();
+        if self.mode == Mode::Up {
+            self.start_down(now);
+        }
+    }
+
     /// Recovery begins, or a time-out has passed: the window is kept for later (§5.6.4.4).
     pub(crate) fn save_window(&mut self, cwnd: u32) {
         let kept = self.model.loss_in_round || self.mode == Mode::ProbeRtt;

@@ -156,6 +156,12 @@ impl Model {
         self.loss_events = self.loss_events.saturating_add(1);
     }
 
+    /// Something was marked in this round.
+    pub(super) fn note_mark(&mut self) {
+        self.loss_in_round = true;
+        self.loss_events = self.loss_events.saturating_add(1);
+    }
+
     /// §5.5.9: how much more than the bandwidth arrives at once.
     pub(super) fn update_aggregation(&mut self, sample: &Sample, cwnd: u32, full: bool) {
         let expected = |from: Instant| octets(self.bw, sample.now.since(from));
