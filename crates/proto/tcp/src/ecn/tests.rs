@@ -16,7 +16,7 @@ fn who_asks_and_is_answered_marks_new_text() {
     let mut t = Tcb::connecting(&asking());
     assert!(t.poll()[0].segment.has(Flags::SYN | Flags::ECE | Flags::CWR));
     let mut t = agreed().sent(2 * MSS);
-    assert_eq!(t.conn.info(t.now).ecn, true);
+    assert!(t.conn.info(t.now).ecn);
     t.advance_to_timer();
     let probe = t.poll();
     assert!(probe[0].retransmit && probe[0].segment.ecn == Ecn::NotEct);
