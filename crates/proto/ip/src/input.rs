@@ -64,7 +64,7 @@ pub enum Received<'a> {
     },
     /// The network says something about a packet of ours.
     Error(NetworkError),
-    /// ARP or an echo request: dealt with. There may be frames and news to poll.
+    /// ARP, an echo request or a fragment: dealt with. There may be frames and news to poll.
     Consumed,
     /// Not for us, or not right; counted. There may be a frame to poll.
     Dropped(Reason),
@@ -118,6 +118,9 @@ impl Ip {
         let (header, header_len) = ipv4::parse(packet).map_err(reason)?;
         let payload = packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
         let cast = self.judge_addresses(link, &ethernet, &header)?;
+        if header.is_fragment() {
+            return self.handle_fragment(now, link, frame, at + header_len, &header, payload);
+        }
         match header.protocol {
             Protocol::TCP if cast == Cast::Unicast => tcp(&header, payload, offload),
             Protocol::UDP => udp(&header, cast, payload, offload),
@@ -151,11 +154,6 @@ impl Ip {
         // RFC 1122 §3.3.6: a packet to one host in a frame to all is to be discarded.
         if cast == Cast::Unicast && ethernet.dst.is_group() {
             return Err(Reason::Broadcast);
-        }
-        // DEVIATION: RFC 1122 §3.3.2 wants reassembly. Fragments are dropped: their state can be filled by anybody, and neither
-        // TCP with path-MTU discovery nor datagrams below the MTU need it.
-        if header.is_fragment() {
-            return Err(Reason::Fragment);
         }
         Ok(cast)
     }

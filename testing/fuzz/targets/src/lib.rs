@@ -15,7 +15,7 @@ mod tcp;
 mod udp;
 mod wire;
 
-pub use ip::{ip_frame, ip_script};
+pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
 pub use tcp::{tcp_script, wire_tcp};
@@ -33,6 +33,7 @@ pub struct Target {
 
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
+    Target { name: "ip_fragments", run: ip_fragments },
     Target { name: "ip_frame", run: ip_frame },
     Target { name: "ip_script", run: ip_script },
     Target { name: "ipc_command", run: ipc_command },

@@ -41,6 +41,9 @@ pub fn all() -> Vec<Seed> {
             _ => {}
         }
     }
+    seeds.push(seed("ip_fragments", "in_order", vec![0, 0, 0, 64, 0, 8, 0, 64, 4, 16, 0, 9]));
+    seeds.push(seed("ip_fragments", "mixed", vec![5, 8, 0, 9, 0, 0, 0, 64, 1, 0, 0, 64, 4, 8, 200, 3, 2, 1, 4, 16]));
+    seeds.push(seed("ip_fragments", "overlap", vec![0, 0, 0, 64, 0, 4, 0, 64, 4, 8, 0, 1]));
     seeds.push(seed("ip_script", "resolve", script_resolve()));
     seeds.push(seed("ip_script", "fail", script_fail()));
     seeds.push(seed("ip_script", "failover", script_failover()));
