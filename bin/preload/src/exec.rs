@@ -207,7 +207,7 @@ fn endpoint(endpoint: Endpoint) -> u64 {
     u64::from(endpoint.addr) << 16 | u64::from(endpoint.port)
 }
 
-const OPTION_WORDS: usize = 18;
+const OPTION_WORDS: usize = 19;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -242,6 +242,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.linger2,
         o.syn_count,
         o.priority,
+        o.mtu_discover.map_or(0, |value| value + 1),
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -287,6 +288,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         linger2: small(11)?,
         syn_count: small(12)?,
         priority: small(13)?,
+        mtu_discover: small(14)?.checked_sub(1),
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })

@@ -126,6 +126,8 @@ pub struct Options {
     pub linger2: u32,
     pub syn_count: u32,
     pub priority: u32,
+    /// `IP_MTU_DISCOVER`, if it was set.
+    pub mtu_discover: Option<u32>,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,
 }

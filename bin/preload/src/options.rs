@@ -15,6 +15,10 @@ use crate::wait::block;
 const SEND_BUFFER: u32 = 87040;
 const RECEIVE_BUFFER: u32 = 131_072;
 
+/// ip(7), `IP_MTU_DISCOVER`: the default (`IP_PMTUDISC_WANT`) and the largest value.
+const MTU_DISCOVER: u32 = libc::IP_PMTUDISC_WANT as u32;
+const MTU_DISCOVER_MAX: u32 = libc::IP_PMTUDISC_OMIT as u32;
+
 /// The value of an option.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
@@ -155,10 +159,16 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.tos = number()?;
                 tell = Some((SocketOption::TypeOfService, o.tos));
             }
-            (
-                libc::IPPROTO_IP,
-                libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR,
-            ) => {
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
+                let value = number()?;
+                if value > MTU_DISCOVER_MAX {
+                    return Err(Errno::EINVAL);
+                }
+                o.mtu_discover = Some(value);
+                // TCP always discovers: its segments never are fragmented.
+                tell = (!tcp).then_some((SocketOption::MtuDiscover, value));
+            }
+            (libc::IPPROTO_IP, libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR) => {
                 int()?;
             }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
@@ -237,6 +247,7 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             }
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => int(o.mtu_discover.unwrap_or(MTU_DISCOVER)),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
             (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
                 Err(Errno::ENOPROTOOPT)
@@ -251,7 +262,8 @@ const CONGESTION_NAME_LEN: usize = 16;
 
 /// Tells replicas all options that differ from the default: the socket is new to them.
 pub fn tell_all(state: &mut State, object: u32) {
-    let Some(o) = state.socket(object).map(|s| s.options) else { return };
+    let Some((o, protocol)) = state.socket(object).map(|s| (s.options, s.protocol)) else { return };
+    let udp = protocol == Protocol::Udp;
     for (wanted, option, value) in [
         (o.nodelay, SocketOption::NoDelay, 1),
         (o.cork, SocketOption::Cork, 1),
@@ -264,6 +276,7 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
+        (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
     ] {
         if wanted {
             state.send_option(object, option, value);

@@ -78,6 +78,8 @@ pub enum SocketOption {
     TypeOfService = 16,
     /// `SO_BROADCAST`: 0 or 1.
     Broadcast = 17,
+    /// `IP_MTU_DISCOVER`: 0 to 5, as in ip(7) and linux/in.h (datagram sockets).
+    MtuDiscover = 32,
 }
 
 impl SocketOption {
@@ -101,6 +103,7 @@ impl SocketOption {
             15 => SocketOption::TimeToLive,
             16 => SocketOption::TypeOfService,
             17 => SocketOption::Broadcast,
+            32 => SocketOption::MtuDiscover,
             _ => return None,
         })
     }

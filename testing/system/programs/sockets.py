@@ -1231,10 +1231,28 @@ def udp_large():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((LOOPBACK, 0))
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    for size in (1400, 1472):
+    for size in (1400, 1472, 1473, 9000, 65507):
         message = os.urandom(size)
         client.sendto(message, server.getsockname())
         print(size, server.recv(65536) == message)
+
+
+@case
+def udp_mtu_discovery():
+    IP_MTU_DISCOVER = 10
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    print("default:", client.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
+    for value in range(-1, 7):
+        attempt(f"set {value}", client.setsockopt, socket.IPPROTO_IP, IP_MTU_DISCOVER, value)
+        print("get:", client.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
+        # The loopback takes datagrams of every size as they are.
+        attempt("sendto", client.sendto, bytes(60_000), server.getsockname())
+        print("recv:", len(server.recv(65536)))
+    attempt("longer than any", client.sendto, bytes(65508), server.getsockname())
+    stream = socket.socket()
+    print("TCP:", stream.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
 
 
 @case

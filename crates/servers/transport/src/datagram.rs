@@ -16,6 +16,7 @@ use core::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
+use crate::fragment::{Cut, MtuDiscovery, Progress, send_fragments};
 use crate::output::Way;
 use crate::session::{Occupant, Place};
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
@@ -55,6 +56,9 @@ pub(crate) struct Datagram {
     send_limit: u32,
     ttl: u8,
     tos: u8,
+    discovery: MtuDiscovery,
+    /// How far the first datagram of the send buffer has left, if the link took a part of it.
+    progress: Option<Progress>,
     ready: Ready,
     cause: Cause,
     is_dirty: bool,
@@ -159,6 +163,10 @@ impl Datagrams {
             SocketOption::TypeOfService => socket.tos = value as u8,
             SocketOption::ReceiveBuffer => socket.capacity = value.clamp(4096, 4 << 20),
             SocketOption::SendBuffer => socket.send_limit = value.clamp(4096, 4 << 20),
+            SocketOption::MtuDiscover => match MtuDiscovery::from_value(value) {
+                Some(discovery) => socket.discovery = discovery,
+                None => return false,
+            },
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return false,
@@ -255,6 +263,8 @@ impl<M: Memory> Transport<M> {
             send_limit: capacity,
             ttl: TTL,
             tos: 0,
+            discovery: MtuDiscovery::default(),
+            progress: None,
             ready: Ready::OUT,
             cause: Cause::None,
             is_dirty: false,
@@ -388,9 +398,16 @@ impl<M: Memory> Transport<M> {
     }
 
     /// ICMP says that nobody is there: the next call on a connected socket fails (udp(7)).
-    pub(crate) fn network_error_of_datagram(&mut self, error: &NetworkError) {
+    pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
         let Some(index) = self.datagrams.find(&error.tuple) else { return };
         let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+        if let ErrorKind::FragNeeded { mtu } = error.kind {
+            // Nothing proves that the socket has sent it; who lies makes datagrams leave in fragments of 552 octets.
+            self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
+            if socket.discovery == MtuDiscovery::Dont {
+                return;
+            }
+        }
         if socket.remote != Some(error.tuple.remote) {
             return;
         }
@@ -468,14 +485,16 @@ impl<M: Memory> Transport<M> {
             let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
             let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
             let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
-            let fits = udp::HEADER_LEN + record.len as usize + atoll_wire::ipv4::HEADER_LEN <= self.ip.mtu().into();
+            let cut = match route {
+                Route::Via { .. } => socket.discovery.cut(&self.ip, now, peer.addr, record.len as usize),
+                _ => Cut::Whole { dont_fragment: socket.discovery != MtuDiscovery::Dont },
+            };
             let way = match route {
                 Route::Local => Ok((true, self.ip.mac())),
                 Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
                     Err(Cause::AddressNotAvailable)
                 }
-                // DEVIATION: udp(7) fragments what does not fit unless path-MTU discovery is on; here nothing is fragmented.
-                Route::Via { .. } if !fits => Err(Cause::MessageTooLong),
+                Route::Via { .. } if cut == Cut::TooLong => Err(Cause::MessageTooLong),
                 Route::Via { mac } => Ok((false, mac)),
                 Route::Resolving => {
                     self.datagrams.unresolved.push(index);
@@ -488,12 +507,16 @@ impl<M: Memory> Transport<M> {
                     let way = Way { internal, mac, tos: socket.tos, ttl: socket.ttl };
                     let src = source(self.ip.addr(), socket.local, peer);
                     let tuple = FourTuple { local: src, remote: peer };
-                    if !send_datagram(&mut self.ip, &way, &tuple, text, out) {
-                        // The link is full: the record waits where it is.
-                        self.datagrams.unresolved.push(index);
-                        self.retry_at = now + crate::output::RETRY_AFTER;
-                        return;
-                    }
+                    socket.progress = match send_datagram(&mut self.ip, &way, &tuple, cut, text, socket.progress, out) {
+                        Ok(()) => None,
+                        Err(Full(progress)) => {
+                            // The link is full: the record waits where it is, or what is left of it.
+                            socket.progress = progress;
+                            self.datagrams.unresolved.push(index);
+                            self.retry_at = now + crate::output::RETRY_AFTER;
+                            return;
+                        }
+                    };
                     self.stats.count(Stat::DatagramsOut);
                 }
                 Err(cause) => {
@@ -577,14 +600,19 @@ fn source(own: u32, local: Endpoint, peer: Endpoint) -> Endpoint {
     Endpoint::new(addr, local.port)
 }
 
-/// Writes the headers of one datagram and gives the frame to the link.
+/// The link has not taken a datagram, or only this much of it.
+struct Full(Option<Progress>);
+
+/// Writes the headers of one datagram and gives it to the link.
 fn send_datagram<M: Memory>(
     ip: &mut atoll_ip::Ip,
     way: &Way,
     tuple: &FourTuple,
+    cut: Cut,
     text: TextRef<'_, M>,
+    progress: Option<Progress>,
     out: &mut impl FrameSink<M>,
-) -> bool {
+) -> Result<(), Full> {
     let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
     let len = udp::HEADER_LEN + text.len();
     let packet = Outgoing {
@@ -595,8 +623,12 @@ fn send_datagram<M: Memory>(
         payload_len: len,
         tos: way.tos,
         ttl: way.ttl,
-        dont_fragment: false,
+        dont_fragment: cut == Cut::Whole { dont_fragment: true },
     };
+    if let Cut::Fragments(mtu) = cut {
+        let rest = send_fragments(ip, way, tuple, &packet, &text, progress, mtu, out);
+        return rest.map_or(Ok(()), |progress| Err(Full(Some(progress))));
+    }
     ip.emit_headers(&mut headers, &packet);
     let header = udp::Header {
         src_port: tuple.local.port,
@@ -612,5 +644,7 @@ fn send_datagram<M: Memory>(
         csum_offset: udp::CHECKSUM_AT as u16,
         gso_size: None,
     };
-    if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) }
+    let taken =
+        if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) };
+    if taken { Ok(()) } else { Err(Full(None)) }
 }

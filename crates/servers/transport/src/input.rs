@@ -208,7 +208,7 @@ impl<M: Memory> Transport<M> {
     fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
         match error.protocol {
             Protocol::TCP => self.network_error_of_connection(now, error),
-            _ => self.network_error_of_datagram(error),
+            _ => self.network_error_of_datagram(now, error),
         }
     }
 

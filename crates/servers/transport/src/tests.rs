@@ -4,6 +4,7 @@ mod abuse;
 mod accept;
 mod basic;
 mod flood;
+mod fragments;
 mod kit;
 mod limits;
 mod loss;

@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod clients;
+mod fragments;
 mod hostile;
 mod internal;
 mod joined;
