@@ -310,8 +310,11 @@ impl Replica {
         if self.facts.replicas == 1 {
             return None;
         }
-        let Class::Flow(tuple) = classify(frame) else { return None };
-        let owner = self.links.steering.owner(&tuple);
+        let owner = match classify(frame) {
+            Class::Flow(tuple) => self.links.steering.owner(&tuple),
+            Class::Stack => ReplicaId(0),
+            Class::Any => return None,
+        };
         (owner != self.index).then_some(owner.0.into())
     }
 

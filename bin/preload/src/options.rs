@@ -6,6 +6,7 @@ use atoll_ipc::{CONGESTION_NAMES, Command};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;
+use crate::groups;
 use crate::object::{Kind, Options, Place};
 use crate::state::{STATE, State};
 use crate::stats;
@@ -27,7 +28,8 @@ pub struct Value {
 }
 
 impl Value {
-    fn of(bytes: &[u8]) -> Value {
+    /// A value of these bytes, of which there are at most 232.
+    pub fn of(bytes: &[u8]) -> Value {
         let mut value = Value { bytes: [0; 232], len: bytes.len().min(232) };
         value.bytes[..value.len].copy_from_slice(&bytes[..value.len]);
         value
@@ -45,6 +47,9 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     let int = || value.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b)).ok_or(Errno::EINVAL);
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
+    if groups::is_option(level, name) {
+        return STATE.with(|state| groups::set(state, object, name, value));
+    }
     STATE.with(|state| {
         let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         let tcp = socket.protocol == Protocol::Tcp;
@@ -196,6 +201,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     STATE.with(|state| {
         let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
         let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
+        if groups::is_option(level, name) {
+            return groups::get(socket.multicast.as_deref(), name);
+        }
         let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
         let listening = matches!(socket.kind, Kind::Listening(_));
         let tcp = protocol == Protocol::Tcp;
@@ -283,6 +291,9 @@ pub fn tell_all(state: &mut State, object: u32) {
         }
     }
     tell_keep_alive(state, object, &o);
+    if udp {
+        groups::tell_all(state, object);
+    }
 }
 
 /// Keep-alive first, its times afterwards: turning it on resets them.

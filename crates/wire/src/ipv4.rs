@@ -186,6 +186,8 @@ impl Header {
 impl Protocol {
     /// ICMP.
     pub const ICMP: Protocol = Protocol(1);
+    /// IGMP.
+    pub const IGMP: Protocol = Protocol(2);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.

@@ -121,7 +121,7 @@ impl Machine {
     fn receiver(&mut self, frame: &[u8]) -> &mut Transport<HeapMemory> {
         let owner = match classify(frame) {
             Class::Flow(tuple) => usize::from(self.replicas[0].owner(&tuple).0),
-            Class::Any => 0,
+            Class::Stack | Class::Any => 0,
         };
         &mut self.replicas[owner]
     }

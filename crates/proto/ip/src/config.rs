@@ -24,7 +24,7 @@ pub struct Config {
     pub loopback: bool,
     /// What is kept of packets that arrive in fragments.
     pub reassembly: Limits,
-    /// Which replica of how many this is: they share identifications.
+    /// Which replica of how many this is: they share identifications, and the first one speaks for all (IGMP).
     pub sibling: (u8, u8),
     /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
     pub frames_max: usize,

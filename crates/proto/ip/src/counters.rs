@@ -24,7 +24,7 @@ pub enum Reason {
     FragmentOverlap,
     /// A fragment that was there already.
     FragmentDuplicate,
-    /// To a multicast group; none is ever joined.
+    /// To a multicast group that nobody here has joined.
     Multicast,
     /// To everyone, but of a protocol that is spoken with one host only; or to one host, but over a hardware broadcast
     /// (RFC 1122 §3.3.6).
@@ -37,6 +37,8 @@ pub enum Reason {
     IcmpNotAboutUs,
     /// More echo requests than are answered (see `ECHO_PER_SECOND`).
     EchoLimit,
+    /// IGMP that is not for hosts, not for this replica, or from far away.
+    IgmpIgnored,
     /// ARP about others, or claiming what it may not.
     ArpIgnored,
 }
@@ -76,6 +78,8 @@ pub struct Counters {
     pub reassembly_timeouts: u64,
     /// Fragments sent.
     pub fragments_out: u64,
+    /// IGMP messages sent.
+    pub igmp_out: u64,
     /// Own frames and news dropped because nobody fetched them in time.
     pub overflows: u64,
     dropped: [u64; Reason::ALL.len()],
@@ -94,7 +98,7 @@ impl Counters {
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 17] = [
+    pub const ALL: [Reason; 18] = [
         Reason::Malformed,
         Reason::NotOurStation,
         Reason::UnknownEtherType,
@@ -111,6 +115,7 @@ impl Reason {
         Reason::IcmpIgnored,
         Reason::IcmpNotAboutUs,
         Reason::EchoLimit,
+        Reason::IgmpIgnored,
         Reason::ArpIgnored,
     ];
 
@@ -133,6 +138,7 @@ impl Reason {
             Reason::IcmpIgnored => "icmp_ignored",
             Reason::IcmpNotAboutUs => "icmp_not_about_us",
             Reason::EchoLimit => "echo_limit",
+            Reason::IgmpIgnored => "igmp_ignored",
             Reason::ArpIgnored => "arp_ignored",
         }
     }

@@ -10,6 +10,7 @@ use crate::addresses::{Addresses, Cast};
 use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
 use crate::fragments::{Identifications, PacketKey};
+use crate::groups::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
@@ -30,6 +31,7 @@ pub struct Ip {
     pub(crate) rng: Rng,
     pub(crate) identifications: Identifications,
     pub(crate) reassembly: Reassembly<PacketKey>,
+    pub(crate) groups: Groups,
     /// Packets that are whole again.
     pub(crate) wholes: VecDeque<Frame>,
     paths: Paths,
@@ -52,7 +54,7 @@ pub enum Link {
     Inside,
 }
 
-/// A frame that [`Ip`] wants sent: ARP, echo replies and ICMP errors. Checksums are complete.
+/// A frame that [`Ip`] wants sent: ARP, IGMP, echo replies and ICMP errors. Checksums are complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Where to.
@@ -81,6 +83,7 @@ impl Ip {
             neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
             identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly),
+            groups: Groups::new(config.sibling.0 == 0),
             wholes: VecDeque::new(),
             paths: Paths::default(),
             path_updates: VecDeque::new(),
@@ -147,12 +150,18 @@ impl Ip {
             self.send_announcement();
         }
         self.expire_fragments(now);
+        self.expire_groups(now);
         self.check_invariants();
     }
 
     /// When to call [`Ip::handle_timeout`]; `None` if nothing is pending.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let all = [self.neighbours.next_due(), self.announcements.due, self.reassembly.next_timeout()];
+        let all = [
+            self.neighbours.next_due(),
+            self.announcements.due,
+            self.reassembly.next_timeout(),
+            self.groups.next_timeout(),
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -244,6 +253,7 @@ impl Ip {
         if cfg!(debug_assertions) {
             self.neighbours.check_invariants();
             self.reassembly.check_invariants();
+            self.groups.check_invariants();
             assert!(self.wholes.len() <= self.config.frames_max);
             assert!(self.path_updates.len() <= self.config.frames_max);
             assert!(self.frames.len() <= self.config.frames_max);

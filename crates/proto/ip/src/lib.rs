@@ -1,9 +1,9 @@
-//! IPv4, ARP and ICMP of one replica, as one sans-IO state machine: [`Ip`].
+//! IPv4, ARP, ICMP and IGMP of one replica, as one sans-IO state machine: [`Ip`].
 //!
 //! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
 //! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
 //!
-//! Deliberately absent: IP options (skipped), multicast reception, redirects, forwarding.
+//! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects, forwarding.
 //!
 //! Storey 2: `no_std` + alloc.
 #![no_std]
@@ -18,6 +18,7 @@ mod arp;
 mod config;
 mod counters;
 mod fragments;
+mod groups;
 mod icmp;
 mod input;
 mod ip;

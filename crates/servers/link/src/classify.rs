@@ -10,6 +10,8 @@ use atoll_wire::ipv4::{self, Protocol};
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP.
+    Stack,
     /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
 }
@@ -29,6 +31,7 @@ pub fn classify(frame: &[u8]) -> Class {
             [a, b, c, d, ..] => tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
             _ => Class::Any,
         },
+        Protocol::IGMP => Class::Stack,
         Protocol::ICMP => quoted_flow(payload).map_or(Class::Any, Class::Flow),
         _ => Class::Any,
     }

@@ -5,6 +5,7 @@ mod accept;
 mod basic;
 mod flood;
 mod fragments;
+mod groups;
 mod kit;
 mod limits;
 mod loss;

@@ -101,6 +101,8 @@ pub fn ip_script(data: &[u8]) {
         }
     }
     drain(&mut ip);
+    ip.handle_timeout(now);
+    drain(&mut ip);
     // Left alone, every machine comes to rest: nothing is asked for for ever.
     for _ in 0..100_000 {
         let Some(due) = ip.next_timeout() else { return };
@@ -134,7 +136,11 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
             ip.handle_neighbour(*now, NeighbourUpdate { addr: word, mac, basis });
         }
         5 => ip.unreachable(*now, link, &repaired(bytes), how),
-        6 => ip.announce(*now),
+        6 => match how & 7 {
+            0 => ip.announce(*now),
+            1..=3 => ip.leave_group(*now, link, word | 0xe000_0000),
+            _ => assert!(ip.join_group(*now, link, 0xe000_0000 | word & 0xf) || word == 0),
+        },
         _ => {
             // A burst in one prefix: the cache overflows.
             for n in 0..word % 64 {
@@ -159,8 +165,8 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
         }
         Received::Udp { src, dst, cast, payload, .. } => {
             assert!(is_within(payload, frame));
-            assert_ne!(cast, Cast::Multicast);
-            assert!(cast == Cast::Broadcast || dst.addr == US || dst.is_loopback());
+            assert!(cast != Cast::Multicast || ip.is_member(link, dst.addr));
+            assert!(cast != Cast::Unicast || dst.addr == US || dst.is_loopback());
             assert_eq!(src.addr == US || src.is_loopback(), link == Link::Inside);
         }
         Received::Error(error) => {
@@ -186,8 +192,13 @@ fn drain(ip: &mut Ip) {
             assert_eq!((packet.sender_mac, packet.sender_addr), (MAC_US, US));
             continue;
         }
-        assert!(!header.dst.is_group(), "no ICMP to everybody");
+        let is_group = header.dst.is_group();
         let (header, len) = ipv4::parse(&bytes[at..]).expect("an IPv4 packet");
+        if header.protocol == ipv4::Protocol::IGMP {
+            assert!(is_group && header.ttl == 1 && header.dst >> 28 == 0xe);
+            continue;
+        }
+        assert!(!is_group, "no ICMP to everybody");
         assert_eq!(bytes.len(), at + len + usize::from(header.payload_len));
         if header.is_fragment() {
             // Of a long answer to an echo.

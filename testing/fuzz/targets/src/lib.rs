@@ -20,7 +20,7 @@ pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
-pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_ipv4, wire_udp, wire_vnet};
+pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_igmp, wire_ipv4, wire_udp, wire_vnet};
 
 /// One thing that is fuzzed.
 #[derive(Clone, Copy)]
@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_arp", run: wire_arp },
     Target { name: "wire_ethernet", run: wire_ethernet },
     Target { name: "wire_icmp", run: wire_icmp },
+    Target { name: "wire_igmp", run: wire_igmp },
     Target { name: "wire_ipv4", run: wire_ipv4 },
     Target { name: "wire_tcp", run: wire_tcp },
     Target { name: "wire_udp", run: wire_udp },

@@ -17,6 +17,7 @@ macro_rules! on_both_stacks {
 
 mod clients;
 mod fragments;
+mod groups;
 mod hostile;
 mod internal;
 mod joined;

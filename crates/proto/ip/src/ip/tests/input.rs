@@ -88,7 +88,7 @@ fn frames_are_dropped_for_their_reason() {
         (tcp().with(|b| b.header.dst = 0xc612_0009), Reason::NotOurAddress),
         (tcp().with(|b| b.header.dst = 0x7f00_0001), Reason::NotOurAddress),
         (tcp().with(|b| b.header.dst = 0), Reason::NotOurAddress),
-        (tcp().with(|b| b.header.dst = 0xe000_0001), Reason::Multicast),
+        (tcp().with(|b| b.header.dst = 0xe000_0005), Reason::Multicast),
         (tcp().with(|b| b.header.src = US), Reason::Martian),
         (tcp().with(|b| b.header.src = 0x7f00_0001), Reason::Martian),
         (tcp().with(|b| b.header.src = 0), Reason::Martian),
