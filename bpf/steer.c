@@ -5,7 +5,9 @@
  * FlowKey::group of crates/base/src/flow.rs, bit for bit: fixtures/steer.txt and the tests of atoll-tap hold them
  * together. What a frame counts as:
  *   IPv4 with TCP or UDP, not a fragment ... source, destination and both ports
- *   any other IPv4 ......................... source and destination, ports 0 (all fragments of a packet stay together)
+ *   IPv4, a fragment ....................... source and destination; identification and protocol in place of the ports,
+ *                                            so that all fragments of a packet meet, and packets spread
+ *   any other IPv4 ......................... source and destination, ports 0
  *   everything else (ARP, IPv6, broken) .... queue 0
  */
 #include "types.h"
@@ -78,8 +80,10 @@ int steer(struct __sk_buff *skb)
 		return 0;
 
 	/* 0x3fff: "more fragments" and the offset. Only an unfragmented packet is sure to begin with its ports. */
-	if ((ip[9] == PROTO_TCP || ip[9] == PROTO_UDP) && !(be16(ip + 6) & 0x3fff) &&
-	    !skb_load_bytes(skb, ETH_LEN + header_len, port_bytes, sizeof(port_bytes)))
+	if (be16(ip + 6) & 0x3fff)
+		ports = be16(ip + 4) << 16 | ip[9];
+	else if ((ip[9] == PROTO_TCP || ip[9] == PROTO_UDP) &&
+		 !skb_load_bytes(skb, ETH_LEN + header_len, port_bytes, sizeof(port_bytes)))
 		ports = be32(port_bytes); /* Source, that is remote, in the upper half. */
 
 	key = map_lookup(&flow_key, &zero);

@@ -6,6 +6,7 @@ mod commands;
 mod failure;
 mod link;
 mod neighbour;
+mod path;
 mod replica;
 mod rows;
 mod runtime;

@@ -16,12 +16,12 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
-use atoll_ip::{ChecksumOffload, Ip};
+use atoll_ip::{ChecksumOffload, Ip, Link};
 use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::mesh::{KIND_FRAME, KIND_NEIGHBOUR, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_FRAME, KIND_NEIGHBOUR, KIND_PATH, PAYLOAD_MAX};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
@@ -38,6 +38,7 @@ use atoll_wire::{Mac, vnet};
 
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
 use crate::neighbour;
+use crate::path;
 use crate::rows::{self, SocketRow, TcpRow};
 use crate::setup::{LINK_BYTES, LinkSetup, MESH_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
 
@@ -149,6 +150,7 @@ impl Replica {
         let config = atoll_ip::Config {
             gateway: (facts.gateway != 0).then_some(facts.gateway),
             mtu: facts.mtu,
+            sibling: (setup.index, facts.replicas),
             ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
@@ -247,12 +249,17 @@ impl Replica {
     fn round(&mut self, now: Instant) -> io::Result<bool> {
         let mut busy = self.receive_from_device(now)?;
         busy |= self.receive_from_rings(now);
+        self.receive_wholes(now);
         busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.links);
         while let Some(update) = self.transport.ip_mut().poll_neighbour() {
             let me = usize::from(self.index.0);
             self.links.internal.rings.broadcast(me, KIND_NEIGHBOUR, &neighbour::encode(&update));
+        }
+        while let Some(update) = self.transport.ip_mut().poll_path() {
+            let me = usize::from(self.index.0);
+            self.links.internal.rings.broadcast(me, KIND_PATH, &path::encode(&update));
         }
         self.ring_bells();
         Ok(busy || self.links.internal.own_waiting() > 0)
@@ -288,18 +295,41 @@ impl Replica {
         let Ok((header, _)) = vnet::parse(bytes) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
         self.patience.met(partner_of(frame));
-        if self.facts.replicas > 1
-            && let Class::Flow(tuple) = classify(frame)
-            && let owner = self.links.steering.owner(&tuple)
-            && owner != self.index
-        {
+        if let Some(owner) = self.other_owner(frame) {
             let mut forwarded = [0; vnet::HEADER_LEN];
             forwarded.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
             self.counts.forwarded += 1;
-            self.links.internal.forward(usize::from(owner.0), &forwarded, frame);
+            self.links.internal.forward(owner, &forwarded, frame);
             return;
         }
         self.transport.handle_frame(now, frame, offload_of(&header), false);
+    }
+
+    /// The replica whose frame this is, if it is not ours.
+    fn other_owner(&self, frame: &[u8]) -> Option<usize> {
+        if self.facts.replicas == 1 {
+            return None;
+        }
+        let owner = match classify(frame) {
+            Class::Flow(tuple) => self.links.steering.owner(&tuple),
+            Class::Stack => ReplicaId(0),
+            Class::Any => return None,
+        };
+        (owner != self.index).then_some(owner.0.into())
+    }
+
+    /// Packets whose fragments have met here go to the owner of their flow, which only now is known.
+    fn receive_wholes(&mut self, now: Instant) {
+        while let Some(whole) = self.transport.ip_mut().poll_whole() {
+            let internal = whole.link == Link::Inside;
+            match self.other_owner(&whole.bytes).filter(|_| !internal) {
+                Some(owner) => {
+                    self.counts.forwarded += 1;
+                    self.links.internal.forward(owner, &[0; vnet::HEADER_LEN], &whole.bytes);
+                }
+                None => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
+            }
+        }
     }
 
     /// Takes up to a batch of records from the other replicas, and the frames that this replica sent to itself.
@@ -313,6 +343,11 @@ impl Replica {
                 KIND_NEIGHBOUR => {
                     if let Some(update) = neighbour::decode(payload) {
                         self.transport.ip_mut().handle_neighbour(now, update);
+                    }
+                }
+                KIND_PATH => {
+                    if let Some(update) = path::decode(payload) {
+                        self.transport.ip_mut().handle_path(now, update);
                     }
                 }
                 KIND_FRAME => self.handle_internal(now, len),

@@ -12,6 +12,7 @@ use atoll_ipc::control::Reply;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
+use crate::groups::Multicast;
 use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
@@ -201,13 +202,18 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
     for place in socket.places() {
         words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
     }
+    let multicast = socket.multicast.as_deref().cloned().unwrap_or_default();
+    let Multicast { joined, all, is_looped, ttl, interface } = &multicast;
+    words.push(u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32);
+    words.push(joined.len() as u64);
+    words.extend(joined.iter().map(|(group, inside)| u64::from(*group) | u64::from(*inside) << 32));
 }
 
 fn endpoint(endpoint: Endpoint) -> u64 {
     u64::from(endpoint.addr) << 16 | u64::from(endpoint.port)
 }
 
-const OPTION_WORDS: usize = 18;
+const OPTION_WORDS: usize = 19;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -242,6 +248,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.linger2,
         o.syn_count,
         o.priority,
+        o.mtu_discover.map_or(0, |value| value + 1),
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -287,6 +294,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         linger2: small(11)?,
         syn_count: small(12)?,
         priority: small(13)?,
+        mtu_discover: small(14)?.checked_sub(1),
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })
@@ -330,6 +338,14 @@ impl<'a> Words<'a> {
             let (slot, generation) = (SlotId(slot as u32), generation as u32);
             places.push(Place { session: session as usize, replica: replica as usize, slot, generation });
         }
+        let multicast = self.next()?;
+        let multicast = Multicast {
+            all: multicast & 1 != 0,
+            is_looped: multicast & 2 != 0,
+            ttl: (multicast >> 8) as u8,
+            interface: (multicast >> 32) as u32,
+            joined: self.list()?.iter().map(|word| (*word as u32, word >> 32 != 0)).collect(),
+        };
         let protocol = Protocol::from_u8(protocol as u8)?;
         let mut object = Object::socket(protocol, flags & 1 != 0, flags & 2 != 0);
         let Body::Socket(socket) = &mut object.body else { return None };
@@ -338,6 +354,7 @@ impl<'a> Words<'a> {
         socket.local = Endpoint::new((local >> 16) as u32, local as u16);
         socket.remote = Endpoint::new((remote >> 16) as u32, remote as u16);
         socket.options = options;
+        socket.multicast = (multicast != Multicast::default()).then(|| Box::new(multicast));
         socket.kind = match kind {
             1 => Kind::Bound,
             2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),

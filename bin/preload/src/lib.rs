@@ -21,6 +21,7 @@ mod buffers;
 mod calls;
 mod epoll;
 mod exec;
+mod groups;
 mod heir;
 mod lock;
 mod object;

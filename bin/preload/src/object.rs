@@ -6,6 +6,7 @@ use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 use atoll_sockets::watch::Head;
 
+use crate::groups::Multicast;
 use crate::table::Internal;
 use crate::wait::Waiter;
 
@@ -40,6 +41,8 @@ pub struct Socket {
     pub local: Endpoint,
     pub remote: Endpoint,
     pub options: Options,
+    /// Its groups, if it was ever asked for any.
+    pub multicast: Option<Box<Multicast>>,
     /// Bell of the epoll instance that watches it.
     pub bell: u32,
     /// Its number came from the pool, and goes back there.
@@ -126,6 +129,8 @@ pub struct Options {
     pub linger2: u32,
     pub syn_count: u32,
     pub priority: u32,
+    /// `IP_MTU_DISCOVER`, if it was set.
+    pub mtu_discover: Option<u32>,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,
 }
@@ -174,6 +179,7 @@ impl Object {
                 local: Endpoint::default(),
                 remote: Endpoint::default(),
                 options: Options::default(),
+                multicast: None,
                 bell: 0,
                 pooled: false,
                 connect_reported: false,

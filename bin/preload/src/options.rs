@@ -6,6 +6,7 @@ use atoll_ipc::{CONGESTION_NAMES, Command};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;
+use crate::groups;
 use crate::object::{Kind, Options, Place};
 use crate::state::{STATE, State};
 use crate::stats;
@@ -15,6 +16,10 @@ use crate::wait::block;
 const SEND_BUFFER: u32 = 87040;
 const RECEIVE_BUFFER: u32 = 131_072;
 
+/// ip(7), `IP_MTU_DISCOVER`: the default (`IP_PMTUDISC_WANT`) and the largest value.
+const MTU_DISCOVER: u32 = libc::IP_PMTUDISC_WANT as u32;
+const MTU_DISCOVER_MAX: u32 = libc::IP_PMTUDISC_OMIT as u32;
+
 /// The value of an option.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
@@ -23,7 +28,8 @@ pub struct Value {
 }
 
 impl Value {
-    fn of(bytes: &[u8]) -> Value {
+    /// A value of these bytes, of which there are at most 232.
+    pub fn of(bytes: &[u8]) -> Value {
         let mut value = Value { bytes: [0; 232], len: bytes.len().min(232) };
         value.bytes[..value.len].copy_from_slice(&bytes[..value.len]);
         value
@@ -41,6 +47,9 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     let int = || value.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b)).ok_or(Errno::EINVAL);
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
+    if groups::is_option(level, name) {
+        return STATE.with(|state| groups::set(state, object, name, value));
+    }
     STATE.with(|state| {
         let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         let tcp = socket.protocol == Protocol::Tcp;
@@ -155,10 +164,16 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.tos = number()?;
                 tell = Some((SocketOption::TypeOfService, o.tos));
             }
-            (
-                libc::IPPROTO_IP,
-                libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR,
-            ) => {
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
+                let value = number()?;
+                if value > MTU_DISCOVER_MAX {
+                    return Err(Errno::EINVAL);
+                }
+                o.mtu_discover = Some(value);
+                // TCP always discovers: its segments never are fragmented.
+                tell = (!tcp).then_some((SocketOption::MtuDiscover, value));
+            }
+            (libc::IPPROTO_IP, libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR) => {
                 int()?;
             }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
@@ -186,6 +201,9 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     STATE.with(|state| {
         let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
         let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
+        if groups::is_option(level, name) {
+            return groups::get(socket.multicast.as_deref(), name);
+        }
         let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
         let listening = matches!(socket.kind, Kind::Listening(_));
         let tcp = protocol == Protocol::Tcp;
@@ -237,6 +255,7 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             }
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => int(o.mtu_discover.unwrap_or(MTU_DISCOVER)),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
             (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
                 Err(Errno::ENOPROTOOPT)
@@ -251,7 +270,8 @@ const CONGESTION_NAME_LEN: usize = 16;
 
 /// Tells replicas all options that differ from the default: the socket is new to them.
 pub fn tell_all(state: &mut State, object: u32) {
-    let Some(o) = state.socket(object).map(|s| s.options) else { return };
+    let Some((o, protocol)) = state.socket(object).map(|s| (s.options, s.protocol)) else { return };
+    let udp = protocol == Protocol::Udp;
     for (wanted, option, value) in [
         (o.nodelay, SocketOption::NoDelay, 1),
         (o.cork, SocketOption::Cork, 1),
@@ -264,12 +284,16 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
+        (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
     ] {
         if wanted {
             state.send_option(object, option, value);
         }
     }
     tell_keep_alive(state, object, &o);
+    if udp {
+        groups::tell_all(state, object);
+    }
 }
 
 /// Keep-alive first, its times afterwards: turning it on resets them.

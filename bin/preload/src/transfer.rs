@@ -412,6 +412,7 @@ fn send_datagram(
         }
         let Some(socket) = state.socket(object) else { return Err(Errno::EBADF.into()) };
         let (remote, broadcast) = (socket.remote, socket.options.broadcast);
+        let fragments = socket.options.mtu_discover.is_none_or(|value| FRAGMENTING.contains(&(value as i32)));
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         if peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
@@ -421,6 +422,10 @@ fn send_datagram(
         }
         if peer.is_some_and(|peer| peer.port == 0) {
             return Err(Errno::EINVAL.into());
+        }
+        let session = &state.sessions[0];
+        if !fragments && len + HEADERS > session.facts.mtu.into() && !session.is_own(peer.unwrap_or(remote).addr) {
+            return Err(Errno::EMSGSIZE.into());
         }
         let place = datagram.places[datagram.sender % datagram.places.len()];
         let family = state.family(object);
@@ -433,6 +438,11 @@ fn send_datagram(
     .map(|()| len)
     .map_err(|errno| pipe(errno, flags))
 }
+
+/// ip(7): the values of `IP_MTU_DISCOVER` with which datagrams larger than the link's MTU leave in fragments.
+const FRAGMENTING: [i32; 3] = [libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_OMIT];
+/// Octets of the IPv4 and UDP headers.
+const HEADERS: usize = 28;
 
 /// Repeats a sending step as the socket's mode wants it.
 #[inline]

@@ -78,6 +78,16 @@ pub enum SocketOption {
     TypeOfService = 16,
     /// `SO_BROADCAST`: 0 or 1.
     Broadcast = 17,
+    /// `IP_MTU_DISCOVER`: 0 to 5, as in ip(7) and linux/in.h (datagram sockets).
+    MtuDiscover = 32,
+    /// `IP_MULTICAST_TTL`: 0 to 255 (datagram sockets).
+    MulticastTtl = 33,
+    /// `IP_MULTICAST_LOOP`: 0 or 1 (datagram sockets).
+    MulticastLoop = 34,
+    /// `IP_MULTICAST_ALL`: 0 or 1 (datagram sockets).
+    MulticastAll = 35,
+    /// `IP_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
+    MulticastInside = 36,
 }
 
 impl SocketOption {
@@ -101,6 +111,11 @@ impl SocketOption {
             15 => SocketOption::TimeToLive,
             16 => SocketOption::TypeOfService,
             17 => SocketOption::Broadcast,
+            32 => SocketOption::MtuDiscover,
+            33 => SocketOption::MulticastTtl,
+            34 => SocketOption::MulticastLoop,
+            35 => SocketOption::MulticastAll,
+            36 => SocketOption::MulticastInside,
             _ => return None,
         })
     }
@@ -144,6 +159,8 @@ pub enum Command {
     SetListenerOption { lease: u64, option: SocketOption, value: u32 },
     /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
     Info { token: u32, slot: SlotId, generation: u32 },
+    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every replica.
+    Group { slot: SlotId, generation: u32, group: u32, inside: bool, joins: bool },
 }
 
 impl Command {
@@ -187,6 +204,9 @@ impl Command {
                 Writer::new(12).u64(lease).u8(option as u8).u32(value)
             }
             Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
+            Command::Group { slot, generation, group, inside, joins } => {
+                Writer::new(20).u32(slot.0).u32(generation).u32(group).u8(inside.into()).u8(joins.into())
+            }
         }
         .bytes
     }
@@ -248,6 +268,13 @@ impl Command {
                 value: r.u32(),
             },
             13 => Command::Info { token: r.u32(), slot: SlotId(r.u32()), generation: r.u32() },
+            20 => Command::Group {
+                slot: SlotId(r.u32()),
+                generation: r.u32(),
+                group: r.u32(),
+                inside: r.u8() != 0,
+                joins: r.u8() != 0,
+            },
             _ => return Err(BadMessage),
         })
     }
@@ -278,6 +305,7 @@ mod tests {
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },
             Command::SetListenerOption { lease, option: SocketOption::DeferAccept, value: 5 },
             Command::Info { token, slot, generation },
+            Command::Group { slot, generation, group: 0xe000_0001, inside: true, joins: false },
         ] {
             assert_eq!(Command::decode(&command.encode()), Ok(command));
         }
@@ -298,7 +326,7 @@ mod tests {
         for _ in 0..100_000 {
             let mut bytes = [0; MESSAGE_BYTES];
             bytes.fill_with(|| rng.next_u32() as u8);
-            bytes[0] %= 16;
+            bytes[0] %= 24;
             let _ = Command::decode(&bytes);
         }
     }

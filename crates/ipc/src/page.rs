@@ -159,6 +159,24 @@ stats! {
     BytesOut => "bytes_out",
     /// Frames dropped on the way in, any reason.
     FramesDropped => "frames_dropped",
+    /// Fragments received.
+    FragmentsIn => "fragments_in",
+    /// Fragments sent.
+    FragmentsOut => "fragments_out",
+    /// Packets put together from fragments.
+    Reassembled => "reassembled",
+    /// Packets given up because their fragments did not all arrive in time.
+    ReassemblyTimeouts => "reassembly_timeouts",
+    /// Packets given up for others, because too many were waited for.
+    ReassemblyEvictions => "reassembly_evictions",
+    /// Fragments dropped because no packet can have them, or not together with those before them.
+    FragmentsMalformed => "fragments_malformed",
+    /// Fragments dropped because they tear a TCP header apart.
+    FragmentsTiny => "fragments_tiny",
+    /// Fragments dropped, with their packets, because they overlap others.
+    FragmentsOverlapping => "fragments_overlapping",
+    /// Fragments dropped because they were there already.
+    FragmentsDuplicate => "fragments_duplicate",
     /// Frames passed on to the replica that owns their flow group.
     FramesForwarded => "frames_forwarded",
     /// Frames that came over the internal link (loopback, other replicas, joined stacks).

@@ -152,6 +152,11 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     Ok(Quoted { header, source, destination, seq })
 }
 
+/// Whether the message of which `bytes` is the beginning is an error; see [`Message::is_error`]. Nothing else about it is judged.
+pub fn is_error(bytes: &[u8]) -> bool {
+    !matches!(bytes.first(), Some(&(ECHO_REPLY | ECHO_REQUEST | 13..=18)))
+}
+
 impl Message {
     /// Whether the message is an error, about which no further error may be sent (RFC 1122 §3.2.2).
     ///

@@ -128,6 +128,22 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
+/// Rewrites the header in front of `packet` from that of a first fragment to that of the whole, which `packet` is: length, fragment
+/// fields, `congested` as mark, checksum. [`ParseError::BadLength`] if it is longer than a packet can be.
+pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<(), ParseError> {
+    let total = u16::try_from(packet.len()).map_err(|_| ParseError::BadLength)?;
+    let (raw, _) = Layout::mut_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+    let len = usize::from(raw.version_ihl & 0xf) * 4;
+    raw.total_len = U16::new(total);
+    raw.fragment = U16::ZERO;
+    raw.tos |= if congested { Ecn::Ce as u8 } else { 0 };
+    raw.checksum = U16::ZERO;
+    let sum = checksum::sum(packet.get(..len).ok_or(ParseError::Truncated)?).finish();
+    let (raw, _) = Layout::mut_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+    raw.checksum = U16::new(sum);
+    Ok(())
+}
+
 #[inline]
 fn parse_unverified(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
@@ -170,6 +186,8 @@ impl Header {
 impl Protocol {
     /// ICMP.
     pub const ICMP: Protocol = Protocol(1);
+    /// IGMP.
+    pub const IGMP: Protocol = Protocol(2);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.

@@ -18,6 +18,7 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmp;
+pub mod igmp;
 pub mod ipv4;
 pub mod tcp;
 pub mod udp;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
-use atoll_ip::{ChecksumOffload, Ip};
+use atoll_ip::{ChecksumOffload, Ip, Part, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
@@ -15,7 +15,7 @@ use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
-use atoll_wire::Mac;
+use atoll_wire::{Mac, ethernet, ipv4};
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -41,6 +41,8 @@ pub struct Story {
     pub loss: u32,
     /// See `loss`.
     pub duplicate: u32,
+    /// Frames that a router tears into fragments, per million.
+    pub tear: u32,
     /// How often a process that is woken is late, per million, and by how much at most: longer than a claim may take.
     pub late: u32,
     /// Octets of send and receive memory of a process and replica, as powers of two.
@@ -62,6 +64,7 @@ impl Story {
             duplicate: [0, 10_000][rng.below(2) as usize],
             late: [0, 0, 50_000, 300_000][rng.below(4) as usize],
             memory_log2: [17, 20, 22][rng.below(3) as usize],
+            tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
         }
     }
 }
@@ -114,16 +117,46 @@ impl Machine {
         Machine { replicas: (0..count).map(replica).collect(), out: Out(VecDeque::new()) }
     }
 
-    /// Which replicas get a frame from outside.
-    fn receivers(&self, frame: &[u8]) -> std::ops::Range<usize> {
-        match classify(frame) {
-            Class::Flow(tuple) => {
-                let owner = usize::from(self.replicas[0].owner(&tuple).0);
-                owner..owner + 1
-            }
-            Class::Any => 0..1,
+    /// The replica that gets a frame.
+    fn receiver(&mut self, frame: &[u8]) -> &mut Transport<HeapMemory> {
+        let owner = match classify(frame) {
+            Class::Flow(tuple) => usize::from(self.replicas[0].owner(&tuple).0),
+            Class::Stack | Class::Any => 0,
+        };
+        &mut self.replicas[owner]
+    }
+
+    /// A frame arrives; what becomes whole by it goes on to its owner.
+    fn receive(&mut self, now: Instant, frame: &[u8], inside: bool) {
+        let replica = self.receiver(frame);
+        replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+        if let Some(whole) = replica.ip_mut().poll_whole() {
+            self.receiver(&whole.bytes).handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
         }
     }
+}
+
+/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not.
+fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
+    let packet = &frame[ethernet::HEADER_LEN..];
+    let Some((header, len)) = ipv4::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) else {
+        return vec![frame.to_vec()];
+    };
+    let fragment = |part: Part| {
+        let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
+        let header = ipv4::Header {
+            payload_len: part.len as u16,
+            id,
+            dont_fragment: false,
+            more_fragments: part.more,
+            fragment_offset: (part.offset / 8) as u16,
+            ..header
+        };
+        ipv4::emit(&header, &mut bytes[ethernet::HEADER_LEN..]);
+        bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
+        bytes
+    };
+    parts(packet.len() - len, 0, mtu).map(fragment).collect()
 }
 
 fn address(host: u8) -> u32 {
@@ -324,10 +357,7 @@ impl World {
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = first.remove();
             any = true;
-            let machine = &mut self.machines[to];
-            for index in machine.receivers(&frame) {
-                machine.replicas[index].handle_frame(self.now, &frame, ChecksumOffload::Partial, false);
-            }
+            self.machines[to].receive(self.now, &frame, false);
         }
         any
     }
@@ -351,10 +381,7 @@ impl World {
                 for (inside, frame) in std::mem::take(&mut machine.out.0) {
                     any = true;
                     if inside {
-                        let machine = &mut self.machines[at];
-                        for index in machine.receivers(&frame) {
-                            machine.replicas[index].handle_frame(self.now, &frame, ChecksumOffload::Partial, true);
-                        }
+                        self.machines[at].receive(self.now, &frame, true);
                     } else {
                         self.transmit(1 - at, frame);
                     }
@@ -371,9 +398,13 @@ impl World {
         }
         let copies = 1 + u64::from(self.rng.chance_per_million(self.story.duplicate));
         for _ in 0..copies {
-            self.frames += 1;
-            let delay = Duration::from_micros(u64::from(20 + self.rng.below(30)));
-            self.wire.insert((self.now + delay, self.frames), (to, frame.clone()));
+            let is_torn = self.rng.chance_per_million(self.story.tear);
+            let mtu = [68, 576, 1006, u16::MAX][if is_torn { self.rng.below(3) as usize } else { 3 }];
+            for frame in torn(&frame, mtu, self.frames as u16) {
+                self.frames += 1;
+                let delay = Duration::from_micros(u64::from(20 + self.rng.below(30)));
+                self.wire.insert((self.now + delay, self.frames), (to, frame));
+            }
         }
     }
 

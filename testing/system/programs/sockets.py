@@ -1231,10 +1231,148 @@ def udp_large():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((LOOPBACK, 0))
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    for size in (1400, 1472):
+    for size in (1400, 1472, 1473, 9000, 65507):
         message = os.urandom(size)
         client.sendto(message, server.getsockname())
         print(size, server.recv(65536) == message)
+
+
+@case
+def udp_mtu_discovery():
+    IP_MTU_DISCOVER = 10
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((LOOPBACK, 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    print("default:", client.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
+    for value in range(-1, 7):
+        attempt(f"set {value}", client.setsockopt, socket.IPPROTO_IP, IP_MTU_DISCOVER, value)
+        print("get:", client.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
+        # The loopback takes datagrams of every size as they are.
+        attempt("sendto", client.sendto, bytes(60_000), server.getsockname())
+        print("recv:", len(server.recv(65536)))
+    attempt("longer than any", client.sendto, bytes(65508), server.getsockname())
+    stream = socket.socket()
+    print("TCP:", stream.getsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER))
+
+
+GROUP = "239.1.2.3"
+
+
+def member(port=0, join=True):
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("", port))
+    if join:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request(GROUP))
+    return sock
+
+
+def request(group, interface=LOOPBACK):
+    return socket.inet_aton(group) + socket.inet_aton(interface)
+
+
+def speaker():
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
+    return sock
+
+
+@case
+def multicast_options():
+    sock = member(join=False)
+    for name in ("IP_MULTICAST_TTL", "IP_MULTICAST_LOOP"):
+        option = getattr(socket, name)
+        print(name, sock.getsockopt(socket.IPPROTO_IP, option))
+        for value in (0, 1, 7, 255, 256, -1, -2):
+            attempt(f"{name} {value}", sock.setsockopt, socket.IPPROTO_IP, option, value)
+            print(name, sock.getsockopt(socket.IPPROTO_IP, option))
+        attempt(f"{name} as a char", sock.setsockopt, socket.IPPROTO_IP, option, b"\x03")
+        print(name, sock.getsockopt(socket.IPPROTO_IP, option))
+    IP_MULTICAST_ALL = 49
+    print("all:", sock.getsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL))
+    attempt("all", sock.setsockopt, socket.IPPROTO_IP, IP_MULTICAST_ALL, 2)
+    print("interface:", socket.inet_ntoa(sock.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4)))
+    for interface in (LOOPBACK, "0.0.0.0", "203.0.113.7"):
+        attempt(interface, sock.setsockopt, socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+        print("interface:", socket.inet_ntoa(sock.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4)))
+    attempt("short", sock.setsockopt, socket.IPPROTO_IP, socket.IP_MULTICAST_IF, b"abc")
+    stream = listener()
+    attempt("stream's TTL", stream.setsockopt, socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    attempt("stream's group", stream.setsockopt, socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request(GROUP))
+
+
+@case
+def multicast_memberships():
+    sock = member(join=False)
+    add, drop = socket.IP_ADD_MEMBERSHIP, socket.IP_DROP_MEMBERSHIP
+    for what, option, value in (
+        ("join", add, request(GROUP)),
+        ("join again", add, request(GROUP)),
+        ("join what is no group", add, request("198.51.100.1")),
+        ("join on a stranger's interface", add, request(GROUP, "203.0.113.7")),
+        ("join with half a request", add, request(GROUP)[:7]),
+        ("leave another", drop, request("239.9.9.9")),
+        ("leave", drop, request(GROUP)),
+        ("leave again", drop, request(GROUP)),
+        ("join by number", add, request(GROUP) + struct.pack("i", 1)),
+        ("leave by number", drop, request(GROUP) + struct.pack("i", 1)),
+    ):
+        attempt(what, sock.setsockopt, socket.IPPROTO_IP, option, value)
+    for number in range(21):
+        attempt(f"group {number}", sock.setsockopt, socket.IPPROTO_IP, add, request(f"239.1.1.{number}"))
+
+
+@case
+def multicast_reaches_every_member():
+    one = member()
+    port = one.getsockname()[1]
+    members = [one, member(port), member(port)]
+    # Of another process, which joins before it binds.
+    ready, report = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request(GROUP))
+        sock.bind((GROUP, port))
+        os.write(ready[1], b"x")
+        readable(sock)
+        os.write(report[1], sock.recv(100))
+        os._exit(0)
+    os.read(ready[0], 1)
+    print("send:", speaker().sendto(b"hello", (GROUP, port)))
+    for sock in members:
+        readable(sock)
+        data, address = sock.recvfrom(100)
+        print("recvfrom:", data, address[0])
+    print("child:", os.read(report[0], 100))
+    os.waitpid(child, 0)
+    members[0].setsockopt(socket.IPPROTO_IP, socket.IP_DROP_MEMBERSHIP, request(GROUP))
+    members[0].setsockopt(socket.IPPROTO_IP, 49, 0)
+    speaker().sendto(b"again", (GROUP, port))
+    print("others:", [sock.recv(100) for sock in members[1:] if readable(sock)])
+    print("left:", readable(members[0], 0.2))
+    members[0].setsockopt(socket.IPPROTO_IP, 49, 1)
+    speaker().sendto(b"to all", (GROUP, port))
+    print("hears what others joined:", readable(members[0]))
+    for sock in members:
+        sock.close()
+
+
+@case
+def multicast_without_members():
+    sock = member(join=False)
+    port = sock.getsockname()[1]
+    print("send:", speaker().sendto(b"hello", (GROUP, port)))
+    print("not joined:", readable(sock, 0.2))
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request(GROUP))
+    speaker().sendto(b"another", ("239.9.9.9", port))
+    print("another group:", readable(sock, 0.2))
+    talker = speaker()
+    talker.connect((GROUP, port))
+    print("connected:", talker.getpeername()[0])
+    talker.send(b"hello")
+    print("recv:", readable(sock) and sock.recv(100))
 
 
 @case

@@ -203,6 +203,12 @@ fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
     }
     let word = |at: usize| Some(u32::from_be_bytes(*headers.get(at..)?.first_chunk()?));
     let (src, dst) = (word(26)?, word(30)?);
-    let ports = if matches!(headers.get(23), Some(6 | 17)) { word(34)? } else { 0 };
+    let (id_and_fragment, protocol) = (word(18)?, *headers.get(23)?);
+    let ports = match protocol {
+        // As in `atoll_link::classify`: fragments have an identification instead.
+        _ if id_and_fragment & 0x3fff != 0 => id_and_fragment & 0xffff_0000 | u32::from(protocol),
+        6 | 17 => word(34)?,
+        _ => 0,
+    };
     Some(FourTuple { local: Endpoint::new(dst, ports as u16), remote: Endpoint::new(src, (ports >> 16) as u16) })
 }

@@ -12,7 +12,7 @@ use crate::object::{Body, Kind, Object, Socket};
 use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::table::{self, Fd, lookup};
-use crate::{calls, options, real, stats};
+use crate::{calls, groups, options, real, stats};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -61,7 +61,9 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
             None => return Err(Errno::ENOTSOCK),
         };
         let Some(session) = state.sessions.first() else { return Ok(None) };
-        let endpoint = address.endpoint(v6).filter(|e| !(v6 && v6_only) && (e.addr == 0 || session.is_own(e.addr)));
+        let endpoint = address
+            .endpoint(v6)
+            .filter(|e| !(v6 && v6_only) && (e.addr == 0 || session.is_own(e.addr) || groups::is_group(e.addr)));
         if endpoint.is_none() && !undecided {
             return Err(Errno::EINVAL);
         }
@@ -132,7 +134,8 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
         // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
-    session.is_own(to.addr) || (session.reaches(to.addr) && !settings().is_kernels(to.addr))
+    let is_reached = session.reaches(to.addr) || groups::is_group(to.addr);
+    session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 
 #[unsafe(no_mangle)]
@@ -277,7 +280,9 @@ pub unsafe extern "C" fn setsockopt(
     if is_fresh {
         // The kernel may still get this socket, and knows options that we do not.
         // SAFETY: passed on.
-        return unsafe { real::setsockopt(fd, level, name, value, len) };
+        let kernels = unsafe { real::setsockopt(fd, level, name, value, len) };
+        // Only we know the addresses of the stack.
+        return if ours.is_ok() && groups::is_option(level, name) { 0 } else { kernels };
     }
     if ours.is_ok() && (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) {
         return answer(calls::listen_again(object));

@@ -3,6 +3,7 @@
 use atoll_wire::Mac;
 
 use crate::addresses::{Addresses, Cast};
+use crate::reassembly::Limits;
 
 /// The network of a stack, as every replica of it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub struct Config {
     pub neighbours_max: usize,
     /// Whether the stack has an internal link, over which it reaches its own address and 127.0.0.0/8.
     pub loopback: bool,
+    /// What is kept of packets that arrive in fragments.
+    pub reassembly: Limits,
+    /// Which replica of how many this is: they share identifications, and the first one speaks for all (IGMP).
+    pub sibling: (u8, u8),
     /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
     pub frames_max: usize,
 }
@@ -58,6 +63,8 @@ impl Config {
             mtu: 1500,
             neighbours_max: 1024,
             loopback: true,
+            reassembly: Limits::USUAL,
+            sibling: (0, 1),
             frames_max: 256,
         }
     }

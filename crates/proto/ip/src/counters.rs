@@ -16,9 +16,15 @@ pub enum Reason {
     NotOurAddress,
     /// From an address that no sender can have there (RFC 1812 §5.3.7).
     Martian,
-    /// A part of a packet: there is no reassembly here.
-    Fragment,
-    /// To a multicast group; none is ever joined.
+    /// A fragment that no packet can have, or not together with those before it.
+    FragmentMalformed,
+    /// A fragment that tears a TCP header apart (RFC 1858, RFC 3128).
+    FragmentTiny,
+    /// A fragment that covers another in part: its packet is discarded (RFC 5722).
+    FragmentOverlap,
+    /// A fragment that was there already.
+    FragmentDuplicate,
+    /// To a multicast group that nobody here has joined.
     Multicast,
     /// To everyone, but of a protocol that is spoken with one host only; or to one host, but over a hardware broadcast
     /// (RFC 1122 §3.3.6).
@@ -31,6 +37,8 @@ pub enum Reason {
     IcmpNotAboutUs,
     /// More echo requests than are answered (see `ECHO_PER_SECOND`).
     EchoLimit,
+    /// IGMP that is not for hosts, not for this replica, or from far away.
+    IgmpIgnored,
     /// ARP about others, or claiming what it may not.
     ArpIgnored,
 }
@@ -62,6 +70,16 @@ pub struct Counters {
     pub neighbours_failed: u64,
     /// Neighbours that made room for others.
     pub neighbours_evicted: u64,
+    /// Fragments received.
+    pub fragments_in: u64,
+    /// Packets that became whole.
+    pub reassembled: u64,
+    /// Packets whose fragments did not all arrive in time.
+    pub reassembly_timeouts: u64,
+    /// Fragments sent.
+    pub fragments_out: u64,
+    /// IGMP messages sent.
+    pub igmp_out: u64,
     /// Own frames and news dropped because nobody fetched them in time.
     pub overflows: u64,
     dropped: [u64; Reason::ALL.len()],
@@ -80,20 +98,24 @@ impl Counters {
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 18] = [
         Reason::Malformed,
         Reason::NotOurStation,
         Reason::UnknownEtherType,
         Reason::BadChecksum,
         Reason::NotOurAddress,
         Reason::Martian,
-        Reason::Fragment,
+        Reason::FragmentMalformed,
+        Reason::FragmentTiny,
+        Reason::FragmentOverlap,
+        Reason::FragmentDuplicate,
         Reason::Multicast,
         Reason::Broadcast,
         Reason::UnknownProtocol,
         Reason::IcmpIgnored,
         Reason::IcmpNotAboutUs,
         Reason::EchoLimit,
+        Reason::IgmpIgnored,
         Reason::ArpIgnored,
     ];
 
@@ -106,13 +128,17 @@ impl Reason {
             Reason::BadChecksum => "bad_checksum",
             Reason::NotOurAddress => "not_our_address",
             Reason::Martian => "martian",
-            Reason::Fragment => "fragment",
+            Reason::FragmentMalformed => "fragment_malformed",
+            Reason::FragmentTiny => "fragment_tiny",
+            Reason::FragmentOverlap => "fragment_overlap",
+            Reason::FragmentDuplicate => "fragment_duplicate",
             Reason::Multicast => "multicast",
             Reason::Broadcast => "broadcast",
             Reason::UnknownProtocol => "unknown_protocol",
             Reason::IcmpIgnored => "icmp_ignored",
             Reason::IcmpNotAboutUs => "icmp_not_about_us",
             Reason::EchoLimit => "echo_limit",
+            Reason::IgmpIgnored => "igmp_ignored",
             Reason::ArpIgnored => "arp_ignored",
         }
     }

@@ -6,6 +6,7 @@ use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, ParseError, ethernet};
 
 use crate::counters::Reason;
+use crate::fragments::parts;
 use crate::input::Received;
 use crate::ip::{Frame, Ip, Link};
 use crate::output::{HEADERS_LEN, Outgoing, TTL};
@@ -83,7 +84,12 @@ impl Ip {
     /// no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is counted.
     #[inline(never)]
     pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
-        let sent = self.send_error(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
+        self.report(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
+    }
+
+    /// The same with any ICMP error.
+    pub(crate) fn report(&mut self, now: Instant, link: Link, frame: &[u8], error: Message) {
+        let sent = self.send_error(now, link, frame, error);
         if sent.is_some() {
             self.counters.errors_out += 1;
         } else {
@@ -102,9 +108,9 @@ impl Ip {
         reply: Message,
         body: &[u8],
     ) -> Result<(), Reason> {
-        let fits =
-            link == Link::Inside || ipv4::HEADER_LEN + icmp::HEADER_LEN + body.len() <= usize::from(self.config.mtu);
-        if !fits || !self.echo_limit.take(now, 1) {
+        // What comes in fragments is answered in fragments, each of which counts.
+        let len = icmp::HEADER_LEN + body.len();
+        if !self.echo_limit.take(now, 1 + (len / usize::from(self.config.mtu)) as u32) {
             return Err(Reason::EchoLimit);
         }
         // Answered to the station it came from, without asking ARP: that also holds where another replica was asked.
@@ -114,7 +120,7 @@ impl Ip {
             src: header.dst,
             dst: header.src,
             protocol: Protocol::ICMP,
-            payload_len: icmp::HEADER_LEN + body.len(),
+            payload_len: len,
             tos: header.tos & !3,
             ttl: TTL,
             dont_fragment: false,
@@ -152,8 +158,8 @@ impl Ip {
         let about_one_host = !ethernet.dst.is_group()
             && self.addresses.is_ours(link, header.dst)
             && self.addresses.is_source(link, header.src);
-        let about_an_error =
-            header.protocol == Protocol::ICMP && icmp::parse(payload).map_or(true, |(message, _)| message.is_error());
+        // Of a first fragment the checksum cannot be compared; the type is enough.
+        let about_an_error = header.protocol == Protocol::ICMP && icmp::is_error(payload);
         if !about_one_host || about_an_error || header.fragment_offset != 0 || ethernet.src.is_group() {
             return None;
         }
@@ -180,11 +186,21 @@ impl Ip {
 
     fn send_icmp(&mut self, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
         let mut bytes = alloc::vec![0; HEADERS_LEN + outgoing.payload_len];
-        self.emit_headers(&mut bytes, outgoing);
         let text = &mut bytes[HEADERS_LEN..];
         text[icmp::HEADER_LEN..].copy_from_slice(body);
         icmp::emit(message, text);
-        self.queue(Frame { link, bytes })
+        if link == Link::Inside || ipv4::HEADER_LEN + outgoing.payload_len <= usize::from(self.config.mtu) {
+            self.emit_headers(&mut bytes, outgoing);
+            return self.queue(Frame { link, bytes });
+        }
+        let id = self.identify(outgoing.dst, outgoing.protocol);
+        parts(outgoing.payload_len, 0, self.config.mtu).all(|part| {
+            let mut fragment = alloc::vec![0; HEADERS_LEN];
+            self.emit_fragment(&mut fragment, outgoing, id, &part);
+            self.fragment_sent();
+            fragment.extend_from_slice(&bytes[HEADERS_LEN + part.offset..][..part.len]);
+            self.queue(Frame { link, bytes: fragment })
+        })
     }
 }
 

@@ -51,9 +51,9 @@ pub enum Received<'a> {
     Udp {
         /// Where it came from.
         src: Endpoint,
-        /// Where it goes: one of our addresses, or a broadcast.
+        /// Where it goes: one of our addresses, a group that we are in, or a broadcast.
         dst: Endpoint,
-        /// Whether it goes to us only; never [`Cast::Multicast`].
+        /// Whether it goes to us only.
         cast: Cast,
         /// DSCP and ECN.
         tos: u8,
@@ -64,7 +64,7 @@ pub enum Received<'a> {
     },
     /// The network says something about a packet of ours.
     Error(NetworkError),
-    /// ARP or an echo request: dealt with. There may be frames and news to poll.
+    /// ARP, IGMP, an echo request or a fragment: dealt with. There may be frames and news to poll.
     Consumed,
     /// Not for us, or not right; counted. There may be a frame to poll.
     Dropped(Reason),
@@ -118,11 +118,15 @@ impl Ip {
         let (header, header_len) = ipv4::parse(packet).map_err(reason)?;
         let payload = packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
         let cast = self.judge_addresses(link, &ethernet, &header)?;
+        if header.is_fragment() {
+            return self.handle_fragment(now, link, frame, at + header_len, &header, payload);
+        }
         match header.protocol {
             Protocol::TCP if cast == Cast::Unicast => tcp(&header, payload, offload),
             Protocol::UDP => udp(&header, cast, payload, offload),
             // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of amplifications.
             Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
+            Protocol::IGMP => self.handle_igmp(now, link, &header, payload).map(|()| Received::Consumed),
             // RFC 1122 §4.2.3.10, §3.2.2: no other protocol is spoken with groups.
             _ if cast != Cast::Unicast => Err(Reason::Broadcast),
             _ => {
@@ -141,21 +145,19 @@ impl Ip {
         } else {
             match (link, self.addresses.cast(header.dst)) {
                 (Link::Outside, Some(Cast::Broadcast)) => Cast::Broadcast,
+                (_, Some(Cast::Multicast)) if self.groups.has(link, header.dst) => Cast::Multicast,
                 (_, Some(Cast::Multicast)) => return Err(Reason::Multicast),
                 _ => return Err(Reason::NotOurAddress),
             }
         };
-        if !self.addresses.is_source(link, header.src) {
+        // RFC 4541 §2.1.1: switches ask for groups without an address of their own.
+        let is_querier = header.src == 0 && header.protocol == Protocol::IGMP;
+        if !is_querier && !self.addresses.is_source(link, header.src) {
             return Err(Reason::Martian);
         }
         // RFC 1122 §3.3.6: a packet to one host in a frame to all is to be discarded.
         if cast == Cast::Unicast && ethernet.dst.is_group() {
             return Err(Reason::Broadcast);
-        }
-        // DEVIATION: RFC 1122 §3.3.2 wants reassembly. Fragments are dropped: their state can be filled by anybody, and neither
-        // TCP with path-MTU discovery nor datagrams below the MTU need it.
-        if header.is_fragment() {
-            return Err(Reason::Fragment);
         }
         Ok(cast)
     }

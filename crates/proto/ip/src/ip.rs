@@ -9,8 +9,12 @@ use atoll_wire::Mac;
 use crate::addresses::{Addresses, Cast};
 use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
+use crate::fragments::{Identifications, PacketKey};
+use crate::groups::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
+use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
+use crate::reassembly::Reassembly;
 
 /// IPv4, ARP and ICMP of one replica.
 ///
@@ -18,15 +22,20 @@ use crate::rate::TokenBucket;
 /// not fetched are lost with it; peers and siblings ask again.
 ///
 /// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`], [`Ip::poll_neighbour`],
-/// [`Ip::poll_unreachable`]; then arm a timer for [`Ip::next_timeout`].
+/// [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer for [`Ip::next_timeout`].
 #[derive(Debug)]
 pub struct Ip {
     pub(crate) config: Config,
     pub(crate) addresses: Addresses,
     pub(crate) neighbours: Neighbours,
     pub(crate) rng: Rng,
-    /// Identification of the next packet that may be fragmented.
-    pub(crate) identification: u16,
+    pub(crate) identifications: Identifications,
+    pub(crate) reassembly: Reassembly<PacketKey>,
+    pub(crate) groups: Groups,
+    /// Packets that are whole again.
+    pub(crate) wholes: VecDeque<Frame>,
+    paths: Paths,
+    path_updates: VecDeque<PathUpdate>,
     pub(crate) echo_limit: TokenBucket,
     pub(crate) error_limit: TokenBucket,
     pub(crate) announcements: Announcements,
@@ -45,7 +54,7 @@ pub enum Link {
     Inside,
 }
 
-/// A frame that [`Ip`] wants sent: ARP, echo replies and ICMP errors. Checksums are complete.
+/// A frame that [`Ip`] wants sent: ARP, IGMP, echo replies and ICMP errors. Checksums are complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Where to.
@@ -72,7 +81,12 @@ impl Ip {
         Ok(Ip {
             addresses: Addresses::new(&config),
             neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
-            identification: rng.next_u32() as u16,
+            identifications: Identifications::new(&mut rng, config.sibling),
+            reassembly: Reassembly::new(config.reassembly),
+            groups: Groups::new(config.sibling.0 == 0),
+            wholes: VecDeque::new(),
+            paths: Paths::default(),
+            path_updates: VecDeque::new(),
             echo_limit: TokenBucket::new(ECHO_PER_SECOND, ECHO_BURST, now),
             error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
             announcements: Announcements { due: None, defended_at: None },
@@ -135,15 +149,20 @@ impl Ip {
             self.announcements.due = None;
             self.send_announcement();
         }
+        self.expire_fragments(now);
+        self.expire_groups(now);
         self.check_invariants();
     }
 
     /// When to call [`Ip::handle_timeout`]; `None` if nothing is pending.
     pub fn next_timeout(&self) -> Option<Instant> {
-        match (self.neighbours.next_due(), self.announcements.due) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let all = [
+            self.neighbours.next_due(),
+            self.announcements.due,
+            self.reassembly.next_timeout(),
+            self.groups.next_timeout(),
+        ];
+        all.into_iter().flatten().min()
     }
 
     /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed.
@@ -171,6 +190,36 @@ impl Ip {
         self.config.mtu
     }
 
+    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu`].
+    #[inline]
+    pub fn path_mtu(&self, now: Instant, dst: u32) -> Option<PathMtu> {
+        self.paths.get(now, dst)
+    }
+
+    /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The caller has found that the
+    /// ICMP error was about a packet of ours.
+    pub fn learn_path_mtu(&mut self, now: Instant, dst: u32, mtu: u16) {
+        if self.paths.learn(now, dst, mtu, self.config.mtu) {
+            let update = PathUpdate { dst, mtu };
+            push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
+        }
+    }
+
+    /// The next piece of news about a path for the other replicas, if any.
+    pub fn poll_path(&mut self) -> Option<PathUpdate> {
+        self.path_updates.pop_front()
+    }
+
+    /// Takes what another replica was told about a path.
+    pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
+        self.paths.learn(now, update.dst, update.mtu, self.config.mtu);
+    }
+
+    /// Packets that made room for others while their fragments were waited for.
+    pub fn reassembly_evictions(&self) -> u64 {
+        self.reassembly.evicted()
+    }
+
     /// What `addr` means as a destination; `None` if packets cannot be sent to it over the outside link.
     pub fn cast(&self, addr: u32) -> Option<Cast> {
         self.addresses.cast(addr)
@@ -179,6 +228,11 @@ impl Ip {
     /// Lets [`Ip::poll_frame`] send `frame`, or drops it where too many wait.
     pub(crate) fn queue(&mut self, frame: Frame) -> bool {
         push(&mut self.frames, frame, self.config.frames_max, &mut self.counters)
+    }
+
+    /// Lets [`Ip::poll_whole`] give up a packet, or drops it where too many wait.
+    pub(crate) fn queue_whole(&mut self, frame: Frame) {
+        push(&mut self.wholes, frame, self.config.frames_max, &mut self.counters);
     }
 
     /// Lets the other replicas know.
@@ -198,6 +252,10 @@ impl Ip {
     pub(crate) fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             self.neighbours.check_invariants();
+            self.reassembly.check_invariants();
+            self.groups.check_invariants();
+            assert!(self.wholes.len() <= self.config.frames_max);
+            assert!(self.path_updates.len() <= self.config.frames_max);
             assert!(self.frames.len() <= self.config.frames_max);
             assert!(self.updates.len() <= self.config.frames_max);
             assert!(self.failed.len() <= self.config.neighbours_max);
@@ -230,4 +288,4 @@ pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

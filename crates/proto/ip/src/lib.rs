@@ -1,11 +1,9 @@
-//! IPv4, ARP and ICMP of one replica, as one sans-IO state machine: [`Ip`].
+//! IPv4, ARP, ICMP and IGMP of one replica, as one sans-IO state machine: [`Ip`].
 //!
 //! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
 //! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
 //!
-//! Deliberately absent: reassembly and fragmentation (fragments are dropped and counted: TCP lowers its MSS by path-MTU
-//! discovery, and a datagram larger than the MTU is the sender's to refuse), IP options (skipped), multicast reception, redirects,
-//! forwarding.
+//! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects, forwarding.
 //!
 //! Storey 2: `no_std` + alloc.
 #![no_std]
@@ -19,18 +17,25 @@ mod addresses;
 mod arp;
 mod config;
 mod counters;
+mod fragments;
+mod groups;
 mod icmp;
 mod input;
 mod ip;
 mod neighbours;
 mod output;
+mod paths;
 mod rate;
+mod reassembly;
 
 pub use addresses::Cast;
 pub use config::{BadConfig, Config};
 pub use counters::{Counters, Reason};
+pub use fragments::{Part, parts};
 pub use icmp::{ErrorKind, NetworkError};
 pub use input::{ChecksumOffload, ChecksumState, Received};
 pub use ip::{Frame, Ip, Link};
 pub use neighbours::{Basis, NeighbourUpdate};
 pub use output::{HEADERS_LEN, Outgoing, Route, TTL};
+pub use paths::{PathMtu, PathUpdate};
+pub use reassembly::{Expired, Fragment, FragmentKey, Limits, Outcome, Reassembly, Refusal, Whole};

@@ -87,21 +87,16 @@ impl Ip {
     #[inline]
     pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
         debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
-        let header = ipv4::Header {
-            src: packet.src,
-            dst: packet.dst,
-            protocol: packet.protocol,
-            payload_len: packet.payload_len as u16,
-            tos: packet.tos,
-            ttl: packet.ttl,
-            id: if packet.dont_fragment { 0 } else { self.next_identification() },
-            dont_fragment: packet.dont_fragment,
-            more_fragments: false,
-            fragment_offset: 0,
-        };
-        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV4 };
+        // RFC 6864 §4: the identification matters only where a packet may be fragmented.
+        let id = if packet.dont_fragment { 0 } else { self.identifications.next(packet.dst, packet.protocol) };
+        self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
+    }
+
+    #[inline]
+    pub(crate) fn emit(&self, out: &mut [u8], dst_mac: Mac, header: &ipv4::Header) -> usize {
+        let ethernet = ethernet::Header { dst: dst_mac, src: self.config.mac, ethertype: EtherType::IPV4 };
         let at = ethernet::emit(&ethernet, out);
-        at + ipv4::emit(&header, &mut out[at..])
+        at + ipv4::emit(header, &mut out[at..])
     }
 
     #[cold]
@@ -115,11 +110,23 @@ impl Ip {
         self.check_invariants();
         Route::Resolving
     }
+}
 
-    /// RFC 6864 §4: the identification matters only where a packet may be fragmented. It does not count by ones, so that it does not
-    /// tell how much we send to others (RFC 7739 §2).
-    fn next_identification(&mut self) -> u16 {
-        self.identification = self.identification.wrapping_add(1 + (self.rng.next_u32() & 7) as u16);
-        self.identification
+impl Outgoing {
+    /// The header of the whole packet, identification 0.
+    #[inline]
+    pub(crate) fn header(&self) -> ipv4::Header {
+        ipv4::Header {
+            src: self.src,
+            dst: self.dst,
+            protocol: self.protocol,
+            payload_len: self.payload_len as u16,
+            tos: self.tos,
+            ttl: self.ttl,
+            id: 0,
+            dont_fragment: self.dont_fragment,
+            more_fragments: false,
+            fragment_offset: 0,
+        }
     }
 }

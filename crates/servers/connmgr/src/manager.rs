@@ -55,7 +55,9 @@ impl ConnMgr {
 
     /// Leases a port; the same lease again adds the session as a holder. Returns the port.
     pub fn handle_bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
-        if !self.is_own(bind.local.addr) {
+        // ip(7): datagram sockets may be bound to a group, to hear what is sent to it only.
+        let is_group = bind.protocol == Protocol::Udp && bind.local.addr >> 28 == 0xe;
+        if !self.is_own(bind.local.addr) && !is_group {
             return Err(Cause::AddressNotAvailable);
         }
         self.ports.bind(bind)

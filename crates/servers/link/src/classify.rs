@@ -10,6 +10,8 @@ use atoll_wire::ipv4::{self, Protocol};
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP.
+    Stack,
     /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
 }
@@ -18,16 +20,18 @@ pub enum Class {
 /// the IP component. The rule for packets with ports is the one in `bpf/steer.c`.
 pub fn classify(frame: &[u8]) -> Class {
     let Some((header, payload)) = ipv4_packet(frame) else { return Class::Any };
-    let tuple = |ports: Option<(u16, u16)>| {
-        let (src, dst) = ports.unwrap_or((0, 0));
-        FourTuple { local: Endpoint::new(header.dst, dst), remote: Endpoint::new(header.src, src) }
+    let tuple = |src_port, dst_port| {
+        let (local, remote) = (Endpoint::new(header.dst, dst_port), Endpoint::new(header.src, src_port));
+        Class::Flow(FourTuple { local, remote })
     };
     match header.protocol {
-        Protocol::TCP | Protocol::UDP if header.is_fragment() => Class::Flow(tuple(None)),
+        // Later fragments have no ports. All fragments of a packet meet where this leads; then the packet goes to its owner.
+        _ if header.is_fragment() => tuple(header.id, header.protocol.0.into()),
         Protocol::TCP | Protocol::UDP => match payload {
-            [a, b, c, d, ..] => Class::Flow(tuple(Some((u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]))))),
+            [a, b, c, d, ..] => tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
             _ => Class::Any,
         },
+        Protocol::IGMP => Class::Stack,
         Protocol::ICMP => quoted_flow(payload).map_or(Class::Any, Class::Flow),
         _ => Class::Any,
     }

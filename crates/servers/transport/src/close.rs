@@ -110,7 +110,7 @@ impl<M: Memory> Transport<M> {
         match occupant {
             Occupant::Nobody => {}
             Occupant::Connection(index) => self.close(now, index, CloseMode::Graceful),
-            Occupant::Datagram(index) => self.close_datagram(index),
+            Occupant::Datagram(index) => self.close_datagram(now, index),
         }
     }
 
@@ -130,7 +130,7 @@ impl<M: Memory> Transport<M> {
                             self.touch(index);
                             self.give_back_slot(index);
                         }
-                        Occupant::Datagram(index) => self.remove_datagram(index),
+                        Occupant::Datagram(index) => self.remove_datagram(now, index),
                         Occupant::Nobody => {}
                     }
                 }

@@ -2,6 +2,7 @@
 
 use atoll_base::{Instant, SlotId};
 use atoll_connmgr::{Bind, Listen};
+use atoll_ip::Link;
 use atoll_ipc::arena::INFO;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::APP_SHUT_SEND;
@@ -22,13 +23,13 @@ impl<M: Memory> Transport<M> {
         match command {
             Command::Kick { slot, generation } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.handle_kick(now, index),
-                Occupant::Datagram(index) => self.kick_datagram(index),
+                Occupant::Datagram(index) => self.kick_datagram(now, index),
                 Occupant::Nobody => self.stats.count(Stat::BadCommands),
             },
             Command::Claim { slot, generation } => self.claim(now, session, slot, generation),
             Command::Close { slot, generation, mode } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.close(now, index, mode),
-                Occupant::Datagram(index) => self.close_datagram(index),
+                Occupant::Datagram(index) => self.close_datagram(now, index),
                 Occupant::Nobody => self.close_nothing(session, slot, generation),
             },
             Command::SetOption { slot, generation, option, value } => {
@@ -77,7 +78,11 @@ impl<M: Memory> Transport<M> {
                 self.set_listener_option(listener, option, value);
             }
             Command::UdpOpen { slot, generation, local, remote, reuse_port, .. } => {
-                self.open_datagram(session, slot, generation, local, remote, reuse_port);
+                self.open_datagram(now, session, slot, generation, local, remote, reuse_port);
+            }
+            Command::Group { slot, generation, group, inside, joins } => {
+                let link = if inside { Link::Inside } else { Link::Outside };
+                self.change_membership(now, session, slot, generation, (link, group), joins);
             }
             _ => {}
         }

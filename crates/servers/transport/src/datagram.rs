@@ -3,24 +3,27 @@
 use alloc::vec::Vec;
 
 use atoll_base::{Endpoint, FourTuple, Instant, SlotId};
-use atoll_ip::{Cast, ErrorKind, HEADERS_LEN, NetworkError, Outgoing, Route, TTL};
+use atoll_ip::{Cast, ErrorKind, NetworkError, TTL};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
 use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 use atoll_wire::icmp::code;
-use atoll_wire::ipv4::Protocol;
-use atoll_wire::udp;
 use core::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
-use crate::output::Way;
+use crate::fragment::{MtuDiscovery, Progress};
 use crate::session::{Occupant, Place};
-use crate::sink::{Absolute, FrameSink, Offload, TextRef};
+use crate::sink::FrameSink;
 use crate::slab::Slab;
 use crate::transport::Transport;
+
+mod groups;
+mod send;
+
+use groups::Multicast;
 
 /// All datagram sockets of this replica.
 #[derive(Debug)]
@@ -55,6 +58,12 @@ pub(crate) struct Datagram {
     send_limit: u32,
     ttl: u8,
     tos: u8,
+    discovery: MtuDiscovery,
+    multicast: Multicast,
+    /// How far the first datagram of the send buffer has left, if the link took a part of it.
+    progress: Option<Progress>,
+    /// The first datagram of the send buffer was looped back to members on this machine.
+    has_looped: bool,
     ready: Ready,
     cause: Cause,
     is_dirty: bool,
@@ -159,6 +168,14 @@ impl Datagrams {
             SocketOption::TypeOfService => socket.tos = value as u8,
             SocketOption::ReceiveBuffer => socket.capacity = value.clamp(4096, 4 << 20),
             SocketOption::SendBuffer => socket.send_limit = value.clamp(4096, 4 << 20),
+            SocketOption::MulticastTtl => socket.multicast.ttl = value as u8,
+            SocketOption::MulticastLoop => socket.multicast.is_looped = value != 0,
+            SocketOption::MulticastAll => socket.multicast.all = value != 0,
+            SocketOption::MulticastInside => socket.multicast.inside = value != 0,
+            SocketOption::MtuDiscover => match MtuDiscovery::from_value(value) {
+                Some(discovery) => socket.discovery = discovery,
+                None => return false,
+            },
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return false,
@@ -212,8 +229,10 @@ impl Datagram {
 
 impl<M: Memory> Transport<M> {
     /// [`atoll_ipc::Command::UdpOpen`].
+    #[allow(clippy::too_many_arguments)] // The fields of the command.
     pub(crate) fn open_datagram(
         &mut self,
+        now: Instant,
         session_index: u32,
         slot: SlotId,
         generation: u32,
@@ -222,13 +241,13 @@ impl<M: Memory> Transport<M> {
         reuse_port: bool,
     ) {
         let remote = (remote.port != 0).then_some(remote);
-        let is_own = local.addr == 0 || local.addr == self.ip.addr() || local.is_loopback() || self.is_broadcast(local);
+        let is_own = local.addr == 0 || local.addr == self.ip.addr() || local.is_loopback() || self.is_many(local);
         let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
         if let Occupant::Datagram(index) = session.occupant(slot, generation) {
             // connect() to another peer, or bind() to an address.
             let is_open = self.datagrams.sockets.get(index).is_some_and(|socket| !socket.is_closing);
             if local.port != 0 && is_own && is_open {
-                self.rename_datagram(index, local, remote, reuse_port);
+                self.rename_datagram(now, index, local, remote, reuse_port);
             }
             return;
         }
@@ -255,6 +274,10 @@ impl<M: Memory> Transport<M> {
             send_limit: capacity,
             ttl: TTL,
             tos: 0,
+            discovery: MtuDiscovery::default(),
+            multicast: Multicast::new(),
+            progress: None,
+            has_looped: false,
             ready: Ready::OUT,
             cause: Cause::None,
             is_dirty: false,
@@ -274,11 +297,18 @@ impl<M: Memory> Transport<M> {
             view.set_addresses(local, remote.unwrap_or_default());
             view.replica_reset(generation, SlotState::Open, capacity);
         }
-        self.kick_datagram(index);
+        self.kick_datagram(now, index);
         self.datagrams.touch(index);
     }
 
-    fn rename_datagram(&mut self, index: u32, local: Endpoint, remote: Option<Endpoint>, reuse_port: bool) {
+    fn rename_datagram(
+        &mut self,
+        now: Instant,
+        index: u32,
+        local: Endpoint,
+        remote: Option<Endpoint>,
+        reuse_port: bool,
+    ) {
         let Some(old) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         let was_last = self.datagrams.unindex(index);
         self.page.set_port(true, local.port, true);
@@ -295,17 +325,17 @@ impl<M: Memory> Transport<M> {
             }
         }
         self.datagrams.index(index);
-        self.kick_datagram(index);
+        self.kick_datagram(now, index);
     }
 
-    fn is_broadcast(&self, local: Endpoint) -> bool {
-        self.ip.cast(local.addr) == Some(Cast::Broadcast)
+    fn is_many(&self, local: Endpoint) -> bool {
+        matches!(self.ip.cast(local.addr), Some(Cast::Broadcast | Cast::Multicast))
     }
 
     /// The application has closed the socket, or has ended: nothing more comes in, and what it wrote before leaves with the
     /// next flush.
-    pub(crate) fn close_datagram(&mut self, index: u32) {
-        self.kick_datagram(index);
+    pub(crate) fn close_datagram(&mut self, now: Instant, index: u32) {
+        self.kick_datagram(now, index);
         let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         if self.datagrams.unindex(index) {
             self.page.set_port(true, port, false);
@@ -317,12 +347,13 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Forgets a socket.
-    pub(crate) fn remove_datagram(&mut self, index: u32) {
+    pub(crate) fn remove_datagram(&mut self, now: Instant, index: u32) {
         let Some(port) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         if self.datagrams.unindex(index) {
             self.page.set_port(true, port, false);
         }
         let Some(mut socket) = self.datagrams.sockets.remove(index) else { return };
+        socket.multicast.leave_all(now, &mut self.ip);
         let place = socket.place;
         let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
         socket.receive.release_all(&session.pool, &session.links);
@@ -331,20 +362,31 @@ impl<M: Memory> Transport<M> {
         session.push(&mut self.stats, &event, Some(0));
     }
 
-    /// A datagram for us. `false`: nobody has the port.
-    pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, broadcast: bool, payload: &[u8]) -> bool {
+    /// A datagram for us, or for all or a group. `false`: nobody has the port.
+    pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, cast: Cast, payload: &[u8]) -> bool {
+        if cast != Cast::Unicast {
+            for index in self.datagrams.find_all(tuple, cast) {
+                self.store_datagram(index, tuple.remote, cast, payload);
+            }
+            return true;
+        }
         let Some(index) = self.datagrams.find(tuple) else {
             self.stats.count(Stat::DatagramsDropped);
             return false;
         };
-        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return false };
+        self.store_datagram(index, tuple.remote, cast, payload);
+        true
+    }
+
+    fn store_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
+        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
         let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
-        let Some(session) = session else { return false };
-        let flags = if broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
+        let Some(session) = session else { return };
+        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
         let stored = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX).and_then(|len| {
             let end = socket.receive_tail + padded_len(len);
             socket.make_room(session, end)?;
-            let head = atoll_udp::encode(&Record { len, peer: tuple.remote, flags });
+            let head = atoll_udp::encode(&Record { len, peer, flags });
             let area = session.layout.receive_area;
             socket.receive.pieces(socket.receive_tail, RECORD_LEN)?.write(&session.arena, area, &head);
             let at = socket.receive_tail + RECORD_LEN as u64;
@@ -356,11 +398,10 @@ impl<M: Memory> Transport<M> {
         let stat = if stored.is_some() { Stat::DatagramsIn } else { Stat::DatagramsDropped };
         self.stats.count(stat);
         self.datagrams.touch(index);
-        true
     }
 
     /// The application's lines have changed.
-    pub(crate) fn kick_datagram(&mut self, index: u32) {
+    pub(crate) fn kick_datagram(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
         let place = socket.place;
         let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
@@ -372,7 +413,7 @@ impl<M: Memory> Transport<M> {
         let tail = slot.send_tail();
         if tail < socket.send_tail || tail - socket.send_head > SEND_MAX {
             self.stats.count(Stat::BadCommands);
-            self.remove_datagram(index);
+            self.remove_datagram(now, index);
             return;
         }
         if tail > socket.send_tail {
@@ -388,9 +429,16 @@ impl<M: Memory> Transport<M> {
     }
 
     /// ICMP says that nobody is there: the next call on a connected socket fails (udp(7)).
-    pub(crate) fn network_error_of_datagram(&mut self, error: &NetworkError) {
+    pub(crate) fn network_error_of_datagram(&mut self, now: Instant, error: &NetworkError) {
         let Some(index) = self.datagrams.find(&error.tuple) else { return };
         let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+        if let ErrorKind::FragNeeded { mtu } = error.kind {
+            // Nothing proves that the socket has sent it; who lies makes datagrams leave in fragments of 552 octets.
+            self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
+            if socket.discovery == MtuDiscovery::Dont {
+                return;
+            }
+        }
         if socket.remote != Some(error.tuple.remote) {
             return;
         }
@@ -421,7 +469,7 @@ impl<M: Memory> Transport<M> {
             let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
             if socket.is_closing {
                 if socket.send_head >= socket.send_tail {
-                    self.remove_datagram(index);
+                    self.remove_datagram(now, index);
                 }
                 continue;
             }
@@ -439,71 +487,6 @@ impl<M: Memory> Transport<M> {
         }
         dirty.append(&mut self.datagrams.dirty);
         self.datagrams.dirty = dirty;
-    }
-
-    fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
-        loop {
-            let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
-            if socket.send_head >= socket.send_tail {
-                return;
-            }
-            let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
-            let Some(session) = session else { return };
-            let mut head = [0; RECORD_LEN];
-            let available = socket.send_tail - socket.send_head;
-            let record = socket.send.pieces(socket.send_head, RECORD_LEN).and_then(|pieces| {
-                pieces.read(&session.arena, session.layout.send_area, &mut head);
-                atoll_udp::decode(&head, available).ok()
-            });
-            let text =
-                record.and_then(|record| socket.send.pieces(socket.send_head + RECORD_LEN as u64, record.len as usize));
-            let (Some(record), Some(pieces)) = (record, text) else {
-                // Not what a library writes: the socket is lost.
-                self.stats.count(Stat::BadCommands);
-                self.remove_datagram(index);
-                return;
-            };
-            let pieces = Absolute::new(session.layout.send_area, &pieces);
-            let text = TextRef::Pieces(&session.arena, pieces.parts());
-            let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
-            let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
-            let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
-            let fits = udp::HEADER_LEN + record.len as usize + atoll_wire::ipv4::HEADER_LEN <= self.ip.mtu().into();
-            let way = match route {
-                Route::Local => Ok((true, self.ip.mac())),
-                Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
-                    Err(Cause::AddressNotAvailable)
-                }
-                // DEVIATION: udp(7) fragments what does not fit unless path-MTU discovery is on; here nothing is fragmented.
-                Route::Via { .. } if !fits => Err(Cause::MessageTooLong),
-                Route::Via { mac } => Ok((false, mac)),
-                Route::Resolving => {
-                    self.datagrams.unresolved.push(index);
-                    return;
-                }
-                Route::Unreachable => Err(Cause::HostUnreachable),
-            };
-            match way {
-                Ok((internal, mac)) => {
-                    let way = Way { internal, mac, tos: socket.tos, ttl: socket.ttl };
-                    let src = source(self.ip.addr(), socket.local, peer);
-                    let tuple = FourTuple { local: src, remote: peer };
-                    if !send_datagram(&mut self.ip, &way, &tuple, text, out) {
-                        // The link is full: the record waits where it is.
-                        self.datagrams.unresolved.push(index);
-                        self.retry_at = now + crate::output::RETRY_AFTER;
-                        return;
-                    }
-                    self.stats.count(Stat::DatagramsOut);
-                }
-                Err(cause) => {
-                    self.stats.count(Stat::DatagramsDropped);
-                    socket.cause = cause;
-                    socket.ready |= Ready::ERR;
-                }
-            }
-            socket.send_head += padded_len(record.len);
-        }
     }
 }
 
@@ -564,53 +547,4 @@ impl Datagram {
         }
         core::mem::take(&mut self.ready)
     }
-}
-
-/// Where a datagram to `peer` comes from.
-fn source(own: u32, local: Endpoint, peer: Endpoint) -> Endpoint {
-    let addr = match local.addr {
-        0 if peer.is_loopback() => crate::open::LOOPBACK,
-        // What is bound to a broadcast address sends from our own.
-        addr if addr == own || local.is_loopback() => addr,
-        _ => own,
-    };
-    Endpoint::new(addr, local.port)
-}
-
-/// Writes the headers of one datagram and gives the frame to the link.
-fn send_datagram<M: Memory>(
-    ip: &mut atoll_ip::Ip,
-    way: &Way,
-    tuple: &FourTuple,
-    text: TextRef<'_, M>,
-    out: &mut impl FrameSink<M>,
-) -> bool {
-    let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
-    let len = udp::HEADER_LEN + text.len();
-    let packet = Outgoing {
-        dst_mac: way.mac,
-        src: tuple.local.addr,
-        dst: tuple.remote.addr,
-        protocol: Protocol::UDP,
-        payload_len: len,
-        tos: way.tos,
-        ttl: way.ttl,
-        dont_fragment: false,
-    };
-    ip.emit_headers(&mut headers, &packet);
-    let header = udp::Header {
-        src_port: tuple.local.port,
-        dst_port: tuple.remote.port,
-        // At most DATAGRAM_MAX.
-        payload_len: text.len() as u16,
-        checksum: udp::partial(packet.src, packet.dst, len),
-    };
-    udp::emit(&header, &mut headers[HEADERS_LEN..]);
-    let offload = Offload {
-        needs_checksum: true,
-        csum_start: HEADERS_LEN as u16,
-        csum_offset: udp::CHECKSUM_AT as u16,
-        gso_size: None,
-    };
-    if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) }
 }

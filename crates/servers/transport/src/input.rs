@@ -2,7 +2,7 @@
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{Syn, SynVerdict};
-use atoll_ip::{Cast, ChecksumOffload, ErrorKind, Link, NetworkError, Received};
+use atoll_ip::{ChecksumOffload, ErrorKind, Link, NetworkError, Received};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
 use atoll_ipc::{Cause, Memory, Ready};
@@ -40,7 +40,7 @@ impl<M: Memory> Transport<M> {
             }
             Received::Udp { src, dst, cast, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
-                if !self.handle_datagram(&tuple, cast == Cast::Broadcast, payload) && cast == Cast::Unicast {
+                if !self.handle_datagram(&tuple, cast, payload) {
                     // RFC 1122 §4.1.3.1: nobody is there.
                     self.ip.unreachable(now, link, frame, code::PORT);
                 }
@@ -210,7 +210,7 @@ impl<M: Memory> Transport<M> {
     fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
         match error.protocol {
             Protocol::TCP => self.network_error_of_connection(now, error),
-            _ => self.network_error_of_datagram(error),
+            _ => self.network_error_of_datagram(now, error),
         }
     }
 

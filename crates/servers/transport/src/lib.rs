@@ -30,6 +30,7 @@ mod cookie;
 mod datagram;
 mod entry;
 mod flows;
+mod fragment;
 mod input;
 mod lazy;
 mod list;

@@ -101,7 +101,12 @@ impl Inherited {
             SocketOption::Linger2 => settings.linger2 = linger2(value),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
             SocketOption::TypeOfService => self.tos = value as u8,
-            SocketOption::DeferAccept | SocketOption::Broadcast | SocketOption::TimeToLive => return false,
+            SocketOption::DeferAccept
+            | SocketOption::Broadcast
+            | SocketOption::TimeToLive
+            | SocketOption::MtuDiscover => {
+                return false;
+            }
             _ => {
                 let taken = self.keep.set(option, value);
                 self.settings.keep_alive = self.keep.settings();
@@ -154,7 +159,12 @@ impl Entry {
             SocketOption::TypeOfService => self.tos = value as u8,
             // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
             SocketOption::MaxSegment => {}
-            SocketOption::DeferAccept | SocketOption::Broadcast | SocketOption::TimeToLive => return false,
+            SocketOption::DeferAccept
+            | SocketOption::Broadcast
+            | SocketOption::TimeToLive
+            | SocketOption::MtuDiscover => {
+                return false;
+            }
             _ => {
                 if !self.keep.set(option, value) {
                     return false;

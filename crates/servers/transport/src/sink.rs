@@ -55,6 +55,15 @@ impl<M: Memory> TextRef<'_, M> {
         self.len() == 0
     }
 
+    /// The same text, for another frame.
+    pub(crate) fn again(&self) -> TextRef<'_, M> {
+        match self {
+            TextRef::None => TextRef::None,
+            TextRef::Slice(bytes) => TextRef::Slice(bytes),
+            TextRef::Pieces(memory, pieces) => TextRef::Pieces(memory, pieces),
+        }
+    }
+
     /// Copies the text to `out`, which is [`TextRef::len`] long.
     pub fn copy_to(&self, mut out: &mut [u8]) {
         match self {

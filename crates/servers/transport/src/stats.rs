@@ -39,6 +39,15 @@ impl Stats {
 
 const OURS: &[Stat] = &[
     Stat::FramesDropped,
+    Stat::FragmentsIn,
+    Stat::FragmentsOut,
+    Stat::Reassembled,
+    Stat::ReassemblyTimeouts,
+    Stat::ReassemblyEvictions,
+    Stat::FragmentsMalformed,
+    Stat::FragmentsTiny,
+    Stat::FragmentsOverlapping,
+    Stat::FragmentsDuplicate,
     Stat::SegmentsIn,
     Stat::SegmentsOut,
     Stat::Retransmits,

@@ -4,6 +4,8 @@ mod abuse;
 mod accept;
 mod basic;
 mod flood;
+mod fragments;
+mod groups;
 mod kit;
 mod limits;
 mod loss;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
 use atoll_connmgr::{ConnMgr, ListenerId};
-use atoll_ip::Ip;
+use atoll_ip::{Ip, Reason};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
@@ -239,8 +239,21 @@ impl<M: Memory> Transport<M> {
         let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
         self.stats.set(Stat::BufferBytes, used);
         let counters = self.ip.counters();
-        let dropped = atoll_ip::Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
-        self.stats.set(Stat::FramesDropped, dropped);
+        let dropped = Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
+        for (stat, value) in [
+            (Stat::FramesDropped, dropped),
+            (Stat::FragmentsIn, counters.fragments_in),
+            (Stat::FragmentsOut, counters.fragments_out),
+            (Stat::Reassembled, counters.reassembled),
+            (Stat::ReassemblyTimeouts, counters.reassembly_timeouts),
+            (Stat::ReassemblyEvictions, self.ip.reassembly_evictions()),
+            (Stat::FragmentsMalformed, counters.dropped(Reason::FragmentMalformed)),
+            (Stat::FragmentsTiny, counters.dropped(Reason::FragmentTiny)),
+            (Stat::FragmentsOverlapping, counters.dropped(Reason::FragmentOverlap)),
+            (Stat::FragmentsDuplicate, counters.dropped(Reason::FragmentDuplicate)),
+        ] {
+            self.stats.set(stat, value);
+        }
         self.stats.publish(&self.page);
     }
 

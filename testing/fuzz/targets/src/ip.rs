@@ -1,7 +1,12 @@
 //! Does one replica's IP keep its promises, whatever arrives, from the wire or from another replica?
 
-use atoll_base::Instant;
-use atoll_ip::{Basis, Cast, ChecksumOffload, Config, ErrorKind, Frame, Ip, Link, NeighbourUpdate, Received, Route};
+use std::collections::BTreeMap;
+
+use atoll_base::{Duration, Instant};
+use atoll_ip::{
+    Basis, Cast, ChecksumOffload, Config, ErrorKind, Fragment, FragmentKey, Frame, Ip, Limits, Link, NeighbourUpdate,
+    Outcome, Reassembly, Received, Route,
+};
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, arp, ethernet, icmp, ipv4};
 
@@ -28,6 +33,54 @@ pub fn ip_frame(data: &[u8]) {
     drain(&mut ip);
 }
 
+/// Fragments of a few packets, against the obvious way to put them together. Each is four bytes of what and where, and a length.
+///
+/// ```text
+///   bits 0-1 which packet, bit 2 last | offset / 8, u8 | ECN and time | length
+/// ```
+pub fn ip_fragments(data: &[u8]) {
+    let limits = Limits { bytes_max: 1 << 18, packets_max: 3, fragments_max: 16, timeout: Duration::from_secs(30) };
+    let mut all = Reassembly::new(limits);
+    let mut now = Instant::ZERO;
+    // Octet and whether it is the last, by packet and offset, of what is kept.
+    let mut oracle: [BTreeMap<u32, u8>; 4] = Default::default();
+    for (n, step) in data.chunks_exact(4).enumerate() {
+        let (packet, last, offset) = (step[0] & 3, step[0] & 4 != 0, u32::from(step[1]) * 8);
+        now += Duration::from_millis(u64::from(step[2] >> 2) * 100);
+        while all.expire(now).is_some() {}
+        let payload = vec![n as u8; usize::from(step[3])];
+        let known = all.len();
+        let fragment =
+            Fragment { offset, more: !last, head: &[packet], payload: &payload, payload_max: 2000, ecn: step[2] & 3 };
+        let outcome = all.insert(now, Key(packet), &fragment);
+        all.check_invariants();
+        assert!(all.len() <= known + 1 && all.bytes() <= limits.bytes_max);
+        let oracle = &mut oracle[usize::from(packet)];
+        if let Outcome::Kept | Outcome::Complete(_) = outcome {
+            oracle.extend((offset..).zip(&payload).map(|(at, octet)| (at, *octet)));
+        }
+        if let Outcome::Complete(whole) = outcome {
+            // What was given up in between is still in the oracle, so only the newest octets can be compared.
+            assert_eq!(whole.bytes[0], packet);
+            assert!((1..whole.bytes.len() as u32).all(|at| oracle.contains_key(&(at - 1))), "no octet from nowhere");
+            assert!(whole.bytes[1 + offset as usize..].starts_with(&payload));
+            oracle.clear();
+        }
+    }
+}
+
+/// Which packet; its source is whether the number is odd.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u8);
+
+impl FragmentKey for Key {
+    type Source = u8;
+
+    fn source(&self) -> u8 {
+        self.0 & 1
+    }
+}
+
 /// A life of one machine: steps of an opcode, a length and that many bytes.
 ///
 /// ```text
@@ -47,6 +100,8 @@ pub fn ip_script(data: &[u8]) {
             drain(&mut ip);
         }
     }
+    drain(&mut ip);
+    ip.handle_timeout(now);
     drain(&mut ip);
     // Left alone, every machine comes to rest: nothing is asked for for ever.
     for _ in 0..100_000 {
@@ -81,7 +136,11 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
             ip.handle_neighbour(*now, NeighbourUpdate { addr: word, mac, basis });
         }
         5 => ip.unreachable(*now, link, &repaired(bytes), how),
-        6 => ip.announce(*now),
+        6 => match how & 7 {
+            0 => ip.announce(*now),
+            1..=3 => ip.leave_group(*now, link, word | 0xe000_0000),
+            _ => assert!(ip.join_group(*now, link, 0xe000_0000 | word & 0xf) || word == 0),
+        },
         _ => {
             // A burst in one prefix: the cache overflows.
             for n in 0..word % 64 {
@@ -106,8 +165,8 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
         }
         Received::Udp { src, dst, cast, payload, .. } => {
             assert!(is_within(payload, frame));
-            assert_ne!(cast, Cast::Multicast);
-            assert!(cast == Cast::Broadcast || dst.addr == US || dst.is_loopback());
+            assert!(cast != Cast::Multicast || ip.is_member(link, dst.addr));
+            assert!(cast != Cast::Unicast || dst.addr == US || dst.is_loopback());
             assert_eq!(src.addr == US || src.is_loopback(), link == Link::Inside);
         }
         Received::Error(error) => {
@@ -133,9 +192,18 @@ fn drain(ip: &mut Ip) {
             assert_eq!((packet.sender_mac, packet.sender_addr), (MAC_US, US));
             continue;
         }
-        assert!(!header.dst.is_group(), "no ICMP to everybody");
+        let is_group = header.dst.is_group();
         let (header, len) = ipv4::parse(&bytes[at..]).expect("an IPv4 packet");
+        if header.protocol == ipv4::Protocol::IGMP {
+            assert!(is_group && header.ttl == 1 && header.dst >> 28 == 0xe);
+            continue;
+        }
+        assert!(!is_group, "no ICMP to everybody");
         assert_eq!(bytes.len(), at + len + usize::from(header.payload_len));
+        if header.is_fragment() {
+            // Of a long answer to an echo.
+            continue;
+        }
         icmp::parse(&bytes[at + len..]).expect("an ICMP message");
     }
     while let Some(update) = ip.poll_neighbour() {
@@ -143,6 +211,13 @@ fn drain(ip: &mut Ip) {
         assert!(update.addr == GATEWAY || (update.addr ^ US) >> 8 == 0);
     }
     while ip.poll_unreachable().is_some() {}
+    while ip.poll_path().is_some() {}
+    while let Some(whole) = ip.poll_whole() {
+        let (header, len) = ipv4::parse(&whole.bytes[ethernet::HEADER_LEN..]).expect("what is whole again is a packet");
+        assert!(!header.is_fragment());
+        assert_eq!(whole.bytes.len(), ethernet::HEADER_LEN + len + usize::from(header.payload_len));
+        receive(ip, Instant::ZERO, whole.link, &whole.bytes, ChecksumOffload::Unknown);
+    }
 }
 
 fn is_within(part: &[u8], whole: &[u8]) -> bool {

@@ -15,12 +15,12 @@ mod tcp;
 mod udp;
 mod wire;
 
-pub use ip::{ip_frame, ip_script};
+pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
-pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_ipv4, wire_udp, wire_vnet};
+pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_igmp, wire_ipv4, wire_udp, wire_vnet};
 
 /// One thing that is fuzzed.
 #[derive(Clone, Copy)]
@@ -33,6 +33,7 @@ pub struct Target {
 
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
+    Target { name: "ip_fragments", run: ip_fragments },
     Target { name: "ip_frame", run: ip_frame },
     Target { name: "ip_script", run: ip_script },
     Target { name: "ipc_command", run: ipc_command },
@@ -43,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_arp", run: wire_arp },
     Target { name: "wire_ethernet", run: wire_ethernet },
     Target { name: "wire_icmp", run: wire_icmp },
+    Target { name: "wire_igmp", run: wire_igmp },
     Target { name: "wire_ipv4", run: wire_ipv4 },
     Target { name: "wire_tcp", run: wire_tcp },
     Target { name: "wire_udp", run: wire_udp },

@@ -41,6 +41,12 @@ pub fn all() -> Vec<Seed> {
             _ => {}
         }
     }
+    seeds.push(seed("ip_fragments", "in_order", vec![0, 0, 0, 64, 0, 8, 0, 64, 4, 16, 0, 9]));
+    seeds.push(seed("ip_fragments", "mixed", vec![5, 8, 0, 9, 0, 0, 0, 64, 1, 0, 0, 64, 4, 8, 200, 3, 2, 1, 4, 16]));
+    seeds.push(seed("ip_fragments", "overlap", vec![0, 0, 0, 64, 0, 4, 0, 64, 4, 8, 0, 1]));
+    seeds.push(seed("wire_igmp", "query_v2", vec![0x11, 100, 0, 0, 0, 0, 0, 0]));
+    seeds.push(seed("wire_igmp", "query_v3", vec![0x11, 0x90, 0, 0, 239, 1, 2, 3, 2, 125, 0, 0]));
+    seeds.push(seed("wire_igmp", "report_v2", vec![0x16, 0, 0, 0, 239, 1, 2, 3]));
     seeds.push(seed("ip_script", "resolve", script_resolve()));
     seeds.push(seed("ip_script", "fail", script_fail()));
     seeds.push(seed("ip_script", "failover", script_failover()));

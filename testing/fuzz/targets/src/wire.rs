@@ -1,6 +1,6 @@
 //! Does every parser accept only what it could have emitted, and stay within its bytes?
 
-use atoll_wire::{arp, checksum, ethernet, icmp, ipv4, udp, vnet};
+use atoll_wire::{arp, checksum, ethernet, icmp, igmp, ipv4, udp, vnet};
 
 /// Ethernet headers.
 pub fn wire_ethernet(data: &[u8]) {
@@ -48,6 +48,21 @@ pub fn wire_icmp(data: &[u8]) {
     if let Ok(quoted) = icmp::quoted(&repaired[len..]) {
         assert_eq!(quoted.header.src, quoted.source.addr);
         assert_eq!(quoted.header.fragment_offset, 0);
+    }
+}
+
+/// IGMP messages, with their checksum repaired.
+pub fn wire_igmp(data: &[u8]) {
+    let _ = igmp::parse(data);
+    let mut repaired = data.to_vec();
+    let Some(field) = repaired.get_mut(2..4) else { return };
+    field.fill(0);
+    let sum = checksum::sum(&repaired).finish();
+    repaired[2..4].copy_from_slice(&sum.to_be_bytes());
+    let Ok(message) = igmp::parse(&repaired) else { return };
+    let mut out = [0; igmp::HEADER_LEN];
+    if igmp::emit(&message, &mut out).is_some() {
+        assert_eq!(igmp::parse(&out), Ok(message));
     }
 }
 

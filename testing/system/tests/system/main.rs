@@ -16,6 +16,8 @@ macro_rules! on_both_stacks {
 }
 
 mod clients;
+mod fragments;
+mod groups;
 mod hostile;
 mod internal;
 mod joined;

@@ -15,8 +15,11 @@ fn oracle(key: FlowKey, frame: &[u8]) -> Option<FlowGroup> {
     }
     let be32 = |at: usize| u32::from_be_bytes(ip[at..at + 4].try_into().unwrap());
     let is_fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
-    let has_ports = matches!(ip[9], 6 | 17) && !is_fragment;
-    let ports = ip.get(header_len..header_len + 4).filter(|_| has_ports).unwrap_or(&[0; 4]);
+    let has_ports = matches!(ip[9], 6 | 17);
+    let ports = match is_fragment {
+        true => &[ip[4], ip[5], 0, ip[9]],
+        false => ip.get(header_len..header_len + 4).filter(|_| has_ports).unwrap_or(&[0; 4]),
+    };
     let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let (remote, local) = (Endpoint::new(be32(12), port(0)), Endpoint::new(be32(16), port(2)));
     Some(key.group(&FourTuple { local, remote }))

@@ -50,6 +50,24 @@ fn a_segment_belongs_to_its_four_tuple() {
 }
 
 #[test]
+fn all_fragments_of_a_packet_meet() {
+    for (offset, more) in [(0, true), (185, true), (370, false)] {
+        for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
+            let mut bytes = packet(CLIENT.addr, SERVER.addr, protocol, &ports(CLIENT.port, SERVER.port + offset));
+            let header = ipv4::Header {
+                id: 77,
+                more_fragments: more,
+                fragment_offset: offset,
+                ..ipv4::parse(&bytes).unwrap().0
+            };
+            ipv4::emit(&header, &mut bytes);
+            let (remote, local) = (Endpoint::new(CLIENT.addr, 77), Endpoint::new(SERVER.addr, protocol.0.into()));
+            assert_eq!(classify(&frame(&bytes)), Class::Flow(FourTuple { local, remote }));
+        }
+    }
+}
+
+#[test]
 fn an_icmp_error_belongs_to_the_flow_it_quotes() {
     let ours = packet(SERVER.addr, CLIENT.addr, Protocol::TCP, &ports(SERVER.port, CLIENT.port));
     let mut error = std::vec![3, 1, 0, 0, 0, 0, 0, 0];

@@ -161,6 +161,9 @@ impl Net {
                 }
                 for (_, other) in self.stacks.iter_mut().enumerate().filter(|(j, _)| *j != i) {
                     other.transport.handle_frame(self.now, &frame, ChecksumOffload::Partial, false);
+                    while let Some(whole) = other.transport.ip_mut().poll_whole() {
+                        other.transport.handle_frame(self.now, &whole.bytes, ChecksumOffload::Unknown, false);
+                    }
                 }
             }
         }

@@ -1,0 +1,191 @@
+//! How does a host take IPv4 packets apart, and how does it get them whole again? RFC 791 §3.2, RFC 1122 §3.3.2 and §3.3.3.
+
+use alloc::boxed::Box;
+
+use atoll_base::{Instant, Rng};
+use atoll_wire::icmp::Message;
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{ethernet, tcp};
+
+use crate::counters::Reason;
+use crate::input::Received;
+use crate::ip::{Frame, Ip, Link};
+use crate::output::{HEADERS_LEN, Outgoing};
+use crate::reassembly::{Fragment, FragmentKey, Outcome, Refusal};
+
+/// RFC 791 §3.2: what the fragments of one packet have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PacketKey {
+    src: u32,
+    dst: u32,
+    id: u16,
+    protocol: u8,
+    inside: bool,
+}
+
+impl FragmentKey for PacketKey {
+    type Source = (u32, bool);
+
+    fn source(&self) -> (u32, bool) {
+        (self.src, self.inside)
+    }
+}
+
+/// One fragment of a payload that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where in the payload it starts: a multiple of 8.
+    pub offset: usize,
+    /// Octets of it.
+    pub len: usize,
+    /// Whether others follow.
+    pub more: bool,
+}
+
+/// The parts of a payload of `len` octets, from octet `from` (a multiple of 8) on, in packets of at most `mtu` octets (at least 68, RFC
+/// 791).
+pub fn parts(len: usize, from: usize, mtu: u16) -> impl Iterator<Item = Part> {
+    let room = (usize::from(mtu).saturating_sub(ipv4::HEADER_LEN) & !7).max(8);
+    (from..len).step_by(room).map(move |offset| {
+        let end = len.min(offset + room);
+        Part { offset, len: end - offset, more: end < len }
+    })
+}
+
+/// The identifications of what may be fragmented. RFC 6864 §4.3 wants them not to repeat for a source, destination and protocol,
+/// RFC 7739 §5.4 not to tell how much is sent to others: each destination counts from a place of its own, in one of some counters.
+#[derive(Debug)]
+pub(crate) struct Identifications {
+    counters: Box<[u16; COUNTERS]>,
+    key: u64,
+    index: u16,
+    step: u16,
+}
+
+const COUNTERS: usize = 256;
+
+impl Identifications {
+    /// Those of replica `index` of `count`, which share an address and therefore the identifications as well.
+    pub(crate) fn new(rng: &mut Rng, (index, count): (u8, u8)) -> Identifications {
+        let mut counters = Box::new([0; COUNTERS]);
+        counters.fill_with(|| rng.next_u32() as u16);
+        let step = u16::from(count.clamp(1, 128)).next_power_of_two();
+        Identifications { counters, key: rng.next_u64(), index: u16::from(index) % step, step }
+    }
+
+    pub(crate) fn next(&mut self, dst: u32, protocol: Protocol) -> u16 {
+        let place = Rng::new(self.key ^ (u64::from(dst) << 8 | u64::from(protocol.0))).next_u64();
+        let counter = &mut self.counters[place as usize % COUNTERS];
+        *counter = counter.wrapping_add(1);
+        counter.wrapping_add((place >> 32) as u16).wrapping_mul(self.step).wrapping_add(self.index)
+    }
+}
+
+impl Ip {
+    /// The next packet that is whole again, from the Ethernet header on: to be handled, by the owner of its flow, like a frame of its
+    /// link about which the link says nothing.
+    pub fn poll_whole(&mut self) -> Option<Frame> {
+        self.wholes.pop_front()
+    }
+
+    /// The identification of a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
+    pub fn identify(&mut self, dst: u32, protocol: Protocol) -> u16 {
+        self.identifications.next(dst, protocol)
+    }
+
+    /// Writes the headers of one part of `packet`, as [`Ip::emit_headers`] does for all of it. When the link has taken it, call
+    /// [`Ip::fragment_sent`].
+    pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u16, part: &Part) -> usize {
+        let header = ipv4::Header {
+            payload_len: part.len as u16,
+            id,
+            dont_fragment: false,
+            more_fragments: part.more,
+            fragment_offset: (part.offset / 8) as u16,
+            ..packet.header()
+        };
+        self.emit(out, packet.dst_mac, &header)
+    }
+
+    /// Counts a fragment that has left.
+    pub fn fragment_sent(&mut self) {
+        self.counters.fragments_out += 1;
+    }
+
+    /// Keeps a fragment until its packet is whole. `head_len`: octets of `frame` before `payload`.
+    #[cold]
+    pub(crate) fn handle_fragment<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &[u8],
+        head_len: usize,
+        header: &ipv4::Header,
+        payload: &[u8],
+    ) -> Result<Received<'a>, Reason> {
+        self.counters.fragments_in += 1;
+        if is_tiny(header, payload) {
+            return Err(Reason::FragmentTiny);
+        }
+        let head = frame.get(..head_len).ok_or(Reason::Malformed)?;
+        let key = PacketKey {
+            src: header.src,
+            dst: header.dst,
+            id: header.id,
+            protocol: header.protocol.0,
+            inside: link == Link::Inside,
+        };
+        let fragment = Fragment {
+            offset: u32::from(header.fragment_offset) * 8,
+            more: header.more_fragments,
+            head,
+            payload,
+            payload_max: (usize::from(u16::MAX) + ethernet::HEADER_LEN).saturating_sub(head_len) as u32,
+            ecn: header.ecn() as u8,
+        };
+        match self.reassembly.insert(now, key, &fragment) {
+            Outcome::Kept => Ok(Received::Consumed),
+            Outcome::Complete(mut whole) => {
+                let packet = whole.bytes.get_mut(ethernet::HEADER_LEN..).ok_or(Reason::FragmentMalformed)?;
+                ipv4::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
+                self.counters.reassembled += 1;
+                self.queue_whole(Frame { link, bytes: whole.bytes });
+                Ok(Received::Consumed)
+            }
+            Outcome::Dropped(refusal) => Err(match refusal {
+                Refusal::Malformed => Reason::FragmentMalformed,
+                Refusal::Overlap => Reason::FragmentOverlap,
+                Refusal::Duplicate => Reason::FragmentDuplicate,
+            }),
+        }
+    }
+
+    /// Gives up packets whose fragments have not all arrived in time. RFC 1122 §3.3.2: their senders are told, if the first fragment
+    /// was there.
+    pub(crate) fn expire_fragments(&mut self, now: Instant) {
+        while let Some((key, expired)) = self.reassembly.expire(now) {
+            self.counters.reassembly_timeouts += 1;
+            if let Some(frame) = expired.first {
+                let link = if key.inside { Link::Inside } else { Link::Outside };
+                self.report(now, link, &frame, Message::TimeExceeded { code: REASSEMBLY });
+            }
+        }
+    }
+}
+
+/// RFC 1858 §3 and RFC 3128: nobody has a reason to tear a TCP header apart but to get it past a filter.
+fn is_tiny(header: &ipv4::Header, payload: &[u8]) -> bool {
+    header.protocol == Protocol::TCP
+        && match header.fragment_offset {
+            0 => payload.len() < tcp::HEADER_MIN,
+            offset => usize::from(offset) * 8 < tcp::HEADER_MIN,
+        }
+}
+
+/// RFC 792: code of "time exceeded" for fragments.
+const REASSEMBLY: u8 = 1;
+
+const _: () = assert!(HEADERS_LEN == ethernet::HEADER_LEN + ipv4::HEADER_LEN);
+
+#[cfg(test)]
+mod tests;

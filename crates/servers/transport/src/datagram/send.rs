@@ -1,0 +1,171 @@
+//! How does a datagram leave? Which way, in how many packets, and to whom on this machine as well.
+
+use atoll_base::{Endpoint, FourTuple, Instant};
+use atoll_ip::{Cast, HEADERS_LEN, Ip, Link, Outgoing, Route};
+use atoll_ipc::page::Stat;
+use atoll_ipc::{Cause, Memory, Ready};
+use atoll_udp::{Flags as RecordFlags, RECORD_LEN, padded_len};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::udp;
+
+use crate::fragment::{Cut, MtuDiscovery, Progress, send_fragments};
+use crate::output::Way;
+use crate::sink::{Absolute, FrameSink, Offload, TextRef};
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// Sends what a socket has to send, until it is done, its neighbour is asked for, or the link is full.
+    pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
+        loop {
+            let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+            if socket.send_head >= socket.send_tail {
+                return;
+            }
+            let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
+            let Some(session) = session else { return };
+            let mut head = [0; RECORD_LEN];
+            let available = socket.send_tail - socket.send_head;
+            let record = socket.send.pieces(socket.send_head, RECORD_LEN).and_then(|pieces| {
+                pieces.read(&session.arena, session.layout.send_area, &mut head);
+                atoll_udp::decode(&head, available).ok()
+            });
+            let text =
+                record.and_then(|record| socket.send.pieces(socket.send_head + RECORD_LEN as u64, record.len as usize));
+            let (Some(record), Some(pieces)) = (record, text) else {
+                // Not what a library writes: the socket is lost.
+                self.stats.count(Stat::BadCommands);
+                self.remove_datagram(now, index);
+                return;
+            };
+            let pieces = Absolute::new(session.layout.send_area, &pieces);
+            let text = TextRef::Pieces(&session.arena, pieces.parts());
+            let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
+            let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
+            let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
+            let multicast = self.ip.cast(peer.addr) == Some(Cast::Multicast);
+            let route = if multicast && socket.multicast.inside { Route::Local } else { route };
+            let cut = match route {
+                Route::Via { .. } => socket.discovery.cut(&self.ip, now, peer.addr, record.len as usize),
+                _ => Cut::Whole { dont_fragment: socket.discovery != MtuDiscovery::Dont },
+            };
+            let way = match route {
+                Route::Local => Ok((true, self.ip.mac())),
+                Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
+                    Err(Cause::AddressNotAvailable)
+                }
+                Route::Via { .. } if cut == Cut::TooLong => Err(Cause::MessageTooLong),
+                Route::Via { mac } => Ok((false, mac)),
+                Route::Resolving => {
+                    self.datagrams.unresolved.push(index);
+                    return;
+                }
+                Route::Unreachable => Err(Cause::HostUnreachable),
+            };
+            match way {
+                Ok((internal, mac)) => {
+                    let ttl = if multicast { socket.multicast.ttl } else { socket.ttl };
+                    let way = Way { internal, mac, tos: socket.tos, ttl };
+                    let src = source(self.ip.addr(), socket.local, peer, socket.multicast.inside && multicast);
+                    let tuple = FourTuple { local: src, remote: peer };
+                    if multicast && !internal && socket.multicast.is_looped && !socket.has_looped {
+                        // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
+                        let inside = Way { internal: true, mac: self.ip.mac(), ..way };
+                        let whole = Cut::Whole { dont_fragment: true };
+                        socket.has_looped = !self.ip.is_member(Link::Inside, peer.addr)
+                            || send_datagram(&mut self.ip, &inside, &tuple, whole, text.again(), None, out).is_ok();
+                        if !socket.has_looped {
+                            self.datagrams.unresolved.push(index);
+                            self.retry_at = now + crate::output::RETRY_AFTER;
+                            return;
+                        }
+                    }
+                    // ip(7): what has no hops left stays on this machine.
+                    let sent = if multicast && ttl == 0 && !internal {
+                        Ok(())
+                    } else {
+                        send_datagram(&mut self.ip, &way, &tuple, cut, text, socket.progress, out)
+                    };
+                    socket.progress = match sent {
+                        Ok(()) => None,
+                        Err(Full(progress)) => {
+                            // The link is full: the record waits where it is, or what is left of it.
+                            socket.progress = progress;
+                            self.datagrams.unresolved.push(index);
+                            self.retry_at = now + crate::output::RETRY_AFTER;
+                            return;
+                        }
+                    };
+                    self.stats.count(Stat::DatagramsOut);
+                }
+                Err(cause) => {
+                    self.stats.count(Stat::DatagramsDropped);
+                    socket.cause = cause;
+                    socket.ready |= Ready::ERR;
+                }
+            }
+            socket.has_looped = false;
+            socket.send_head += padded_len(record.len);
+        }
+    }
+}
+
+/// Where a datagram to `peer` comes from. `inside`: it goes to a group on the inside link.
+fn source(own: u32, local: Endpoint, peer: Endpoint, inside: bool) -> Endpoint {
+    let addr = match local.addr {
+        addr if inside && addr != own => crate::open::LOOPBACK,
+        0 if peer.is_loopback() => crate::open::LOOPBACK,
+        // What is bound to a broadcast address sends from our own.
+        addr if addr == own || local.is_loopback() => addr,
+        _ => own,
+    };
+    Endpoint::new(addr, local.port)
+}
+
+/// The link has not taken a datagram, or only this much of it.
+struct Full(Option<Progress>);
+
+/// Writes the headers of one datagram and gives it to the link.
+fn send_datagram<M: Memory>(
+    ip: &mut Ip,
+    way: &Way,
+    tuple: &FourTuple,
+    cut: Cut,
+    text: TextRef<'_, M>,
+    progress: Option<Progress>,
+    out: &mut impl FrameSink<M>,
+) -> Result<(), Full> {
+    let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
+    let len = udp::HEADER_LEN + text.len();
+    let packet = Outgoing {
+        dst_mac: way.mac,
+        src: tuple.local.addr,
+        dst: tuple.remote.addr,
+        protocol: Protocol::UDP,
+        payload_len: len,
+        tos: way.tos,
+        ttl: way.ttl,
+        dont_fragment: cut == Cut::Whole { dont_fragment: true },
+    };
+    if let Cut::Fragments(mtu) = cut {
+        let rest = send_fragments(ip, way, tuple, &packet, &text, progress, mtu, out);
+        return rest.map_or(Ok(()), |progress| Err(Full(Some(progress))));
+    }
+    ip.emit_headers(&mut headers, &packet);
+    let header = udp::Header {
+        src_port: tuple.local.port,
+        dst_port: tuple.remote.port,
+        // At most DATAGRAM_MAX.
+        payload_len: text.len() as u16,
+        checksum: udp::partial(packet.src, packet.dst, len),
+    };
+    udp::emit(&header, &mut headers[HEADERS_LEN..]);
+    let offload = Offload {
+        needs_checksum: true,
+        csum_start: HEADERS_LEN as u16,
+        csum_offset: udp::CHECKSUM_AT as u16,
+        gso_size: None,
+    };
+    let taken =
+        if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) };
+    if taken { Ok(()) } else { Err(Full(None)) }
+}

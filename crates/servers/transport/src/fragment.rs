@@ -1,0 +1,173 @@
+//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids that: ip(7), IP_MTU_DISCOVER.
+
+use alloc::vec;
+
+use atoll_base::{FourTuple, Instant};
+use atoll_ip::{HEADERS_LEN, Ip, Outgoing, parts};
+use atoll_ipc::Memory;
+use atoll_wire::ipv4::HEADER_LEN;
+use atoll_wire::udp;
+
+use crate::output::Way;
+use crate::sink::{FrameSink, Offload, TextRef};
+
+/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are the option's values).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MtuDiscovery {
+    /// By us and by routers.
+    Dont = 0,
+    /// By us, when they are larger than the path's MTU.
+    #[default]
+    Want = 1,
+    /// Never: what is larger than the path's MTU is refused.
+    Do = 2,
+    /// Never, and only the link's MTU counts: the application probes the path.
+    Probe = 3,
+    /// By routers only; only the link's MTU counts.
+    Interface = 4,
+    /// As `Interface`, but also by us.
+    Omit = 5,
+}
+
+/// What is to become of one datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// It fits into one packet.
+    Whole {
+        /// Whether routers must leave it whole.
+        dont_fragment: bool,
+    },
+    /// It leaves in packets of this size.
+    Fragments(u16),
+    /// Its socket does not want it fragmented.
+    TooLong,
+}
+
+/// How far a datagram has left whose link was full in the middle of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The identification that its fragments share.
+    id: u16,
+    /// Octets that have left.
+    sent: usize,
+}
+
+impl MtuDiscovery {
+    /// The option with this value.
+    pub(crate) const fn from_value(value: u32) -> Option<MtuDiscovery> {
+        Some(match value {
+            0 => MtuDiscovery::Dont,
+            1 => MtuDiscovery::Want,
+            2 => MtuDiscovery::Do,
+            3 => MtuDiscovery::Probe,
+            4 => MtuDiscovery::Interface,
+            5 => MtuDiscovery::Omit,
+            _ => return None,
+        })
+    }
+
+    /// What is to become of `len` octets of text on their way to `dst` over the outside link.
+    pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: u32, len: usize) -> Cut {
+        let path = match self {
+            MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do => ip.path_mtu(now, dst),
+            MtuDiscovery::Probe | MtuDiscovery::Interface | MtuDiscovery::Omit => None,
+        };
+        let mtu = path.map_or(ip.mtu(), |path| path.mtu);
+        let fits = HEADER_LEN + udp::HEADER_LEN + len <= usize::from(mtu);
+        match self {
+            MtuDiscovery::Do | MtuDiscovery::Probe if fits => Cut::Whole { dont_fragment: true },
+            MtuDiscovery::Want if fits => Cut::Whole { dont_fragment: !path.is_some_and(|path| path.is_doubtful) },
+            _ if fits => Cut::Whole { dont_fragment: false },
+            MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Omit => Cut::Fragments(mtu),
+            MtuDiscovery::Do | MtuDiscovery::Probe | MtuDiscovery::Interface => Cut::TooLong,
+        }
+    }
+}
+
+/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. `Some`: the link is full; to be called again with what is
+/// returned, and the same datagram, when it is not.
+#[allow(clippy::too_many_arguments)] // As `send_segment`: parts of one frame.
+pub(crate) fn send_fragments<M: Memory>(
+    ip: &mut Ip,
+    way: &Way,
+    tuple: &FourTuple,
+    packet: &Outgoing,
+    text: &TextRef<'_, M>,
+    progress: Option<Progress>,
+    mtu: u16,
+    out: &mut impl FrameSink<M>,
+) -> Option<Progress> {
+    debug_assert!(!way.internal, "the internal link takes packets of every size");
+    // The checksum covers all fragments and stands in the first, so no link can complete it: the text is copied and read here.
+    let mut datagram = vec![0; packet.payload_len];
+    let header = udp::Header {
+        src_port: tuple.local.port,
+        dst_port: tuple.remote.port,
+        // At most DATAGRAM_MAX.
+        payload_len: text.len() as u16,
+        checksum: 0,
+    };
+    udp::emit(&header, &mut datagram);
+    text.copy_to(&mut datagram[udp::HEADER_LEN..]);
+    udp::seal(packet.src, packet.dst, &mut datagram);
+    let mut progress = progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
+    for part in parts(datagram.len(), progress.sent, mtu) {
+        let mut headers = [0; HEADERS_LEN];
+        ip.emit_fragment(&mut headers, packet, progress.id, &part);
+        let slice = TextRef::Slice(&datagram[part.offset..part.offset + part.len]);
+        if !out.send(&headers, slice, Offload::default()) {
+            return Some(progress);
+        }
+        ip.fragment_sent();
+        progress.sent += part.len;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use atoll_ip::Config;
+    use atoll_wire::Mac;
+
+    const FAR: u32 = 0x0808_0808;
+
+    /// What becomes of datagrams of some lengths, with a path of 1000 octets behind a link of 1500.
+    fn cuts(discovery: MtuDiscovery, told: u16) -> [Cut; 3] {
+        let config = Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24);
+        let mut ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
+        ip.learn_path_mtu(Instant::ZERO, FAR, told);
+        [500, 1400, 2000].map(|len| discovery.cut(&ip, Instant::ZERO, FAR, len))
+    }
+
+    #[test]
+    fn each_discovery_cuts_as_linux_does() {
+        let whole = |dont_fragment| Cut::Whole { dont_fragment };
+        let (small, large) = (Cut::Fragments(1000), Cut::Fragments(1500));
+        for (discovery, expected) in [
+            (MtuDiscovery::Dont, [whole(false), small, small]),
+            (MtuDiscovery::Want, [whole(true), small, small]),
+            (MtuDiscovery::Do, [whole(true), Cut::TooLong, Cut::TooLong]),
+            (MtuDiscovery::Probe, [whole(true), whole(true), Cut::TooLong]),
+            (MtuDiscovery::Interface, [whole(false), whole(false), Cut::TooLong]),
+            (MtuDiscovery::Omit, [whole(false), whole(false), large]),
+        ] {
+            assert_eq!(cuts(discovery, 1000), expected, "{discovery:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_too_narrow_to_be_believed_may_fragment() {
+        let narrow = Cut::Fragments(552);
+        assert_eq!(cuts(MtuDiscovery::Want, 100), [Cut::Whole { dont_fragment: false }, narrow, narrow]);
+    }
+
+    #[test]
+    fn values_are_those_of_the_socket_api() {
+        for value in 0..=5 {
+            assert_eq!(MtuDiscovery::from_value(value).map(|discovery| discovery as u32), Some(value));
+        }
+        assert_eq!(MtuDiscovery::from_value(6), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Datagrams larger than what carries them.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::Endpoint;
+use atoll_ipc::page::Stat;
+use atoll_ipc::{Cause, Command, Ready, SocketOption};
+use atoll_udp::DATAGRAM_MAX;
+use atoll_wire::icmp::{self, Message, code};
+use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{Mac, ethernet};
+
+use super::kit::{App, Net, Socket, Stack, addr};
+use super::limits::{first_record, record, udp_open};
+
+const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 53);
+
+/// A server at port 53, a client with this `IP_MTU_DISCOVER`.
+fn pair(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
+    let c = udp_open(&mut client, Endpoint::new(0, 5000), SERVER);
+    let Socket { slot, generation } = c;
+    client.push(Command::SetOption { slot, generation, option: SocketOption::MtuDiscover, value: discover });
+    net.settle();
+    // Both know their neighbours.
+    client.write(c, &record(SERVER, b"first"));
+    net.settle();
+    assert_eq!(first_record(&server.read(s)).1, b"first");
+    (net, (server, s), (client, c))
+}
+
+fn text(len: usize) -> Vec<u8> {
+    (0..len).map(|n| ((n * 7) >> 2) as u8).collect()
+}
+
+/// What a router says that takes only 1000 octets, about a datagram of the client.
+fn too_big(quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; icmp::HEADER_LEN];
+    message.extend_from_slice(&quoted[ethernet::HEADER_LEN..][..28]);
+    icmp::emit(&Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu: 1000 }, &mut message);
+    let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
+    let (dst, src) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));
+    ethernet::emit(&ethernet::Header { dst, src, ethertype: ethernet::EtherType::IPV4 }, &mut frame);
+    let header = ipv4::Header {
+        src: addr(1),
+        dst: addr(2),
+        protocol: Protocol::ICMP,
+        payload_len: message.len() as u16,
+        ttl: 64,
+        ..ipv4::Header::default()
+    };
+    ipv4::emit(&header, &mut frame[ethernet::HEADER_LEN..]);
+    frame.extend_from_slice(&message);
+    frame
+}
+
+#[test]
+fn a_datagram_of_every_size_arrives() {
+    let (mut net, (mut server, s), (mut client, c)) = pair(1);
+    for len in [1472, 1473, 2952, 2953, 30_000, DATAGRAM_MAX as usize] {
+        let sent = client.write(c, &record(SERVER, &text(len)));
+        assert!(sent > len, "there is room for {len}");
+        net.settle();
+        assert!(first_record(&server.read(s)).1 == text(len), "{len}");
+    }
+    net.stack(1).transport.publish_stats();
+    net.stack(0).transport.publish_stats();
+    let fragments = net.stack(1).stat(Stat::FragmentsOut);
+    assert_eq!(fragments, 2 + 2 + 3 + 21 + 45);
+    assert_eq!(net.stack(0).stat(Stat::FragmentsIn), fragments);
+    assert_eq!(net.stack(0).stat(Stat::Reassembled), 5);
+}
+
+#[test]
+fn a_link_that_is_full_in_the_middle_of_a_datagram_gets_the_rest_later() {
+    let (mut net, (mut server, s), (mut client, c)) = pair(0);
+    for len in [20_000, 500, 9_000] {
+        client.write(c, &record(SERVER, &text(len)));
+    }
+    let mut got = Vec::new();
+    for _ in 0..100 {
+        net.stack(1).out.room = Some(2);
+        net.wait(atoll_base::Duration::from_millis(2));
+        got.extend(server.read(s));
+    }
+    net.stack(1).transport.publish_stats();
+    assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 14 + 7, "none is sent twice");
+    let mut rest = &got[..];
+    for len in [20_000, 500, 9_000] {
+        let (head, octets) = first_record(rest);
+        assert!(octets == text(len), "{len}");
+        rest = &rest[atoll_udp::padded_len(head.len) as usize..];
+    }
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_narrow_path_is_learned_of_and_kept_to() {
+    let (mut net, (mut server, s), (mut client, c)) = pair(1);
+    client.write(c, &record(SERVER, &text(1400)));
+    let now = net.now;
+    let Stack { transport, out, .. } = net.stack(1);
+    transport.handle_commands(now, 64);
+    transport.flush(now, out);
+    let frame = out.outside.pop_front().expect("it was sent");
+    assert_eq!(frame[20] & 0x40, 0x40, "not to be fragmented");
+    let error = too_big(&frame);
+    transport.handle_frame(now, &error, atoll_ip::ChecksumOffload::Unknown, false);
+    let update = transport.ip_mut().poll_path().expect("news for the other replicas");
+    assert_eq!((update.dst, update.mtu), (addr(1), 1000));
+    net.settle();
+    // As on Linux, a connected socket is told that this one was lost.
+    assert!(client.take_ready(c).contains(Ready::ERR));
+    assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
+    client.write(c, &record(SERVER, &text(1400)));
+    net.settle();
+    assert!(first_record(&server.read(s)).1 == text(1400));
+    net.stack(1).transport.publish_stats();
+    assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
+}
+
+#[test]
+fn sockets_that_forbid_fragments_are_refused() {
+    for (discover, refused) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
+        let (mut net, (mut server, s), (mut client, c)) = pair(discover);
+        client.write(c, &record(SERVER, &text(2000)));
+        net.settle();
+        let arrived = !server.read(s).is_empty();
+        let expected = if refused { Cause::MessageTooLong } else { Cause::None };
+        assert_eq!((arrived, client.slot(c).error()), (!refused, expected), "{discover}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Datagrams to groups.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ipc::page::Stat;
+use atoll_ipc::{Command, SocketOption};
+
+use super::kit::{App, Net, Socket, Stack, addr};
+use super::limits::{first_record, record, udp_open};
+
+const GROUP: Endpoint = Endpoint::new(0xefff_0102, 5353);
+
+fn join(app: &mut App, socket: Socket, joins: bool) {
+    let Socket { slot, generation } = socket;
+    app.push(Command::Group { slot, generation, group: GROUP.addr, inside: false, joins });
+}
+
+/// Two machines, each with two sockets at the group's port, of which the first two of each are members.
+fn members() -> (Net, [App; 2], [[Socket; 2]; 2]) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
+    let sockets = [0, 1]
+        .map(|n: usize| [(), ()].map(|()| udp_open(&mut apps[n], Endpoint::new(0, GROUP.port), Endpoint::default())));
+    for (app, sockets) in apps.iter_mut().zip(&sockets) {
+        sockets.iter().for_each(|socket| join(app, *socket, true));
+    }
+    net.settle();
+    (net, apps, sockets)
+}
+
+fn texts(apps: &mut [App; 2], sockets: &[[Socket; 2]; 2]) -> Vec<Option<Vec<u8>>> {
+    let mut all = Vec::new();
+    for (app, sockets) in apps.iter_mut().zip(sockets) {
+        for socket in sockets {
+            let bytes = app.read(*socket);
+            all.push((!bytes.is_empty()).then(|| first_record(&bytes).1));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_member_on_every_machine_hears_it_once() {
+    let (mut net, mut apps, sockets) = members();
+    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    net.settle();
+    assert_eq!(texts(&mut apps, &sockets), vec![Some(b"hello".to_vec()); 4], "the sender is a member, too");
+    // Without IP_MULTICAST_LOOP only others hear it.
+    let Socket { slot, generation } = sockets[0][0];
+    apps[0].push(Command::SetOption { slot, generation, option: SocketOption::MulticastLoop, value: 0 });
+    apps[0].write(sockets[0][0], &record(GROUP, b"again"));
+    net.settle();
+    let there = Some(b"again".to_vec());
+    assert_eq!(texts(&mut apps, &sockets), [None, None, there.clone(), there]);
+    // No hops: only this machine.
+    for (option, value) in [(SocketOption::MulticastLoop, 1), (SocketOption::MulticastTtl, 0)] {
+        apps[0].push(Command::SetOption { slot, generation, option, value });
+    }
+    apps[0].write(sockets[0][0], &record(GROUP, b"here"));
+    net.settle();
+    let here = Some(b"here".to_vec());
+    assert_eq!(texts(&mut apps, &sockets), [here.clone(), here, None, None]);
+}
+
+#[test]
+fn who_has_left_hears_nothing_and_the_last_one_closes_the_door() {
+    let (mut net, mut apps, sockets) = members();
+    let Socket { slot, generation } = sockets[1][0];
+    apps[1].push(Command::SetOption { slot, generation, option: SocketOption::MulticastAll, value: 0 });
+    join(&mut apps[1], sockets[1][0], false);
+    net.settle();
+    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    net.settle();
+    assert_eq!(texts(&mut apps, &sockets)[2..], [None, Some(b"hello".to_vec())]);
+    // Closing leaves as well.
+    apps[1].close(sockets[1][1]);
+    net.settle();
+    assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, GROUP.addr));
+    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    net.settle();
+    assert_eq!(texts(&mut apps, &sockets)[2], None);
+}
+
+#[test]
+fn a_link_that_is_full_repeats_nothing_to_those_who_have_heard_it() {
+    let (mut net, mut apps, sockets) = members();
+    let before = net.stack(0).stat(Stat::DatagramsIn);
+    apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
+    net.stack(0).out.room = Some(0);
+    for _ in 0..5 {
+        net.wait(Duration::from_millis(2));
+    }
+    net.stack(0).out.room = None;
+    net.wait(Duration::from_millis(5));
+    assert_eq!(net.stack(0).stat(Stat::DatagramsIn) - before, 2);
+    assert_eq!(texts(&mut apps, &sockets), vec![Some(b"hello".to_vec()); 4]);
+}
+
+#[test]
+fn memberships_that_make_no_sense_are_counted() {
+    let (mut net, mut apps, sockets) = members();
+    let bad = net.stack(0).stat(Stat::BadCommands);
+    let Socket { slot, generation } = sockets[0][0];
+    for (generation, group, joins) in [
+        (generation, GROUP.addr, true),
+        (generation, GROUP.addr + 1, false),
+        (generation, addr(2), true),
+        (generation + 1, GROUP.addr + 1, true),
+    ] {
+        apps[0].push(Command::Group { slot, generation, group, inside: false, joins });
+    }
+    for n in 0..30 {
+        apps[0].push(Command::Group { slot, generation, group: GROUP.addr + 1 + n, inside: true, joins: true });
+    }
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 4 + 11);
+    apps[0].close(sockets[0][0]);
+    net.settle();
+    assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, GROUP.addr + 1));
+}

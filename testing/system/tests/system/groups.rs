@@ -1,0 +1,53 @@
+//! Do groups work between hosts: are members told to the network, and does everybody hear what is sent?
+
+use atoll_system_tests::{Net, Proc, Stack, program, until};
+
+on_both_stacks![members_hear_each_other_and_are_reported];
+
+/// `group.py` is a member that says what it hears; the kernel's side sees the reports, and is a member itself.
+fn members_hear_each_other_and_are_reported(stack: Stack) {
+    let net = Net::new(stack);
+    let interface = net.client_interface();
+    let mut ip = net.on_client("ip");
+    ip.args(["route", "add", "224.0.0.0/4", "dev", &interface]);
+    Proc::start(&mut ip, None).success(10);
+    let script = program("group.py");
+    let mut router = net.client("/usr/bin/python3", &[&script, "watch", &interface]);
+    router.says("watching", 10);
+    let member = |own: &str| [script.clone(), "listen".into(), own.into()];
+    let mut members: Vec<Proc> =
+        (0..3).map(|_| Proc::start(net.on_stack("/usr/bin/python3").args(member(Net::SERVER)), None)).collect();
+    let mut other = Proc::start(net.on_client("/usr/bin/python3").args(member("198.18.0.1")), None);
+    for member in members.iter_mut().chain([&mut other]) {
+        member.says("joined", 10);
+    }
+    router.says("joined 239.1.2.3 by 198.18.0.2", 10);
+    // Both ends speak, and all four hear both.
+    let words = [
+        ("from-the-client", net.on_client("/usr/bin/python3"), "198.18.0.1"),
+        ("from-the-stack", net.on_stack("/usr/bin/python3"), Net::SERVER),
+    ];
+    for (word, mut command, own) in words {
+        Proc::start(command.args([&*script, "say", own, word]), None).success(10);
+        for member in members.iter_mut().chain([&mut other]) {
+            member.says(word, 10);
+        }
+    }
+    // A router asks, and is answered.
+    let mut ask = net.client("/usr/bin/python3", &[&script, "ask", &interface]);
+    assert!(ask.end(10).success(), "{}", ask.report());
+    router.says("is in 239.1.2.3 by 198.18.0.2", 10);
+    for mut member in members {
+        member.kill();
+    }
+    router.says("left 239.1.2.3 by 198.18.0.2", 10);
+    if stack == Stack::Atoll {
+        until("dropped frames of a group that nobody is in", 10, || {
+            Proc::start(net.on_client("/usr/bin/python3").args([&*script, "say", "198.18.0.1", "anybody?"]), None)
+                .success(10);
+            let status = net.atoll_says("status");
+            let replicas = status["replicas"].as_array()?.clone();
+            replicas.iter().any(|replica| replica["stats"]["frames_dropped"].as_u64() > Some(0)).then_some(())
+        });
+    }
+}
