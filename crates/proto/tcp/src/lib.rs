@@ -32,6 +32,7 @@ mod options;
 mod outcome;
 mod output;
 mod pending;
+mod prune;
 mod ranges;
 mod rcv;
 mod reassembly;
@@ -54,5 +55,7 @@ pub use settings::{Algorithm, KeepAlive, Path, Settings};
 pub use state::State;
 pub use time_wait::{TimeWait, TimeWaitAnswer};
 
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 mod testing;

@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 mod accept;
+mod challenge;
 mod close;
 mod commands;
 mod config;

@@ -12,6 +12,7 @@ use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_wire::tcp::Segment;
 
+use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
@@ -63,6 +64,7 @@ pub struct Transport<M: Memory> {
     pub(crate) retry_at: Instant,
     /// Flow group to replica: a copy of the stack page's table.
     pub(crate) owners: Box<[u8; FLOW_GROUPS]>,
+    pub(crate) challenges: Challenges,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
     fired: Vec<TimerId>,
@@ -109,6 +111,7 @@ impl<M: Memory> Transport<M> {
             blocked: Vec::new(),
             retry_at: Instant::FAR_FUTURE,
             owners: Box::new([config.replica.0; FLOW_GROUPS]),
+            challenges: Challenges::new(),
             stats: Stats::new(),
             fired: Vec::new(),
             rng,
@@ -278,6 +281,7 @@ impl<M: Memory> Transport<M> {
         entry.armed = Instant::FAR_FUTURE;
         if entry.connection.next_timeout().is_some_and(|due| due <= now) {
             let events = entry.connection.handle_timeout(now);
+            self.note_suspicious(now, index, events);
             self.react(now, index, events);
         }
         let Some(entry) = self.entries.get_mut(index) else { return };

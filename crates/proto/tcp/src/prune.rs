@@ -1,0 +1,18 @@
+//! What is given up when memory is short? RFC 2018 §8: text out of order may be thrown away, although it was reported.
+
+use crate::connection::Connection;
+use crate::rcv::NO_FIN;
+
+impl Connection {
+    /// Forgets all text out of order, and a FIN behind it, as if they had never come: the peer sends them again. Text in
+    /// order stays. Returns the octets forgotten.
+    pub fn drop_out_of_order(&mut self) -> u64 {
+        let Some(reassembly) = self.rcv.reassembly.take() else { return 0 };
+        if self.rcv.fin > self.rcv.nxt {
+            self.rcv.fin = NO_FIN;
+        }
+        // A duplicate that is reported may lie in what is forgotten.
+        self.rcv.duplicate.1 = 0;
+        u64::try_from(reassembly.ranges.total()).unwrap_or(0)
+    }
+}
