@@ -199,7 +199,8 @@ fn a_storm_of_duplicate_acks_draws_no_more_than_the_window() {
 #[test]
 fn blocks_that_cannot_be_true_are_passed_over() {
     // covers: RFC 2018 §3
-    for range in [3001..3002, 2001..3002, 1001..1001, 2001..1001, 1..1 << 30] {
+    for (left, right) in [(3001, 3002), (2001, 3002), (1001, 1001), (2001, 1001), (1, 1 << 30)] {
+        let range = left..right;
         let mut t = Tcb::established().sent(3 * MSS);
         assert!(t.takes(ack(1).sack(range.clone())).contains(Events::SACK_IGNORED), "{range:?}");
         assert_eq!(t.conn.info(t.now).sacked, 0, "{range:?}");
