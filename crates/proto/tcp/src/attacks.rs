@@ -331,6 +331,23 @@ fn a_closed_window_holds_nobody_whose_application_is_gone() {
 }
 
 #[test]
+fn a_peer_that_makes_round_trips_long_holds_no_orphan_for_long() {
+    // Found by the fuzz target `stack_frames`.
+    let mut t = Tcb::established();
+    t.write(100);
+    t.poll();
+    t.advance(ms(119_000));
+    t.takes(ack(101));
+    t.conn.close(t.now);
+    t.poll();
+    let start = t.now;
+    while !t.advance_to_timer().1.contains(Events::CLOSED) {
+        t.poll();
+    }
+    assert!(t.now.since(start) < Duration::from_secs(300), "{:?}", t.now.since(start));
+}
+
+#[test]
 fn an_orphan_whose_peer_reads_slowly_is_served_to_its_end() {
     let mut t = Tcb::established();
     t.takes(bare().window(0));

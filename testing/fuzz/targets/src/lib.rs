@@ -7,17 +7,24 @@
 //! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
 #![forbid(unsafe_code)]
 
+mod connection;
+mod features;
+mod input;
 mod ip;
 mod ipc;
 mod mutate;
+pub mod runner;
 pub mod seeds;
+mod stack;
 mod tcp;
 mod udp;
 mod wire;
 
+pub use connection::tcp_connection;
 pub use ip::{ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
+pub use stack::{stack_arena, stack_frames};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
 pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_ipv4, wire_udp, wire_vnet};
@@ -38,6 +45,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_command", run: ipc_command },
     Target { name: "ipc_control", run: ipc_control },
     Target { name: "ipc_event", run: ipc_event },
+    Target { name: "stack_arena", run: stack_arena },
+    Target { name: "stack_frames", run: stack_frames },
+    Target { name: "tcp_connection", run: tcp_connection },
     Target { name: "tcp_script", run: tcp_script },
     Target { name: "udp_record", run: udp_record },
     Target { name: "wire_arp", run: wire_arp },

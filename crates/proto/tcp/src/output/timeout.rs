@@ -85,11 +85,17 @@ impl Connection {
             {
                 false
             }
-            // A peer that keeps its window closed answers every probe, which sets `retries` back. Nobody waits for an
-            // orphan's text, so that only a window that opens, or text that is acknowledged, counts.
-            _ if self.orphan => self.recovery.retries.max(self.recovery.rtt.backoff) >= retries_max,
+            _ if self.orphan => self.is_hopeless_orphan(retries_max),
             _ => self.recovery.retries >= retries_max,
         }
+    }
+
+    /// Nobody waits for an orphan's text. A peer that keeps its window closed answers every probe, which sets `retries`
+    /// back, so that only a window that opens, or text that is acknowledged, counts. And one that makes every round trip
+    /// last for minutes is not waited for eight times: as on Linux, an orphan ends where the time-out is at its limit.
+    fn is_hopeless_orphan(&self, retries_max: u8) -> bool {
+        let rtt = &self.recovery.rtt;
+        self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX
     }
 
     /// `wait`, but not beyond the moment at which the application wants to hear of a failure.
