@@ -124,8 +124,8 @@ fn report(target: &Target, input: &[u8]) {
     eprintln!("{} fails on (hex): {hex}", target.name);
 }
 
-/// The fewest of `inputs` that reach what all of them reach, short ones first; each cut as long as it loses nothing.
-pub fn minimise(target: &Target, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// A few of `inputs` that together reach most of what all of them reach; each cut as long as it loses nothing.
+pub fn minimise(target: &Target, inputs: &[Vec<u8>], few: usize) -> Vec<Vec<u8>> {
     let reached = |input: &[u8]| {
         features::take();
         run_one(target, input);
@@ -134,16 +134,17 @@ pub fn minimise(target: &Target, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
         marks.dedup();
         marks
     };
-    let mut all: Vec<(&Vec<u8>, Vec<u32>)> = inputs.iter().map(|input| (input, reached(input))).collect();
-    all.sort_by_key(|(input, marks)| (std::cmp::Reverse(marks.len() * 64 / (input.len() + 64)), input.len()));
+    let all: Vec<(&Vec<u8>, Vec<u32>)> = inputs.iter().map(|input| (input, reached(input))).collect();
     let mut seen = vec![false; features::KINDS];
     let mut kept = Vec::new();
-    for (input, marks) in all {
-        let new: Vec<u32> = marks.into_iter().filter(|mark| !seen[*mark as usize]).collect();
-        if new.is_empty() {
-            continue;
-        }
-        let mut input = input.clone();
+    while kept.len() < few {
+        // What is new for its length.
+        let worth = |(input, marks): &&(&Vec<u8>, Vec<u32>)| {
+            marks.iter().filter(|mark| !seen[**mark as usize]).count() * 1000 / (input.len() + 100)
+        };
+        let Some((input, marks)) = all.iter().max_by_key(worth).filter(|best| worth(best) > 0) else { break };
+        let new: Vec<u32> = marks.iter().copied().filter(|mark| !seen[*mark as usize]).collect();
+        let mut input = (*input).clone();
         while input.len() > 8 {
             let shorter = &input[..input.len() * 7 / 8];
             let marks = reached(shorter);

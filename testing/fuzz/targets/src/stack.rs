@@ -3,6 +3,7 @@
 //! One replica, one or two processes attached, and peers whose every segment is decided by the input: near what the connections
 //! expect, because the server's own answers are read. At the end everybody leaves, and nothing may be left behind.
 
+mod memory;
 mod process;
 mod wire;
 
@@ -10,14 +11,15 @@ use std::collections::VecDeque;
 
 use atoll_base::{Duration, Epoch, FlowKey, Instant, ReplicaId, SessionId};
 use atoll_ip::{ChecksumOffload, Ip};
+use atoll_ipc::Memory;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, Stat};
-use atoll_ipc::{HeapMemory, Memory};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::tcp::HEADER_MAX;
 
 use crate::features::mark;
 use crate::input::Input;
 use crate::ip::{MAC_PEER, MAC_US, PEER, US};
+use memory::SparseMemory;
 use process::Process;
 use wire::Peers;
 
@@ -44,8 +46,8 @@ struct Out {
     segment_max: u32,
 }
 
-impl FrameSink<HeapMemory> for Out {
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: Offload) -> bool {
+impl FrameSink<SparseMemory> for Out {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, SparseMemory>, offload: Offload) -> bool {
         assert!(offload.gso_size.is_none_or(|size| size > 0 && text.len() > usize::from(size)));
         assert!(text.len() <= self.segment_max.max(1460) as usize);
         let Some(room) = self.room.checked_sub(1) else { return false };
@@ -54,7 +56,7 @@ impl FrameSink<HeapMemory> for Out {
         true
     }
 
-    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, SparseMemory>, _: Offload) -> bool {
         assert!(headers.len() + text.len() <= 65_535 + 14 + HEADER_MAX);
         self.inside.push_back(whole(headers, &text));
         true
@@ -65,7 +67,7 @@ impl FrameSink<HeapMemory> for Out {
     }
 }
 
-fn whole(headers: &[u8], text: &TextRef<'_, HeapMemory>) -> Vec<u8> {
+fn whole(headers: &[u8], text: &TextRef<'_, SparseMemory>) -> Vec<u8> {
     let mut frame = headers.to_vec();
     frame.resize(headers.len() + text.len(), 0);
     text.copy_to(&mut frame[headers.len()..]);
@@ -74,10 +76,14 @@ fn whole(headers: &[u8], text: &TextRef<'_, HeapMemory>) -> Vec<u8> {
 
 struct Machine {
     now: Instant,
-    transport: Transport<HeapMemory>,
+    transport: Transport<SparseMemory>,
     out: Out,
     peers: Peers,
     processes: Vec<Process>,
+    /// The step under way.
+    opcode: u8,
+    /// The watched counters as of the last round.
+    counters: [u64; WATCHED.len()],
 }
 
 impl Machine {
@@ -95,7 +101,7 @@ impl Machine {
             now,
             atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned },
         );
-        let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
+        let page = ReplicaPage(SparseMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [9; 16], table: 5, ports: 6 };
         let mut transport = Transport::new(config, secrets, ip, page, now);
         let mut processes = vec![Process::attach(&mut transport, SessionId(1), false)];
@@ -106,7 +112,7 @@ impl Machine {
             process.listen();
         }
         let out = Out { outside: VecDeque::new(), inside: VecDeque::new(), room: usize::MAX, segment_max: 16 << 10 };
-        Machine { now, transport, out, peers: Peers::new(), processes }
+        Machine { now, transport, out, peers: Peers::new(), processes, opcode: 0, counters: [0; WATCHED.len()] }
     }
 
     fn live(mut self, data: &[u8]) {
@@ -120,6 +126,7 @@ impl Machine {
 
     fn step(&mut self, input: &mut Input<'_>) {
         let opcode = input.byte();
+        self.opcode = opcode;
         match opcode % 16 {
             0..=6 => {
                 let frame = self.peers.segment(input);
@@ -187,10 +194,13 @@ impl Machine {
         let stat = |stat| self.transport.stat(stat);
         assert!(stat(Stat::Connections) <= CONNECTIONS_MAX as u64);
         assert!(stat(Stat::TimeWaits) <= 4);
-        for (kind, one) in (0..).zip(WATCHED) {
-            let digits = 64 - stat(*one).leading_zeros();
-            mark(20 + kind, digits.into());
+        let mut changed = 0;
+        for ((kind, one), before) in (0..).zip(WATCHED).zip(&mut self.counters) {
+            let count = stat(*one);
+            mark(20 + kind, u64::from(64 - count.leading_zeros()));
+            changed |= u64::from(count != std::mem::replace(before, count)) << kind;
         }
+        mark(17, changed << 4 | u64::from(self.opcode % 16));
         for row in self.transport.sockets(self.now).take(16) {
             let queues = u64::from(row.receive_queue > 0) << 1 | u64::from(row.send_queue > 0);
             mark(18, u64::from(row.state) << 2 | queues);
@@ -253,6 +263,6 @@ const WATCHED: &[Stat] = &[
 ];
 
 /// Stores a word wherever `at` falls.
-fn scribble(memory: &HeapMemory, at: usize, value: u64) {
+fn scribble(memory: &SparseMemory, at: usize, value: u64) {
     memory.store64(at % memory.len() & !7, value);
 }

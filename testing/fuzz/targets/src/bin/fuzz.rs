@@ -1,7 +1,7 @@
 //! `fuzz [--seconds N] [--executions N] [--number N] [--save] [TARGET...]`: runs targets again and again, without nightly.
 //!
 //! Says for each how many executions there were, what was found, and which was the slowest. It ends at the first failure, with the
-//! input in hexadecimal. `--save` adds the inputs that reach something new, minimised, to `testing/fuzz/seeds`.
+//! input in hexadecimal. `--save` adds a few inputs that reach something new to `testing/fuzz/seeds`.
 
 use std::fs;
 use std::process::ExitCode;
@@ -12,6 +12,8 @@ use atoll_fuzz_targets::{TARGETS, Target};
 
 /// Executions between two looks at the clock.
 const BATCH: u64 = 100;
+/// Inputs that `--save` writes for a target at most.
+const SAVED_MAX: usize = 24;
 
 struct Options {
     seconds: Duration,
@@ -56,7 +58,7 @@ fn save(target: &Target, kept: &[Vec<u8>], known_count: usize) {
     let folder = root().join("seeds").join(target.name);
     fs::create_dir_all(&folder).expect("the tree can be written");
     let known = &kept[..known_count.min(kept.len())];
-    for input in minimise(target, kept).iter().filter(|input| !known.contains(input)) {
+    for input in minimise(target, kept, SAVED_MAX).iter().filter(|input| !known.contains(input)) {
         let sum = input
             .iter()
             .fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

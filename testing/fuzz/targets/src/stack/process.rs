@@ -7,12 +7,14 @@ use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
-use atoll_ipc::{Command, Event, HeapMemory, SocketOption};
+use atoll_ipc::{Command, Event, SocketOption};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::Transport;
+use atoll_udp::{Flags, Record, encode};
 
+use super::memory::SparseMemory;
 use super::scribble;
 use crate::input::Input;
 use crate::ip::{PEER, US};
@@ -21,26 +23,29 @@ use crate::ip::{PEER, US};
 pub(crate) const PORT: u16 = 80;
 /// Where it connects to.
 pub(crate) const REMOTE_PORT: u16 = 2000;
+/// Where datagrams come to.
+pub(crate) const DATAGRAM_PORT: u16 = 90;
 const LEASE: u64 = 77;
 /// Small: memory runs out.
 const ARENA: ArenaConfig = ArenaConfig { slots: 32, send_log2: 16, receive_log2: 16 };
 
 pub(crate) struct Process {
     pub(crate) id: SessionId,
-    port: Port<HeapMemory>,
-    arena: HeapMemory,
+    port: Port<SparseMemory>,
+    arena: SparseMemory,
     commands: Producer,
-    page: AppPage<HeapMemory>,
+    page: AppPage<SparseMemory>,
     sockets: BTreeMap<u32, (u32, Local)>,
     offers: VecDeque<Offer>,
+    datagrams: Vec<(SlotId, u32)>,
     hostile: bool,
 }
 
 impl Process {
-    pub(crate) fn attach(transport: &mut Transport<HeapMemory>, id: SessionId, hostile: bool) -> Process {
+    pub(crate) fn attach(transport: &mut Transport<SparseMemory>, id: SessionId, hostile: bool) -> Process {
         let layout = ARENA.layout();
-        let arena = HeapMemory::new(layout.total);
-        let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
+        let arena = SparseMemory::new(layout.total);
+        let page = AppPage(SparseMemory::new(APP_PAGE_BYTES));
         transport.open_session(Instant::ZERO, id, layout, arena.clone(), page.clone());
         Process {
             id,
@@ -50,6 +55,7 @@ impl Process {
             page,
             sockets: BTreeMap::new(),
             offers: VecDeque::new(),
+            datagrams: Vec::new(),
             hostile,
         }
     }
@@ -58,7 +64,7 @@ impl Process {
         let (local, lease) = (Endpoint::new(0, PORT), LEASE + u64::from(self.id.0));
         let (protocol, reuse_port) = (Protocol::Tcp, true);
         self.push(&Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port });
-        self.push(&Command::Listen { token: 2, lease, local, backlog: 3, reuse_port, defer_accept: 0 });
+        self.push(&Command::Listen { token: 2, lease, local, backlog: 1, reuse_port, defer_accept: 0 });
         self.push(&Command::AcceptConnection { lease });
     }
 
@@ -92,6 +98,7 @@ impl Process {
                 let command = self.any_command(input);
                 self.push(&command);
             }
+            4 => self.open_datagram(input),
             _ => self.use_socket(input),
         }
     }
@@ -113,6 +120,35 @@ impl Process {
         let remote = if input.byte() < 40 { Endpoint::new(US, PORT) } else { Endpoint::new(PEER, REMOTE_PORT) };
         self.push(&Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
         self.sockets.insert(slot.0, (generation, Local::default()));
+    }
+
+    fn open_datagram(&mut self, input: &mut Input<'_>) {
+        let Some((slot, generation)) = self.port.allocate_slot() else { return };
+        if let Some(view) = self.port.slot(slot) {
+            view.set_holders(1);
+        }
+        let peer = Endpoint::new(PEER, DATAGRAM_PORT);
+        let remote = if input.flip() { peer } else { Endpoint::default() };
+        let local = Endpoint::new(0, DATAGRAM_PORT);
+        self.push(&Command::UdpOpen { slot, generation, lease: LEASE, local, remote, reuse_port: true });
+        // What it writes is one record, and what follows is none.
+        let record = Record { len: 8, peer, flags: Flags::NONE };
+        let mut local = Local::default();
+        if let Some(stream) = Stream::new(&self.port, slot, generation)
+            && let Ok(room) = stream.writable(&mut local, 64)
+        {
+            let mut bytes = encode(&record).to_vec();
+            bytes.extend_from_slice(&[7; 8]);
+            stream.copy_in(&room, 0, &bytes[..bytes.len().min(room.len)]);
+            stream.commit(&room, bytes.len().min(room.len));
+        }
+        self.push(&Command::Kick { slot, generation });
+        self.datagrams.push((slot, generation));
+        if self.datagrams.len() > 3 {
+            let (slot, generation) = self.datagrams.remove(0);
+            self.port.mark_closing(slot, generation);
+            self.push(&Command::Close { slot, generation, mode: CloseMode::Graceful });
+        }
     }
 
     fn use_socket(&mut self, input: &mut Input<'_>) {

@@ -5,8 +5,9 @@ use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::{self, Message};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::tcp::{self, Flags, HEADER_MAX, Options, SackBlocks, Segment, Timestamps};
+use atoll_wire::udp;
 
-use super::process::{PORT, REMOTE_PORT};
+use super::process::{DATAGRAM_PORT, PORT, REMOTE_PORT};
 use crate::input::Input;
 use crate::ip::{MAC_PEER, MAC_US, PEER, US, repaired};
 
@@ -164,7 +165,15 @@ pub(crate) fn any_frame(input: &mut Input<'_>) -> Vec<u8> {
     match what % 4 {
         0 => repaired(bytes),
         1 => packet(Protocol::TCP, bytes),
-        2 => packet(Protocol::UDP, bytes),
+        2 if what < 64 => packet(Protocol::UDP, bytes),
+        2 => {
+            let payload_len = u16::from(bytes.len() as u8);
+            let header = udp::Header { src_port: 53, dst_port: DATAGRAM_PORT, payload_len, checksum: 0 };
+            let mut text = vec![0; udp::HEADER_LEN];
+            udp::emit(&header, &mut text);
+            text.extend_from_slice(bytes);
+            packet(Protocol::UDP, &text)
+        }
         _ => frame(EtherType::ARP, bytes),
     }
 }
