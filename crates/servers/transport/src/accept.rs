@@ -117,6 +117,7 @@ impl<M: Memory> Transport<M> {
                 Directive::Reset { connection } => {
                     if let Some(entry) = self.entries.get_mut(connection.0) {
                         entry.stage = Stage::Closing;
+                        self.orphans += 1;
                         entry.deadline = Instant::FAR_FUTURE;
                         entry.connection.abort();
                         self.touch(connection.0);
@@ -152,6 +153,9 @@ impl<M: Memory> Transport<M> {
             }
             if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
                 pieces.write(&session.arena, session.layout.receive_area, text);
+            }
+            if session.pressure.send {
+                entry.limit_send_buffer();
             }
             let view = session.slot(slot)?;
             view.replica_reset(generation, SlotState::Offered, entry.send_limit);

@@ -37,6 +37,7 @@ mod list;
 mod open;
 mod options;
 mod output;
+mod pressure;
 mod publish;
 mod receive;
 mod rings;

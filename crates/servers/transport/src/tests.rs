@@ -4,6 +4,6 @@ mod abuse;
 mod accept;
 mod basic;
 mod flood;
-mod kit;
+pub(crate) mod kit;
 mod limits;
 mod loss;

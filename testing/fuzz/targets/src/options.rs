@@ -41,7 +41,7 @@ pub fn tcp_options(data: &[u8]) {
             let Some(transmit) = connection.poll_transmit(now, 1460) else { break };
             let mut out = [0; tcp::HEADER_MAX];
             let len = tcp::emit(&transmit.segment, &mut out);
-            assert!(len % 4 == 0 && tcp::parse(&out[..len]).is_ok());
+            assert!(len.is_multiple_of(4) && tcp::parse(&out[..len]).is_ok());
             assert!(count < 300, "polling never ends");
         }
     }

@@ -153,7 +153,7 @@ impl Machine {
             }
             _ => self.out.room = if input.flip() { usize::MAX } else { input.byte().into() },
         }
-        if input.byte() % 4 > 0 {
+        if !input.byte().is_multiple_of(4) {
             self.round();
         }
     }
@@ -264,5 +264,5 @@ const WATCHED: &[Stat] = &[
 
 /// Stores a word wherever `at` falls.
 fn scribble(memory: &SparseMemory, at: usize, value: u64) {
-    memory.store64(at % memory.len() & !7, value);
+    memory.store64((at % memory.len()) & !7, value);
 }

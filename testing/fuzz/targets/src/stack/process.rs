@@ -87,7 +87,7 @@ impl Process {
     }
 
     pub(crate) fn act(&mut self, input: &mut Input<'_>) {
-        if self.hostile && input.byte() % 2 == 0 {
+        if self.hostile && input.byte().is_multiple_of(2) {
             self.misbehave(input);
             return;
         }
