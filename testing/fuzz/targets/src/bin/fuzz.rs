@@ -1,13 +1,13 @@
-//! `fuzz [--seconds N] [--executions N] [--number N] [--save] [TARGET...]`: runs targets again and again, without nightly.
+//! `fuzz [--seconds N] [--executions N] [--number N] [--save] [--input HEX] [TARGET...]`: runs targets again and again, without nightly.
 //!
 //! Says for each how many executions there were, what was found, and which was the slowest. It ends at the first failure, with the
-//! input in hexadecimal. `--save` adds a few inputs that reach something new to `testing/fuzz/seeds`.
+//! input in hexadecimal; `--input` runs that once more. `--save` adds a few inputs that reach something new to `testing/fuzz/seeds`.
 
 use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use atoll_fuzz_targets::runner::{Campaign, minimise, root, seeds};
+use atoll_fuzz_targets::runner::{Campaign, minimise, root, run_one, seeds};
 use atoll_fuzz_targets::{TARGETS, Target};
 
 /// Executions between two looks at the clock.
@@ -20,6 +20,7 @@ struct Options {
     executions: u64,
     number: u64,
     save: bool,
+    input: Option<Vec<u8>>,
     targets: Vec<Target>,
 }
 
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
         }
     };
     for target in &options.targets {
+        if let Some(input) = &options.input {
+            run_one(target, input);
+            continue;
+        }
         let known: Vec<Vec<u8>> = seeds(target).map(|seeds| seeds.into_values().collect()).unwrap_or_default();
         let known_count = known.len();
         let mut campaign = Campaign::new(*target, known, options.number);
@@ -67,10 +72,20 @@ fn save(target: &Target, kept: &[Vec<u8>], known_count: usize) {
 }
 
 fn options() -> Result<Options, String> {
-    let mut options =
-        Options { seconds: Duration::from_secs(60), executions: u64::MAX, number: 1, save: false, targets: Vec::new() };
+    let mut options = Options {
+        seconds: Duration::from_secs(60),
+        executions: u64::MAX,
+        number: 1,
+        save: false,
+        input: None,
+        targets: Vec::new(),
+    };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
+        if argument == "--input" {
+            options.input = Some(bytes_of(&arguments.next().ok_or("--input wants hexadecimal digits")?)?);
+            continue;
+        }
         let mut number = || -> Result<u64, String> {
             let value = arguments.next().ok_or(format!("{argument} wants a number"))?;
             value.parse().map_err(|_| format!("{value} is no number"))
@@ -90,4 +105,9 @@ fn options() -> Result<Options, String> {
         options.targets = TARGETS.to_vec();
     }
     Ok(options)
+}
+
+fn bytes_of(hex: &str) -> Result<Vec<u8>, String> {
+    let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    (0..hex.len()).step_by(2).map(|at| byte(at).ok_or(format!("{hex} is not hexadecimal"))).collect()
 }
