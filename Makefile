@@ -5,7 +5,7 @@ BENCH ?=
 # How long each fuzz target runs, in seconds.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build demo test bench fuzz soak install-deps clean
+.PHONY: build demo test bench fuzz fuzz-coverage soak install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -19,8 +19,12 @@ test: install-deps build
 bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
 
-# Needs the nightly toolchain and cargo-fuzz.
+# Every fuzz target for so long, each time from other random numbers; needs nothing but the stable compiler.
 fuzz:
+	$(CARGO) run --profile checked -p atoll-fuzz-targets --bin fuzz -- --seconds $(FUZZ_SECONDS) --number $$(date +%s)
+
+# The same targets under coverage guidance. Needs the nightly toolchain and cargo-fuzz.
+fuzz-coverage:
 	cd testing/fuzz && for target in $$(cargo +nightly fuzz list); do \
 		mkdir -p corpus/$$target && cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) || exit 1; done

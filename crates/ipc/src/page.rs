@@ -241,6 +241,38 @@ stats! {
     Sessions => "sessions",
     /// Bytes of receive buffers in use.
     BufferBytes => "buffer_bytes",
+    /// Segments dropped because they lie outside the window.
+    DroppedOutsideWindow => "dropped_outside_window",
+    /// Segments dropped because their timestamp is old, or missing.
+    DroppedTimestamp => "dropped_timestamp",
+    /// RSTs not believed, because they are not exactly where the window begins (RFC 5961 §3).
+    DroppedResets => "dropped_resets",
+    /// SYNs on open connections (RFC 5961 §4).
+    DroppedSyns => "dropped_syns",
+    /// Segments dropped because of an acknowledgement that cannot be true (RFC 5961 §5).
+    DroppedAcks => "dropped_acks",
+    /// Challenge ACKs sent (RFC 5961 §7).
+    ChallengesSent => "challenges_sent",
+    /// Challenge ACKs not sent, because there were too many in this second.
+    ChallengesWithheld => "challenges_withheld",
+    /// Segments with SACK blocks that cannot be true.
+    SackIgnored => "sack_ignored",
+    /// Connections whose peer has thrown away what it had selectively acknowledged, or seems to.
+    SackReneged => "sack_reneged",
+    /// Segments whose text was not taken because there were too many holes before it.
+    TextRefused => "text_refused",
+    /// Octets out of order that were thrown away because memory was short.
+    TextPruned => "text_pruned",
+    /// Connections that exist now although their application has closed them.
+    Orphans => "orphans",
+    /// Connections reset when they were closed, because there were too many such already.
+    OrphansReset => "orphans_reset",
+    /// Connections reset because buffers were used up and these held most of them without getting on.
+    ConnectionsShed => "connections_shed",
+    /// Sessions whose buffers are nearly used up now.
+    Pressured => "pressured",
+    /// Records of TIME-WAIT given up early, because there were too many.
+    TimeWaitsDropped => "time_waits_dropped",
 }
 
 impl<M: Memory> ReplicaPage<M> {

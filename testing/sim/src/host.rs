@@ -120,6 +120,9 @@ impl Host {
         if segment.len > 0 && input.verdict == Verdict::Accepted && input.text != range {
             return Err(format!("promised {range:?}, took {:?}", input.text));
         }
+        if input.events.contains(Events::CHALLENGE) {
+            connection.send_challenge();
+        }
         self.note(input.events)?;
         let Some(taken) = input.text else { return Ok(()) };
         let (from, to) = (taken.offset as usize, taken.offset as usize + taken.len as usize);

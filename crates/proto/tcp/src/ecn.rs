@@ -75,14 +75,11 @@ impl Connection {
         self.ecn.set(EcnState::AGREED, agreed);
     }
 
-    /// What an acceptable segment tells of marks: its own, and the echo of those that ours got. Returns whether the peer should
+    /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns whether it should
     /// hear at once.
-    pub(crate) fn take_ecn(&mut self, now: Instant, segment: &Segment) -> bool {
+    pub(crate) fn take_mark(&mut self, segment: &Segment) -> bool {
         if !self.ecn.is_agreed() || segment.has(Flags::SYN) {
             return false;
-        }
-        if segment.has(Flags::ECE) && segment.has(Flags::ACK) {
-            self.handle_echo(now);
         }
         if segment.has(Flags::CWR) {
             self.ecn.set(EcnState::ECHO, false);
@@ -94,8 +91,11 @@ impl Connection {
         news
     }
 
-    /// §6.1.2: as if a segment had been lost, once for what is in flight.
-    fn handle_echo(&mut self, now: Instant) {
+    /// An acknowledgement may echo a mark that ours got (§6.1.2): as if a segment had been lost, once for what is in flight.
+    pub(crate) fn take_echo(&mut self, now: Instant, segment: &Segment) {
+        if !self.ecn.is_agreed() || !segment.has(Flags::ECE) || segment.has(Flags::SYN) {
+            return;
+        }
         let busy = self.snd.flight() > 0 && self.recovery.phase == Phase::Open;
         if !busy || self.snd.una <= self.recovery.recover {
             return;

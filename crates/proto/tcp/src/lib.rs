@@ -33,6 +33,7 @@ mod options;
 mod outcome;
 mod output;
 mod pending;
+mod prune;
 mod ranges;
 mod rcv;
 mod reassembly;
@@ -55,5 +56,7 @@ pub use settings::{Algorithm, EcnMode, KeepAlive, Path, Settings};
 pub use state::State;
 pub use time_wait::{TimeWait, TimeWaitAnswer};
 
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 mod testing;

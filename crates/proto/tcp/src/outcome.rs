@@ -33,6 +33,21 @@ impl Events {
     pub const TIME_WAIT: Events = Events(1 << 9);
     /// The segment deserves `answer_for_closed(segment)`, though the connection goes on.
     pub const ANSWER_RESET: Events = Events(1 << 10);
+    /// Blocks of a selective acknowledgement were passed over, because they cannot be true.
+    pub const SACK_IGNORED: Events = Events(1 << 12);
+    /// Text out of order was not taken, because there are too many holes before it.
+    pub const TEXT_REFUSED: Events = Events(1 << 13);
+    /// What the peer had selectively acknowledged is taken as lost again: it has thrown it away, or lied.
+    pub const SACK_RENEGED: Events = Events(1 << 14);
+    /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`], unless too many
+    /// were sent of late for other connections.
+    pub const CHALLENGE: Events = Events(1 << 15);
+
+    /// The facts of both.
+    #[must_use]
+    pub const fn union(self, other: Events) -> Events {
+        Events(self.0 | other.0)
+    }
 
     /// Whether every fact of `other` holds.
     pub const fn contains(self, other: Events) -> bool {
@@ -86,7 +101,12 @@ impl Input {
     }
 
     pub(crate) const fn dropped(reason: Reason) -> Input {
-        Input { verdict: Verdict::Dropped(reason), text: None, events: Events::NONE }
+        Input::answered(reason, Events::NONE)
+    }
+
+    /// Dropped, but not without consequences.
+    pub(crate) const fn answered(reason: Reason, events: Events) -> Input {
+        Input { verdict: Verdict::Dropped(reason), text: None, events }
     }
 }
 

@@ -80,6 +80,22 @@ impl RangeSet {
         Some((range.0.max(left), range.1.min(right)))
     }
 
+    /// Octets covered in all. Cost: O(n).
+    pub(crate) fn total(&self) -> i64 {
+        self.ranges.iter().map(|range| range.1 - range.0).sum()
+    }
+
+    /// Octets of heap in use.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<(i64, i64)>()
+    }
+
+    /// Number of ranges.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// The lowest range.
     pub(crate) fn first(&self) -> Option<(i64, i64)> {
         self.ranges.first().copied()

@@ -186,8 +186,8 @@ fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
-/// Segments smaller than this are never agreed to: Linux's `TCP_MIN_MSS`. It bounds the work that a peer can cause per
-/// octet.
-pub(crate) const MSS_MIN: u16 = 88;
+/// Segments smaller than this are never agreed to: Linux's `tcp_min_snd_mss`, which keeps room for eight octets beside
+/// all options. It bounds the work that a peer can cause per octet (CVE-2019-11479).
+pub(crate) const MSS_MIN: u16 = 48;
 
 const _: () = assert!(size_of::<Config>() <= 24);

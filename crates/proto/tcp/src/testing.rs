@@ -100,6 +100,11 @@ impl Seg {
         Seg { ecn: Ecn::Ce, ..self }
     }
 
+    pub(crate) fn mss(mut self, mss: u16) -> Seg {
+        self.options.mss = Some(mss);
+        self
+    }
+
     pub(crate) fn no_sack(mut self) -> Seg {
         self.options.sack_permitted = false;
         self
@@ -244,6 +249,9 @@ impl Tcb {
         self.log.push(format!("{:?} < {segment:?}", self.now));
         let promised = self.conn.text_range(&segment);
         let input = self.conn.handle_segment(self.now, &segment);
+        if input.events.contains(Events::CHALLENGE) {
+            self.conn.send_challenge();
+        }
         if input.verdict == Verdict::Accepted && input.text.is_some() {
             assert_eq!(input.text, promised);
         }

@@ -80,8 +80,9 @@ impl TimeWait {
         }
         let end = segment.seq.plus(segment.sequence_len());
         let in_window = end.at_or_after(self.rcv_nxt) && segment.seq.at_or_before(self.rcv_nxt.plus(self.rcv_window));
-        if segment.has(Flags::FIN) && !is_old {
-            // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth).
+        if segment.has(Flags::FIN) && !is_old && end == self.rcv_nxt {
+            // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth). No other FIN counts, or
+            // strangers could keep the record for ever.
             self.deadline = now + TIME_WAIT;
             return TimeWaitAnswer::Ack(self.ack(now));
         }

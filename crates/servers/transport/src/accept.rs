@@ -1,6 +1,7 @@
 //! How does a connection opened by a peer find its application? P4: offer, claim, time-out.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
@@ -117,6 +118,7 @@ impl<M: Memory> Transport<M> {
                 Directive::Reset { connection } => {
                     if let Some(entry) = self.entries.get_mut(connection.0) {
                         entry.stage = Stage::Closing;
+                        self.orphans += 1;
                         entry.deadline = Instant::FAR_FUTURE;
                         entry.connection.abort();
                         self.touch(connection.0);
@@ -128,8 +130,27 @@ impl<M: Memory> Transport<M> {
                         session.push(&mut self.stats, &Event::AcceptorRemoved { listener: lease }, None);
                     }
                 }
-                Directive::PortTaken { port, taken } => self.page.set_port(false, port, taken),
+                Directive::PortTaken { port, taken } => {
+                    self.page.set_port(false, port, taken);
+                    if !taken {
+                        self.give_up_deferred(port);
+                    }
+                }
             }
+        }
+    }
+
+    /// Nobody listens at `port` any more: who waits for text for a listener (TCP_DEFER_ACCEPT), for hours perhaps, waits in vain. The
+    /// CM, which knows no single one of them, resets what is established for nobody.
+    fn give_up_deferred(&mut self, port: u16) {
+        let is_one = |entry: &Entry| matches!(entry.stage, Stage::Deferred { .. }) && entry.tuple.local.port == port;
+        let all: Vec<u32> = self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(index, _)| index).collect();
+        for index in all {
+            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let Some(listener) = entry.stage.listener() else { continue };
+            entry.stage = Stage::Waiting { listener };
+            entry.deadline = Instant::FAR_FUTURE;
+            self.cm.handle_established(ConnectionId(index), listener);
         }
     }
 
@@ -152,6 +173,9 @@ impl<M: Memory> Transport<M> {
             }
             if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
                 pieces.write(&session.arena, session.layout.receive_area, text);
+            }
+            if session.pressure.send {
+                entry.limit_send_buffer();
             }
             let view = session.slot(slot)?;
             view.replica_reset(generation, SlotState::Offered, entry.send_limit);

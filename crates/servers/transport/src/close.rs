@@ -5,6 +5,7 @@ use atoll_connmgr::ConnectionId;
 use atoll_ipc::Memory;
 use atoll_ipc::arena::COMMANDS;
 use atoll_ipc::command::CloseMode;
+use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 
 use crate::entry::Stage;
@@ -30,7 +31,11 @@ impl<M: Memory> Transport<M> {
         let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
         // RFC 1122 §4.2.2.13, as on Linux: text that nobody has read makes the close a reset.
         let read = view.as_ref().map_or(0, |slot| slot.receive_head());
+        let is_crowded = self.orphans >= self.config.orphans_max;
         if mode == CloseMode::Abort || read < entry.connection.receive_nxt() {
+            entry.connection.abort();
+        } else if is_crowded {
+            self.stats.count(Stat::OrphansReset);
             entry.connection.abort();
         } else {
             entry.connection.close(now);
@@ -42,6 +47,7 @@ impl<M: Memory> Transport<M> {
             slot.set_state(SlotState::Closing);
         }
         entry.stage = Stage::Closing;
+        self.orphans += 1;
         entry.deadline = Instant::FAR_FUTURE;
         self.touch(index);
     }

@@ -157,7 +157,9 @@ impl<M: Memory> Transport<M> {
             if entry.receive.old().is_some() {
                 entry.release_drained(session, head);
             }
-            entry.tune(self.config.receive_capacity.1, session.layout.receive_bytes);
+            if !session.pressure.receive {
+                entry.tune(self.config.receive_capacity.1, session.layout.receive_bytes);
+            }
         }
         self.touch(index);
     }

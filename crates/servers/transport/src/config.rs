@@ -23,6 +23,11 @@ pub struct Config {
     pub backlog_max: u32,
     /// Connections at most, in any state but TIME-WAIT; further SYNs are dropped, further connects refused.
     pub connections_max: usize,
+    /// Connections at most that their application has closed and that are not over; what is closed beyond that is reset (Linux:
+    /// `net.ipv4.tcp_max_orphans`).
+    pub orphans_max: usize,
+    /// Challenge ACKs in a second, on average (Linux before 6.0: `net.ipv4.tcp_challenge_ack_limit`).
+    pub challenges_per_second: u32,
     /// Records of TIME-WAIT at most; beyond it the oldest goes.
     pub time_waits_max: usize,
     /// Datagram sockets at most.
@@ -66,6 +71,8 @@ impl Config {
             claim_timeout: Duration::from_millis(200),
             backlog_max: 4096,
             connections_max: 1 << 20,
+            orphans_max: 1 << 16,
+            challenges_per_second: 1000,
             time_waits_max: 1 << 16,
             datagram_sockets_max: 1 << 16,
             send_limit: (256 << 10, 4 << 20),

@@ -83,9 +83,11 @@ impl<M: Memory> Transport<M> {
         if let Some(taken) = input.text {
             self.place_text(index, taken, text);
         }
-        if let Verdict::Dropped(_) = input.verdict {
+        if let Verdict::Dropped(reason) = input.verdict {
             self.stats.count(Stat::SegmentsDropped);
+            self.stats.count_reason(reason);
         }
+        self.note_suspicious(now, index, input.events);
         if input.events.contains(Events::ANSWER_RESET)
             && let Some(entry) = self.entries.get(index)
         {

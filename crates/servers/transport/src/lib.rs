@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 mod accept;
+mod challenge;
 mod close;
 mod commands;
 mod config;
@@ -37,6 +38,7 @@ mod list;
 mod open;
 mod options;
 mod output;
+mod pressure;
 mod publish;
 mod receive;
 mod rings;

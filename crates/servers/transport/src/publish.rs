@@ -29,11 +29,14 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
-        let send_limit_max = self.config.send_limit.1;
+        let mut send_limit_max = self.config.send_limit.1;
         let mut again = false;
         if let Some(place) = entry.place
             && let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
         {
+            if session.pressure.send {
+                send_limit_max = 0;
+            }
             match entry.stage {
                 Stage::Offered { lease, .. } => {
                     entry.publish(now, session, &mut self.stats, Some(lease), send_limit_max);
@@ -107,6 +110,7 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn remove(&mut self, index: u32) {
         let Some(entry) = self.entries.remove(index) else { return };
         debug_assert!(entry.place.is_none(), "the slot was given back");
+        self.orphans -= usize::from(entry.stage == Stage::Closing);
         self.flows.remove(&entry.tuple, index);
         self.wheel.cancel(atoll_base::TimerId(index));
     }

@@ -32,6 +32,9 @@ impl<M: Memory> Transport<M> {
         if room >= end {
             return *segment;
         }
+        if session.is_some() {
+            self.look_soon(now);
+        }
         trimmed(segment, text, room)
     }
 

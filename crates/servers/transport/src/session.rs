@@ -12,6 +12,7 @@ use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Command, Event, Memory};
 
 use crate::lazy::LazyMemory;
+use crate::pressure::Pressure;
 use crate::stats::Stats;
 
 /// One application process (with the children that inherited its sockets), as seen from this replica.
@@ -42,6 +43,7 @@ pub(crate) struct Session<M: Memory> {
     rung: [u32; BELLS],
     /// The application has ended; what is left is given up at this moment.
     pub(crate) gone: Option<Instant>,
+    pub(crate) pressure: Pressure,
 }
 
 /// A slot's user, and the generation it has.
@@ -93,6 +95,7 @@ impl<M: Memory> Session<M> {
             bells: 0,
             rung: [0; BELLS],
             gone: None,
+            pressure: Pressure::default(),
         }
     }
 

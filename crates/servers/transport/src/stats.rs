@@ -2,6 +2,7 @@
 
 use atoll_ipc::Memory;
 use atoll_ipc::page::{ReplicaPage, Stat};
+use atoll_tcp::Reason;
 
 #[derive(Debug)]
 pub(crate) struct Stats([u64; Stat::ALL.len()]);
@@ -19,6 +20,18 @@ impl Stats {
     #[inline]
     pub(crate) const fn count(&mut self, stat: Stat) {
         self.add(stat, 1);
+    }
+
+    /// Why a connection has dropped a segment, as far as that may be an attack.
+    pub(crate) const fn count_reason(&mut self, reason: Reason) {
+        self.count(match reason {
+            Reason::OutsideWindow => Stat::DroppedOutsideWindow,
+            Reason::OldTimestamp | Reason::NoTimestamp => Stat::DroppedTimestamp,
+            Reason::BlindReset => Stat::DroppedResets,
+            Reason::UnexpectedSyn => Stat::DroppedSyns,
+            Reason::AckUnsent | Reason::AckOld | Reason::AckHandshake => Stat::DroppedAcks,
+            Reason::Closed | Reason::NoAck => return,
+        });
     }
 
     pub(crate) const fn set(&mut self, stat: Stat, value: u64) {
@@ -52,6 +65,22 @@ const OURS: &[Stat] = &[
     Stat::SegmentsOut,
     Stat::Retransmits,
     Stat::SegmentsDropped,
+    Stat::DroppedOutsideWindow,
+    Stat::DroppedTimestamp,
+    Stat::DroppedResets,
+    Stat::DroppedSyns,
+    Stat::DroppedAcks,
+    Stat::ChallengesSent,
+    Stat::ChallengesWithheld,
+    Stat::SackIgnored,
+    Stat::SackReneged,
+    Stat::TextRefused,
+    Stat::TextPruned,
+    Stat::Orphans,
+    Stat::OrphansReset,
+    Stat::ConnectionsShed,
+    Stat::Pressured,
+    Stat::TimeWaitsDropped,
     Stat::ResetsOut,
     Stat::PassiveOpens,
     Stat::ActiveOpens,

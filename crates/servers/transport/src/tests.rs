@@ -6,6 +6,6 @@ mod basic;
 mod flood;
 mod fragments;
 mod groups;
-mod kit;
+pub(crate) mod kit;
 mod limits;
 mod loss;

@@ -15,6 +15,8 @@ pub(crate) struct TimeWaits {
     /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued again when it comes up.
     queue: VecDeque<(Instant, FourTuple)>,
     max: usize,
+    /// Records given up early.
+    pub(crate) dropped: u64,
 }
 
 #[derive(Debug)]
@@ -25,7 +27,12 @@ struct Record {
 
 impl TimeWaits {
     pub(crate) fn new(max: usize, seed: u64) -> TimeWaits {
-        TimeWaits { records: HashMap::with_hasher(FixedState::with_seed(seed)), queue: VecDeque::new(), max }
+        TimeWaits {
+            records: HashMap::with_hasher(FixedState::with_seed(seed)),
+            queue: VecDeque::new(),
+            max,
+            dropped: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -38,6 +45,7 @@ impl TimeWaits {
             let Some((due, oldest)) = self.queue.pop_front() else { return };
             if self.records.get(&oldest).is_some_and(|record| record.time_wait.deadline() <= due) {
                 self.records.remove(&oldest);
+                self.dropped += 1;
             }
         }
         self.queue.push_back((time_wait.deadline(), tuple));

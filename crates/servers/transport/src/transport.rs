@@ -12,6 +12,7 @@ use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_wire::tcp::Segment;
 
+use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
@@ -65,6 +66,11 @@ pub struct Transport<M: Memory> {
     pub(crate) retry_at: Instant,
     /// Flow group to replica: a copy of the stack page's table.
     pub(crate) owners: Box<[u8; FLOW_GROUPS]>,
+    pub(crate) challenges: Challenges,
+    /// Connections that their application has closed and that are not over.
+    pub(crate) orphans: usize,
+    /// When buffers are looked at next.
+    pub(crate) pressure_look_at: Instant,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
     fired: Vec<TimerId>,
@@ -112,6 +118,9 @@ impl<M: Memory> Transport<M> {
             blocked: Vec::new(),
             retry_at: Instant::FAR_FUTURE,
             owners: Box::new([config.replica.0; FLOW_GROUPS]),
+            challenges: Challenges::new(),
+            orphans: 0,
+            pressure_look_at: Instant::ZERO,
             stats: Stats::new(),
             fired: Vec::new(),
             rng,
@@ -197,14 +206,16 @@ impl<M: Memory> Transport<M> {
         }
         self.fired = fired;
         self.expire_sessions(now);
+        self.look_after_memory(now);
     }
 
     /// When [`Transport::handle_timers`] has to be called at the latest.
     pub fn next_timeout(&self) -> Option<Instant> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
         let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
-        let all = [self.wheel.next_expiry(), self.ip.next_timeout(), self.time_waits.next_timeout(), orphans, retry];
-        all.into_iter().flatten().min()
+        let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look()];
+        let all = [self.wheel.next_expiry(), orphans, retry].into_iter().chain(others);
+        all.flatten().min()
     }
 
     /// Passes each bell to ring to `ring`: each names somebody who sleeps. After every flush.
@@ -235,7 +246,9 @@ impl<M: Memory> Transport<M> {
     /// Writes the counters of this server to the replica's page; the link's counters are not touched.
     pub fn publish_stats(&mut self) {
         self.stats.set(Stat::Connections, self.entries.len() as u64);
+        self.stats.set(Stat::Orphans, self.orphans as u64);
         self.stats.set(Stat::TimeWaits, self.time_waits.len() as u64);
+        self.stats.set(Stat::TimeWaitsDropped, self.time_waits.dropped);
         let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
         self.stats.set(Stat::BufferBytes, used);
         let counters = self.ip.counters();
@@ -294,6 +307,7 @@ impl<M: Memory> Transport<M> {
         entry.armed = Instant::FAR_FUTURE;
         if entry.connection.next_timeout().is_some_and(|due| due <= now) {
             let events = entry.connection.handle_timeout(now);
+            self.note_suspicious(now, index, events);
             self.react(now, index, events);
         }
         let Some(entry) = self.entries.get_mut(index) else { return };

@@ -225,7 +225,7 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
 }
 
 /// `frame` with right IPv4 and ICMP checksums, so that mutations get past them.
-fn repaired(frame: &[u8]) -> Vec<u8> {
+pub(crate) fn repaired(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let Some(packet) = frame.get_mut(ethernet::HEADER_LEN..) else { return frame };
     repair_ipv4(packet);

@@ -1,23 +1,34 @@
-//! What is fuzzed: one function per parser of hostile bytes.
+//! What is fuzzed: one function per parser of hostile bytes, and per state machine that hostile bytes drive.
 //!
-//! The same functions run under coverage guidance (`cargo +nightly fuzz run NAME`, in `testing/fuzz`) and, on stable, in this crate's
-//! test, which replays `testing/fuzz/seeds` and mutates them with a fixed seed.
+//! The same functions run on stable in this crate's test, which replays `testing/fuzz/seeds` and mutates them with a fixed seed; for
+//! hours by `make fuzz` ([`runner`]); and under coverage guidance (`cargo +nightly fuzz run NAME`, in `testing/fuzz`).
 //!
 //! To add a target: write its function, add a row to [`TARGETS`], put seeds under `testing/fuzz/seeds/NAME` (see
 //! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
 #![forbid(unsafe_code)]
 
+mod connection;
+mod control;
+mod features;
+mod input;
 mod ip;
 mod ipc;
 mod mutate;
+mod options;
+pub mod runner;
 pub mod seeds;
+mod stack;
 mod tcp;
 mod udp;
 mod wire;
 
+pub use connection::tcp_connection;
+pub use control::{config_file, link_classify, supervisor_request};
 pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
+pub use options::{tcp_cookie, tcp_options};
+pub use stack::{stack_arena, stack_frames};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
 pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_igmp, wire_ipv4, wire_udp, wire_vnet};
@@ -29,24 +40,34 @@ pub struct Target {
     pub name: &'static str,
     /// Panics if the bytes break a property.
     pub run: fn(&[u8]),
+    /// Executions in `cargo test`.
+    pub executions: u64,
 }
 
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
-    Target { name: "ip_fragments", run: ip_fragments },
-    Target { name: "ip_frame", run: ip_frame },
-    Target { name: "ip_script", run: ip_script },
-    Target { name: "ipc_command", run: ipc_command },
-    Target { name: "ipc_control", run: ipc_control },
-    Target { name: "ipc_event", run: ipc_event },
-    Target { name: "tcp_script", run: tcp_script },
-    Target { name: "udp_record", run: udp_record },
-    Target { name: "wire_arp", run: wire_arp },
-    Target { name: "wire_ethernet", run: wire_ethernet },
-    Target { name: "wire_icmp", run: wire_icmp },
-    Target { name: "wire_igmp", run: wire_igmp },
-    Target { name: "wire_ipv4", run: wire_ipv4 },
-    Target { name: "wire_tcp", run: wire_tcp },
-    Target { name: "wire_udp", run: wire_udp },
-    Target { name: "wire_vnet", run: wire_vnet },
+    Target { name: "config_file", run: config_file, executions: 10_000 },
+    Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
+    Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
+    Target { name: "ip_script", run: ip_script, executions: 200_000 },
+    Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
+    Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
+    Target { name: "ipc_event", run: ipc_event, executions: 200_000 },
+    Target { name: "link_classify", run: link_classify, executions: 200_000 },
+    Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
+    Target { name: "stack_frames", run: stack_frames, executions: 20_000 },
+    Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },
+    Target { name: "supervisor_request", run: supervisor_request, executions: 100_000 },
+    Target { name: "tcp_cookie", run: tcp_cookie, executions: 200_000 },
+    Target { name: "tcp_options", run: tcp_options, executions: 200_000 },
+    Target { name: "tcp_script", run: tcp_script, executions: 200_000 },
+    Target { name: "udp_record", run: udp_record, executions: 200_000 },
+    Target { name: "wire_arp", run: wire_arp, executions: 200_000 },
+    Target { name: "wire_ethernet", run: wire_ethernet, executions: 200_000 },
+    Target { name: "wire_icmp", run: wire_icmp, executions: 200_000 },
+    Target { name: "wire_igmp", run: wire_igmp, executions: 200_000 },
+    Target { name: "wire_ipv4", run: wire_ipv4, executions: 200_000 },
+    Target { name: "wire_tcp", run: wire_tcp, executions: 200_000 },
+    Target { name: "wire_udp", run: wire_udp, executions: 200_000 },
+    Target { name: "wire_vnet", run: wire_vnet, executions: 200_000 },
 ];

@@ -29,6 +29,7 @@ pub fn all() -> Vec<Seed> {
     for (name, frame) in frames() {
         seeds.push(seed("ip_frame", name, [&[1], &frame[..]].concat()));
         let bytes = &frame[ethernet::HEADER_LEN..];
+        seeds.push(seed("link_classify", name, frame.clone()));
         seeds.push(seed("wire_ethernet", name, frame.clone()));
         if frame[12..14] == EtherType::ARP.0.to_be_bytes() {
             seeds.push(seed("wire_arp", name, bytes.to_vec()));
@@ -52,7 +53,27 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("ip_script", "failover", script_failover()));
     for (name, request) in requests() {
         seeds.push(seed("ipc_control", name, request.encode().to_vec()));
+        seeds.push(seed("supervisor_request", name, [&[0], &request.encode()[..]].concat()));
     }
+    let join = br#"{"cmd":"join_link","from":"other","layout_version":1}"#;
+    for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
+        seeds.push(seed("supervisor_request", name, [&[0], text].concat()));
+    }
+    seeds.push(seed(
+        "config_file",
+        "default",
+        atoll_supervisor::ConfigFile::default().to_commented_toml().into_bytes(),
+    ));
+    seeds.push(seed("config_file", "short", CONFIG.to_vec()));
+    let options = &syn(PEER, US)[20..40];
+    seeds.push(seed("tcp_options", "linux", [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat()));
+    let hostile = [2, 3, 5, 8, 10, 3, 0, 1, 3, 3, 255, 4, 2, 5, 2, 254, 255, 0];
+    seeds.push(seed("tcp_options", "hostile", [&[18], &hostile[..], &[5, 34], &[255; 32]].concat()));
+    seeds.push(seed(
+        "tcp_cookie",
+        "linux",
+        [&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 20], options, &[7; 8]].concat(),
+    ));
     let (slot, generation) = (atoll_base::SlotId(7), 3);
     seeds.push(seed("ipc_command", "kick", Command::Kick { slot, generation }.encode().to_vec()));
     seeds.push(seed("ipc_event", "done", Event::SlotDone { slot, generation }.encode().to_vec()));
@@ -73,6 +94,9 @@ pub fn all() -> Vec<Seed> {
     }
     seeds
 }
+
+const CONFIG: &[u8] = b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
+mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
 fn requests() -> [(&'static str, Request); 3] {
     [

@@ -2,7 +2,7 @@
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{Connection, Path, Settings, State};
-use atoll_wire::tcp::{self, Flags, HEADER_MAX, Options, Segment};
+use atoll_wire::tcp::{self, Flags, HEADER_MAX, Options, SackBlocks, Segment};
 
 /// A header parses to what is emitted again.
 pub fn wire_tcp(data: &[u8]) {
@@ -13,7 +13,12 @@ pub fn wire_tcp(data: &[u8]) {
     let mut again = out[..emitted].to_vec();
     again.resize(emitted + segment.len as usize, 0);
     let (parsed, _) = tcp::parse(&again).expect("what was emitted parses");
-    assert_eq!(parsed, segment);
+    // Options are laid out with padding of our own: the last blocks may find no room any more.
+    let blocks = |segment: &Segment| segment.options.sack.iter().take(parsed.options.sack.len()).collect::<Vec<_>>();
+    assert_eq!(blocks(&parsed), blocks(&segment));
+    let without =
+        |segment: Segment| Segment { options: Options { sack: SackBlocks::new(), ..segment.options }, ..segment };
+    assert_eq!(without(parsed), without(segment));
 }
 
 /// A script of segments, calls and time-outs for one connection: no panic, and its invariants hold after each step.

@@ -19,14 +19,14 @@ impl Connection {
             events |= self.complete_handshake(now, segment, ack)?;
         }
         if ack > self.snd.nxt {
-            self.challenge(now);
-            return Err(Input::dropped(Reason::AckUnsent));
+            return Err(Input::answered(Reason::AckUnsent, self.challenge(now)));
         }
-        if ack < self.snd.una - i64::from(self.snd.window_max) {
-            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement.
-            self.challenge(now);
-            return Err(Input::dropped(Reason::AckOld));
+        if ack < (self.snd.una - i64::from(self.snd.window_max)).max(0) {
+            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement. And, as on Linux since 6.7, not
+            // of what lies before our SYN: or a large window would make every other guess right.
+            return Err(Input::answered(Reason::AckOld, self.challenge(now)));
         }
+        self.take_echo(now, segment);
         let mut delivery = Delivery::new(self.recovery.recover);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {

@@ -1,6 +1,7 @@
 //! What happens when a segment arrives? RFC 9293 §3.10.7, one file per step.
 
 mod ack;
+mod blocks;
 mod fin;
 mod reset;
 mod sequence;
@@ -33,8 +34,8 @@ impl Connection {
     /// ordinary text.)
     fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
-        if let Err(reason) = self.check_sequence(now, segment, seq) {
-            return Input::dropped(reason);
+        if let Err(input) = self.check_sequence(now, segment, seq) {
+            return input;
         }
         if segment.has(Flags::RST) {
             return self.process_reset(now, seq);
@@ -46,16 +47,17 @@ impl Connection {
             }
             segment = segment.without_text();
         }
-        let segment = &segment;
         if !segment.has(Flags::ACK) {
             return Input::dropped(Reason::NoAck);
         }
-        self.heard(now, segment, seq);
-        let marked = self.take_ecn(now, segment);
-        let mut events = match self.process_ack(now, segment, seq) {
+        let mut events = self.pass_over_impossible_blocks(&mut segment);
+        let segment = &segment;
+        events |= match self.process_ack(now, segment, seq) {
             Ok(events) => events,
             Err(input) => return input,
         };
+        self.heard(now, segment, seq);
+        let marked = self.take_mark(segment);
         if self.state() == State::Closed {
             return Input::accepted(None, events);
         }
@@ -70,7 +72,9 @@ impl Connection {
         Input::accepted(text, events)
     }
 
-    /// An acceptable segment: the peer lives, and its timestamp is the one to echo.
+    /// An acceptable segment: the peer lives, and its timestamp is the one to echo. Only after its acknowledgement was
+    /// judged, too: with a timestamp from the future somebody who has guessed a sequence number could make everything
+    /// that the peer sends look old (RFC 5961 §5.2 asks for both numbers).
     fn heard(&mut self, now: Instant, segment: &Segment, seq: i64) {
         self.heard_at = now;
         self.keep_probes = 0;
@@ -90,7 +94,8 @@ impl Connection {
             self.become_closed();
             return Input::accepted(None, Events::CLOSED);
         }
-        if segment.has(Flags::FIN) {
+        // The peer's FIN again, and no other: or strangers could keep the connection here for ever.
+        if segment.has(Flags::FIN) && seq + i64::from(segment.sequence_len()) == self.rcv.nxt {
             self.timers.arm(Timer::Lifetime, now + TIME_WAIT);
         }
         if segment.sequence_len() > 0 {
@@ -99,13 +104,25 @@ impl Connection {
         Input::accepted(None, Events::NONE)
     }
 
-    /// An ACK that tells a confused, or an attacking, peer where we are; rarely, so that two confused peers do not
-    /// answer each other forever (RFC 5961 §7).
-    pub(crate) fn challenge(&mut self, now: Instant) {
-        if now >= self.challenge_after {
+    /// An ACK is to tell a confused, or an attacking, peer where we are; rarely, so that two confused peers do not
+    /// answer each other forever (RFC 5961 §7). Whether it leaves is the caller's to decide, who knows of other
+    /// connections.
+    pub(crate) fn challenge(&mut self, now: Instant) -> Events {
+        if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::NONE }
+    }
+
+    /// Sends the challenge ACK that [`Events::CHALLENGE`] asked for.
+    pub fn send_challenge(&mut self) {
+        self.pending.set(Pending::ACK);
+    }
+
+    /// Whether the last answer to a segment that makes no sense lies back far enough.
+    fn may_answer_stray(&mut self, now: Instant) -> bool {
+        let may = now >= self.challenge_after;
+        if may {
             self.challenge_after = now + CHALLENGE_INTERVAL;
-            self.pending.set(Pending::ACK);
         }
+        may
     }
 }
 

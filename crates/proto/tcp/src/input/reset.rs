@@ -11,10 +11,8 @@ impl Connection {
     /// ACK.
     pub(super) fn process_reset(&mut self, now: Instant, seq: i64) -> Input {
         if seq != self.rcv.nxt {
-            if seq > self.rcv.nxt {
-                self.challenge(now);
-            }
-            return Input::dropped(Reason::BlindReset);
+            let events = if seq > self.rcv.nxt { self.challenge(now) } else { Events::NONE };
+            return Input::answered(Reason::BlindReset, events);
         }
         let events = match self.state() {
             // An active open that met a simultaneous one was refused; a passive one returns to its listener.

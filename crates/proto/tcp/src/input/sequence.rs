@@ -4,21 +4,25 @@ use atoll_base::Instant;
 use atoll_wire::tcp::{Flags, Segment};
 
 use crate::connection::Connection;
-use crate::outcome::Reason;
+use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
 use crate::state::State;
 
 impl Connection {
     /// `seq`: stream offset of the segment. A segment that is not acceptable is answered by an ACK, unless it is a RST.
-    pub(super) fn check_sequence(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<(), Reason> {
+    pub(super) fn check_sequence(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<(), Input> {
         let is_reset = segment.has(Flags::RST);
         if self.options.timestamps && !is_reset {
             match segment.options.timestamps {
-                // RFC 7323 §3.2: once negotiated, a segment without is dropped silently.
-                None => return Err(Reason::NoTimestamp),
+                // RFC 7323 §3.2: once negotiated, a segment without is dropped silently. But not a SYN (RFC 5961 §4.2):
+                // a peer that has restarted may not know timestamps any more.
+                None if segment.has(Flags::SYN) => {
+                    return Err(Input::answered(Reason::NoTimestamp, self.challenge(now)));
+                }
+                None => return Err(Input::dropped(Reason::NoTimestamp)),
                 Some(timestamps) if self.options.is_old(now, timestamps.value) => {
-                    self.answer_unacceptable(now, segment, seq);
-                    return Err(Reason::OldTimestamp);
+                    let events = self.answer_unacceptable(now, segment, seq);
+                    return Err(Input::answered(Reason::OldTimestamp, events));
                 }
                 Some(_) => {}
             }
@@ -27,7 +31,7 @@ impl Connection {
         let is_syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK);
         if self.state() == State::SynReceived && is_syn && seq == -1 {
             self.pending.set(Pending::SYN);
-            return Err(Reason::UnexpectedSyn);
+            return Err(Input::dropped(Reason::UnexpectedSyn));
         }
         // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could know
         // better still carries a valid acknowledgement. Likewise a segment at the right edge of the window counts,
@@ -36,21 +40,23 @@ impl Connection {
         if end >= self.rcv.acked && seq <= self.rcv.edge.max(self.rcv.nxt) {
             return Ok(());
         }
-        if !is_reset {
-            self.answer_unacceptable(now, segment, seq);
-        }
-        Err(Reason::OutsideWindow)
+        let events = if is_reset { Events::NONE } else { self.answer_unacceptable(now, segment, seq) };
+        Err(Input::answered(Reason::OutsideWindow, events))
     }
 
     /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be an endless
-    /// loop.
-    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment, seq: i64) {
-        if segment.len == 0 || segment.has(Flags::SYN) {
-            self.challenge(now);
-            return;
+    /// loop. Only a SYN counts as an attack: what carries nothing may be a keep-alive, or a probe of the window.
+    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment, seq: i64) -> Events {
+        if segment.has(Flags::SYN) {
+            return self.challenge(now);
         }
-        let end = (seq + i64::from(segment.len)).min(self.rcv.nxt);
-        self.rcv.report_duplicate(seq.max(0), end);
-        self.pending.set(Pending::ACK);
+        if segment.len > 0 {
+            let end = (seq + i64::from(segment.len)).min(self.rcv.nxt);
+            self.rcv.report_duplicate(seq.max(0), end);
+            self.pending.set(Pending::ACK);
+        } else if self.may_answer_stray(now) {
+            self.pending.set(Pending::ACK);
+        }
+        Events::NONE
     }
 }

@@ -11,8 +11,7 @@ impl Connection {
     /// A SYN within the window: whatever its sequence number, the answer is a challenge ACK. A peer that has really
     /// restarted answers that with a RST.
     pub(super) fn process_syn(&mut self, now: Instant) -> Input {
-        self.challenge(now);
-        Input::dropped(Reason::UnexpectedSyn)
+        Input::answered(Reason::UnexpectedSyn, self.challenge(now))
     }
 
     /// In a simultaneous open (RFC 9293 §3.5, figure 8) the peer's SYN comes once more, now with the acknowledgement of

@@ -41,7 +41,7 @@ impl Connection {
             return None;
         }
         let Some((left, right)) = self.rcv.clip(seq, segment.len) else {
-            self.acknowledge_useless_text(seq, end);
+            *events |= self.acknowledge_useless_text(seq, end);
             return None;
         };
         let nxt = self.rcv.nxt;
@@ -61,13 +61,16 @@ impl Connection {
     }
 
     /// Nothing of it could be taken: it came twice, or beyond the window. The peer should know at once.
-    fn acknowledge_useless_text(&mut self, seq: i64, end: i64) {
+    fn acknowledge_useless_text(&mut self, seq: i64, end: i64) -> Events {
+        self.pending.set(Pending::ACK);
         if end <= self.rcv.nxt {
             self.rcv.report_duplicate(seq.max(0), end);
         } else if self.rcv.reassembly.as_ref().is_some_and(|reassembly| reassembly.ranges.covers(seq, end)) {
             self.rcv.report_duplicate(seq, end);
+        } else if seq < self.rcv.edge.min(self.rcv.fin) {
+            return Events::TEXT_REFUSED;
         }
-        self.pending.set(Pending::ACK);
+        Events::NONE
     }
 }
 

@@ -45,6 +45,7 @@ impl Connection {
         if self.is_hopeless(now) {
             return self.give_up();
         }
+        let mut events = Events::NONE;
         let first = self.recovery.retries == 0;
         self.recovery.retries = self.recovery.retries.saturating_add(1);
         self.recovery.rtt.back_off();
@@ -52,7 +53,11 @@ impl Connection {
             let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
             let undo = self.remember_for_undo(now);
             self.congestion.handle_timeout(flight, self.snd.mss, first && self.recovery.phase != Phase::Loss);
+            let sacked = self.recovery.sacked(&self.snd);
             self.recovery.enter_loss(now, &self.snd, self.sent_at, Some(undo));
+            if self.options.sack && sacked > 0 && self.recovery.sacked(&self.snd) == 0 {
+                events |= Events::SACK_RENEGED;
+            }
             self.pending.set(Pending::RETRANSMIT);
         } else {
             // RFC 9293 §3.8.3 and RFC 6298 §5.7: nothing sent twice is measured by its first copy.
@@ -60,7 +65,7 @@ impl Connection {
             self.pending.set(Pending::SYN);
         }
         self.arm_rto(now);
-        Events::NONE
+        events
     }
 
     /// Whether waiting longer is pointless (RFC 9293 §3.8.3, R2; §3.9.1.8 user time-out).
@@ -80,8 +85,17 @@ impl Connection {
             {
                 false
             }
+            _ if self.orphan => self.is_hopeless_orphan(retries_max),
             _ => self.recovery.retries >= retries_max,
         }
+    }
+
+    /// Nobody waits for an orphan's text. A peer that keeps its window closed answers every probe, which sets `retries`
+    /// back, so that only a window that opens, or text that is acknowledged, counts. And one that makes every round trip
+    /// last for minutes is not waited for eight times: as on Linux, an orphan ends where the time-out is at its limit.
+    fn is_hopeless_orphan(&self, retries_max: u8) -> bool {
+        let rtt = &self.recovery.rtt;
+        self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX
     }
 
     /// `wait`, but not beyond the moment at which the application wants to hear of a failure.

@@ -6,6 +6,7 @@ use atoll_base::Instant;
 
 use super::rack::Rack;
 use super::rate::Counters;
+use crate::snd::MSS_DEFAULT;
 
 /// A stretch that left at one moment and has one fate.
 #[derive(Clone, Copy, Debug)]
@@ -153,11 +154,11 @@ impl Flight {
             }
             if record.start < left {
                 // The part from `left` on is the next record; without room for it, it stays unknown.
-                self.split(at, left);
+                self.split_for_peer(at, left);
                 at += 1;
                 continue;
             }
-            if record.end > right && !self.split(at, right) {
+            if record.end > right && !self.split_for_peer(at, right) {
                 break;
             }
             let Some(taken) = self.records.get(at).copied() else { break };
@@ -275,6 +276,15 @@ impl Flight {
         }
     }
 
+    /// The same as [`Flight::split`], where the peer says so. It has no reason to cut what is in flight into more pieces than
+    /// the segments that it consists of; one that reports octets one by one (CVE-2019-11478) gets no further.
+    fn split_for_peer(&mut self, at: usize, edge: i64) -> bool {
+        let octets =
+            self.records.back().map_or(0, |back| back.end) - self.records.front().map_or(0, |front| front.start);
+        let pieces = usize::try_from(octets / i64::from(MSS_DEFAULT)).unwrap_or(0) + PIECES_MIN;
+        self.records.len() < pieces && self.split(at, edge)
+    }
+
     /// Cuts the record at `at` in two. `false`: there are too many, nothing has changed.
     fn split(&mut self, at: usize, edge: i64) -> bool {
         if self.records.len() >= RECORDS_MAX {
@@ -307,6 +317,11 @@ impl Flight {
             (record.start, record.end) = (start, end);
         }
         at
+    }
+
+    /// Octets of heap in use.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Flight>() + self.records.capacity() * size_of::<Sent>()
     }
 
     fn uncount(&mut self, record: &Sent) {
@@ -342,6 +357,8 @@ pub(crate) enum Judgement {
 /// A peer that cuts what is in flight into more pieces than this is not understood any further: its blocks may still cover whole
 /// records.
 const RECORDS_MAX: usize = 8192;
+/// Small segments, and few of them, may be cut into so many pieces anyway.
+const PIECES_MIN: usize = 64;
 
 #[cfg(test)]
 mod tests;

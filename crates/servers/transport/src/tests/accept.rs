@@ -378,3 +378,31 @@ fn orphans_that_get_no_answer_are_given_up_with_their_arena() {
     net.stack(0).buffer_bytes();
     assert_eq!((net.stack(0).stat(Stat::Sessions), net.stack(0).stat(Stat::Connections)), (0, 0));
 }
+
+#[test]
+fn who_waits_for_text_for_a_listener_that_is_gone_waits_no_longer() {
+    // Found by the fuzz target `stack_frames`: TCP_DEFER_ACCEPT may ask for hours.
+    for by_release in [true, false] {
+        let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+        let mut server = App::attach(net.stack(0), 1);
+        let mut client = App::attach(net.stack(1), 2);
+        server.listen(LEASE, Endpoint::new(0, 80), 64);
+        let option = atoll_ipc::SocketOption::DeferAccept;
+        server.push(Command::SetListenerOption { lease: LEASE, option, value: 40_000 });
+        net.settle();
+        let c = client.connect(Endpoint::new(addr(1), 80));
+        net.settle();
+        net.stack(0).transport.publish_stats();
+        assert_eq!(net.stack(0).stat(Stat::Connections), 1);
+        if by_release {
+            server.push(Command::Release { lease: LEASE });
+        } else {
+            let (now, id) = (net.now, server.id);
+            net.stack(0).transport.close_session(now, id);
+        }
+        net.settle();
+        net.stack(0).transport.publish_stats();
+        assert_eq!(net.stack(0).stat(Stat::Connections), 0);
+        assert_eq!(client.state(c).1, Cause::ConnectionReset);
+    }
+}

@@ -182,7 +182,7 @@ impl Model {
             }
         }
         self.extra_acked[1] = self.extra_acked[1].max(extra);
-        self.offload_budget = saturated(self.bw / 1000).clamp(2 * u32::from(sample.mss), 64 << 10);
+        self.offload_budget = saturated(self.bw / 1000).min(64 << 10).max(2 * u32::from(sample.mss));
     }
 
     /// §5.3.4.3. The smallest round trip of the last ten seconds.

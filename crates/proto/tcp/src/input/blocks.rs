@@ -1,0 +1,28 @@
+//! Which selective acknowledgements cannot be true? RFC 2018 §3, RFC 2883 §4.
+
+use atoll_wire::tcp::{SackBlocks, Segment};
+
+use crate::connection::Connection;
+use crate::outcome::Events;
+
+impl Connection {
+    /// Takes the blocks away that speak of what was never sent, of what lies back more than a window, or of nothing.
+    /// What is left may still be a lie, which costs the liar: what it has not got it does not get again before it says
+    /// so, or a time-out passes.
+    pub(super) fn pass_over_impossible_blocks(&self, segment: &mut Segment) -> Events {
+        if segment.options.sack.is_empty() {
+            return Events::NONE;
+        }
+        let mut blocks = SackBlocks::new();
+        for (left, right) in segment.options.sack.iter() {
+            let (from, to) = (self.snd.offset_of(left), self.snd.offset_of(right));
+            let oldest = (self.snd.una - i64::from(self.snd.window_max)).max(0);
+            if from < to && oldest <= from && to <= self.snd.nxt {
+                blocks.push(left, right);
+            }
+        }
+        let ignored = blocks.len() < segment.options.sack.len();
+        segment.options.sack = blocks;
+        if ignored { Events::SACK_IGNORED } else { Events::NONE }
+    }
+}

@@ -1,0 +1,87 @@
+//! How many challenge ACKs are sent? RFC 5961 §7, without what an attacker could learn from the limit.
+//!
+//! A connection has one every half second (`atoll_tcp`). All connections of a replica together have a number that is drawn anew
+//! each second, as on Linux since 4.7: with a fixed one, somebody who has a connection of his own sees by the challenges that he
+//! does *not* get whether his guesses have hit a stranger's (CVE-2016-5696). What he wants to see is one or two in a second; what
+//! he has to see it through is noise of a thousand.
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_ipc::Memory;
+use atoll_ipc::page::Stat;
+use atoll_tcp::Events;
+
+use crate::transport::Transport;
+
+/// What is left of this second's challenge ACKs.
+#[derive(Debug)]
+pub(crate) struct Challenges {
+    renewed_at: Instant,
+    left: u32,
+}
+
+impl Challenges {
+    pub(crate) const fn new() -> Challenges {
+        Challenges { renewed_at: Instant::ZERO, left: 0 }
+    }
+
+    /// Takes one, if there is one. `per_second`: the mean of what is drawn.
+    fn take(&mut self, now: Instant, per_second: u32, rng: &mut Rng) -> bool {
+        if now.since(self.renewed_at) >= PERIOD || self.renewed_at == Instant::ZERO {
+            self.renewed_at = now;
+            self.left = per_second / 2 + rng.below(per_second.max(1));
+        }
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        true
+    }
+}
+
+impl<M: Memory> Transport<M> {
+    /// Counts what a connection found odd about a segment, or about its peer, and lets it answer.
+    #[inline]
+    pub(crate) fn note_suspicious(&mut self, now: Instant, index: u32, events: Events) {
+        if !events.intersects(SUSPICIOUS) {
+            return;
+        }
+        self.stats.add(Stat::SackIgnored, events.contains(Events::SACK_IGNORED).into());
+        self.stats.add(Stat::SackReneged, events.contains(Events::SACK_RENEGED).into());
+        self.stats.add(Stat::TextRefused, events.contains(Events::TEXT_REFUSED).into());
+        if !events.contains(Events::CHALLENGE) {
+            return;
+        }
+        if !self.challenges.take(now, self.config.challenges_per_second, &mut self.rng) {
+            self.stats.count(Stat::ChallengesWithheld);
+        } else if let Some(entry) = self.entries.get_mut(index) {
+            self.stats.count(Stat::ChallengesSent);
+            entry.connection.send_challenge();
+        }
+    }
+}
+
+const SUSPICIOUS: Events =
+    Events::CHALLENGE.union(Events::SACK_IGNORED).union(Events::SACK_RENEGED).union(Events::TEXT_REFUSED);
+const PERIOD: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn the_number_of_challenges_in_a_second_cannot_be_told_beforehand() {
+        let mut rng = Rng::new(1);
+        let mut challenges = Challenges::new();
+        let numbers: Vec<u32> = (1..=200u64)
+            .map(|second| {
+                (0..5000).filter(|_| challenges.take(Instant::from_millis(second * 1000), 1000, &mut rng)).count()
+                    as u32
+            })
+            .collect();
+        assert!(numbers.iter().all(|number| (500..1500).contains(number)), "{numbers:?}");
+        let different: BTreeSet<u32> = numbers.iter().copied().collect();
+        assert!(different.len() > 150, "{numbers:?}");
+        assert!(numbers.iter().min() < Some(&600) && numbers.iter().max() > Some(&1400), "{numbers:?}");
+    }
+}

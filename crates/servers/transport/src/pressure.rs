@@ -1,0 +1,287 @@
+//! What if an application's buffers are nearly used up? Peers that read slowly, or send what cannot be put in order, hold memory.
+//!
+//! The send and receive areas of a session bound what all its connections together may hold. Long before they are full, everybody
+//! gets less; when they are full, who holds much without getting on goes first (Linux: `tcp_mem`, `tcp_prune_ofo_queue`,
+//! `tcp_max_orphans`).
+//!
+//! ```text
+//!   0 ------------------------- 3/4 -------------------- 15/16 ------ full
+//!     buffers grow as they like  |  buffers are small and |  text out of order is dropped;
+//!                                |  do not grow           |  after 10 s the largest that stand still are reset
+//! ```
+
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, FourTuple, Instant};
+use atoll_ipc::page::Stat;
+use atoll_ipc::{Cause, Memory};
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::rings::Rings;
+use crate::session::{Occupant, Session};
+use crate::transport::Transport;
+
+/// How a session stands.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure {
+    /// The receive area is nearly used up: windows are small.
+    pub(crate) receive: bool,
+    /// The send area is nearly used up: send buffers are small.
+    pub(crate) send: bool,
+    /// Since when one of them is as good as full, and what everybody held then.
+    full: Option<(Instant, Vec<Holding>)>,
+}
+
+/// What a connection held when an area became full.
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    index: u32,
+    tuple: FourTuple,
+    area: Area,
+    /// What has been acknowledged, or read.
+    position: u64,
+    octets: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Area {
+    Send,
+    Receive,
+}
+
+/// Octets of an area.
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    used: usize,
+    all: usize,
+}
+
+impl Fill {
+    const fn is_high(self) -> bool {
+        self.used >= self.all / 4 * 3
+    }
+
+    const fn is_full(self) -> bool {
+        self.used >= self.all / 16 * 15
+    }
+}
+
+impl<M: Memory> Transport<M> {
+    /// Looks after all sessions, now and then. Cheap where there is no want: two words of each.
+    pub(crate) fn look_after_memory(&mut self, now: Instant) {
+        if now < self.pressure_look_at {
+            return;
+        }
+        self.pressure_look_at = now + LOOK_INTERVAL;
+        let mut pressed = 0;
+        for index in 0..self.sessions.len() {
+            let Some(session) = self.sessions[index].as_mut() else { continue };
+            let (send, receive) = (session.send_fill(), session.receive_fill());
+            session.pressure.send = send.is_high();
+            session.pressure.receive = receive.is_high();
+            let is_full = send.is_full() || receive.is_full();
+            if !is_full {
+                session.pressure.full = None;
+            }
+            if send.is_high() || receive.is_high() {
+                pressed += 1;
+                self.shrink_buffers(index);
+            }
+            if receive.is_full() {
+                self.prune(now, index);
+            }
+            if is_full {
+                self.shed(now, index);
+            }
+        }
+        self.stats.set(Stat::Pressured, pressed);
+    }
+
+    /// No room was found for text that has arrived: look at once, unless somebody has just looked.
+    pub(crate) fn look_soon(&mut self, now: Instant) {
+        if self.pressure_look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
+            self.pressure_look_at = now;
+        }
+    }
+
+    /// When [`Transport::look_after_memory`] is wanted although nothing happens.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let is_pressed = |session: &Session<M>| session.pressure.send || session.pressure.receive;
+        self.sessions.iter().flatten().any(is_pressed).then_some(self.pressure_look_at)
+    }
+
+    /// Everybody gets the smallest buffers, except who has asked for a size. What is in use stays.
+    fn shrink_buffers(&mut self, session: usize) {
+        let Some(Pressure { send, receive, .. }) = self.sessions[session].as_ref().map(|session| &session.pressure)
+        else {
+            return;
+        };
+        let (send, receive) = (*send, *receive);
+        for index in self.connections_of(session) {
+            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let changed = (receive && entry.limit_receive_buffer()) | (send && entry.limit_send_buffer());
+            if changed {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Drops text out of order, and the rings that held nothing else: peers send it again.
+    fn prune(&mut self, now: Instant, session: usize) {
+        for index in self.connections_of(session) {
+            let Some(session) = self.sessions[session].as_ref() else { return };
+            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let dropped = entry.connection.drop_out_of_order();
+            if dropped == 0 {
+                continue;
+            }
+            self.stats.add(Stat::TextPruned, dropped);
+            let read = entry.place.filter(|_| entry.stage == Stage::Open).and_then(|place| session.slot(place.slot));
+            let head = read.map_or(0, |slot| slot.receive_head());
+            if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
+                entry.connection.handle_read_head(now, head);
+                entry.release_drained(session, head);
+            }
+            self.touch(index);
+        }
+    }
+
+    /// An area stays full: after a while those who have not got on are reset, orphans first, then the largest, until there is room.
+    fn shed(&mut self, now: Instant, index: usize) {
+        let holdings = self.holdings(index);
+        let Some(session) = self.sessions[index].as_mut() else { return };
+        let Some((since, before)) = session.pressure.full.take() else {
+            session.pressure.full = Some((now, holdings));
+            return;
+        };
+        if now.since(since) < SHED_AFTER {
+            session.pressure.full = Some((since, before));
+            return;
+        }
+        for (area, fill) in [(Area::Send, session.send_fill()), (Area::Receive, session.receive_fill())] {
+            if fill.is_full() {
+                self.shed_from(area, fill, &before);
+            }
+        }
+        let holdings = self.holdings(index);
+        if let Some(session) = self.sessions[index].as_mut() {
+            session.pressure.full = Some((now, holdings));
+        }
+    }
+
+    fn shed_from(&mut self, area: Area, fill: Fill, before: &[Holding]) {
+        let mut idle: Vec<Holding> = before.iter().filter(|held| held.area == area).copied().collect();
+        idle.retain(|held| {
+            // A younger connection between the same ends may have begun from zero.
+            let entry = self.entries.get(held.index).filter(|entry| entry.tuple == held.tuple);
+            let progress = entry.and_then(|entry| entry.position(area).checked_sub(held.position));
+            progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
+        });
+        let is_orphan =
+            |held: &Holding| self.entries.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
+        idle.sort_by_key(|held| (!is_orphan(held), core::cmp::Reverse(held.octets), held.index));
+        let mut used = fill.used as u64;
+        for held in idle {
+            if used < fill.all as u64 / 4 * 3 {
+                break;
+            }
+            used = used.saturating_sub(held.octets);
+            let Some(entry) = self.entries.get_mut(held.index) else { continue };
+            entry.cause = Cause::NoBuffers;
+            entry.connection.abort();
+            self.stats.count(Stat::ConnectionsShed);
+            self.touch(held.index);
+        }
+    }
+
+    /// What the connections of a session hold now.
+    fn holdings(&self, session: usize) -> Vec<Holding> {
+        let mut holdings = Vec::new();
+        for index in self.connections_of(session) {
+            let Some(entry) = self.entries.get(index) else { continue };
+            if entry.stage == Stage::Ended {
+                continue;
+            }
+            for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {
+                // The library takes a drained send buffer back without telling.
+                let is_drained = area == Area::Send && entry.connection.send_una() == entry.connection.send_tail();
+                let octets = size(rings);
+                if octets > 0 && !is_drained {
+                    let position = entry.position(area);
+                    holdings.push(Holding { index, tuple: entry.tuple, area, position, octets });
+                }
+            }
+        }
+        holdings
+    }
+
+    fn connections_of(&self, session: usize) -> Vec<u32> {
+        let Some(session) = self.sessions.get(session).and_then(Option::as_ref) else { return Vec::new() };
+        let all = session.occupants().into_iter();
+        all.filter_map(|(_, _, occupant)| match occupant {
+            Occupant::Connection(index) => Some(index),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+impl<M: Memory> Session<M> {
+    /// The library keeps the books of the send area: what a hostile one writes there concerns its own connections only.
+    fn send_fill(&self) -> Fill {
+        let all = self.layout.send_bytes;
+        Fill { used: self.layout.send_pool.used_bytes(&self.arena).min(all), all }
+    }
+
+    fn receive_fill(&self) -> Fill {
+        Fill { used: self.pool.used_bytes(&self.links), all: self.layout.receive_bytes }
+    }
+}
+
+impl Entry {
+    /// The send buffer gets small, unless the application has set its size. Returns whether it was larger.
+    pub(crate) fn limit_send_buffer(&mut self) -> bool {
+        let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
+        if is_large {
+            self.send_limit = SMALL_BUFFER;
+            self.flags.set(Flags::LIMIT);
+        }
+        is_large
+    }
+
+    /// The window gets small, once what it has promised is used up.
+    fn limit_receive_buffer(&mut self) -> bool {
+        let is_large = self.receive_capacity > SMALL_BUFFER && !self.flags.has(Flags::FIXED_RECEIVE);
+        if is_large {
+            self.receive_capacity = SMALL_BUFFER;
+            self.connection.set_receive_capacity(SMALL_BUFFER);
+        }
+        is_large
+    }
+
+    /// How far the peer, or the application, has got.
+    fn position(&self, area: Area) -> u64 {
+        match area {
+            Area::Send => self.published_acked,
+            Area::Receive => self.connection.receive_head(),
+        }
+    }
+}
+
+fn size(rings: &Rings) -> u64 {
+    [rings.current(), rings.old()].into_iter().flatten().map(|ring| ring.size() as u64).sum()
+}
+
+/// How often memory is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// And how often at most, however many segments find no room.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Buffers while memory is short.
+const SMALL_BUFFER: u32 = 16 << 10;
+/// An area may be full for so long before somebody has to go.
+const SHED_AFTER: Duration = Duration::from_secs(10);
+/// Who has got on by this part of what it holds stays.
+const PROGRESS_SHARE: u64 = 16;
+
+#[cfg(test)]
+mod tests;

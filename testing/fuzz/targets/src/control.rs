@@ -1,0 +1,67 @@
+//! Do configuration, requests to the supervisor and the choice of a replica survive any bytes?
+
+use atoll_base::{Endpoint, FlowKey, FourTuple};
+use atoll_link::{Class, classify};
+use atoll_supervisor::{ConfigFile, Incoming};
+use atoll_wire::{ethernet, ipv4};
+
+use crate::features::mark;
+use crate::wire::repair_ipv4;
+
+/// The text of a configuration file: refused with a reason, or checked; and what was checked says the same when it is written out.
+pub fn config_file(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(file) = ConfigFile::parse(&text) else { return };
+    match file.validate() {
+        Ok(config) => {
+            assert!((1..=8).contains(&config.replicas()));
+            mark(60, config.replicas().into());
+            let again = ConfigFile::parse(&file.to_commented_toml()).expect("what was written out is read again");
+            assert_eq!(again.validate(), Ok(config));
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            mark(61, error.to_string().len() as u64);
+        }
+    }
+}
+
+/// A packet on the supervisor's socket. The first byte: how many descriptors came with it.
+pub fn supervisor_request(data: &[u8]) {
+    let Some((descriptors, bytes)) = data.split_first() else { return };
+    match atoll_supervisor::classify(bytes, usize::from(descriptors % 3)) {
+        Ok(Incoming::Cli(request)) => {
+            mark(62, bytes.len() as u64);
+            let text = serde_json::to_string(&request).expect("it came as JSON");
+            assert_eq!(atoll_supervisor::classify(text.as_bytes(), 0), Ok(Incoming::Cli(request)));
+        }
+        Ok(Incoming::Application(request)) => {
+            mark(63, bytes[0].into());
+            assert_eq!(atoll_supervisor::classify(&request.encode(), 0), Ok(Incoming::Application(request)));
+        }
+        Err(cause) => assert!(!cause.is_empty()),
+    }
+}
+
+/// A frame is put into a flow by what stands in its headers and by nothing else, as `bpf/steer.c` does.
+pub fn link_classify(data: &[u8]) {
+    for repair in [false, true] {
+        let mut frame = data.to_vec();
+        if repair && let Some(packet) = frame.get_mut(ethernet::HEADER_LEN..) {
+            repair_ipv4(packet);
+        }
+        let Class::Flow(tuple) = classify(&frame) else { continue };
+        let group = FlowKey { k0: 1, k1: 2 }.group(&tuple);
+        mark(64, u64::from(frame[ethernet::HEADER_LEN + 9]) << 16 | u64::from(group.0 % 16));
+        // The text does not count: only addresses, ports, and what an error quotes.
+        let packet = &frame[ethernet::HEADER_LEN..];
+        let (header, len) = ipv4::parse(packet).expect("only what can be read has a flow");
+        if header.protocol != ipv4::Protocol::ICMP && !header.is_fragment() {
+            let ports = &packet[len..len + 4];
+            let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+            let expected =
+                FourTuple { local: Endpoint::new(header.dst, port(2)), remote: Endpoint::new(header.src, port(0)) };
+            assert_eq!(tuple, expected);
+        }
+    }
+}
