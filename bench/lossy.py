@@ -16,6 +16,7 @@ import csv
 import itertools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -82,7 +83,8 @@ class Lined:
         middle = stack.client_namespace
         client = stack.client_namespace = lab.namespace()
         command = ["taskset", "-c", str(LINE_CPU), LINE, f"{middle}:wire0", f"{client}:wire0"]
-        self.line = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.line = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        prefer(self.line.pid)
         lab.processes.append(self.line)
         self.expect("ready")
         sh("ip", "-n", client, "addr", "add", f"{CLIENT}/24", "dev", "wire0")
@@ -118,6 +120,28 @@ class Lined:
         return json.loads(self.line.stdout.readline())
 
 
+def own_session():
+    """Goes on in a session of its own. Where the scheduler groups processes by session (autogroup), niceness counts only
+    within one, and a group's share is what decides between this benchmark and others' compilers."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        prefer(os.getpid())
+        return
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    signal.signal(signal.SIGINT, lambda *_: os.kill(child, signal.SIGTERM))
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def prefer(pid):
+    """Gives the session of a process the greatest share of the CPU, sched(7)."""
+    try:
+        with open(f"/proc/{pid}/autogroup", "w") as file:
+            file.write("-20")
+    except OSError:
+        pass
+
+
 class Session:
     """All runs."""
 
@@ -135,6 +159,7 @@ class Session:
             if isinstance(stack, Atoll):
                 for replica in stack.status()["replicas"]:
                     sh("renice", "-n", "-15", "-p", str(replica["pid"]))
+                    prefer(replica["pid"])
             self.stacks.append(Lined(lab, stack, arguments.sample))
         self.runs = []
 
@@ -244,6 +269,7 @@ def main():
         sys.exit("network namespaces and TAPs are needed: run it as root")
     if not os.path.exists(LINE):
         sys.exit("cargo build --release -p atoll -p atoll-preload -p atoll-system-tests")
+    own_session()
     folder = os.path.join(ROOT, "bench/results")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, time.strftime("lossy-%Y%m%d-%H%M%S"))
