@@ -1,5 +1,7 @@
 //! What does an endpoint consist of besides its connection? The buffers, and an application with a plan.
 
+use std::collections::VecDeque;
+
 use atoll_base::{Instant, Rng};
 use atoll_tcp::{Connection, Events, State, TimeWait, TimeWaitAnswer, Verdict};
 use atoll_wire::tcp::Segment;
@@ -33,7 +35,7 @@ pub struct Host {
     /// What replaces the connection in TIME-WAIT, if the plan says so.
     pub time_wait: Option<TimeWait>,
     /// What the record of TIME-WAIT answers.
-    pub answers: Vec<Segment>,
+    pub answers: VecDeque<Segment>,
     /// All that has happened.
     pub events: Events,
     plan: Plan,
@@ -60,7 +62,7 @@ impl Host {
         Host {
             connection: None,
             time_wait: None,
-            answers: Vec::new(),
+            answers: VecDeque::new(),
             events: Events::NONE,
             plan,
             salt_out,
@@ -77,6 +79,16 @@ impl Host {
     /// Largest super-segment of the link.
     pub fn len_max(&self) -> u32 {
         self.plan.len_max
+    }
+
+    /// Octets of send buffer.
+    pub fn send_buffer(&self) -> u64 {
+        self.plan.send_buffer
+    }
+
+    /// Whether the application has closed its side.
+    pub fn has_closed(&self) -> bool {
+        self.closed
     }
 
     /// Octets read so far.
@@ -103,7 +115,7 @@ impl Host {
     pub fn handle(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8]) -> Result<(), String> {
         if let Some(time_wait) = &mut self.time_wait {
             match time_wait.handle_segment(now, segment) {
-                TimeWaitAnswer::Ack(answer) => self.answers.push(answer),
+                TimeWaitAnswer::Ack(answer) => self.answers.push_back(answer),
                 TimeWaitAnswer::Drop => {}
                 answer => return Err(format!("TIME-WAIT says {answer:?}")),
             }

@@ -1,16 +1,27 @@
-//! Deterministic simulation: two TCP endpoints ([`Pair`]), or whole stacks with their applications ([`World`]), over a link that
-//! loses, repeats, reorders and delays.
+//! Deterministic simulation: two TCP endpoints ([`Pair`]) or whole stacks with their applications ([`World`]) over a link that
+//! loses, repeats, reorders and delays; many connections over shared lines with rates and queues ([`Network`]).
+//!
+//! What has to hold at every step, whatever the network does, is in `checks`.
 //!
 //! One seed decides everything: a failing seed prints itself and replays exactly.
 #![forbid(unsafe_code)]
 
+mod checks;
+mod flow;
 mod host;
 mod link;
+mod middlebox;
+mod network;
 mod pair;
+mod random_network;
+mod trace;
 mod world;
 
+pub use flow::{Flow, FlowSettings, Outgoing};
 pub use host::{Host, Plan};
 pub use link::{Link, LinkSettings};
+pub use middlebox::Middlebox;
+pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
 pub use world::{Story, World};
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use atoll_base::{Duration, Instant, Rng};
-use atoll_wire::tcp::{Flags, Segment};
+use atoll_wire::tcp::Segment;
+
+use crate::flow::Outgoing;
 
 /// How bad one direction of the link is. Chances are per million.
 #[derive(Clone, Copy, Debug)]
@@ -39,21 +41,14 @@ impl Link {
         self.settings = LinkSettings { loss: 0, duplicate: 0, reorder: 0, ..self.settings };
     }
 
-    /// Sends a segment, cut into pieces of `mss` octets as a link with segmentation offload does.
-    pub fn send(&mut self, now: Instant, rng: &mut Rng, segment: &Segment, text: &[u8], mss: usize) {
-        if self.settings.merge || text.len() <= mss {
-            self.send_piece(now, rng, *segment, text.to_vec());
+    /// Sends what an end has sent, cut as a link with segmentation offload does.
+    pub fn send(&mut self, now: Instant, rng: &mut Rng, outgoing: Outgoing) {
+        if self.settings.merge {
+            self.send_piece(now, rng, outgoing.segment, outgoing.text);
             return;
         }
-        let last = text.len().div_ceil(mss) - 1;
-        for (index, piece) in text.chunks(mss).enumerate() {
-            let mut cut = *segment;
-            cut.seq = segment.seq.plus((index * mss) as u32);
-            cut.len = piece.len() as u32;
-            if index != last {
-                cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
-            }
-            self.send_piece(now, rng, cut, piece.to_vec());
+        for (segment, text) in outgoing.cut() {
+            self.send_piece(now, rng, segment, text);
         }
     }
 

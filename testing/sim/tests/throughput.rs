@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use atoll_sim::{LinkSettings, Pair, Plan, Scenario};
+use atoll_sim::{FlowSettings, LinkSettings, Middlebox, Pair, Plan, Scenario};
 use atoll_tcp::{Algorithm, Settings};
 
 /// One megabyte from client to server over a link of 10 ms, 5 seeds: median time in milliseconds, segments sent again
@@ -25,12 +25,14 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
         .map(|seed| {
             let scenario = Scenario {
                 seed,
-                plans: [plan, Plan { write: 0, ..plan }],
-                settings: [settings, settings],
-                mss: [1460, 1460],
+                flow: FlowSettings {
+                    plans: [plan, Plan { write: 0, ..plan }],
+                    settings: [settings, settings],
+                    mss: [1460, 1460],
+                    simultaneous_open: false,
+                    middlebox: Middlebox { strip_sack, ..Middlebox::default() },
+                },
                 links: [link, LinkSettings { loss: 0, reorder: 0, ..link }],
-                simultaneous_open: false,
-                strip: [strip_sack, false, false],
                 faults_for: Duration::from_secs(3600),
             };
             let report = Pair::new(&scenario).run().expect("the stream arrives");

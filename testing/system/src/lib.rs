@@ -7,7 +7,9 @@
 mod net;
 mod process;
 mod programs;
+mod wire;
 
 pub use net::{Alone, Impairments, Net, Stack, atoll, soak};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, program};
+pub use wire::{complete_checksum, open_end};

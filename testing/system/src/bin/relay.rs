@@ -9,11 +9,9 @@ use std::io::{self, Write};
 
 use atoll_base::Rng;
 use atoll_sys::epoll::{self, Epoll, EventFlags};
-use atoll_sys::netlink::Netlink;
-use atoll_sys::netns;
-use atoll_tap::{Existing, FRAME_LEN_MAX, Offloads, Queue, Tap, TapOptions, VNET_HEADER_LEN};
+use atoll_system_tests::{complete_checksum, open_end};
+use atoll_tap::{FRAME_LEN_MAX, Queue, VNET_HEADER_LEN};
 use atoll_testkit::{Impairer, Rules};
-use atoll_wire::checksum;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,7 +27,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let [drop, duplicate, reorder, corrupt] = rates[..] else { return Err("four rates are needed".into()) };
     let rules = Rules { drop, duplicate, reorder, corrupt };
     let mut seeds = Rng::new(seed.parse()?);
-    let mut ends = [open(left)?, open(right)?];
+    let mut ends = [open_end(left)?, open_end(right)?];
     let mut directions = [Impairer::new(rules, seeds.next_u64()), Impairer::new(rules, seeds.next_u64())];
     println!("ready");
     io::stdout().flush()?;
@@ -68,30 +66,4 @@ fn forward(from: &mut Queue, through: &mut Impairer, to: &mut Queue, buf: &mut [
         let _ = to.send_bytes(&frame)?;
     }
     Ok(())
-}
-
-/// Does what the vnet header says is left to do, and says that nothing is.
-fn complete_checksum(frame: &mut [u8]) {
-    let (header, packet) = frame.split_at_mut(VNET_HEADER_LEN);
-    let needed = header[0] & 1 != 0;
-    let start = usize::from(u16::from_le_bytes([header[6], header[7]]));
-    let field = start + usize::from(u16::from_le_bytes([header[8], header[9]]));
-    header.fill(0);
-    if needed && field + 2 <= packet.len() {
-        // The field holds the pseudo header's sum, so summing over it takes that in.
-        let sum = !checksum::sum(&packet[start..]).fold();
-        packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    }
-}
-
-/// Makes a TAP in a namespace, up, without addresses.
-fn open(end: &str) -> Result<Queue, Box<dyn std::error::Error>> {
-    let (namespace, name) = end.split_once(':').ok_or("an end is NAMESPACE:TAP")?;
-    netns::enter_named(namespace)?;
-    let offloads = Offloads { tso: false, uso: false };
-    let tap = Tap::open(&TapOptions { name: Some(name), queues: 1, offloads, existing: Existing::Refuse })?;
-    let mut netlink = Netlink::open()?;
-    let link = netlink.link(name)?;
-    netlink.set_up(link.index)?;
-    Ok(tap.into_queues().remove(0))
 }

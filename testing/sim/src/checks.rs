@@ -1,0 +1,96 @@
+//! What has to hold at every step of every simulated run?
+//!
+//! The stream's octets are checked where they are read (`Host::act`), the connection's own invariants after every call.
+
+use atoll_base::{Instant, SeqNum};
+use atoll_tcp::{Connection, State};
+use atoll_wire::tcp::{Flags, Segment};
+
+use crate::host::Host;
+
+/// What one end has announced and been told, to hold it to that.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    /// Right edge of the window that it has announced last.
+    announced: Option<SeqNum>,
+    /// The rightmost edge that has reached it: it may send up to there.
+    allowed: Option<SeqNum>,
+    /// The largest edge its connection has had, as a stream offset.
+    edge: u64,
+}
+
+impl Watch {
+    /// A segment leaves the end whose connection is `connection`.
+    pub fn sends(&mut self, now: Instant, connection: &Connection, segment: &Segment) -> Result<(), String> {
+        let end = segment.seq.plus(segment.len);
+        if segment.len > 0 && self.allowed.is_none_or(|allowed| end.distance_from(allowed) > 0) {
+            return Err(format!("text up to {end} is sent, {:?} is allowed", self.allowed));
+        }
+        if !segment.flags.contains(Flags::ACK) || segment.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        let scale = if segment.flags.contains(Flags::SYN) { 0 } else { connection.info(now).rcv_wscale };
+        let edge = right_edge(segment, scale);
+        if let Some(before) = self.announced {
+            // RFC 7323 §2.4: what rounding to the scale takes from the field does not count.
+            let lost = before.distance_from(edge);
+            if lost >= 1 << scale {
+                return Err(format!("the window's right edge goes back by {lost} octets, its scale is {scale}"));
+            }
+            if lost > 0 {
+                return Ok(());
+            }
+        }
+        self.announced = Some(edge);
+        Ok(())
+    }
+
+    /// A segment reaches the end whose peer's windows are shifted by `scale`.
+    pub fn receives(&mut self, segment: &Segment, scale: u8) {
+        if !segment.flags.contains(Flags::ACK) && !segment.flags.contains(Flags::SYN) {
+            return;
+        }
+        let is_syn = segment.flags.contains(Flags::SYN);
+        let edge = match (is_syn, segment.flags.contains(Flags::ACK)) {
+            // A SYN's window begins after the SYN of ours, of which it may not know: the acknowledgement that follows says it.
+            (true, false) => return,
+            (true, true) => right_edge(segment, 0),
+            _ => right_edge(segment, scale),
+        };
+        if self.allowed.is_none_or(|allowed| edge.distance_from(allowed) > 0) {
+            self.allowed = Some(edge);
+        }
+    }
+
+    /// Nothing more happens at this moment.
+    pub fn rests(&mut self, host: &Host) -> Result<(), String> {
+        let Some(connection) = &host.connection else { return Ok(()) };
+        let state = connection.state();
+        let ended = matches!(state, State::Closed | State::TimeWait);
+        let owes = connection.send_tail() > connection.send_una() || (host.has_closed() && !connection.fin_acked());
+        if owes && !ended && connection.next_timeout().is_none() {
+            return Err(format!("stalled: something is to be sent or acknowledged in {state:?}, and no timer runs"));
+        }
+        let flight = connection.send_nxt() - connection.send_una();
+        if flight > host.send_buffer() + 1 {
+            return Err(format!("{flight} octets in flight from a buffer of {}", host.send_buffer()));
+        }
+        let edge = connection.receive_edge();
+        if edge < self.edge && !ended {
+            return Err(format!("the window's edge goes back from {} to {edge}", self.edge));
+        }
+        self.edge = edge;
+        let room = u64::from(connection.settings().receive_capacity);
+        if edge - connection.receive_head() > room {
+            return Err(format!(
+                "a window up to {edge} is open, {room} octets of buffer begin at {}",
+                connection.receive_head()
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn right_edge(segment: &Segment, scale: u8) -> SeqNum {
+    segment.ack.plus(u32::from(segment.window) << scale)
+}

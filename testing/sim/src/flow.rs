@@ -1,0 +1,228 @@
+//! What are the two ends of a connection, whatever lies between them?
+
+use atoll_base::{Instant, Rng, SeqNum};
+use atoll_tcp::{Algorithm, Connection, Path, Settings, State};
+use atoll_wire::tcp::{Flags, Segment, parse};
+
+use crate::checks::Watch;
+use crate::host::{Host, Plan};
+use crate::middlebox::Middlebox;
+
+/// Everything about a connection but the network. Client first, then server.
+#[derive(Clone, Debug)]
+pub struct FlowSettings {
+    /// What the applications do.
+    pub plans: [Plan; 2],
+    /// What the connections are set to.
+    pub settings: [Settings; 2],
+    /// Largest segments.
+    pub mss: [u16; 2],
+    /// Both ends send a SYN.
+    pub simultaneous_open: bool,
+    /// What alters the headers on the way.
+    pub middlebox: Middlebox,
+}
+
+impl FlowSettings {
+    /// The client sends without end, the server reads at once; no buffer holds them back.
+    pub fn bulk(algorithm: Algorithm) -> FlowSettings {
+        let plan = Plan {
+            write: 1 << 40,
+            send_buffer: 8 << 20,
+            read_max: 1 << 30,
+            stall: 0,
+            len_max: 65_000,
+            no_room: 0,
+            lazy_reports: false,
+            compact: false,
+        };
+        let settings = Settings { congestion: algorithm, receive_capacity: 8 << 20, ..Settings::default() };
+        FlowSettings {
+            plans: [plan, Plan { write: 0, ..plan }],
+            settings: [settings, settings],
+            mss: [1460, 1460],
+            simultaneous_open: false,
+            middlebox: Middlebox::default(),
+        }
+    }
+}
+
+/// What an end sends: perhaps a super-segment, which the network cuts.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The header as it has passed the middlebox.
+    pub segment: Segment,
+    /// Its text.
+    pub text: Vec<u8>,
+    /// Octets of text in each piece.
+    pub mss: usize,
+    /// Who says so, for a trace: a retransmission, or the record of a connection in TIME-WAIT.
+    pub how: &'static str,
+}
+
+/// Two ends.
+#[derive(Debug)]
+pub struct Flow {
+    settings: FlowSettings,
+    hosts: [Host; 2],
+    watches: [Watch; 2],
+    retransmits: u64,
+    polled: u32,
+}
+
+impl Flow {
+    /// The ends before the first SYN.
+    pub fn new(settings: &FlowSettings, now: Instant, rng: &mut Rng) -> Flow {
+        let mut hosts = [Host::new(settings.plans[0], 1, 2), Host::new(settings.plans[1], 2, 1)];
+        let active = 1 + usize::from(settings.simultaneous_open);
+        for (index, host) in hosts.iter_mut().enumerate().take(active) {
+            let path = Path { mss: settings.mss[index] };
+            let iss = SeqNum(rng.next_u32());
+            host.connection = Some(Connection::connect(now, iss, rng.next_u32(), path, &settings.settings[index]));
+        }
+        Flow { settings: settings.clone(), hosts, watches: [Watch::default(); 2], retransmits: 0, polled: 0 }
+    }
+
+    /// Client and server.
+    pub fn hosts(&self) -> &[Host; 2] {
+        &self.hosts
+    }
+
+    /// Segments sent again, by both ends.
+    pub fn retransmits(&self) -> u64 {
+        self.retransmits
+    }
+
+    /// Whether both streams have been delivered and closed.
+    pub fn is_done(&self) -> bool {
+        let written = self.settings.plans.map(|plan| plan.write);
+        self.hosts[0].is_done(written[1]) && self.hosts[1].is_done(written[0])
+    }
+
+    /// What has to be true in the end, after TIME-WAIT.
+    pub fn expect_closed(&self) -> Result<(), String> {
+        for host in &self.hosts {
+            let state = host.connection.as_ref().map(Connection::state);
+            if state != Some(State::Closed) {
+                return Err(format!("ends in {state:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// When something happens here although nothing arrives.
+    pub fn next_event(&self) -> Option<Instant> {
+        let timers = self.hosts.iter().filter_map(Host::next_timeout);
+        timers.chain(self.hosts.iter().filter_map(|host| host.wakes_at)).min()
+    }
+
+    /// A segment reaches end `index`.
+    pub fn handle(
+        &mut self,
+        index: usize,
+        now: Instant,
+        rng: &mut Rng,
+        segment: &Segment,
+        text: &[u8],
+    ) -> Result<(), String> {
+        if self.hosts[index].connection.is_none() && segment.flags == Flags::SYN {
+            let path = Path { mss: self.settings.mss[index] };
+            let (iss, ts_offset) = (SeqNum(rng.next_u32()), rng.next_u32());
+            let settings = &self.settings.settings[index];
+            self.hosts[index].connection = Some(Connection::accept(now, segment, iss, ts_offset, path, settings));
+        }
+        self.hosts[index].handle(now, rng, segment, text)?;
+        if let Some(connection) = &self.hosts[index].connection {
+            self.watches[index].receives(segment, connection.info(now).snd_wscale);
+        }
+        Ok(())
+    }
+
+    /// Timers and application of end `index` get their turn.
+    pub fn act(&mut self, index: usize, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
+        self.hosts[index].handle_timeout(now)?;
+        self.hosts[index].act(now, rng, calm)
+    }
+
+    /// What end `index` sends now; call until `None`.
+    pub fn poll(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
+        self.polled += 1;
+        if self.polled > POLLS_MAX {
+            return Err("polling never ends".into());
+        }
+        let outgoing = match self.poll_connection(index, now)? {
+            Some(outgoing) => Some(outgoing),
+            None => self.poll_record(index),
+        };
+        if outgoing.is_none() {
+            self.polled = 0;
+            self.watches[index].rests(&self.hosts[index])?;
+        }
+        Ok(outgoing)
+    }
+
+    fn poll_connection(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
+        let host = &mut self.hosts[index];
+        let len_max = host.len_max();
+        let Some(connection) = &mut host.connection else { return Ok(None) };
+        let Some(transmit) = connection.poll_transmit(now, len_max) else { return Ok(None) };
+        connection.check_invariants();
+        let mss = usize::from(connection.mss());
+        self.watches[index].sends(now, connection, &transmit.segment)?;
+        let text = host.text(transmit.offset, transmit.segment.len);
+        if text.len() > mss.max(len_max as usize) {
+            return Err(format!("{} octets at once", text.len()));
+        }
+        let mut segment = through_the_wire(&transmit.segment);
+        self.settings.middlebox.alter(&mut segment);
+        if transmit.retransmit {
+            self.retransmits += text.len().div_ceil(mss).max(1) as u64;
+        }
+        Ok(Some(Outgoing { segment, text, mss, how: if transmit.retransmit { "again " } else { "" } }))
+    }
+
+    /// What the record of a connection in TIME-WAIT answers.
+    fn poll_record(&mut self, index: usize) -> Option<Outgoing> {
+        let host = &mut self.hosts[index];
+        host.compact();
+        let segment = host.answers.pop_front()?;
+        Some(Outgoing { segment, text: Vec::new(), mss: 1, how: "record " })
+    }
+}
+
+impl Outgoing {
+    /// The segments that a link with segmentation offload makes of it: pieces of `mss` octets.
+    pub fn cut(self) -> impl Iterator<Item = (Segment, Vec<u8>)> {
+        let Outgoing { segment, text, mss, .. } = self;
+        let count = text.len().div_ceil(mss).max(1);
+        (0..count).map(move |index| {
+            let from = index * mss;
+            let piece = text[from..text.len().min(from + mss)].to_vec();
+            let mut cut = segment;
+            cut.seq = segment.seq.plus(from as u32);
+            cut.len = piece.len() as u32;
+            if index != count - 1 {
+                cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
+            }
+            (cut, piece)
+        })
+    }
+}
+
+/// One of the algorithms there are.
+pub(crate) fn any_algorithm(rng: &mut Rng) -> Algorithm {
+    Algorithm::ALL[rng.below(Algorithm::ALL.len() as u32) as usize]
+}
+
+/// What was emitted and parsed is what is delivered: the header format takes part in the simulation.
+fn through_the_wire(segment: &Segment) -> Segment {
+    let mut header = [0; atoll_wire::tcp::HEADER_MAX];
+    let len = atoll_wire::tcp::emit(segment, &mut header);
+    let (mut parsed, _) = parse(&header[..len]).expect("emitted headers are valid");
+    parsed.len = segment.len;
+    assert_eq!(&parsed, segment);
+    parsed
+}
+
+/// More segments at one moment than any window allows.
+const POLLS_MAX: u32 = 5000;

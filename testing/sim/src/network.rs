@@ -1,0 +1,307 @@
+//! What happens to many connections that share paths? Any topology of lines, in virtual time.
+//!
+//! ```text
+//!   flow 0 --access--.                            .--access-- flow 0
+//!   flow 1 --access--+===== shared bottleneck ====+--access-- flow 1      each "--" and "==" is two lines, one a direction
+//!   flow 2 --access--'                            '--access-- flow 2
+//! ```
+//! The ends are those of a `Pair`; what connects them is [`Line`], the same that the emulator runs over real frames.
+
+use std::collections::BTreeSet;
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_testkit::{Ecn, Line, LineCounts, LineSettings, Loss};
+use atoll_wire::tcp::{HEADER_MAX, Segment};
+
+use crate::flow::{Flow, FlowSettings};
+use crate::pair::Failure;
+use crate::trace::Trace;
+
+/// Lines, the connections over them, and when each begins.
+#[derive(Clone, Debug)]
+pub struct NetworkSettings {
+    /// Decides everything random.
+    pub seed: u64,
+    /// All lines.
+    pub lines: Vec<LineSettings>,
+    /// All connections.
+    pub flows: Vec<RoutedFlow>,
+    /// Lines that change: when, which, and what they become. By time.
+    pub changes: Vec<(Duration, usize, LineSettings)>,
+    /// Whether the applications always do what they can at once.
+    pub calm: bool,
+}
+
+/// A connection and its way.
+#[derive(Clone, Debug)]
+pub struct RoutedFlow {
+    /// The two ends.
+    pub flow: FlowSettings,
+    /// Numbers of the lines from client to server, and back.
+    pub routes: [Vec<usize>; 2],
+    /// When it begins.
+    pub starts: Duration,
+}
+
+impl NetworkSettings {
+    /// Connections that share a bottleneck, each with its own access lines on the client's side.
+    ///
+    /// `bottleneck`: from client to server, and back. `flows`: the ends, and the access delay one way.
+    pub fn dumbbell(seed: u64, bottleneck: [LineSettings; 2], flows: Vec<(FlowSettings, Duration)>) -> NetworkSettings {
+        let mut lines = bottleneck.to_vec();
+        let mut routed = Vec::new();
+        for (flow, delay) in flows {
+            let access = lines.len();
+            lines.extend([LineSettings { delay, ..LineSettings::default() }; 2]);
+            routed.push(RoutedFlow { flow, routes: [vec![access, 0], vec![1, access + 1]], starts: Duration::ZERO });
+        }
+        NetworkSettings { seed, lines, flows: routed, changes: Vec::new(), calm: true }
+    }
+}
+
+/// A piece of a segment on its way.
+#[derive(Clone, Debug)]
+struct Packet {
+    flow: usize,
+    /// Who sent it: 0 the client, 1 the server.
+    from: usize,
+    /// How many lines of its route are behind it.
+    hop: usize,
+    segment: Segment,
+    text: Vec<u8>,
+}
+
+/// Connections over shared lines.
+#[derive(Debug)]
+pub struct Network {
+    settings: NetworkSettings,
+    rng: Rng,
+    start: Instant,
+    now: Instant,
+    lines: Vec<Line<Packet>>,
+    /// `None` before its beginning.
+    flows: Vec<Option<Flow>>,
+    changes_made: usize,
+    healed: bool,
+    trace: Trace,
+    steps: u64,
+    under_way_peak: usize,
+}
+
+impl Network {
+    /// Everything is there, nothing has begun.
+    pub fn new(settings: &NetworkSettings) -> Network {
+        let mut rng = Rng::new(settings.seed ^ 0x4e45_5457);
+        let now = Instant::from_millis(1_000_000 + u64::from(rng.next_u32()));
+        let lines = settings.lines.iter().map(|line| Line::new(*line, rng.next_u64())).collect();
+        Network {
+            settings: settings.clone(),
+            rng,
+            start: now,
+            now,
+            lines,
+            flows: settings.flows.iter().map(|_| None).collect(),
+            changes_made: 0,
+            healed: false,
+            trace: Trace::default(),
+            steps: 0,
+            under_way_peak: 0,
+        }
+    }
+
+    /// The connections that have begun.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.flows.iter().flatten()
+    }
+
+    /// What has happened on a line since the last call.
+    pub fn take_counts(&mut self, line: usize) -> LineCounts {
+        self.lines[line].take_counts()
+    }
+
+    /// Most packets that were under way at once.
+    pub fn under_way_peak(&self) -> usize {
+        self.under_way_peak
+    }
+
+    /// Lets `time` pass.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), Failure> {
+        let end = self.now + time;
+        self.run_until(end).map_err(|what| self.failure(what))
+    }
+
+    /// Runs until all streams are delivered and closed; after `faults_for` the lines do no more harm. Then makes sure of
+    /// the silence.
+    pub fn run_to_the_end(&mut self, faults_for: Duration) -> Result<(), Failure> {
+        self.try_to_the_end(faults_for).map_err(|what| self.failure(what))
+    }
+
+    fn try_to_the_end(&mut self, faults_for: Duration) -> Result<(), String> {
+        let faults_end = self.start + faults_for;
+        while !self.flows.iter().all(|flow| flow.as_ref().is_some_and(Flow::is_done)) {
+            let next = self.next_event().ok_or("silence before the streams are complete")?;
+            if next > faults_end && !self.healed {
+                self.heal();
+            }
+            if next > faults_end + Duration::from_secs(1200) || self.steps > STEPS_MAX {
+                return Err("no end".into());
+            }
+            self.step_at(next)?;
+        }
+        self.heal();
+        let deadline = self.now + Duration::from_secs(400);
+        while let Some(next) = self.next_event() {
+            if next > deadline {
+                return Err("no silence".into());
+            }
+            self.step_at(next)?;
+        }
+        self.flows.iter().flatten().try_for_each(Flow::expect_closed)
+    }
+
+    fn run_until(&mut self, end: Instant) -> Result<(), String> {
+        while let Some(next) = self.next_event().filter(|next| *next <= end) {
+            self.step_at(next)?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    fn failure(&self, what: String) -> Failure {
+        Failure { what: format!("{what}, after {:?}", self.now.since(self.start)), trace: self.trace.last() }
+    }
+
+    /// From now on nothing is lost, held back or sent twice, and the ways stay as they are.
+    fn heal(&mut self) {
+        self.healed = true;
+        self.changes_made = self.settings.changes.len();
+        for line in &mut self.lines {
+            let settings = LineSettings { loss: Loss::None, reorder: 0, duplicate: 0, ..*line.settings() };
+            line.change(self.now, settings);
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let lines = self.lines.iter().filter_map(Line::next_due);
+        let flows = self.flows.iter().flatten().filter_map(Flow::next_event);
+        let starts = self.settings.flows.iter().zip(&self.flows);
+        let starts = starts.filter(|(_, flow)| flow.is_none()).map(|(settings, _)| self.start + settings.starts);
+        let changes = self.settings.changes.get(self.changes_made).map(|(after, ..)| self.start + *after);
+        lines.chain(flows).chain(starts).chain(changes).min()
+    }
+
+    /// Does all that is due at `now`.
+    fn step_at(&mut self, now: Instant) -> Result<(), String> {
+        self.now = self.now.max(now);
+        self.steps += 1;
+        self.change_lines();
+        let mut touched = self.begin_flows();
+        for line in 0..self.lines.len() {
+            while let Some(arrival) = self.lines[line].poll(self.now) {
+                if let Some(end) = self.arrive(arrival.item)? {
+                    touched.insert(end);
+                }
+            }
+        }
+        for (number, flow) in self.flows.iter().enumerate() {
+            if flow.as_ref().and_then(Flow::next_event).is_some_and(|at| at <= self.now) {
+                touched.extend([(number, 0), (number, 1)]);
+            }
+        }
+        for (number, end) in touched {
+            let flow = self.flows[number].as_mut().expect("only what has begun is touched");
+            flow.act(end, self.now, &mut self.rng, self.settings.calm || self.healed)?;
+            self.poll(number, end)?;
+        }
+        self.check_bounds()
+    }
+
+    fn change_lines(&mut self) {
+        while let Some((after, line, settings)) = self.settings.changes.get(self.changes_made)
+            && self.start + *after <= self.now
+        {
+            self.lines[*line].change(self.now, *settings);
+            self.changes_made += 1;
+        }
+    }
+
+    fn begin_flows(&mut self) -> BTreeSet<(usize, usize)> {
+        let mut touched = BTreeSet::new();
+        for (number, settings) in self.settings.flows.iter().enumerate() {
+            if self.flows[number].is_none() && self.start + settings.starts <= self.now {
+                self.flows[number] = Some(Flow::new(&settings.flow, self.now, &mut self.rng));
+                touched.extend([(number, 0), (number, 1)]);
+            }
+        }
+        touched
+    }
+
+    /// A packet has passed a line. Returns the end that it has reached, if it has.
+    fn arrive(&mut self, mut packet: Packet) -> Result<Option<(usize, usize)>, String> {
+        packet.hop += 1;
+        let Packet { flow: number, from, hop, .. } = packet;
+        if hop < self.settings.flows[number].routes[from].len() {
+            self.enter(packet);
+            return Ok(None);
+        }
+        self.trace.note(self.now, from, "", &packet.segment);
+        let flow = self.flows[number].as_mut().expect("only what has begun sends");
+        flow.handle(1 - from, self.now, &mut self.rng, &packet.segment, &packet.text)?;
+        // Batches are of any length.
+        if self.rng.below(4) == 0 {
+            self.poll(number, 1 - from)?;
+        }
+        Ok(Some((number, 1 - from)))
+    }
+
+    /// What an end sends goes on its way.
+    fn poll(&mut self, number: usize, end: usize) -> Result<(), String> {
+        loop {
+            let flow = self.flows[number].as_mut().expect("only what has begun is polled");
+            let Some(outgoing) = flow.poll(end, self.now)? else { return Ok(()) };
+            self.trace.note(self.now, end, outgoing.how, &outgoing.segment);
+            for (segment, text) in outgoing.cut() {
+                self.enter(Packet { flow: number, from: end, hop: 0, segment, text });
+            }
+        }
+    }
+
+    /// A packet enters the next line of its route.
+    fn enter(&mut self, packet: Packet) {
+        let line = self.settings.flows[packet.flow].routes[packet.from][packet.hop];
+        let octets = octets_of(&packet.segment);
+        self.lines[line].handle(self.now, octets, ecn_of(&packet.segment), packet);
+    }
+
+    /// Queues hold what they may, and all that is under way fits into the windows of the ends.
+    fn check_bounds(&mut self) -> Result<(), String> {
+        for (number, line) in self.lines.iter().enumerate() {
+            // A queue that becomes shorter loses nothing of what waits already.
+            let changed = self.settings.changes.iter().filter(|(_, which, _)| *which == number);
+            let queues = changed.map(|(.., settings)| settings.queue).chain([self.settings.lines[number].queue]);
+            if line.octets_waiting() > queues.max().unwrap_or(0).max(OCTETS_MAX) {
+                return Err(format!("{} octets wait at line {number}", line.octets_waiting()));
+            }
+        }
+        let under_way = self.lines.iter().map(Line::under_way).sum();
+        self.under_way_peak = self.under_way_peak.max(under_way);
+        Ok(())
+    }
+}
+
+/// Length on the link: Ethernet, IPv4, TCP with its options, text.
+fn octets_of(segment: &Segment) -> u32 {
+    let mut header = [0; HEADER_MAX];
+    let header_len = atoll_wire::tcp::emit(segment, &mut header);
+    14 + 20 + header_len as u32 + segment.len
+}
+
+/// Whether the segment's sender understands marks. Nobody does yet: no segment carries the field of the IP header.
+fn ecn_of(_segment: &Segment) -> Ecn {
+    Ecn::Incapable
+}
+
+/// One packet always fits into a queue.
+const OCTETS_MAX: u64 = 20_000;
+/// More steps than any simulation needs.
+const STEPS_MAX: u64 = 20_000_000;

@@ -1,0 +1,34 @@
+//! What stands at the end of an emulated wire? A TAP in a network namespace, whose frames look as they would on a wire.
+
+use atoll_sys::netlink::Netlink;
+use atoll_sys::netns;
+use atoll_tap::{Existing, Offloads, Queue, Tap, TapOptions, VNET_HEADER_LEN};
+use atoll_wire::checksum;
+
+/// Makes a TAP, up and without addresses, as `end` says: NAMESPACE:TAP. Leaves the calling thread in the namespace.
+///
+/// It takes no large segments, so what is lost or delayed is a packet of at most the MTU, as on a wire.
+pub fn open_end(end: &str) -> Result<Queue, Box<dyn std::error::Error>> {
+    let (namespace, name) = end.split_once(':').ok_or("an end is NAMESPACE:TAP")?;
+    netns::enter_named(namespace)?;
+    let offloads = Offloads { tso: false, uso: false };
+    let tap = Tap::open(&TapOptions { name: Some(name), queues: 1, offloads, existing: Existing::Refuse })?;
+    let mut netlink = Netlink::open()?;
+    let link = netlink.link(name)?;
+    netlink.set_up(link.index)?;
+    Ok(tap.into_queues().remove(0))
+}
+
+/// Does what the vnet header of a frame says is left to do for its checksum, and says that nothing is.
+pub fn complete_checksum(frame: &mut [u8]) {
+    let Some((header, packet)) = frame.split_at_mut_checked(VNET_HEADER_LEN) else { return };
+    let needed = header[0] & 1 != 0;
+    let start = usize::from(u16::from_le_bytes([header[6], header[7]]));
+    let field = start + usize::from(u16::from_le_bytes([header[8], header[9]]));
+    header.fill(0);
+    if needed && field + 2 <= packet.len() {
+        // The field holds the pseudo header's sum, so summing over it takes that in.
+        let sum = !checksum::sum(&packet[start..]).fold();
+        packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}

@@ -1,0 +1,339 @@
+//! What does one direction of a network path do to what is sent over it? It queues, delays, loses, reorders and marks.
+//!
+//! ```text
+//!   handle -> [ queue: so many octets, tail drop ] -> rate -> loss -> [ in flight: delay, jitter, reordering ] -> poll
+//! ```
+//! A sans-IO machine: the simulator runs it in virtual time, the emulator (`atoll-line`) in real time over real frames. Being late
+//! does no harm to the model: departures and arrivals are computed from the moments at which things entered.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{Duration, Instant, Rng};
+
+/// What is lost behind the queue. Chances are per million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing.
+    #[default]
+    None,
+    /// Each packet with the same chance.
+    Random(u32),
+    /// In bursts (Gilbert 1960, Elliott 1963): a good state that loses nothing, and a bad one.
+    Burst {
+        /// Chance, at each packet, of turning bad.
+        enter: u32,
+        /// Chance, at each packet, of turning good again; a burst is a million divided by it long, on average.
+        leave: u32,
+        /// Chance of a loss while bad.
+        bad: u32,
+    },
+}
+
+/// What marks packets whose senders understand marks (ECN, RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marking {
+    /// Nothing.
+    #[default]
+    None,
+    /// A queue of more than so many octets when the packet enters (as in RFC 8257).
+    Above(u64),
+    /// A packet that leaves after having waited for longer than `target`, once all have done so for `interval`; and then
+    /// more and more often (CoDel, RFC 8289, without its drops).
+    CoDel {
+        /// The wait that is acceptable.
+        target: Duration,
+        /// For how long more than that is tolerated.
+        interval: Duration,
+    },
+}
+
+/// One direction of a path. The default is a perfect one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineSettings {
+    /// Bits per second; 0: no limit, and then no queue.
+    pub rate: u64,
+    /// Octets that may wait, with the packet that is being sent.
+    pub queue: u64,
+    /// One-way delay.
+    pub delay: Duration,
+    /// The most that is added to the delay, drawn for each packet. Keeps the order, as a queue does.
+    pub jitter: Duration,
+    /// What is lost.
+    pub loss: Loss,
+    /// Packets per million that are held back by `held_for`, so that later ones overtake.
+    pub reorder: u32,
+    /// See `reorder`.
+    pub held_for: Duration,
+    /// Packets per million that arrive twice.
+    pub duplicate: u32,
+    /// What is marked.
+    pub marking: Marking,
+}
+
+impl Default for LineSettings {
+    fn default() -> LineSettings {
+        LineSettings {
+            rate: 0,
+            queue: u64::MAX,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            loss: Loss::None,
+            reorder: 0,
+            held_for: Duration::ZERO,
+            duplicate: 0,
+            marking: Marking::None,
+        }
+    }
+}
+
+/// Whether marks reach the sender of a packet (its ECN field is ECT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// They would not: it is never marked.
+    Incapable,
+    /// They do.
+    Capable,
+}
+
+/// What has happened since the counts were taken last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    /// Packets that have entered the queue.
+    pub queued: u64,
+    /// Packets that found no room in it.
+    pub overflowed: u64,
+    /// Packets lost behind it.
+    pub lost: u64,
+    /// Packets held back.
+    pub reordered: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Packets that have arrived, and their octets.
+    pub delivered: u64,
+    /// See `delivered`.
+    pub octets: u64,
+    /// Most octets that ever waited.
+    pub queue_peak: u64,
+}
+
+/// What comes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival<T> {
+    /// When it was due.
+    pub at: Instant,
+    /// Whether it has been marked on the way.
+    pub marked: bool,
+    /// What had entered.
+    pub item: T,
+}
+
+/// One direction of a path, with what is under way.
+#[derive(Debug)]
+pub struct Line<T> {
+    settings: LineSettings,
+    rng: Rng,
+    waiting: VecDeque<Waiting<T>>,
+    octets_waiting: u64,
+    /// When the first of those that wait has been sent.
+    head_leaves: Instant,
+    /// By time of arrival, then in the order of departure.
+    in_flight: BTreeMap<(Instant, u64), (bool, u32, T)>,
+    departures: u64,
+    last_arrival: Instant,
+    is_bad: bool,
+    codel: CoDel,
+    counts: LineCounts,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    entered: Instant,
+    octets: u32,
+    ecn: Ecn,
+    marked: bool,
+    item: T,
+}
+
+impl<T: Clone> Line<T> {
+    /// An empty line, whose whims are decided by `seed` and the order of packets.
+    pub fn new(settings: LineSettings, seed: u64) -> Line<T> {
+        Line {
+            settings,
+            rng: Rng::new(seed),
+            waiting: VecDeque::new(),
+            octets_waiting: 0,
+            head_leaves: Instant::ZERO,
+            in_flight: BTreeMap::new(),
+            departures: 0,
+            last_arrival: Instant::ZERO,
+            is_bad: false,
+            codel: CoDel::default(),
+            counts: LineCounts::default(),
+        }
+    }
+
+    /// What it does now.
+    pub fn settings(&self) -> &LineSettings {
+        &self.settings
+    }
+
+    /// Behaves differently from now on. What is being sent is sent at the old rate; what is in flight arrives when it
+    /// would have, so that a shorter delay lets later packets overtake, as a change of route does.
+    pub fn change(&mut self, now: Instant, settings: LineSettings) {
+        self.advance(now);
+        self.settings = settings;
+        self.last_arrival = Instant::ZERO;
+    }
+
+    /// A packet of `octets` enters, or finds no room.
+    pub fn handle(&mut self, now: Instant, octets: u32, ecn: Ecn, item: T) {
+        self.advance(now);
+        let length = self.octets_waiting.saturating_add(u64::from(octets));
+        if length > self.settings.queue && !self.waiting.is_empty() {
+            self.counts.overflowed += 1;
+            return;
+        }
+        self.counts.queued += 1;
+        self.counts.queue_peak = self.counts.queue_peak.max(length);
+        let full = matches!(self.settings.marking, Marking::Above(octets) if self.octets_waiting > octets);
+        let marked = full && ecn == Ecn::Capable;
+        if self.waiting.is_empty() {
+            self.head_leaves = now + self.time_to_send(octets);
+        }
+        self.octets_waiting = length;
+        self.waiting.push_back(Waiting { entered: now, octets, ecn, marked, item });
+        self.advance(now);
+    }
+
+    /// A moment at or before the next arrival, at which `poll` is worth calling; `None` while nothing is under way.
+    pub fn next_due(&self) -> Option<Instant> {
+        let in_flight = self.in_flight.first_key_value().map(|((at, _), _)| *at);
+        // Jitter and reordering only add.
+        let waiting = (!self.waiting.is_empty()).then(|| self.head_leaves + self.settings.delay);
+        in_flight.into_iter().chain(waiting).min()
+    }
+
+    /// The next packet that has arrived by `now`.
+    pub fn poll(&mut self, now: Instant) -> Option<Arrival<T>> {
+        self.advance(now);
+        let first = self.in_flight.first_entry().filter(|entry| entry.key().0 <= now)?;
+        let ((at, _), (marked, octets, item)) = first.remove_entry();
+        self.counts.delivered += 1;
+        self.counts.octets += u64::from(octets);
+        Some(Arrival { at, marked, item })
+    }
+
+    /// Octets that wait for being sent.
+    pub fn octets_waiting(&self) -> u64 {
+        self.octets_waiting
+    }
+
+    /// Packets that wait or are in flight.
+    pub fn under_way(&self) -> usize {
+        self.waiting.len() + self.in_flight.len()
+    }
+
+    /// What has happened since the last call.
+    pub fn take_counts(&mut self) -> LineCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    fn time_to_send(&self, octets: u32) -> Duration {
+        match self.settings.rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos(u64::from(octets) * 8_000_000_000 / rate),
+        }
+    }
+
+    /// Sends what has left the queue by `now`.
+    fn advance(&mut self, now: Instant) {
+        while self.head_leaves <= now
+            && let Some(head) = self.waiting.pop_front()
+        {
+            let left = self.head_leaves;
+            self.octets_waiting -= u64::from(head.octets);
+            if let Some(next) = self.waiting.front() {
+                self.head_leaves = left + self.time_to_send(next.octets);
+            }
+            self.depart(left, head);
+        }
+    }
+
+    /// A packet has left the queue at `now`.
+    fn depart(&mut self, now: Instant, packet: Waiting<T>) {
+        let mut marked = packet.marked;
+        if let Marking::CoDel { target, interval } = self.settings.marking {
+            let due = self.codel.handle_departure(now, now.since(packet.entered), target, interval);
+            marked |= due && packet.ecn == Ecn::Capable;
+        }
+        if self.loses() {
+            self.counts.lost += 1;
+            return;
+        }
+        self.counts.marked += u64::from(marked);
+        let copies = 1 + u32::from(self.rng.chance_per_million(self.settings.duplicate));
+        for _ in 1..copies {
+            self.fly(now, marked, packet.octets, packet.item.clone());
+        }
+        self.fly(now, marked, packet.octets, packet.item);
+    }
+
+    fn fly(&mut self, now: Instant, marked: bool, octets: u32, item: T) {
+        let mut at = now + self.settings.delay;
+        let jitter = u32::try_from(self.settings.jitter.as_nanos()).unwrap_or(u32::MAX);
+        if jitter > 0 {
+            at += Duration::from_nanos(u64::from(self.rng.below(jitter)));
+        }
+        at = at.max(self.last_arrival);
+        self.last_arrival = at;
+        if self.rng.chance_per_million(self.settings.reorder) {
+            self.counts.reordered += 1;
+            at += self.settings.held_for;
+        }
+        self.departures += 1;
+        self.in_flight.insert((at, self.departures), (marked, octets, item));
+    }
+
+    fn loses(&mut self) -> bool {
+        match self.settings.loss {
+            Loss::None => false,
+            Loss::Random(chance) => self.rng.chance_per_million(chance),
+            Loss::Burst { enter, leave, bad } => {
+                self.is_bad ^= self.rng.chance_per_million(if self.is_bad { leave } else { enter });
+                self.is_bad && self.rng.chance_per_million(bad)
+            }
+        }
+    }
+}
+
+/// The control law of CoDel (RFC 8289 §5), which here marks where the original drops.
+#[derive(Debug, Default)]
+struct CoDel {
+    /// When the wait will have been too long for an interval.
+    patience_ends: Option<Instant>,
+    /// Next mark, while marking.
+    next_mark: Option<Instant>,
+    marks: u32,
+}
+
+impl CoDel {
+    /// A packet leaves after having waited for `wait`. Returns whether it is to be marked.
+    fn handle_departure(&mut self, now: Instant, wait: Duration, target: Duration, interval: Duration) -> bool {
+        if wait < target {
+            self.patience_ends = None;
+            self.next_mark = None;
+            return false;
+        }
+        let patience_ends = *self.patience_ends.get_or_insert(now + interval);
+        if now < patience_ends || self.next_mark.is_some_and(|at| now < at) {
+            return false;
+        }
+        // RFC 8289 §5.3: the count starts again where the last episode was well behind; here it always does.
+        self.marks = if self.next_mark.is_some() { self.marks + 1 } else { 1 };
+        self.next_mark = Some(now + interval.div_f64(f64::from(self.marks).sqrt()));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
