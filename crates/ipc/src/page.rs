@@ -48,7 +48,7 @@ pub struct StackFacts {
     pub spin_us: u32,
     /// How long an acceptor may take to claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
-    /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks.
+    /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
 }
 
@@ -97,7 +97,7 @@ impl<M: Memory> StackPage<M> {
             ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
-            ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 2)?,
+            ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
         })
     }
 

@@ -29,7 +29,7 @@ pub const HEADER_MAX: usize = 60;
 
 /// The control bits of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(pub u8);
+pub struct Flags(pub u16);
 
 impl Flags {
     /// No more text from the sender.
@@ -48,6 +48,8 @@ impl Flags {
     pub const ECE: Flags = Flags(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
+    /// Accurate ECN (RFC 9768); the lowest bit of the octet before.
+    pub const AE: Flags = Flags(0x100);
 
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {
@@ -212,7 +214,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
         dst_port: header.dst_port.get(),
         seq: SeqNum(header.seq.get()),
         ack: SeqNum(header.ack.get()),
-        flags: Flags(header.flags),
+        flags: Flags(u16::from(header.offset) << 8 & 0x100 | u16::from(header.flags)),
         window: header.window.get(),
         urgent: header.urgent.get(),
         options: parse_options(options),
@@ -236,8 +238,8 @@ pub fn emit(segment: &Segment, out: &mut [u8; HEADER_MAX]) -> usize {
         seq: U32::new(segment.seq.0),
         ack: U32::new(segment.ack.0),
         // Cannot truncate: the writer stops at 60 octets, which are 15 words.
-        offset: ((header_len / 4) as u8) << 4,
-        flags: segment.flags.0,
+        offset: ((header_len / 4) as u8) << 4 | (segment.flags.0 >> 8 & 1) as u8,
+        flags: (segment.flags.0 & 0xff) as u8,
         window: U16::new(segment.window),
         checksum: U16::ZERO,
         urgent: U16::new(segment.urgent),

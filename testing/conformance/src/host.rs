@@ -138,6 +138,7 @@ impl Host {
         match settings.ecn {
             Some(0) => config.ecn = EcnMode::Off,
             Some(1) => config.ecn = EcnMode::Request,
+            Some(3) => config.ecn = EcnMode::RequestAccurate,
             _ => {}
         }
         if let Some(receive) = settings.receive {

@@ -127,7 +127,7 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
         let numbers: Vec<u32> = value.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         match (key, numbers.as_slice()) {
             ("net.ipv4.tcp_rmem", &[_, first, most]) => settings.receive = Some((first, most)),
-            ("net.ipv4.tcp_ecn", &[mode]) if mode <= 2 => settings.ecn = Some(mode),
+            ("net.ipv4.tcp_ecn", &[mode]) if mode <= 3 => settings.ecn = Some(mode),
             ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
             ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
             | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])

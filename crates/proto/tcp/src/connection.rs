@@ -82,7 +82,7 @@ impl Connection {
             challenge_after: Instant::ZERO,
             segments_in: 0,
             segments_out: 0,
-            ecn: EcnState::default(),
+            ecn: EcnState::new(),
             state,
             pending: Pending::SYN,
             keep_probes: 0,

@@ -36,7 +36,7 @@ pub fn simplify_for_cookie(syn: &Segment) -> Segment {
         options.window_scale = None;
         options.sack_permitted = false;
     }
-    Segment { flags: syn.flags.without(Flags::ECE | Flags::CWR), options, ..*syn }
+    Segment { flags: syn.flags.without(Flags::ECE | Flags::CWR | Flags::AE), options, ..*syn }
 }
 
 /// Our initial sequence number in the answer to `syn`, which [`simplify_for_cookie`] has made.

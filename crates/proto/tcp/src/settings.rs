@@ -76,6 +76,8 @@ pub enum EcnMode {
     Request,
     /// The peer.
     Accept,
+    /// Both ends, and our SYNs ask for accurate ECN (RFC 9768) first.
+    RequestAccurate,
 }
 
 /// A congestion control algorithm.

@@ -108,7 +108,7 @@ pub enum Steering {
     Software,
 }
 
-/// Who may begin with explicit congestion notification (RFC 3168). The numbers are those of Linux's `tcp_ecn`.
+/// Who may begin with explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EcnMode {
@@ -119,6 +119,8 @@ pub enum EcnMode {
     /// The peer.
     #[default]
     Accept = 2,
+    /// Both ends; our SYNs ask for accurate ECN (RFC 9768).
+    Accurate = 3,
 }
 
 /// Which ports are handed out by the stack.

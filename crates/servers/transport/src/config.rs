@@ -92,6 +92,7 @@ impl Config {
         config.ecn = match facts.ecn {
             0 => EcnMode::Off,
             1 => EcnMode::Request,
+            3 => EcnMode::RequestAccurate,
             _ => EcnMode::Accept,
         };
         if facts.claim_timeout_us != 0 {

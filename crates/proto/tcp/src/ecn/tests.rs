@@ -80,3 +80,74 @@ fn an_echo_halves_the_window_once_and_the_next_segment_says_so() {
     assert!(sent[0].segment.has(Flags::CWR) && sent[0].segment.len == MSS, "{sent:#?}");
     assert!(sent[1..].iter().all(|transmit| !transmit.segment.has(Flags::CWR)));
 }
+
+fn asking_accurate() -> Settings {
+    Settings { ecn: EcnMode::RequestAccurate, ..settings() }
+}
+
+fn count(segment: &Segment) -> u8 {
+    ace(segment.flags)
+}
+
+#[test]
+fn the_accurate_kind_falls_back_to_what_the_peer_knows() {
+    // covers: RFC 9768 §3.1.2
+    for (answer, kind) in [
+        (Flags(0), Kind::None),
+        (Flags::ECE, Kind::Classic),
+        (Flags::CWR, Kind::Accurate),
+        (Flags::AE | Flags::CWR, Kind::Accurate),
+        (Flags::AE | Flags::CWR | Flags::ECE, Kind::None),
+    ] {
+        let mut t = Tcb::connecting(&asking_accurate());
+        assert_eq!(count(&t.poll()[0].segment), 0b111);
+        t.takes(syn_ack(1).with(answer));
+        assert_eq!(t.conn.ecn.kind, kind);
+    }
+}
+
+#[test]
+fn marks_are_counted_and_told_modulo_eight() {
+    // covers: RFC 9768 §3.2.2
+    let mut t = Tcb::connecting(&asking_accurate());
+    t.poll();
+    t.takes(syn_ack(1).with(Flags::CWR).marked());
+    // The first ACK says how the SYN-ACK came, the following ones count.
+    assert_eq!(count(&t.poll()[0].segment), CODE_CE);
+    t.conn.rcv.quick = 0;
+    for n in 0..10u8 {
+        let from = u32::from(n) * MSS + 1;
+        t.takes(data(from..from + MSS).marked());
+        assert_eq!(count(&t.poll()[0].segment), (6 + n + 1) & 7);
+    }
+}
+
+#[test]
+fn what_the_peer_has_counted_reduces_the_window() {
+    // covers: RFC 9768 §3.2.2.5
+    let asks = syn().with(Flags::AE | Flags::ECE | Flags::CWR);
+    let mut t = Tcb::accepting(asks, &settings());
+    assert_eq!(count(&t.poll()[0].segment), 0b010);
+    t.takes(ack(1).with(with_ace(0b010)));
+    t.write(10 * MSS);
+    assert!(t.poll().iter().all(|transmit| transmit.segment.ecn == Ecn::Ect0));
+    t.takes(ack(1001).with(with_ace(5)));
+    assert!(t.conn.congestion.cwnd >= 10_000);
+    t.takes(ack(2001).with(with_ace(6)));
+    assert!(t.conn.congestion.cwnd < 8_000);
+    // Told once more of the same, and by an ACK that was overtaken.
+    t.takes(ack(3001).with(with_ace(6)));
+    t.takes(ack(3001).with(with_ace(5)));
+    assert!((7_000..8_500).contains(&t.conn.congestion.cwnd));
+    assert_eq!(t.conn.ecn.told, 6);
+}
+
+#[test]
+fn bits_that_are_cleared_on_the_way_end_it() {
+    // covers: RFC 9768 §3.2.2.4
+    let asks = syn().with(Flags::AE | Flags::ECE | Flags::CWR);
+    let mut t = Tcb::accepting(asks, &settings());
+    t.poll();
+    t.takes(ack(1));
+    assert!(!t.conn.ecn.is_agreed());
+}

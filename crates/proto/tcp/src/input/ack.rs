@@ -26,7 +26,7 @@ impl Connection {
             // of what lies before our SYN: or a large window would make every other guess right.
             return Err(Input::answered(Reason::AckOld, self.challenge(now)));
         }
-        self.take_echo(now, segment);
+        self.take_echo(now, segment, ack > self.snd.una);
         let mut delivery = Delivery::new(self.recovery.recover);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {

@@ -401,7 +401,7 @@ fn no_segments_make_a_connection_panic_or_contradict_itself() {
             let mut seg = data(0..rng.below(3000)).seq(near(&mut rng, t.conn.rcv.nxt + 1));
             seg = seg.ack(near(&mut rng, t.conn.snd.nxt + 1)).window(rng.next_u32() as u16);
             if rng.below(4) == 0 {
-                let bits = Flags(rng.next_u32() as u8);
+                let bits = Flags(rng.next_u32() as u16 & 0x1ff);
                 seg = seg.with(if rng.below(20) == 0 { bits } else { bits.without(Flags::RST | Flags::FIN) });
             }
             for _ in 0..rng.below(4) {

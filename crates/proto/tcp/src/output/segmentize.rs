@@ -83,7 +83,7 @@ impl Connection {
         }
         let forced = self.pending.has(Pending::PROBE);
         // Where a link cuts a larger one, every piece would say it.
-        let len_max = if self.ecn.tells_reduction() { self.snd.mss.into() } else { len_max };
+        let len_max = if self.ecn.needs_single_segments() { self.snd.mss.into() } else { len_max };
         let mut len = whole_segments(available.min(by_window).min(by_congestion.max(0)), mss, len_max);
         let fin = self.snd.fin && len == available && by_window > len;
         let remainder = len % mss;

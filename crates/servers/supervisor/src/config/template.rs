@@ -65,7 +65,8 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("claim_timeout_us", Some(file.accept.claim_timeout_us.to_string()), "");
 
     out.section("tcp");
-    out.text("Explicit congestion notification (RFC 3168): \"accept\" if the peer asks for it, \"request\" it as well, or \"off\".");
+    out.text("Explicit congestion notification: \"accept\" it if the peer asks, \"request\" it as well (RFC 3168), \"accurate\": request");
+    out.text("the accurate kind (RFC 9768), or \"off\".");
     out.key("ecn", Some(quoted(ecn(file))), "");
 
     out.section("ports");
@@ -107,6 +108,7 @@ fn ecn(file: &ConfigFile) -> &'static str {
         super::EcnMode::Off => "off",
         super::EcnMode::Request => "request",
         super::EcnMode::Accept => "accept",
+        super::EcnMode::Accurate => "accurate",
     }
 }
 
