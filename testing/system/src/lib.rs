@@ -12,4 +12,4 @@ mod wire;
 pub use net::{Alone, Impairments, Net, Stack, atoll, soak};
 pub use process::{Proc, Scratch, until};
 pub use programs::{compiled, program};
-pub use wire::{complete_checksum, open_end};
+pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

@@ -39,6 +39,8 @@ pub struct Impairments {
     pub reorder: u32,
     /// Arrive with a changed byte.
     pub corrupt: u32,
+    /// Arrive with a congestion mark, of those whose sender understands it.
+    pub mark: u32,
     /// Decides which.
     pub seed: u64,
 }
@@ -46,7 +48,10 @@ pub struct Impairments {
 impl Impairments {
     /// 1 % dropped, 1 % duplicated, 1 % reordered, 0.1 % corrupted.
     pub const USUAL: Impairments =
-        Impairments { drop: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 1_000, seed: 1 };
+        Impairments { drop: 10_000, duplicate: 10_000, reorder: 10_000, corrupt: 1_000, mark: 0, seed: 1 };
+
+    /// 1 % marked, and nothing else.
+    pub const MARKS: Impairments = Impairments { drop: 0, duplicate: 0, reorder: 0, corrupt: 0, mark: 10_000, seed: 2 };
 }
 
 /// Whether the amounts that take long are asked for (`make soak`).
@@ -120,9 +125,9 @@ impl Net {
         let Some(impairments) = impairments else { return };
         let mut relay = Command::new(relay_program());
         relay.args([&middle, &client].map(|name| format!("{name}:wire0")));
-        let Impairments { drop, duplicate, reorder, corrupt, seed } = impairments;
+        let Impairments { drop, duplicate, reorder, corrupt, mark, seed } = impairments;
         relay
-            .args([drop, duplicate, reorder, corrupt].map(|per_million| per_million.to_string()))
+            .args([drop, duplicate, reorder, corrupt, mark].map(|per_million| per_million.to_string()))
             .arg(seed.to_string());
         let mut relay = Proc::start(&mut relay, None);
         relay.says("ready", 10);

@@ -32,3 +32,19 @@ pub fn complete_checksum(frame: &mut [u8]) {
         packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     }
 }
+
+/// Whether a frame with an IPv4 packet says that its sender understands congestion marks (RFC 3168 §5).
+pub fn is_ecn_capable(frame: &[u8]) -> bool {
+    frame.get(VNET_HEADER_LEN + 12..VNET_HEADER_LEN + 14) == Some(&[8, 0])
+        && frame.get(VNET_HEADER_LEN + 15).is_some_and(|tos| tos & 3 != 0)
+}
+
+/// Sets the ECN field of an IPv4 packet to CE (RFC 3168 §5), and its checksum accordingly.
+pub fn mark_congestion(frame: &mut [u8]) {
+    let Some(packet) = frame.get_mut(VNET_HEADER_LEN + 14..) else { return };
+    let Some(header) = packet.get_mut(..20) else { return };
+    header[1] |= 3;
+    header[10..12].fill(0);
+    let sum = !checksum::sum(header).fold();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}

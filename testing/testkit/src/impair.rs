@@ -15,6 +15,8 @@ pub struct Rules {
     pub reorder: u32,
     /// One byte of a frame arrives changed.
     pub corrupt: u32,
+    /// A packet is marked instead of being dropped, if its sender understands that (RFC 3168).
+    pub mark: u32,
 }
 
 /// One direction of a bad network, as a sans-IO machine: frames go in, and come out or not.
@@ -35,7 +37,7 @@ impl Impairer {
 
     /// A frame enters. `protected`: the bytes at its start that are never changed, because no checksum covers them.
     pub fn handle_frame(&mut self, mut frame: Vec<u8>, protected: usize) {
-        let Rules { drop, duplicate, reorder, corrupt } = self.rules;
+        let Rules { drop, duplicate, reorder, corrupt, .. } = self.rules;
         if self.rng.chance_per_million(drop) {
             return;
         }
@@ -56,6 +58,11 @@ impl Impairer {
             *passing -= 1;
         }
         self.ready.extend(self.held.extract_if(.., |(passing, _)| *passing == 0).map(|(_, frame)| frame));
+    }
+
+    /// Whether the frame that enters next is to be marked: the caller knows where.
+    pub fn marks(&mut self) -> bool {
+        self.rules.mark > 0 && self.rng.chance_per_million(self.rules.mark)
     }
 
     /// Nothing has entered for a while: what is held back leaves, so that nothing waits for a frame that never comes.
@@ -102,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_does_the_same() {
-        let rules = Rules { drop: 100_000, duplicate: 100_000, reorder: 100_000, corrupt: 100_000 };
+        let rules = Rules { drop: 100_000, duplicate: 100_000, reorder: 100_000, corrupt: 100_000, mark: 0 };
         assert_eq!(pass(rules, 7, 1000), pass(rules, 7, 1000));
         assert_ne!(pass(rules, 7, 1000), pass(rules, 8, 1000));
     }

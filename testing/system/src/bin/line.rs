@@ -27,7 +27,7 @@ use atoll_base::{Duration, Instant, Rng};
 use atoll_sys::Clock;
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
-use atoll_system_tests::{complete_checksum, open_end};
+use atoll_system_tests::{complete_checksum, mark_congestion, open_end};
 use atoll_tap::{FRAME_LEN_MAX, Queue, VNET_HEADER_LEN};
 use atoll_testkit::{Arrival, Ecn, Line, LineSettings, Loss, Marking};
 
@@ -129,7 +129,7 @@ impl Path {
                 let Some(Arrival { at, marked, item: mut frame }) = self.lines[from].poll(now) else { break };
                 any = true;
                 if marked {
-                    mark(&mut frame);
+                    mark_congestion(&mut frame);
                 }
                 send(&mut self.ends[to], &frame)?;
                 self.lateness.note(now.since(at));
@@ -209,16 +209,6 @@ impl Packet {
             _ => Packet::Other,
         }
     }
-}
-
-/// Sets the ECN field of an IPv4 packet to CE (RFC 3168 §5), and its checksum accordingly.
-fn mark(frame: &mut [u8]) {
-    let Some(packet) = frame.get_mut(VNET_HEADER_LEN + 14..) else { return };
-    let Some(header) = packet.get_mut(..20) else { return };
-    header[1] |= 3;
-    header[10..12].fill(0);
-    let sum = !atoll_wire::checksum::sum(header).fold();
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn send(to: &mut Queue, frame: &[u8]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! A bad wire between two network namespaces: `atoll-relay NS:TAP NS:TAP DROP DUPLICATE REORDER CORRUPT SEED`, each rate per
+//! A bad wire between two network namespaces: `atoll-relay NS:TAP NS:TAP DROP DUPLICATE REORDER CORRUPT MARK SEED`, each rate per
 //! million frames. Makes both TAPs, prints `ready`, and forwards frames until it is killed.
 //!
 //! The TAPs take no large segments, so what is lost is a packet of at most the MTU, as on a wire. Checksums that the kernel
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use atoll_base::Rng;
 use atoll_sys::epoll::{self, Epoll, EventFlags};
-use atoll_system_tests::{complete_checksum, open_end};
+use atoll_system_tests::{complete_checksum, is_ecn_capable, mark_congestion, open_end};
 use atoll_tap::{FRAME_LEN_MAX, Queue, VNET_HEADER_LEN};
 use atoll_testkit::{Impairer, Rules};
 
@@ -24,8 +24,8 @@ fn main() {
 fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let [left, right, rates @ .., seed] = arguments else { return Err("see the head of its source for usage".into()) };
     let rates: Vec<u32> = rates.iter().map(|rate| rate.parse()).collect::<Result<_, _>>()?;
-    let [drop, duplicate, reorder, corrupt] = rates[..] else { return Err("four rates are needed".into()) };
-    let rules = Rules { drop, duplicate, reorder, corrupt };
+    let [drop, duplicate, reorder, corrupt, mark] = rates[..] else { return Err("five rates are needed".into()) };
+    let rules = Rules { drop, duplicate, reorder, corrupt, mark };
     let mut seeds = Rng::new(seed.parse()?);
     let mut ends = [open_end(left)?, open_end(right)?];
     let mut directions = [Impairer::new(rules, seeds.next_u64()), Impairer::new(rules, seeds.next_u64())];
@@ -57,6 +57,9 @@ fn forward(from: &mut Queue, through: &mut Impairer, to: &mut Queue, buf: &mut [
         let Some(len) = from.receive(buf)? else { break };
         let mut frame = buf[..len].to_vec();
         complete_checksum(&mut frame);
+        if through.marks() && is_ecn_capable(&frame) {
+            mark_congestion(&mut frame);
+        }
         // Of ARP nothing is changed: no checksum would find it, and a wrong neighbour would stop all traffic.
         let is_arp = frame.get(VNET_HEADER_LEN + 12..VNET_HEADER_LEN + 14) == Some(&[8, 6]);
         through.handle_frame(frame, if is_arp { len } else { VNET_HEADER_LEN });

@@ -16,6 +16,7 @@ on_both_stacks![
     both_ways_through_nc_over_a_bad_wire,
     both_ways_at_once,
     both_ways_at_once_over_a_bad_wire,
+    congestion_is_told_by_marks,
 ];
 
 /// How much is sent, in MiB.
@@ -68,6 +69,21 @@ fn download_from_nginx(stack: Stack) {
 
 fn download_over_a_bad_wire(stack: Stack) {
     download(&Net::impaired(stack, Impairments::USUAL), amount_over_a_bad_wire());
+}
+
+/// The client's kernel asks for ECN and counts: packets that came marked, and those of its own that the other end says came marked.
+fn congestion_is_told_by_marks(stack: Stack) {
+    let net = Net::impaired(stack, Impairments::MARKS);
+    net.client("sysctl", &["-q", "-w", "net.ipv4.tcp_ecn=1"]).success(10);
+    let counted = |counter: &str| -> u64 {
+        let said = net.client("nstat", &["-asz", counter]).success(10);
+        let line = said.lines().find(|line| line.starts_with(counter)).unwrap_or_else(|| panic!("{said}"));
+        line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+    };
+    download(&net, amount_over_a_bad_wire());
+    assert!(counted("IpExtInCEPkts") > 10, "the stack's text is marked");
+    through_nc(&net, amount_over_a_bad_wire());
+    assert!(counted("TcpExtTCPDeliveredCE") > 10, "the stack tells of marks");
 }
 
 /// Of nginx's modules only `dav` stores what is uploaded, and not every build has it; so an upload goes through nginx, as a
