@@ -177,6 +177,10 @@ stats! {
     FragmentsOverlapping => "fragments_overlapping",
     /// Fragments dropped because they were there already.
     FragmentsDuplicate => "fragments_duplicate",
+    /// Times that ICMP made the segments of a connection smaller.
+    PathMtuLowered => "path_mtu_lowered",
+    /// Times that time-outs did: something on the way loses what is large, and says nothing.
+    MtuBlackHoles => "mtu_black_holes",
     /// Frames passed on to the replica that owns their flow group.
     FramesForwarded => "frames_forwarded",
     /// Frames that came over the internal link (loopback, other replicas, joined stacks).

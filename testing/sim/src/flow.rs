@@ -167,7 +167,7 @@ impl Flow {
         let Some(connection) = &mut host.connection else { return Ok(None) };
         let Some(transmit) = connection.poll_transmit(now, len_max) else { return Ok(None) };
         connection.check_invariants();
-        let mss = usize::from(connection.mss());
+        let mss = usize::from(connection.segment_size(&transmit));
         self.watches[index].sends(now, connection, &transmit.segment)?;
         let text = host.text(transmit.offset, transmit.segment.len);
         if text.len() > mss.max(len_max as usize) {

@@ -20,6 +20,8 @@ pub struct LinkSettings {
     pub latency: Duration,
     /// Whether the receiver's link merges what was cut (GRO): then super-segments arrive whole.
     pub merge: bool,
+    /// A segment with more text than this is lost, always and in silence: a path with a narrow place and no ICMP.
+    pub longest: usize,
 }
 
 /// One direction of the link: segments with their text, by time of arrival.
@@ -44,7 +46,9 @@ impl Link {
     /// Sends what an end has sent, cut as a link with segmentation offload does.
     pub fn send(&mut self, now: Instant, rng: &mut Rng, outgoing: Outgoing) {
         if self.settings.merge {
-            self.send_piece(now, rng, outgoing.segment, outgoing.text);
+            if outgoing.text.len().min(outgoing.mss) <= self.settings.longest {
+                self.send_piece(now, rng, outgoing.segment, outgoing.text);
+            }
             return;
         }
         for (segment, text) in outgoing.cut() {
@@ -64,7 +68,8 @@ impl Link {
     }
 
     fn send_piece(&mut self, now: Instant, rng: &mut Rng, segment: Segment, text: Vec<u8>) {
-        if rng.chance_per_million(self.settings.loss) {
+        let is_too_long = text.len() > self.settings.longest && !self.settings.merge;
+        if is_too_long || rng.chance_per_million(self.settings.loss) {
             return;
         }
         let copies = 1 + u32::from(rng.chance_per_million(self.settings.duplicate));

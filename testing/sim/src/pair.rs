@@ -66,6 +66,7 @@ impl Scenario {
             reorder: chance(100_000),
             latency: Duration::from_micros(u64::from(20 + chance(30_000))),
             merge: chance(10) > 5,
+            longest: usize::MAX,
         };
         let links = [link(), link()];
         let mut plan = || Plan {
@@ -99,6 +100,8 @@ impl Scenario {
             strip_blocks: rng.below(20) == 0,
             mss_max: (rng.below(4) == 0).then(|| [100, 536, 1300][rng.below(3) as usize]),
         };
+        let longest = [usize::MAX, usize::MAX, 1300, 300][rng.below(4) as usize];
+        let links = links.map(|link| LinkSettings { longest, ..link });
         let flow = FlowSettings { plans, settings, mss, simultaneous_open, middlebox };
         Scenario { seed, flow, links, faults_for: Duration::from_secs(60) }
     }

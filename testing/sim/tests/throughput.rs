@@ -9,7 +9,14 @@ use atoll_tcp::{Algorithm, Settings};
 /// One megabyte from client to server over a link of 10 ms, 5 seeds: median time in milliseconds, segments sent again
 /// per 1000.
 fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (u64, u64) {
-    let link = LinkSettings { loss, duplicate: 0, reorder, latency: Duration::from_millis(10), merge: false };
+    let link = LinkSettings {
+        loss,
+        duplicate: 0,
+        reorder,
+        latency: Duration::from_millis(10),
+        merge: false,
+        longest: usize::MAX,
+    };
     let plan = Plan {
         write: 1 << 20,
         send_buffer: 1 << 20,

@@ -8,6 +8,9 @@
 //!                                                    198.18.0.130        client namespace
 //! ```
 //! The middle answers ARP for both sides (proxy ARP) and forwards, so that neither end needs a route.
+//!
+//! With a black hole the middle is two bridges with a cable between them whose far end takes less than the near one: what is longer
+//! is lost on the way to the client, and nobody says so.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -89,11 +92,65 @@ impl Net {
     /// Any configuration.
     pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
         let lock = lock();
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("at{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut net = Net { stack, scratch: Scratch::new(), name, relay: None, _lock: lock };
+        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
         net.set_up(configuration, impairments);
         net
+    }
+
+    /// A network on whose way to the client packets of more than `mtu` octets are lost in silence.
+    pub fn with_black_hole(stack: Stack, mtu: u32) -> Net {
+        let lock = lock();
+        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
+        net.set_up_black_hole(mtu);
+        net
+    }
+
+    fn set_up_black_hole(&mut self, mtu: u32) {
+        let Names { server, middle, client } = self.names();
+        for name in [&server, &middle, &client] {
+            ip(&format!("netns add {name}"));
+            ip(&format!("-n {name} link set lo up"));
+        }
+        let port = match self.stack {
+            Stack::Kernel => {
+                ip(&format!("-n {server} link add eth0 type veth peer name port netns {middle}"));
+                ip(&format!("-n {server} addr add 198.18.0.2/24 dev eth0"));
+                ip(&format!("-n {server} link set eth0 up"));
+                "port".to_owned()
+            }
+            Stack::Atoll => {
+                let mut up = Command::new(atoll());
+                up.args(["up", "--daemon", "--name", &self.name, "--configuration", "TS2LS2CM2", "--netns", &middle]);
+                up.args(["--address", "198.18.0.2/24"]);
+                Proc::start(&mut up, None).success(20);
+                let device = self.atoll_says("status")["stack"]["link"]["device"].clone();
+                device.as_str().expect("a TAP has a name").to_owned()
+            }
+        };
+        ip(&format!("-n {middle} link add near type veth peer name far"));
+        ip(&format!("-n {middle} link add out type veth peer name eth0 netns {client}"));
+        ip(&format!("-n {client} addr add 198.18.0.1/24 dev eth0"));
+        ip(&format!("-n {client} link set eth0 up"));
+        for (bridge, ports) in [("br0", [&*port, "near"]), ("br1", ["far", "out"])] {
+            ip(&format!("-n {middle} link add {bridge} type bridge"));
+            ip(&format!("-n {middle} link set {bridge} up"));
+            for port in ports {
+                ip(&format!("-n {middle} link set {port} master {bridge}"));
+                ip(&format!("-n {middle} link set {port} up"));
+            }
+        }
+        // A packet that is still to be cut would not be measured.
+        for device in ["near", "far"] {
+            let arguments = ["-K", device, "tso", "off", "gso", "off", "gro", "off"];
+            Proc::start(self.in_namespace(&middle, "ethtool").args(arguments), None).success(10);
+        }
+        ip(&format!("-n {middle} link set far mtu {mtu}"));
+        if self.stack == Stack::Kernel {
+            // The kernel's default is not to care.
+            let mut probing = self.in_namespace(&server, "sh");
+            probing.args(["-c", "echo 1 >/proc/sys/net/ipv4/tcp_mtu_probing"]);
+            Proc::start(&mut probing, None).success(10);
+        }
     }
 
     fn set_up(&mut self, configuration: &str, impairments: Option<Impairments>) {
@@ -320,6 +377,12 @@ impl Alone {
         wrapped.arg(command.get_program()).args(command.get_args());
         wrapped
     }
+}
+
+/// A name that no other network has.
+fn fresh_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("at{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Tests measure time outs and share two cores at worst, so one runs at a time, in all processes.

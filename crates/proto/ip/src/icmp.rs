@@ -138,11 +138,11 @@ impl Ip {
         if !self.addresses.is_ours(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
             return Err(Reason::IcmpNotAboutUs);
         }
+        let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
         let kind = match kind {
-            ErrorKind::FragNeeded { mtu: 0 } => {
-                let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
-                ErrorKind::FragNeeded { mtu: plateau_below(lost) }
-            }
+            ErrorKind::FragNeeded { mtu: 0 } => ErrorKind::FragNeeded { mtu: plateau_below(lost) },
+            // RFC 5927 §7.2: a packet that fits was not lost for its size.
+            ErrorKind::FragNeeded { mtu } if mtu > lost => return Err(Reason::IcmpNotAboutUs),
             ErrorKind::FragNeeded { mtu } => ErrorKind::FragNeeded { mtu: mtu.max(MTU_FLOOR) },
             kind => kind,
         };

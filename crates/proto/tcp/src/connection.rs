@@ -1,9 +1,12 @@
 //! What makes up one connection?
 
+use alloc::boxed::Box;
+
 use atoll_base::{Duration, Instant};
 
 use crate::congestion::Congestion;
 use crate::ecn::EcnState;
+use crate::mtu_probe::MtuSearch;
 use crate::options::Negotiated;
 use crate::outcome::Events;
 use crate::pending::Pending;
@@ -30,6 +33,8 @@ pub struct Connection {
     pub(crate) congestion: Congestion,
     pub(crate) options: Negotiated,
     pub(crate) config: Config,
+    /// The search for the largest segment that passes, once there is a reason for it.
+    pub(crate) mtu: Option<Box<MtuSearch>>,
     /// When something was acknowledged last, or sent with nothing in flight: where user time-outs count from.
     pub(crate) progress_at: Instant,
     /// When the peer was heard last.
@@ -50,8 +55,6 @@ pub struct Connection {
     pub(crate) keep_probes: u8,
     /// The application has closed: nobody reads any more.
     pub(crate) orphan: bool,
-    /// The network has reported the peer unreachable.
-    pub(crate) unreachable: bool,
     /// Opened by `accept`: a reset in SYN-RECEIVED is not the application's business.
     pub(crate) passive: bool,
 }
@@ -75,6 +78,7 @@ impl Connection {
             rcv,
             options,
             config: Config::new(settings),
+            mtu: None,
             progress_at: now,
             heard_at: now,
             sent_at: now,
@@ -87,7 +91,6 @@ impl Connection {
             pending: Pending::SYN,
             keep_probes: 0,
             orphan: false,
-            unreachable: false,
             passive: false,
         }
     }
@@ -163,7 +166,7 @@ impl Connection {
     /// The peer has been silent for too long: the connection ends.
     pub(crate) fn give_up(&mut self) -> Events {
         let mut events = Events::TIMED_OUT | Events::CLOSED;
-        if self.unreachable {
+        if self.snd.unreachable {
             events |= Events::UNREACHABLE;
         }
         self.become_closed();

@@ -4,8 +4,6 @@ use atoll_base::{Instant, SeqNum};
 
 use crate::connection::Connection;
 use crate::outcome::Events;
-use crate::pending::Pending;
-use crate::settings::MSS_MIN;
 use crate::state::State;
 
 /// How an ICMP destination-unreachable message is meant (RFC 1122 §4.2.3.9).
@@ -19,25 +17,25 @@ pub enum Unreachable {
 
 impl Connection {
     /// "Fragmentation needed": the way takes packets of `mtu` octets. Ignored unless `quoted_seq` is in flight (RFC
-    /// 5927 §4.1) and the segment size really falls; what is in flight is sent again in smaller segments, and that is
-    /// not congestion (RFC 1191 §6.4).
-    pub fn handle_mtu(&mut self, _now: Instant, mtu: u16, quoted_seq: SeqNum) {
-        let mss = mtu.saturating_sub(HEADERS).max(MTU_MIN - HEADERS).max(MSS_MIN);
-        if !self.is_in_flight(quoted_seq) || mss >= self.snd.mss_path {
-            return;
+    /// 5927 §4.1) and the segment size really falls; what is in flight is sent again in smaller segments, at once or when it has timed
+    /// out. Returns whether it was believed at once.
+    pub fn handle_mtu(&mut self, now: Instant, mtu: u16, quoted_seq: SeqNum) -> bool {
+        let mss = path_mss(mtu);
+        if !self.is_in_flight(quoted_seq) {
+            return false;
         }
-        self.snd.mss_path = mss;
-        let before = self.snd.mss;
+        let offset = self.snd.offset_of(quoted_seq);
+        if mss >= self.snd.mss_path {
+            self.limit_search(mss, offset);
+            return false;
+        }
+        self.hear_claim(now, mss, offset)
+    }
+
+    /// Before anything was sent: the way is known to take packets of `mtu` octets only.
+    pub fn limit_path(&mut self, mtu: u16) {
+        self.snd.mss_path = self.snd.mss_path.min(path_mss(mtu));
         self.update_mss();
-        if self.snd.mss < before && self.state().is_synchronized() {
-            let cwnd = self.congestion.cwnd;
-            let (una, nxt) = (self.snd.una, self.snd.nxt);
-            self.recovery.flight(&self.snd, self.sent_at).mark_lost(una, nxt);
-            self.recovery.enter_recovery(&self.snd, None);
-            // The end of the episode restores the threshold as window: it is what it was.
-            self.congestion.ssthresh = self.congestion.ssthresh.min(cwnd.max(u32::from(self.snd.mss)));
-            self.pending.set(Pending::RETRANSMIT);
-        }
     }
 
     /// "Destination unreachable". Ends a handshake at once; an open connection only remembers it as the likely cause of
@@ -50,7 +48,7 @@ impl Connection {
             return Events::NONE;
         }
         if self.state() != State::SynSent {
-            self.unreachable = true;
+            self.snd.unreachable = true;
             return Events::NONE;
         }
         self.become_closed();
@@ -64,6 +62,10 @@ impl Connection {
         let offset = self.snd.offset_of(seq);
         (self.snd.una..self.snd.nxt).contains(&offset)
     }
+}
+
+fn path_mss(mtu: u16) -> u16 {
+    mtu.max(MTU_MIN) - HEADERS
 }
 
 /// IP and TCP header without options.

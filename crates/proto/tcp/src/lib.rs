@@ -28,6 +28,7 @@ mod icmp;
 mod info;
 mod input;
 mod isn;
+mod mtu_probe;
 mod open;
 mod options;
 mod outcome;

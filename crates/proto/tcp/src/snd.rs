@@ -37,6 +37,8 @@ pub(crate) struct Snd {
     pub(crate) mss: u16,
     /// Whether a FIN follows the text.
     pub(crate) fin: bool,
+    /// The network has reported the peer unreachable.
+    pub(crate) unreachable: bool,
 }
 
 impl Snd {
@@ -55,6 +57,7 @@ impl Snd {
             mss_peer: MSS_DEFAULT,
             mss: MSS_DEFAULT,
             fin: false,
+            unreachable: false,
         }
     }
 

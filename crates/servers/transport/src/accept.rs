@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
@@ -64,7 +64,9 @@ impl<M: Memory> Transport<M> {
         settings: &Settings,
     ) -> Connection {
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        Connection::accept(now, syn, iss, ts_offset, self.path(internal), settings)
+        let mut connection = Connection::accept(now, syn, iss, ts_offset, self.path(internal), settings);
+        self.limit_path(now, &mut connection, tuple.remote, internal);
+        connection
     }
 
     /// What connections of a listener begin with.
@@ -98,6 +100,13 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn path(&self, internal: bool) -> Path {
         let mss = if internal { self.config.internal_mss } else { self.ip.mtu().saturating_sub(40) };
         Path { mss }
+    }
+
+    /// Tells a new connection what is known of its way. What we offer the peer stays what the link takes: the way back may be another.
+    pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Endpoint, internal: bool) {
+        if let Some(path) = self.ip.path_mtu(now, remote.addr).filter(|_| !internal) {
+            connection.limit_path(path.mtu);
+        }
     }
 
     /// The handshake is complete, and text is there if it was waited for: into the accept queue.

@@ -365,7 +365,11 @@ impl<M: Memory> Transport<M> {
     /// A datagram for us, or for all or a group. `false`: nobody has the port.
     pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, cast: Cast, payload: &[u8]) -> bool {
         if cast != Cast::Unicast {
-            for index in self.datagrams.find_all(tuple, cast) {
+            let all = self.datagrams.find_all(tuple, cast);
+            if all.is_empty() {
+                self.stats.count(Stat::DatagramsDropped);
+            }
+            for index in all {
                 self.store_datagram(index, tuple.remote, cast, payload);
             }
             return true;

@@ -221,7 +221,10 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get_mut(index) else { return };
         let events = match error.kind {
             ErrorKind::FragNeeded { mtu } => {
-                entry.connection.handle_mtu(now, mtu, seq);
+                if entry.connection.handle_mtu(now, mtu, seq) {
+                    self.stats.count(Stat::PathMtuLowered);
+                    self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
+                }
                 Events::NONE
             }
             ErrorKind::Unreachable { code: code::PORT | code::PROTOCOL } => {

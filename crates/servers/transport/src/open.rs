@@ -45,7 +45,8 @@ impl<M: Memory> Transport<M> {
         let inherited = Inherited::new(&self.config);
         let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
+        let mut connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
+        self.limit_path(now, &mut connection, tuple.remote, internal);
         let mut entry = Entry::new(connection, tuple, Stage::Open);
         entry.inherit(&self.config, &inherited);
         entry.place = Some(Place { session: session_index, slot, generation });

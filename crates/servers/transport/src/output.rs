@@ -153,7 +153,7 @@ impl<M: Memory> Transport<M> {
             }
         };
         let way = Way { internal: entry.flags.has(Flags::INTERNAL), mac: entry.mac, tos: entry.tos, ttl: entry.ttl };
-        let mss = entry.connection.mss();
+        let mss = entry.connection.segment_size(transmit);
         let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);

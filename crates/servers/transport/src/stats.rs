@@ -61,6 +61,8 @@ const OURS: &[Stat] = &[
     Stat::FragmentsTiny,
     Stat::FragmentsOverlapping,
     Stat::FragmentsDuplicate,
+    Stat::PathMtuLowered,
+    Stat::MtuBlackHoles,
     Stat::SegmentsIn,
     Stat::SegmentsOut,
     Stat::Retransmits,

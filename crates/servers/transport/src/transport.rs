@@ -306,7 +306,11 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.armed = Instant::FAR_FUTURE;
         if entry.connection.next_timeout().is_some_and(|due| due <= now) {
+            let mss = entry.connection.mss();
             let events = entry.connection.handle_timeout(now);
+            if entry.connection.mss() < mss {
+                self.stats.count(Stat::MtuBlackHoles);
+            }
             self.note_suspicious(now, index, events);
             self.react(now, index, events);
         }

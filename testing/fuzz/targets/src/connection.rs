@@ -129,7 +129,9 @@ impl Life {
                 self.now += Duration::from_micros(input.half().into());
                 self.fire();
             }
-            13 => self.connection.handle_mtu(self.now, input.half(), self.quoted(input)),
+            13 => {
+                self.connection.handle_mtu(self.now, input.half(), self.quoted(input));
+            }
             14 => {
                 let kind = if input.flip() { Unreachable::Hard } else { Unreachable::Soft };
                 let events = self.connection.handle_unreachable(self.now, kind, self.quoted(input));
@@ -239,7 +241,8 @@ impl Life {
             let len = transmit.segment.len;
             let end = transmit.offset + u64::from(len);
             assert!(end <= self.written, "only what was written is sent");
-            assert!(len <= self.len_max.max(u32::from(self.connection.mss())));
+            let size = self.connection.segment_size(&transmit);
+            assert!(len <= self.len_max.max(size.into()));
             assert!(transmit.retransmit || len == 0 || end <= self.offered, "{end} is beyond {}", self.offered);
             bare += u32::from(len == 0);
             octets += u64::from(len);

@@ -67,7 +67,9 @@ pub fn tcp_script(data: &[u8]) {
             5 => {
                 connection.handle_timeout(now);
             }
-            6 => connection.handle_mtu(now, word(2), iss.plus(u32::from(word(4)))),
+            6 => {
+                connection.handle_mtu(now, word(2), iss.plus(u32::from(word(4))));
+            }
             7 => connection.set_receive_capacity(u32::from(word(2)) << (step[1] % 8)),
             _ => {
                 let near = |base: u64, at: usize| (base as u32).wrapping_add_signed(i32::from(word(at) as i16));

@@ -17,6 +17,7 @@ on_both_stacks![
     both_ways_at_once,
     both_ways_at_once_over_a_bad_wire,
     congestion_is_told_by_marks,
+    download_through_a_black_hole,
 ];
 
 /// How much is sent, in MiB.
@@ -174,4 +175,16 @@ fn the_bad_wire_is_bad() {
     ping.end(30);
     let lost = ping.output();
     assert!(!lost.contains(" 0% packet loss") && !lost.contains("100% packet loss"), "{lost}");
+}
+
+/// Nothing larger than 1300 octets passes, and no ICMP says so (RFC 4821): the kernel, too, only finds out if it is told to look.
+fn download_through_a_black_hole(stack: Stack) {
+    let net = Net::with_black_hole(stack, 1300);
+    download(&net, 4);
+    if stack == Stack::Atoll {
+        let status = net.atoll_says("status");
+        let replicas = status["replicas"].as_array().expect("a list");
+        let found: u64 = replicas.iter().filter_map(|replica| replica["stats"]["mtu_black_holes"].as_u64()).sum();
+        assert!(found > 0, "{status}");
+    }
 }

@@ -72,10 +72,11 @@ impl Connection {
         delivery.acked = ack - self.snd.una;
         self.take_acknowledged(ack, delivery);
         self.snd.una = ack;
+        self.note_mtu_news(now);
         self.learn(now, segment, delivery);
         self.recovery.retries = 0;
         self.progress_at = now;
-        self.unreachable = false;
+        self.snd.unreachable = false;
         self.recovery.probed = false;
         self.undo_if_spurious(segment);
         self.judge_timeout(delivery);
@@ -395,6 +396,9 @@ impl Connection {
 
     /// Losses are known: fast recovery. `delivered`: octets that have just left the network.
     fn begin_recovery(&mut self, now: Instant, delivered: i64) {
+        if self.only_probe_is_lost() {
+            return;
+        }
         let undo = self.remember_for_undo(now);
         let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
         self.congestion.handle_loss(flight, self.snd.mss);

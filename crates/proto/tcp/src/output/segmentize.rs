@@ -47,6 +47,7 @@ impl Connection {
     pub(super) fn retransmit(&mut self, now: Instant, from: i64, len: i64, hole_end: i64) -> Transmit {
         let end = from + len;
         let fin = self.snd.fin && end == self.snd.tail && hole_end > self.snd.tail;
+        self.note_probe_resent(now, from, end);
         self.recovery.note_retransmitted(now, &self.snd, self.sent_at, from, end + i64::from(fin));
         if self.pending.take(Pending::RETRANSMIT) || !self.is_time_out_armed() {
             self.arm_rto(now);
@@ -68,6 +69,10 @@ impl Connection {
         if self.snd.flight() == 0 {
             let rto = self.recovery.rtt.base();
             self.congestion.handle_idle(now, now.since(self.sent_at), rto, self.snd.mss);
+        }
+        if let Some((size, len)) = self.probe_due(now) {
+            self.note_probe_sent(size, nxt, nxt + len);
+            return Some(self.send_new(now, len, false));
         }
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;

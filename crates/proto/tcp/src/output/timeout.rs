@@ -50,6 +50,7 @@ impl Connection {
         self.recovery.retries = self.recovery.retries.saturating_add(1);
         self.recovery.rtt.back_off();
         if self.state().is_synchronized() {
+            self.suspect_size(now);
             let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
             let undo = self.remember_for_undo(now);
             self.congestion.handle_timeout(flight, self.snd.mss, first && self.recovery.phase != Phase::Loss);

@@ -134,3 +134,29 @@ fn sockets_that_forbid_fragments_are_refused() {
         assert_eq!((arrived, client.slot(c).error()), (!refused, expected), "{discover}");
     }
 }
+
+#[test]
+fn connections_learn_from_each_other_what_a_path_takes() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(Endpoint::new(addr(1), 80));
+    net.settle();
+    client.write(c, &[1; 1400]);
+    let now = net.now;
+    let Stack { transport, out, .. } = net.stack(1);
+    transport.handle_commands(now, 64);
+    transport.flush(now, out);
+    let frame = out.outside.pop_front().expect("it was sent");
+    transport.handle_frame(now, &too_big(&frame), atoll_ip::ChecksumOffload::Unknown, false);
+    assert_eq!(net.stack(1).stat(Stat::PathMtuLowered), 1);
+    // The next connection begins with what fits.
+    client.connect(Endpoint::new(addr(1), 80));
+    net.settle();
+    let now = net.now;
+    let rows: Vec<_> = net.stack(1).transport.sockets(now).filter_map(|row| row.info).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|info| info.pmtu == 1000 && info.advmss == 1460), "{rows:?}");
+}

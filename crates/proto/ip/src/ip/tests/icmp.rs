@@ -104,6 +104,17 @@ fn fragmentation_needed_is_given_up_with_mtu_and_sequence_number() {
 }
 
 #[test]
+fn a_packet_that_fits_was_not_too_large() {
+    // RFC 5927 §7.2: the message contradicts itself.
+    for (told, believed) in [(1500, true), (1501, false), (9000, false)] {
+        let error = Message::Unreachable { code: code::FRAGMENTATION_NEEDED, next_hop_mtu: told };
+        let frame = message(error, &ours(Protocol::TCP, FAR)).frame();
+        let received = ip().handle_frame(at(0), Link::Outside, &frame, ChecksumOffload::Unknown);
+        assert_eq!(matches!(received, Received::Error(_)), believed, "{told}: {received:?}");
+    }
+}
+
+#[test]
 fn mtus_that_are_missing_or_absurd_are_replaced() {
     let mut ip = ip();
     for (told, taken) in [(0, 1492), (1, 68), (67, 68), (68, 68)] {
