@@ -14,6 +14,7 @@ mod middlebox;
 mod network;
 mod pair;
 mod random_network;
+mod stranger;
 mod trace;
 mod world;
 
