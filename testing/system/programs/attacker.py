@@ -97,20 +97,20 @@ def forge(seq, ack):
     unsent, before = ack + (1 << 20) + random.getrandbits(20), ack - (1 << 30)
     kind = random.randrange(5)
     if kind == 0:
-        send(source, victim_port, near, 0, RST)
+        send(source, victim_port, near, 0, RST, options=stamps)
     elif kind == 1:
-        send(source, victim_port, random.getrandbits(32), 0, SYN)
+        send(source, victim_port, random.choice([near, random.getrandbits(32)]), 0, SYN, options=stamps)
     elif kind == 2:
-        send(source, victim_port, seq, unsent, ACK, text=b"GET /other HTTP/1.1\r\n")
+        send(source, victim_port, seq, unsent, ACK, options=stamps, text=b"GET /other HTTP/1.1\r\n")
     elif kind == 3:
-        send(source, victim_port, seq, before, ACK, text=b"GET /other HTTP/1.1\r\n")
+        send(source, victim_port, seq, before, ACK, options=stamps, text=b"GET /other HTTP/1.1\r\n")
     else:
-        send(source, victim_port, near, unsent, FIN | ACK)
+        send(source, victim_port, near, unsent, FIN | ACK, options=stamps)
 
 
 random.seed(1)
 liars = {20000 + number: Liar(number) for number in range(EACH * len(KINDS))}
-victim_seq, victim_ack = 0, 0
+victim_seq, victim_ack, stamps = 0, 0, b""
 answers, forged, waiting, said = 0, 0, b"", False
 REQUEST = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n"
 victim.sendall(REQUEST)
@@ -144,6 +144,9 @@ while (now := time.monotonic()) - start < seconds:
             liars[target_port].hear(flags, seq, ack, length)
         elif target_port == victim_port and frame[26:30] == server and length > 0:
             victim_ack, victim_seq = seq + length, ack
+            # Its timestamps are right: or the forged segments would be dropped for those.
+            if frame[tcp + 20 : tcp + 24] == b"\x01\x01\x08\x0a":
+                stamps = frame[tcp + 20 : tcp + 24] + frame[tcp + 28 : tcp + 32] + frame[tcp + 24 : tcp + 28]
     if now - acted > 0.005:
         acted = now
         for one in liars.values():
