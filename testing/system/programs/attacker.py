@@ -17,6 +17,7 @@ interface, address, port, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 KINDS = ["closed", "hole", "optimist", "octets", "tiny"]
 EACH = 8
+BIG = b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n"
 
 victim = socket.create_connection((address, port), timeout=10)
 own, victim_port = victim.getsockname()
@@ -65,8 +66,8 @@ class Liar:
             self.seq, self.next, self.open = ack, seq + 1, True
             send(liar, self.port, self.seq, self.next, ACK)
             if self.kind != "hole":
-                send(liar, self.port, self.seq, self.next, ACK | PSH, text=b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n")
-                self.seq += 29
+                send(liar, self.port, self.seq, self.next, ACK | PSH, text=BIG)
+                self.seq += len(BIG)
         elif (seq + length - self.next) % 2**32 < 2**31:
             self.next = (seq + length) % 2**32
 
