@@ -138,6 +138,18 @@ impl Flow {
         Ok(())
     }
 
+    /// A segment reaches end `index` that the other end has not sent: it says nothing about what that has allowed.
+    pub fn forge(
+        &mut self,
+        index: usize,
+        now: Instant,
+        rng: &mut Rng,
+        segment: &Segment,
+        text: &[u8],
+    ) -> Result<(), String> {
+        self.hosts[index].handle(now, rng, segment, text)
+    }
+
     /// Timers and application of end `index` get their turn.
     pub fn act(&mut self, index: usize, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
         self.hosts[index].handle_timeout(now)?;

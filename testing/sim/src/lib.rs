@@ -6,6 +6,7 @@
 //! One seed decides everything: a failing seed prints itself and replays exactly.
 #![forbid(unsafe_code)]
 
+mod adversary;
 mod checks;
 mod flow;
 mod host;
@@ -14,6 +15,7 @@ mod middlebox;
 mod network;
 mod pair;
 mod random_network;
+mod stranger;
 mod trace;
 mod world;
 

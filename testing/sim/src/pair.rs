@@ -1,12 +1,14 @@
 //! Do two endpoints deliver both streams, and fall silent afterwards?
 
-use atoll_base::{Duration, Instant, Rng};
+use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_tcp::Settings;
+use atoll_wire::tcp::Flags;
 
 use crate::flow::{Flow, FlowSettings, any_algorithm};
 use crate::host::Plan;
 use crate::link::{Link, LinkSettings};
 use crate::middlebox::Middlebox;
+use crate::stranger::forged;
 use crate::trace::Trace;
 
 /// Everything that a seed decides.
@@ -20,6 +22,8 @@ pub struct Scenario {
     pub links: [LinkSettings; 2],
     /// After this long the link does no more harm and the applications do not dawdle: what is left has to work.
     pub faults_for: Duration,
+    /// How often, per million steps, a stranger who guesses sends something to either end.
+    pub stranger: u32,
 }
 
 /// Why a run failed; prints what is needed to replay it.
@@ -53,7 +57,15 @@ pub struct Pair {
     trace: Trace,
     steps: u64,
     healed: bool,
+    stranger: u32,
+    /// The sequence number of each end's SYN.
+    begins: [SeqNum; 2],
+    /// Segments that a stranger has sent.
+    forged: u32,
 }
+
+/// Segments that a stranger sends at most.
+const FORGED_MAX: u32 = 2000;
 
 impl Scenario {
     /// A scenario drawn from `seed`.
@@ -103,7 +115,7 @@ impl Scenario {
         let longest = [usize::MAX, usize::MAX, 1300, 300][rng.below(4) as usize];
         let links = links.map(|link| LinkSettings { longest, ..link });
         let flow = FlowSettings { plans, settings, mss, simultaneous_open, middlebox };
-        Scenario { seed, flow, links, faults_for: Duration::from_secs(60) }
+        Scenario { seed, flow, links, faults_for: Duration::from_secs(60), stranger: 0 }
     }
 }
 
@@ -121,6 +133,9 @@ impl Pair {
             trace: Trace::default(),
             steps: 0,
             healed: false,
+            stranger: scenario.stranger,
+            begins: [SeqNum(0); 2],
+            forged: 0,
         }
     }
 
@@ -184,14 +199,32 @@ impl Pair {
                     self.poll(index)?;
                 }
             }
+            self.forge(index)?;
             self.flow.act(index, self.now, &mut self.rng, self.healed)?;
             self.poll(index)?;
         }
         Ok(())
     }
 
+    /// A stranger tries his luck.
+    fn forge(&mut self, index: usize) -> Result<(), String> {
+        // He tires: each answer is another step, in which he could try again. Where there is none, nothing is drawn for him.
+        if self.stranger == 0 || self.forged > FORGED_MAX || !self.rng.chance_per_million(self.stranger) {
+            return Ok(());
+        }
+        self.forged += 1;
+        let Some(victim) = &self.flow.hosts()[index].connection else { return Ok(()) };
+        let begins = [self.begins[index], self.begins[1 - index]];
+        let Some((segment, text)) = forged(self.now, &mut self.rng, victim, begins) else { return Ok(()) };
+        self.trace.note(self.now, 1 - index, "forged ", &segment);
+        self.flow.forge(index, self.now, &mut self.rng, &segment, &text)
+    }
+
     fn poll(&mut self, index: usize) -> Result<(), String> {
         while let Some(outgoing) = self.flow.poll(index, self.now)? {
+            if outgoing.segment.has(Flags::SYN) {
+                self.begins[index] = outgoing.segment.seq;
+            }
             self.trace.note(self.now, index, outgoing.how, &outgoing.segment);
             self.links[index].send(self.now, &mut self.rng, outgoing);
         }

@@ -17,8 +17,13 @@ use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::{Mac, ethernet, ipv4};
 
+use crate::adversary::Adversary;
+
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
+const ATTACKER: u8 = 3;
+/// Octets of heap that a connection may hold beside itself, whatever its peer does.
+const RECORDS_MAX: usize = 100 << 10;
 const PORT: u16 = 80;
 const LEASE: u64 = 77;
 /// The bell of every process.
@@ -47,6 +52,8 @@ pub struct Story {
     pub late: u32,
     /// Octets of send and receive memory of a process and replica, as powers of two.
     pub memory_log2: u8,
+    /// Whether a third machine attacks the server.
+    pub attacked: bool,
 }
 
 impl Story {
@@ -65,6 +72,7 @@ impl Story {
             late: [0, 0, 50_000, 300_000][rng.below(4) as usize],
             memory_log2: [17, 20, 22][rng.below(3) as usize],
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
+            attacked: false,
         }
     }
 }
@@ -106,7 +114,7 @@ impl Machine {
         let now = Instant::from_millis(1000);
         let replica = |index: u8| {
             let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
-            let ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), address(host), 24);
+            let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
             let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
             let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
             let secrets = Secrets { sequence: [host; 16], table: seed + 5, ports: seed + u64::from(index) };
@@ -159,6 +167,10 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
     parts(packet.len() - len, 0, mtu).map(fragment).collect()
 }
 
+fn mac(host: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, host])
+}
+
 fn address(host: u8) -> u32 {
     0x0a00_0000 | u32::from(host)
 }
@@ -181,6 +193,8 @@ struct Socket {
     held: VecDeque<u8>,
     ended: bool,
     shut: bool,
+    /// Its peer is the third machine: whatever happens to it is right.
+    is_hostile: bool,
 }
 
 /// A process with its own session.
@@ -216,6 +230,7 @@ pub struct World {
     processes: Vec<Process>,
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames: u64,
+    adversary: Option<Adversary>,
 }
 
 impl World {
@@ -230,12 +245,20 @@ impl World {
             processes: Vec::new(),
             wire: BTreeMap::new(),
             frames: 0,
+            adversary: None,
         };
+        let mut delay = Duration::ZERO;
+        if story.attacked {
+            let server = (address(SERVER), mac(SERVER), PORT);
+            world.adversary = Some(Adversary::new(address(ATTACKER), mac(ATTACKER), server, world.now));
+            delay = Duration::from_secs(2);
+        }
         for _ in 0..story.workers {
             world.attach(0);
         }
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
+        client.wakes_at = Some(Instant::from_millis(1000) + delay);
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
         world
@@ -283,6 +306,7 @@ impl World {
         let limit = began + Duration::from_secs(3000);
         loop {
             let mut busy = self.deliver();
+            self.attack()?;
             busy |= self.run_replicas();
             busy |= self.run_processes();
             if busy {
@@ -296,7 +320,8 @@ impl World {
                 self.machines.iter().flat_map(|machine| machine.replicas.iter().filter_map(Transport::next_timeout));
             let wakes = self.processes.iter().filter_map(|process| process.wakes_at);
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
-            let next = timers.chain(wakes).chain(arrival).min();
+            let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
+            let next = timers.chain(wakes).chain(arrival).chain(attack).min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -309,9 +334,11 @@ impl World {
             self.processes.iter().filter(|process| process.is_server == is_server).map(|process| process.finished).sum()
         };
         let all = self.story.connections as u64;
-        finished(false) == all
+        // The attack goes on before, while and after others are served.
+        self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
+            && finished(false) == all
             && finished(true) == all
-            && self.processes.iter().all(|process| process.sockets.is_empty())
+            && self.processes.iter().all(|process| process.sockets.values().all(|socket| socket.is_hostile))
     }
 
     fn report(&self) -> String {
@@ -392,7 +419,38 @@ impl World {
         any
     }
 
+    /// The third machine does harm; what the server keeps for it stays bounded.
+    fn attack(&mut self) -> Result<(), String> {
+        let Some(adversary) = &mut self.adversary else { return Ok(()) };
+        if adversary.acts_at.is_none_or(|at| at > self.now) {
+            return Ok(());
+        }
+        let frame = adversary.act(self.now, &mut self.rng);
+        self.put_on_wire(0, frame);
+        for replica in &self.machines[0].replicas {
+            let connections = replica.sockets(self.now).count();
+            let held = replica.heap_bytes();
+            if held > connections * RECORDS_MAX {
+                return Err(format!("{held} octets are held for {connections} connections"));
+            }
+        }
+        Ok(())
+    }
+
     fn transmit(&mut self, to: usize, frame: Vec<u8>) {
+        if let Some(adversary) = self.adversary.as_mut().filter(|_| to == 1) {
+            let is_for_him = adversary.is_for_us(&frame);
+            if let Some(answer) = adversary.hear(&frame) {
+                self.put_on_wire(0, answer);
+            }
+            if is_for_him {
+                return;
+            }
+        }
+        self.put_on_wire(to, frame);
+    }
+
+    fn put_on_wire(&mut self, to: usize, frame: Vec<u8>) {
         if self.rng.chance_per_million(self.story.loss) {
             return;
         }
@@ -546,10 +604,11 @@ impl Process {
     }
 
     fn open(&mut self, offer: &Offer) {
-        self.insert(usize::from(offer.replica), offer.slot, offer.generation, 0);
+        let is_hostile = offer.remote.addr == address(ATTACKER);
+        self.insert(usize::from(offer.replica), offer.slot, offer.generation, 0, is_hostile);
     }
 
-    fn insert(&mut self, replica: usize, slot: SlotId, generation: u32, number: u64) {
+    fn insert(&mut self, replica: usize, slot: SlotId, generation: u32, number: u64, is_hostile: bool) {
         let socket = Socket {
             replica,
             slot,
@@ -561,6 +620,7 @@ impl Process {
             held: VecDeque::new(),
             ended: false,
             shut: false,
+            is_hostile,
         };
         self.sockets.insert((replica, slot.0), socket);
     }
@@ -579,7 +639,7 @@ impl Process {
             view.set_bell(BELL);
             let remote = Endpoint::new(address(SERVER), PORT);
             self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-            self.insert(replica, slot, generation, number);
+            self.insert(replica, slot, generation, number, false);
         }
         any
     }
@@ -615,6 +675,7 @@ impl Process {
                 socket.got += len;
             }
             Err(Failure::WouldBlock) => {}
+            Err(Failure::Error(_)) if socket.is_hostile => (socket.ended, any) = (true, true),
             Err(Failure::Error(errno)) => panic!("receive: {errno:?}"),
         }
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
@@ -633,6 +694,10 @@ impl Process {
                     kick = true;
                 }
                 Err(Failure::WouldBlock) => self.starved |= std::mem::take(&mut socket.local.starved),
+                Err(Failure::Error(_)) if socket.is_hostile => {
+                    socket.held.clear();
+                    socket.ended = true;
+                }
                 Err(Failure::Error(errno)) => panic!("send: {errno:?}"),
             }
         }
@@ -651,8 +716,8 @@ impl Process {
             assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
             self.ports[replica].mark_closing(slot, generation);
             self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
-            self.sockets.remove(&key);
-            self.finished += 1;
+            let socket = self.sockets.remove(&key);
+            self.finished += u64::from(socket.is_some_and(|socket| !socket.is_hostile));
             any = true;
         }
         any

@@ -6,8 +6,18 @@ use atoll_sim::{Pair, Scenario, seeds};
 
 #[test]
 fn both_streams_arrive_and_then_there_is_silence() {
-    for seed in seeds(3000) {
-        let scenario = Scenario::random(seed);
+    run(3000, |_| {});
+}
+
+#[test]
+fn a_stranger_who_guesses_changes_nothing() {
+    run(500, |scenario| scenario.stranger = [10_000, 300_000, 1_000_000][(scenario.seed % 3) as usize]);
+}
+
+fn run(usual: u64, change: impl Fn(&mut Scenario)) {
+    for seed in seeds(usual) {
+        let mut scenario = Scenario::random(seed);
+        change(&mut scenario);
         let outcome = std::panic::catch_unwind(|| Pair::new(&scenario).run());
         match outcome {
             Ok(Ok(_)) => {}

@@ -77,6 +77,11 @@ impl<M: Memory> Transport<M> {
         listeners.chain(connections).chain(time_waits).chain(datagrams)
     }
 
+    /// Octets of heap that all connections hold beside themselves. Walks all of them: for tests.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.iter().map(|(_, entry)| entry.connection.heap_bytes() + entry.parked_len()).sum()
+    }
+
     fn connection_facts(&self, now: Instant, entry: &Entry) -> SocketFacts {
         let connection = &entry.connection;
         let session = entry.place.and_then(|place| self.session(place.session));

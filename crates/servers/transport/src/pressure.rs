@@ -244,7 +244,8 @@ impl Entry {
         let is_large = self.send_limit > SMALL_BUFFER && !self.flags.has(Flags::FIXED_SEND);
         if is_large {
             self.send_limit = SMALL_BUFFER;
-            self.flags.set(Flags::LIMIT);
+            // Who has found room before may find none now, and waits to be told.
+            self.flags.set(Flags::LIMIT.with(Flags::WANTS_ROOM));
         }
         is_large
     }

@@ -94,9 +94,18 @@ impl Campaign {
 
     /// Returns whether something new was reached.
     fn execute(&mut self, input: &[u8]) -> bool {
-        let began = Instant::now();
-        run_one(&self.target, input);
-        let took = began.elapsed();
+        let time = || {
+            let began = Instant::now();
+            run_one(&self.target, input);
+            began.elapsed()
+        };
+        let mut took = time();
+        let marks = features::take();
+        if took > PATIENCE {
+            // Others may have had the processor.
+            took = took.min(time());
+            features::take();
+        }
         if took > PATIENCE {
             report(&self.target, input);
             panic!("{} has taken {took:?}", self.target.name);
@@ -104,7 +113,7 @@ impl Campaign {
         self.slowest = self.slowest.max(took);
         self.executions += 1;
         let mut is_new = false;
-        for mark in features::take() {
+        for mark in marks {
             is_new |= !std::mem::replace(&mut self.seen[mark as usize % features::KINDS], true);
         }
         is_new

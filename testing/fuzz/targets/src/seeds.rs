@@ -59,11 +59,6 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
         seeds.push(seed("supervisor_request", name, [&[0], text].concat()));
     }
-    seeds.push(seed(
-        "config_file",
-        "default",
-        atoll_supervisor::ConfigFile::default().to_commented_toml().into_bytes(),
-    ));
     seeds.push(seed("config_file", "short", CONFIG.to_vec()));
     let options = &syn(PEER, US)[20..40];
     seeds.push(seed("tcp_options", "linux", [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat()));

@@ -3,9 +3,14 @@
 use atoll_system_tests::{Net, Proc, Stack, compiled, program, until};
 
 use crate::load::{load, number};
-use crate::servers::{fetch, start_nginx};
+use crate::servers::{fetch, megabyte, start_nginx};
 
-on_both_stacks![noise_on_the_wire_harms_nobody, a_killed_application_is_cleaned_up, a_flood_of_syns_keeps_nobody_out];
+on_both_stacks![
+    noise_on_the_wire_harms_nobody,
+    a_killed_application_is_cleaned_up,
+    a_flood_of_syns_keeps_nobody_out,
+    liars_and_strangers_harm_nobody,
+];
 
 fn noise_on_the_wire_harms_nobody(stack: Stack) {
     let net = Net::new(stack);
@@ -43,14 +48,45 @@ fn a_flood_of_syns_keeps_nobody_out(stack: Stack) {
     assert_eq!((number(&report, "answers"), number(&report, "failed")), (500, 0), "{report}");
     if stack == Stack::Atoll {
         let status = net.atoll_says("status");
-        let sum = |name: &str| -> u64 {
-            let replicas = status["replicas"].as_array().expect("replicas");
-            replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum()
-        };
-        assert!(sum("syn_cookies_sent") > 0, "{status}");
-        assert!(sum("syn_cookies_received") > 0, "{status}");
+        assert!(counter(&status, "syn_cookies_sent") > 0, "{status}");
+        assert!(counter(&status, "syn_cookies_received") > 0, "{status}");
     }
     assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+/// Peers that misbehave in every way, and forged segments in the middle of a connection; beside them others are served, and so is that
+/// connection.
+fn liars_and_strangers_harm_nobody(stack: Stack) {
+    let net = Net::new(stack);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let interface = net.client_interface();
+    let arguments = [&*program("attacker.py"), &interface, Net::SERVER, "80", "8"];
+    let mut attacker = net.client("/usr/bin/python3", &arguments);
+    attacker.says("attacking", 20);
+    let report = load(&net, &["short", Net::SERVER, "80", "500", "4"]).success(60);
+    assert_eq!((number(&report, "answers"), number(&report, "failed")), (500, 0), "{report}");
+    assert!(attacker.runs(), "the attack has ended before: {}", attacker.report());
+    assert!(fetch(&net, 80, "/big") == megabyte(), "the megabyte arrived changed");
+    let report = attacker.success(60);
+    assert!(number(&report, "answers") > 100 && number(&report, "forged") > 100, "{report}");
+    if stack == Stack::Atoll {
+        let status = net.atoll_says("status");
+        let names =
+            ["dropped_resets", "dropped_syns", "dropped_acks", "challenges_sent", "sack_ignored", "text_refused"];
+        for name in names {
+            assert!(counter(&status, name) > 0, "{name}: {status}");
+        }
+        assert_eq!(counter(&status, "connections_shed"), 0, "there was memory for all: {status}");
+    }
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+/// A counter, summed over all replicas.
+fn counter(status: &serde_json::Value, name: &str) -> u64 {
+    let replicas = status["replicas"].as_array().expect("replicas");
+    replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum()
 }
 
 fn a_killed_application_is_cleaned_up(stack: Stack) {

@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint, SeqNum};
+use atoll_ipc::Ready;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
@@ -173,4 +174,25 @@ fn connections_that_are_closed_beyond_the_limit_of_orphans_are_reset() {
     net.wait(Duration::from_secs(400));
     net.stack(0).transport.publish_stats();
     assert_eq!((net.stack(0).stat(Stat::Orphans), net.stack(0).stat(Stat::Connections)), (0, 0));
+}
+
+#[test]
+fn who_has_room_no_longer_because_buffers_have_become_small_is_told_of_room() {
+    // Found by the simulation: ATOLL_SEED=412 of `others_are_served_beside_an_attacker`.
+    let (mut net, mut server, mut client) = pair(20, 22);
+    let (s, c) = open(&mut net, &mut server, &mut client);
+    // A quarter of its buffer; its peer does not read yet.
+    assert_eq!(server.write(s, &[7; 64 << 10]), 64 << 10);
+    for _ in 0..4 {
+        let (lazy, _) = open(&mut net, &mut server, &mut client);
+        server.write(lazy, &vec![1; 1 << 20]);
+    }
+    net.wait(Duration::from_millis(2500));
+    assert_eq!(server.slot(s).send_limit(), 16 << 10);
+    assert!(!server.take_ready(s).contains(Ready::OUT));
+    for _ in 0..10 {
+        client.read(c);
+        net.wait(Duration::from_millis(100));
+    }
+    assert!(server.take_ready(s).contains(Ready::OUT), "it waits for ever");
 }
