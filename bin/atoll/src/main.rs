@@ -19,8 +19,8 @@ use clap::{Parser, Subcommand};
 
 /// A TCP/IP stack in processes of its own, for programs that need not know.
 ///
-/// `atoll up` starts a stack, `atoll run` runs a program on it. Sockets of the program then belong to the stack: IPv4
-/// streams and datagrams; everything else stays with the kernel.
+/// `atoll up` starts a stack, `atoll run` runs a program on it. Sockets of the program then belong to the stack: streams
+/// and datagrams of IPv4 and IPv6; everything else stays with the kernel.
 #[derive(Parser)]
 #[command(name = "atoll", version, after_help = EXAMPLES)]
 struct Cli {

@@ -15,8 +15,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use atoll_base::{Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
-use atoll_ip::{ChecksumOffload, Ip, Link};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
+use atoll_ip::{ChecksumOffload, Ip, Link, V6Config};
 use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
@@ -151,6 +151,7 @@ impl Replica {
             gateway: (facts.gateway != 0).then_some(facts.gateway),
             mtu: facts.mtu,
             sibling: (setup.index, facts.replicas),
+            v6: facts.v6.map(|v6| V6Config { address: v6.address, gateway: v6.gateway, autoconf: v6.autoconf }),
             ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
@@ -295,7 +296,13 @@ impl Replica {
         let Ok((header, _)) = vnet::parse(bytes) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
         self.patience.met(partner_of(frame));
-        if let Some(owner) = self.other_owner(frame) {
+        if self.facts.replicas > 1 && classify(frame) == Class::All {
+            let mut vnet = [0; vnet::HEADER_LEN];
+            vnet.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
+            for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
+                self.links.internal.forward(usize::from(other), &vnet, frame);
+            }
+        } else if let Some(owner) = self.other_owner(frame) {
             let mut forwarded = [0; vnet::HEADER_LEN];
             forwarded.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
             self.counts.forwarded += 1;
@@ -313,7 +320,7 @@ impl Replica {
         let owner = match classify(frame) {
             Class::Flow(tuple) => self.links.steering.owner(&tuple),
             Class::Stack => ReplicaId(0),
-            Class::Any => return None,
+            Class::Any | Class::All => return None,
         };
         (owner != self.index).then_some(owner.0.into())
     }
@@ -530,9 +537,10 @@ impl Replica {
     }
 }
 
-/// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no IP options.
+/// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no options.
 fn partner_of(frame: &[u8]) -> u32 {
-    frame.get(34..38).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
+    let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
+    frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
 }
 
 /// What the link says about the checksum of a frame's text.
@@ -568,8 +576,12 @@ fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
         state: state_name(facts.protocol, facts.state).into(),
         recv_q: facts.receive_queue,
         send_q: facts.send_queue,
-        local: endpoint(facts.local),
-        peer: endpoint(facts.remote),
+        local: endpoint(facts.local, facts.v6_only),
+        peer: match facts.remote.port {
+            // ss(8): a listener's peers are those that its own address says.
+            0 => endpoint(Endpoint::at(any_of(facts.local.addr), 0), facts.v6_only || !is_both(facts.local.addr)),
+            _ => endpoint(facts.remote, false),
+        },
         replica,
         session: facts.session.map_or(0, |session| session.0),
         holders: facts.holders,
@@ -632,10 +644,41 @@ fn state_name(protocol: Protocol, state: u8) -> &'static str {
     }
 }
 
-fn endpoint(endpoint: Endpoint) -> String {
+/// As ss writes it: `*` is any address of both families.
+fn endpoint(endpoint: Endpoint, v6_only: bool) -> String {
     let port = if endpoint.port == 0 { "*".to_owned() } else { endpoint.port.to_string() };
     match endpoint.addr {
-        0 => format!("*:{port}"),
-        addr => format!("{}:{port}", std::net::Ipv4Addr::from(addr)),
+        Addr::ANY if !v6_only => format!("*:{port}"),
+        addr if addr.is_v4() => format!("{addr}:{port}"),
+        addr => format!("[{addr}]:{port}"),
+    }
+}
+
+/// Any address of the family.
+fn any_of(addr: Addr) -> Addr {
+    if addr.is_v4() { Addr::V4_ANY } else { Addr::ANY }
+}
+
+/// Whether a socket at this address may speak both families.
+fn is_both(addr: Addr) -> bool {
+    addr == Addr::ANY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_written_as_ss_writes_them() {
+        let v6 = Addr::from("2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap());
+        for (addr, v6_only, text) in [
+            (Addr::V4_ANY, false, "0.0.0.0:80"),
+            (Addr::ANY, false, "*:80"),
+            (Addr::ANY, true, "[::]:80"),
+            (v6, false, "[2001:db8::1]:80"),
+            (Addr::v4(0xc612_0002), false, "198.18.0.2:80"),
+        ] {
+            assert_eq!(endpoint(Endpoint::at(addr, 80), v6_only), text);
+        }
     }
 }

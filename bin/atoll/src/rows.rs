@@ -17,7 +17,7 @@ pub struct SocketRow {
     pub recv_q: u64,
     /// Bytes that the peer has not acknowledged; of a listener, its backlog.
     pub send_q: u64,
-    /// Own end, as `198.18.0.2:80`; `*` for any address or port.
+    /// Own end, as `198.18.0.2:80` or `[2001:db8::2]:80`; `0.0.0.0`, `[::]` or (both) `*` for any address, `*` for any port.
     pub local: String,
     /// The other end.
     pub peer: String,

@@ -86,8 +86,17 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
                 local,
                 reuse_addr: true,
                 reuse_port,
+                v6_only: false,
             });
-            rig.carry_out(Command::Listen { token: port, lease, local, backlog: 16, reuse_port, defer_accept: 0 });
+            rig.carry_out(Command::Listen {
+                token: port,
+                lease,
+                local,
+                backlog: 16,
+                reuse_port,
+                defer_accept: 0,
+                v6_only: false,
+            });
             std::thread::sleep(std::time::Duration::from_micros(20));
             if application.is_finished() {
                 break;
@@ -119,7 +128,15 @@ fn a_port_is_on_the_page_before_the_datagram_socket_is_open() {
             slot.app_reset(1);
             slot.set_holders(1);
             let (slot, local, remote) = (SlotId(port), Endpoint::new(0, port as u16), Endpoint::default());
-            rig.carry_out(Command::UdpOpen { slot, generation: 1, lease: 5, local, remote, reuse_port: false });
+            rig.carry_out(Command::UdpOpen {
+                slot,
+                generation: 1,
+                lease: 5,
+                local,
+                remote,
+                reuse_port: false,
+                v6_only: false,
+            });
             std::thread::sleep(std::time::Duration::from_micros(20));
             if application.is_finished() {
                 break;

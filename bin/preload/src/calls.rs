@@ -9,7 +9,7 @@ use atoll_sockets::listener::{Claim, Listener, Offer, claim};
 use atoll_sockets::stream::Local;
 use atoll_sockets::{Errno, Failure};
 
-use crate::object::{Body, Datagram, Kind, Object, Place, Socket};
+use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket, any};
 use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
@@ -87,12 +87,13 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
         }
         Ok((socket.protocol, socket.options, authority, lease))
     })?;
-    let (reuse_addr, reuse_port) = (options.reuse_addr, options.reuse_port);
-    let port = ask(authority, |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port })?;
+    let Options { reuse_addr, reuse_port, v6_only, .. } = options;
+    let port =
+        ask(authority, |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only })?;
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
         socket.lease = lease;
-        socket.local = Endpoint::new(local.addr, port);
+        socket.local = Endpoint::at(local.addr, port);
         socket.kind = Kind::Bound;
         Ok(())
     })?;
@@ -103,7 +104,8 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
 fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     STATE.with(|state| {
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
-        let (local, lease, reuse_port) = (socket.local, socket.lease, socket.options.reuse_port);
+        let (local, lease) = (socket.local, socket.lease);
+        let Options { reuse_port, v6_only, .. } = socket.options;
         let mut places = socket.places().to_vec();
         let is_new = places.is_empty();
         if is_new {
@@ -112,7 +114,7 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
             }
         }
         for Place { session, replica, slot, generation } in places.iter().copied() {
-            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port };
+            let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
             state.sessions[session].push(replica, &command);
         }
         let sender = state.rng.next_u32() as usize;
@@ -138,8 +140,11 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
 
 /// Opens a datagram socket that is not bound yet, at any port.
 pub fn ensure_datagrams(object: u32) -> Result<(), Errno> {
-    let is_fresh = STATE.with(|state| matches!(state.socket(object), Some(Socket { kind: Kind::Fresh, .. })));
-    if is_fresh { bind(object, Endpoint::default()) } else { Ok(()) }
+    let fresh = STATE.with(|state| match state.socket(object) {
+        Some(Socket { kind: Kind::Fresh, v6, .. }) => Some(any(*v6)),
+        _ => None,
+    });
+    fresh.map_or(Ok(()), |any| bind(object, any))
 }
 
 /// Tells all replicas of a listener what its options are now, and waits until they know.
@@ -152,14 +157,14 @@ pub fn listen_again(object: u32) -> Result<(), Errno> {
 
 /// listen(2).
 pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
-    let is_fresh = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {
-        Some((_, Protocol::Udp)) => Err(Errno::EOPNOTSUPP),
-        Some((Kind::Fresh, _)) => Ok(true),
-        Some((Kind::Bound | Kind::Listening(_), _)) => Ok(false),
+    let fresh = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol, s.v6)) {
+        Some((_, Protocol::Udp, _)) => Err(Errno::EOPNOTSUPP),
+        Some((Kind::Fresh, _, v6)) => Ok(Some(any(v6))),
+        Some((Kind::Bound | Kind::Listening(_), ..)) => Ok(None),
         _ => Err(Errno::EINVAL),
     })?;
-    if is_fresh {
-        bind(object, Endpoint::default())?;
+    if let Some(any) = fresh {
+        bind(object, any)?;
     }
     let (lease, local, options, replicas) = STATE.with(|state| {
         let replicas = state.sessions.first().ok_or(Errno::ENETDOWN)?.replicas.len();
@@ -168,12 +173,13 @@ pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
     })?;
     // listen(2): the kernel takes negative numbers for very large ones, and has a limit of its own.
     let backlog = u32::try_from(backlog).unwrap_or(4096).clamp(1, 65535);
-    let (reuse_port, defer_accept) = (options.reuse_port, u16::try_from(options.defer_accept).unwrap_or(u16::MAX));
+    let (reuse_port, v6_only) = (options.reuse_port, options.v6_only);
+    let defer_accept = u16::try_from(options.defer_accept).unwrap_or(u16::MAX);
     // Replicates it to all replicas (N2), the authority of the port first: it may refuse.
     let authority = usize::from(local.port) % replicas;
     for i in 0..replicas {
         let replica = (authority + i) % replicas;
-        ask(replica, |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept })?;
+        ask(replica, |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only })?;
     }
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
@@ -404,20 +410,34 @@ fn connect_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     ensure_datagrams(object)?;
     STATE.with(|state| {
         // connect(2) chooses the address that packets to the peer leave from.
-        let own = state.sessions.first().map_or(0, |session| session.facts.addr);
+        let own = state.sessions.first().map(|session| session.source_for(remote.addr)).unwrap_or_default();
         if let Some(socket) = state.socket_mut(object)
-            && socket.local.addr == 0
+            && (socket.local.addr.is_unspecified() || socket.is_local_chosen())
         {
-            socket.local.addr = if remote.is_loopback() { 0x7f00_0001 } else { own };
+            if own.is_unspecified() {
+                return Err(Errno::ENETUNREACH);
+            }
+            socket.local.addr = own;
+            if let Kind::Datagram(datagram) = &mut socket.kind {
+                datagram.local_chosen = true;
+            }
         }
-    });
+        Ok(())
+    })?;
     open_datagrams(object, remote)
 }
 
 /// connect(2) with AF_UNSPEC: a datagram socket has no peer any more.
 pub fn disconnect(object: u32) -> Result<(), Errno> {
     match STATE.with(|state| state.socket(object).map(|s| matches!(s.kind, Kind::Datagram(_)))) {
-        Some(true) => open_datagrams(object, Endpoint::default()),
+        Some(true) => {
+            STATE.with(|state| {
+                if let Some(socket) = state.socket_mut(object).filter(|socket| socket.is_local_chosen()) {
+                    socket.local.addr = any(socket.v6).addr;
+                }
+            });
+            open_datagrams(object, Endpoint::default())
+        }
         _ => Ok(()),
     }
 }
@@ -481,15 +501,13 @@ fn start_connecting(state: &mut State, object: u32, remote: Endpoint) -> Result<
     let (local, lease) = (socket.local, socket.lease);
     let session = state.sessions.first().ok_or(Errno::ENETDOWN)?;
     let replicas = session.replicas.len();
-    let replica = if local.port != 0 {
-        let addr = match local.addr {
-            0 if remote.is_loopback() => 0x7f00_0001,
-            0 => session.facts.addr,
-            addr => addr,
-        };
-        session.owner(Endpoint::new(addr, local.port), remote)
+    let (local, replica) = if local.port != 0 {
+        // The replica is decided by the address, so the address is decided here.
+        let addr = if local.addr.is_unspecified() { session.source_for(remote.addr) } else { local.addr };
+        let local = Endpoint::at(addr, local.port);
+        (local, session.owner(local, remote))
     } else {
-        state.rng.below(replicas as u32) as usize
+        (local, state.rng.below(replicas as u32) as usize)
     };
     let place = state.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
     let (slot, generation) = (place.slot, place.generation);
@@ -516,10 +534,10 @@ fn start_over(state: &mut State, object: u32) {
 pub fn local_of(state: &State, object: u32) -> Endpoint {
     let Some(socket) = state.socket(object) else { return Endpoint::default() };
     match &socket.kind {
-        Kind::Stream(place, _) if socket.local.port == 0 || socket.local.addr == 0 => {
+        Kind::Stream(place, _) if socket.local.port == 0 || socket.local.addr.is_unspecified() => {
             let Some(slot) = state.slot_of(*place) else { return socket.local };
             // Before the replica has chosen, what was bound.
-            if slot.replica_generation() == place.generation { slot.addresses().0 } else { socket.local }
+            if slot.replica_generation() == place.generation { slot.local() } else { socket.local }
         }
         _ => socket.local,
     }

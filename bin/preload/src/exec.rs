@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
 use atoll_sockets::listener::Listener;
@@ -188,15 +188,9 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
         Kind::Datagram(datagram) => (4, u64::from(datagram.connected) | (datagram.sender as u64 & 0xffff) << 8),
     };
     let flags = u64::from(socket.v6) | u64::from(nonblocking) << 1 | u64::from(socket.connect_reported) << 2;
-    words.extend([
-        kind,
-        extra,
-        socket.protocol as u64,
-        flags,
-        socket.lease,
-        endpoint(socket.local),
-        endpoint(socket.remote),
-    ]);
+    words.extend([kind, extra, socket.protocol as u64, flags, socket.lease]);
+    words.extend(endpoint(socket.local));
+    words.extend(endpoint(socket.remote));
     words.extend(option_words(&socket.options));
     words.push(socket.places().len() as u64);
     for place in socket.places() {
@@ -209,11 +203,19 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
     words.extend(joined.iter().map(|(group, inside)| u64::from(*group) | u64::from(*inside) << 32));
 }
 
-fn endpoint(endpoint: Endpoint) -> u64 {
-    u64::from(endpoint.addr) << 16 | u64::from(endpoint.port)
+fn endpoint(endpoint: Endpoint) -> [u64; 3] {
+    let [high, low] = endpoint.addr.to_u64s();
+    [high, low, endpoint.port.into()]
 }
 
-const OPTION_WORDS: usize = 19;
+fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
+    let mut octets = [0; 16];
+    octets[..8].copy_from_slice(&high.to_ne_bytes());
+    octets[8..].copy_from_slice(&low.to_ne_bytes());
+    Endpoint::at(Addr::from_octets(octets), port as u16)
+}
+
+const OPTION_WORDS: usize = 21;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -245,6 +247,8 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.max_segment,
         o.ttl,
         o.tos,
+        o.hops,
+        o.tclass,
         o.linger2,
         o.syn_count,
         o.priority,
@@ -291,10 +295,12 @@ fn options_of(words: &[u64]) -> Option<Options> {
         max_segment: small(8)?,
         ttl: small(9)?,
         tos: small(10)?,
-        linger2: small(11)?,
-        syn_count: small(12)?,
-        priority: small(13)?,
-        mtu_discover: small(14)?.checked_sub(1),
+        hops: small(11)?,
+        tclass: small(12)?,
+        linger2: small(13)?,
+        syn_count: small(14)?,
+        priority: small(15)?,
+        mtu_discover: small(16)?.checked_sub(1),
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })
@@ -329,7 +335,7 @@ impl<'a> Words<'a> {
 
     /// A socket as [`write_socket`] wrote it.
     pub fn socket(&mut self) -> Option<Object> {
-        let [kind, extra, protocol, flags, lease, local, remote] = *self.take(7)? else { return None };
+        let [kind, extra, protocol, flags, lease, a, b, c, d, e, f] = *self.take(11)? else { return None };
         let options = options_of(self.take(OPTION_WORDS)?)?;
         let count = usize::try_from(self.next()?).ok()?;
         let mut places = Vec::new();
@@ -351,8 +357,8 @@ impl<'a> Words<'a> {
         let Body::Socket(socket) = &mut object.body else { return None };
         socket.connect_reported = flags & 4 != 0;
         socket.lease = lease;
-        socket.local = Endpoint::new((local >> 16) as u32, local as u16);
-        socket.remote = Endpoint::new((remote >> 16) as u32, remote as u16);
+        socket.local = endpoint_of([a, b, c]);
+        socket.remote = endpoint_of([d, e, f]);
         socket.options = options;
         socket.multicast = (multicast != Multicast::default()).then(|| Box::new(multicast));
         socket.kind = match kind {

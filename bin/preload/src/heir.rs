@@ -77,14 +77,16 @@ impl Heir {
         let Some(socket) = state.socket(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol) = (socket.lease, socket.local, socket.protocol);
         let (reuse_addr, reuse_port) = (socket.options.reuse_addr, socket.options.reuse_port);
+        let v6_only = socket.options.v6_only;
         let defer_accept = u16::try_from(socket.options.defer_accept).unwrap_or(u16::MAX);
         let replicas = self.own.replicas.len();
         let authority = usize::from(local.port) % replicas;
-        self.ask(state, authority, token, &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port });
+        let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+        self.ask(state, authority, token, &bind);
         if let Kind::Listening(listener) = &socket.kind {
             let backlog = listener.backlog;
             for i in 0..replicas {
-                let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept };
+                let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
                 self.ask(state, (authority + i) % replicas, token, &listen);
             }
         }

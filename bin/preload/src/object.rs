@@ -1,6 +1,6 @@
 //! What is behind a descriptor of Atoll's? A socket or an epoll instance.
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::command::Protocol;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
@@ -33,7 +33,7 @@ pub enum Body {
 #[derive(Debug)]
 pub struct Socket {
     pub protocol: Protocol,
-    /// An AF_INET6 socket that speaks IPv4 (RFC 3493 §3.7).
+    /// An AF_INET6 socket, which may speak IPv4, too (RFC 3493 §3.7).
     pub v6: bool,
     pub kind: Kind,
     /// Identity of the bound port, 0 for none.
@@ -80,6 +80,8 @@ pub enum Kind {
 pub struct Datagram {
     pub places: Vec<Place>,
     pub connected: bool,
+    /// connect(2) has chosen the own address, not the program.
+    pub local_chosen: bool,
     /// Where its datagrams leave.
     pub sender: usize,
     /// Where the next look for a received one starts.
@@ -126,6 +128,9 @@ pub struct Options {
     pub max_segment: u32,
     pub ttl: u32,
     pub tos: u32,
+    /// One more than `IPV6_UNICAST_HOPS`; 0: not set.
+    pub hops: u32,
+    pub tclass: u32,
     pub linger2: u32,
     pub syn_count: u32,
     pub priority: u32,
@@ -176,7 +181,7 @@ impl Object {
                 v6,
                 kind: Kind::Fresh,
                 lease: 0,
-                local: Endpoint::default(),
+                local: any(v6),
                 remote: Endpoint::default(),
                 options: Options::default(),
                 multicast: None,
@@ -195,7 +200,17 @@ impl Object {
     }
 }
 
+/// Any address of a family, any port.
+pub fn any(v6: bool) -> Endpoint {
+    Endpoint::at(if v6 { Addr::ANY } else { Addr::V4_ANY }, 0)
+}
+
 impl Socket {
+    /// Whether the address of a datagram socket is connect(2)'s choice.
+    pub fn is_local_chosen(&self) -> bool {
+        matches!(&self.kind, Kind::Datagram(datagram) if datagram.local_chosen)
+    }
+
     /// Where it has slots.
     pub fn places(&self) -> &[Place] {
         match &self.kind {

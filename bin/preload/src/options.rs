@@ -15,6 +15,8 @@ use crate::wait::block;
 /// Sizes that Linux reports for a new socket.
 const SEND_BUFFER: u32 = 87040;
 const RECEIVE_BUFFER: u32 = 131_072;
+/// The hop limit that Linux reports where none was set.
+const HOPS: u32 = 64;
 
 /// ip(7), `IP_MTU_DISCOVER`: the default (`IP_PMTUDISC_WANT`) and the largest value.
 const MTU_DISCOVER: u32 = libc::IP_PMTUDISC_WANT as u32;
@@ -176,7 +178,32 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::IPPROTO_IP, libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT | libc::IP_RECVERR) => {
                 int()?;
             }
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => o.v6_only = flag()?,
+            (libc::IPPROTO_IPV6, _) if !socket.v6 => return Err(Errno::ENOPROTOOPT),
+            // ipv6(7): it decides what bind(2) takes, so it comes before.
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => match socket.kind {
+                Kind::Fresh => o.v6_only = flag()?,
+                _ => return Err(Errno::EINVAL),
+            },
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
+                let hops = int()?;
+                if !(-1..=255).contains(&hops) {
+                    return Err(Errno::EINVAL);
+                }
+                // -1 is the default of the system again, which the replica knows.
+                o.hops = (hops + 1) as u32;
+                tell = Some((SocketOption::UnicastHops, u32::try_from(hops).unwrap_or(HOPS)));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let class = int()?;
+                if !(-1..=255).contains(&class) {
+                    return Err(Errno::EINVAL);
+                }
+                // RFC 3168: the congestion marks of a connection are TCP's.
+                o.tclass = u32::try_from(class).unwrap_or(0) & if tcp { !3 } else { !0 };
+                tell = Some((SocketOption::TrafficClass, o.tclass));
+            }
+            // A group that was never joined must not look joined.
+            (libc::IPPROTO_IPV6, 20 | 21 | 27 | 28 | 42..=48) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_IPV6, _) => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
@@ -256,7 +283,10 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_IP, libc::IP_TTL) => int(or(o.ttl, 64)),
             (libc::IPPROTO_IP, libc::IP_TOS) => int(o.tos),
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => int(o.mtu_discover.unwrap_or(MTU_DISCOVER)),
+            (libc::IPPROTO_IPV6, _) if !v6 => Err(Errno::EOPNOTSUPP),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => int(o.hops.checked_sub(1).unwrap_or(HOPS)),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => int(o.tclass),
             (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
                 Err(Errno::ENOPROTOOPT)
             }
@@ -285,6 +315,8 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
         (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
+        (o.hops > 0, SocketOption::UnicastHops, o.hops.saturating_sub(1)),
+        (o.tclass > 0, SocketOption::TrafficClass, o.tclass),
     ] {
         if wanted {
             state.send_option(object, option, value);

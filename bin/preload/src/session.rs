@@ -5,8 +5,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use atoll_base::{Duration, Endpoint, SlotId};
+use atoll_base::{Addr, Duration, Endpoint, SlotId};
 use atoll_ipc::control::{Reply, Request};
+use atoll_ipc::network::Network;
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
 };
@@ -209,12 +210,30 @@ impl Session {
     }
 
     /// Whether the address belongs to the stack.
-    pub fn is_own(&self, addr: u32) -> bool {
-        addr == self.facts.addr || addr >> 24 == 127
+    pub fn is_own(&self, addr: Addr) -> bool {
+        match addr.to_v4() {
+            Some(v4) => v4 == self.facts.addr || addr.is_loopback(),
+            None => addr == Addr::LOOPBACK || self.network().is_own(addr),
+        }
+    }
+
+    /// The IPv6 addresses that the stack has now.
+    pub fn network(&self) -> Network {
+        self.replicas[0].page.network()
+    }
+
+    /// The address that packets to `dst` leave from; unspecified if there is none.
+    pub fn source_for(&self, dst: Addr) -> Addr {
+        match dst.is_v4() {
+            _ if dst.is_loopback() => dst.loopback_of_family(),
+            true => Addr::v4(self.facts.addr),
+            false => self.network().source_for(dst).unwrap_or_default(),
+        }
     }
 
     /// Whether the stack has a way to `addr`: on its link, or by a gateway.
-    pub fn reaches(&self, addr: u32) -> bool {
+    pub fn reaches(&self, addr: Addr) -> bool {
+        let Some(addr) = addr.to_v4() else { return self.network().reaches(addr) };
         let facts = &self.facts;
         let mask = u32::MAX.checked_shl(32 - u32::from(facts.prefix_len)).unwrap_or(0);
         facts.gateway != 0 || addr & mask == facts.addr & mask

@@ -1,9 +1,12 @@
 //! What does the environment want? Read once, by the constructor: servers such as nginx clear the environment of their workers.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+
+use atoll_base::Addr;
 
 /// The environment's wishes; see the crate's documentation.
 #[derive(Debug, Default)]
@@ -14,8 +17,8 @@ pub struct Settings {
     pub required: bool,
     /// `ATOLL_STATS`.
     pub stats: bool,
-    /// `ATOLL_KERNEL`: networks and their masks.
-    kernel: Vec<(u32, u32)>,
+    /// `ATOLL_KERNEL`: networks and the lengths of their prefixes, as IPv6 addresses.
+    kernel: Vec<(u128, u32)>,
     /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are executed with sockets of ours
     /// and an environment that says nothing of us.
     pub environment: Vec<CString>,
@@ -41,8 +44,9 @@ pub fn settings() -> &'static Settings {
 
 impl Settings {
     /// Whether destinations at `addr` were reserved for the kernel.
-    pub fn is_kernels(&self, addr: u32) -> bool {
-        self.kernel.iter().any(|(network, mask)| addr & mask == *network)
+    pub fn is_kernels(&self, addr: Addr) -> bool {
+        let bits = u128::from_be_bytes(addr.octets());
+        self.kernel.iter().any(|(network, len)| (bits ^ network).checked_shr(128 - len).unwrap_or(0) == 0)
     }
 }
 
@@ -52,12 +56,15 @@ fn entry(name: &str) -> Option<CString> {
     CString::new([name.as_bytes(), b"=", &value].concat()).ok()
 }
 
-/// A network and its mask from `ADDRESS/PREFIX`.
-fn network(text: &str) -> Option<(u32, u32)> {
-    let (addr, prefix) = text.trim().split_once('/').unwrap_or((text.trim(), "32"));
-    let addr = u32::from(addr.parse::<std::net::Ipv4Addr>().ok()?);
-    let mask = u32::MAX.checked_shl(32u32.checked_sub(prefix.parse().ok()?)?).unwrap_or(0);
-    Some((addr & mask, mask))
+/// A network and the length of its prefix from `ADDRESS/PREFIX` of either family.
+fn network(text: &str) -> Option<(u128, u32)> {
+    let (addr, prefix) = text.trim().split_once('/').unwrap_or((text.trim(), ""));
+    let (addr, bits) = match addr.parse().ok()? {
+        IpAddr::V4(v4) => (Addr::from(v4), 32),
+        IpAddr::V6(v6) => (Addr::from(v6), 128),
+    };
+    let len: u32 = if prefix.is_empty() { bits } else { prefix.parse().ok().filter(|len| *len <= bits)? };
+    Some((u128::from_be_bytes(addr.octets()), 128 - bits + len))
 }
 
 #[cfg(test)]
@@ -66,9 +73,19 @@ mod tests {
 
     #[test]
     fn networks_are_read() {
-        assert_eq!(network("10.1.2.3/8"), Some((0x0a00_0000, 0xff00_0000)));
-        assert_eq!(network("10.1.2.3"), Some((0x0a01_0203, u32::MAX)));
-        assert_eq!(network("0.0.0.0/0"), Some((0, 0)));
-        assert_eq!(network("nonsense"), None);
+        let kernels = |networks: &str, addr: &str| {
+            let settings =
+                Settings { kernel: networks.split(',').filter_map(network).collect(), ..Settings::default() };
+            let addr = match addr.parse().expect("an address") {
+                IpAddr::V4(v4) => Addr::from(v4),
+                IpAddr::V6(v6) => Addr::from(v6),
+            };
+            settings.is_kernels(addr)
+        };
+        assert!(kernels("10.1.2.3/8", "10.9.9.9") && !kernels("10.1.2.3/8", "11.1.2.3"));
+        assert!(kernels("10.1.2.3", "10.1.2.3") && !kernels("10.1.2.3", "10.1.2.4"));
+        assert!(kernels("0.0.0.0/0", "1.2.3.4") && !kernels("0.0.0.0/0", "2001:db8::1"));
+        assert!(kernels("::/0", "1.2.3.4") && kernels("2001:db8::/32", "2001:db8:7::1"));
+        assert!(!kernels("2001:db8::/32,nonsense,10.0.0.0/33", "2001:db9::1"));
     }
 }

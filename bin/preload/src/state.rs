@@ -436,18 +436,20 @@ impl State {
         let (token, replicas) = (self.new_token(), self.sessions[0].replicas.len());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
-        let (reuse_addr, reuse_port) = (options.reuse_addr, options.reuse_port);
+        let (reuse_addr, reuse_port, v6_only) = (options.reuse_addr, options.reuse_port, options.v6_only);
         let mut backlog = None;
         if let Kind::Listening(listener) = &mut socket.kind {
             listener.accepting &= !(1 << replica);
             backlog = Some(listener.backlog);
         }
         if usize::from(local.port) % replicas == replica {
-            self.sessions[0].push(replica, &Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port });
+            let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+            self.sessions[0].push(replica, &bind);
         }
         if let Some(backlog) = backlog {
             let defer_accept = u16::try_from(options.defer_accept).unwrap_or(u16::MAX);
-            self.sessions[0].push(replica, &Command::Listen { token, lease, local, backlog, reuse_port, defer_accept });
+            let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+            self.sessions[0].push(replica, &listen);
             if self.is_waited_for(object) {
                 self.accept_connections(object);
             }

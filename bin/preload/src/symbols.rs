@@ -19,7 +19,7 @@ pub use passing::was_received;
 use std::ffi::c_int;
 use std::mem;
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 use atoll_sockets::Errno;
 use libc::{iovec, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, ssize_t};
 
@@ -48,11 +48,13 @@ fn length(result: Result<usize, Errno>) -> ssize_t {
 /// An address that a program gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
-    /// IPv4, or IPv4 mapped into IPv6 (RFC 4291 §2.5.5.2), or (with `v6`) the unspecified address of IPv6.
+    /// Of AF_INET or (`v6`) AF_INET6; IPv4 addresses mapped into IPv6 (RFC 4291 §2.5.5.2) are IPv4 addresses.
     Ours { endpoint: Endpoint, v6: bool },
+    /// A link-local address without its link: connect(2) and bind(2) fail (ipv6(7)).
+    NoScope,
     /// AF_UNSPEC.
     Unspecified,
-    /// Another family, an IPv6 address, or too short.
+    /// Another family, or too short.
     Other,
 }
 
@@ -74,15 +76,10 @@ impl Address {
             libc::AF_INET6 if len as usize >= mem::size_of::<sockaddr_in6>() => {
                 // SAFETY: as above.
                 let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
-                let port = u16::from_be(v6.sin6_port);
-                match v6.sin6_addr.s6_addr {
-                    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => {
-                        Address::Ours { endpoint: Endpoint::new(u32::from_be_bytes([a, b, c, d]), port), v6: true }
-                    }
-                    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => {
-                        Address::Ours { endpoint: Endpoint::new(0, port), v6: true }
-                    }
-                    _ => Address::Other,
+                let addr = Addr::from_octets(v6.sin6_addr.s6_addr);
+                match addr.is_link_local() && v6.sin6_scope_id == 0 {
+                    true => Address::NoScope,
+                    false => Address::Ours { endpoint: Endpoint::at(addr, u16::from_be(v6.sin6_port)), v6: true },
                 }
             }
             libc::AF_UNSPEC => Address::Unspecified,
@@ -99,6 +96,10 @@ impl Address {
     }
 }
 
+/// The number of the stack's link where a program is told of one: that of the first link after `lo`. Of programs any number is taken,
+/// since a stack has one link.
+const SCOPE: u32 = 2;
+
 /// Writes an address as accept(2) does: cut to `*len`, which becomes its full length.
 ///
 /// # Safety
@@ -110,17 +111,12 @@ unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: 
     // SAFETY: all-zero is a valid value.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
     let full = if v6 {
-        let mut bytes = [0; 16];
-        if endpoint.addr != 0 {
-            bytes[10..12].fill(0xff);
-            bytes[12..].copy_from_slice(&endpoint.addr.to_be_bytes());
-        }
         let v6 = sockaddr_in6 {
             sin6_family: libc::AF_INET6 as u16,
             sin6_port: endpoint.port.to_be(),
             sin6_flowinfo: 0,
-            sin6_addr: libc::in6_addr { s6_addr: bytes },
-            sin6_scope_id: 0,
+            sin6_addr: libc::in6_addr { s6_addr: endpoint.addr.octets() },
+            sin6_scope_id: if endpoint.addr.is_link_local() { SCOPE } else { 0 },
         };
         // SAFETY: the storage is large enough for any address.
         unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(v6) };
@@ -129,7 +125,7 @@ unsafe fn write_address(endpoint: Endpoint, v6: bool, addr: *mut sockaddr, len: 
         let v4 = sockaddr_in {
             sin_family: libc::AF_INET as u16,
             sin_port: endpoint.port.to_be(),
-            sin_addr: libc::in_addr { s_addr: endpoint.addr.to_be() },
+            sin_addr: libc::in_addr { s_addr: endpoint.addr.to_v4().unwrap_or_default().to_be() },
             sin_zero: [0; 8],
         };
         // SAFETY: as above.

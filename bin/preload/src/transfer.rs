@@ -48,8 +48,8 @@ impl Parts<'_> {
 pub struct Received {
     /// Octets copied; with MSG_TRUNC, the length of the datagram.
     pub len: usize,
-    /// Who sent a datagram.
-    pub peer: Option<Endpoint>,
+    /// Who sent a datagram, and whether the socket is one of AF_INET6.
+    pub peer: Option<(Endpoint, bool)>,
     /// The datagram was longer.
     pub truncated: bool,
 }
@@ -177,9 +177,10 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
         return Err(Errno(errno).into());
     }
     let family = state.family(object);
-    let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket(object) else {
+    let Some(Socket { kind: Kind::Datagram(datagram), v6, .. }) = state.socket(object) else {
         return Err(Errno::EBADF.into());
     };
+    let v6 = *v6;
     let (count, first, is_shut) = (datagram.places.len(), datagram.next, datagram.shut_receive);
     for i in 0..count {
         // Replicas take turns, so that none is starved.
@@ -202,7 +203,7 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
             datagram.next = (at + 1) % count;
         }
         let len = if flags & libc::MSG_TRUNC != 0 { waiting.len } else { skip };
-        return Ok(Received { len, peer: Some(waiting.peer), truncated });
+        return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated });
     }
     if is_shut { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
 }
@@ -424,7 +425,10 @@ fn send_datagram(
             return Err(Errno::EINVAL.into());
         }
         let session = &state.sessions[0];
-        if !fragments && len + HEADERS > session.facts.mtu.into() && !session.is_own(peer.unwrap_or(remote).addr) {
+        let to = peer.unwrap_or(remote).addr;
+        // IPv6 datagrams are never cut, docs/limits.md.
+        let (whole, headers) = if to.is_v4() { (!fragments, HEADERS) } else { (true, HEADERS_V6) };
+        if whole && len + headers > session.facts.mtu.into() && !session.is_own(to) && !to.is_loopback() {
             return Err(Errno::EMSGSIZE.into());
         }
         let place = datagram.places[datagram.sender % datagram.places.len()];
@@ -443,6 +447,8 @@ fn send_datagram(
 const FRAGMENTING: [i32; 3] = [libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_OMIT];
 /// Octets of the IPv4 and UDP headers.
 const HEADERS: usize = 28;
+/// Of the IPv6 and UDP headers.
+const HEADERS_V6: usize = 48;
 
 /// Repeats a sending step as the socket's mode wants it.
 #[inline]

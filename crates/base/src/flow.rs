@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::addr::Addr;
+
 /// Number of flow groups: the unit of steering and of moving (S4 uses 12 bits as well).
 pub const FLOW_GROUPS: usize = 4096;
 
@@ -12,11 +14,11 @@ pub const FLOW_GROUPS: usize = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowGroup(pub u16);
 
-/// An IPv4 address (host byte order: 127.0.0.1 is `0x7f00_0001`) and a port.
+/// An address and a port.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// IPv4 address in host byte order.
-    pub addr: u32,
+    /// Address of either family.
+    pub addr: Addr,
     /// Port in host byte order.
     pub port: u16,
 }
@@ -40,13 +42,25 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0.
+    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0. An IPv4 address counts as
+    /// one word, an IPv6 address as four.
+    #[inline]
     pub const fn group(self, tuple: &FourTuple) -> FlowGroup {
         let ports = ((tuple.remote.port as u32) << 16) | tuple.local.port as u32;
-        let mut h = (tuple.remote.addr ^ self.k0).wrapping_mul(0x85eb_ca6b);
-        h ^= h >> 15;
-        h = (h ^ tuple.local.addr).wrapping_mul(0xc2b2_ae35);
-        h ^= h >> 13;
+        let ((remote, count), (local, _)) = (tuple.remote.addr.words(), tuple.local.addr.words());
+        let mut h = self.k0;
+        let mut i = 0;
+        while i < count {
+            h = (h ^ remote[i]).wrapping_mul(0x85eb_ca6b);
+            h ^= h >> 15;
+            i += 1;
+        }
+        i = 0;
+        while i < count {
+            h = (h ^ local[i]).wrapping_mul(0xc2b2_ae35);
+            h ^= h >> 13;
+            i += 1;
+        }
         h = (h ^ ports ^ self.k1).wrapping_mul(0x9e37_79b1);
         h ^= h >> 16;
         h = h.wrapping_mul(0x85eb_ca6b);
@@ -56,14 +70,19 @@ impl FlowKey {
 }
 
 impl Endpoint {
-    /// An endpoint from its parts.
+    /// An IPv4 address (host byte order: 127.0.0.1 is `0x7f00_0001`) and a port.
     pub const fn new(addr: u32, port: u16) -> Endpoint {
+        Endpoint { addr: Addr::v4(addr), port }
+    }
+
+    /// An address of either family and a port.
+    pub const fn at(addr: Addr, port: u16) -> Endpoint {
         Endpoint { addr, port }
     }
 
-    /// Whether the address is in 127.0.0.0/8.
-    pub const fn is_loopback(self) -> bool {
-        self.addr >> 24 == 127
+    /// Whether the address is `::1` or in 127.0.0.0/8.
+    pub fn is_loopback(self) -> bool {
+        self.addr.is_loopback()
     }
 }
 
@@ -77,8 +96,11 @@ impl FourTuple {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d] = self.addr.to_be_bytes();
-        write!(f, "{a}.{b}.{c}.{d}:{}", self.port)
+        if self.addr.is_v4() {
+            write!(f, "{}:{}", self.addr, self.port)
+        } else {
+            write!(f, "[{}]:{}", self.addr, self.port)
+        }
     }
 }
 
@@ -121,7 +143,23 @@ mod tests {
         // The same vectors stand in the packet fixtures of bpf/.
         let key = FlowKey { k0: 0xdead_beef, k1: 0x0bad_cafe };
         let tuple = FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::new(0xc612_0002, 40000) };
-        assert_eq!(key.group(&tuple), key.group(&tuple));
-        assert!(usize::from(key.group(&tuple).0) < FLOW_GROUPS);
+        assert_eq!(key.group(&tuple), FlowGroup(1306));
+    }
+
+    #[test]
+    fn every_word_of_an_ipv6_address_counts() {
+        let key = FlowKey { k0: 0xdead_beef, k1: 0x0bad_cafe };
+        let group = |remote: [u8; 16], local: [u8; 16]| {
+            let at = |octets| Endpoint::at(Addr::from_octets(octets), 80);
+            key.group(&FourTuple { local: at(local), remote: at(remote) })
+        };
+        let base = group([0x20; 16], [0x21; 16]);
+        let differ = (0..16).filter(|at| {
+            let (mut remote, mut local) = ([0x20; 16], [0x21; 16]);
+            remote[*at] ^= 1;
+            local[*at] ^= 1;
+            group(remote, [0x21; 16]) != base && group([0x20; 16], local) != base
+        });
+        assert_eq!(differ.count(), 16);
     }
 }

@@ -5,7 +5,10 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod addr;
 mod flow;
 mod ids;
 mod patience;
@@ -14,6 +17,7 @@ mod seq;
 mod time;
 mod wheel;
 
+pub use addr::Addr;
 pub use flow::{Endpoint, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple};
 pub use ids::{Epoch, ReplicaId, SessionId, SlotId};
 pub use patience::Patience;

@@ -78,6 +78,10 @@ pub enum SocketOption {
     TypeOfService = 16,
     /// `SO_BROADCAST`: 0 or 1.
     Broadcast = 17,
+    /// `IPV6_UNICAST_HOPS`.
+    UnicastHops = 18,
+    /// `IPV6_TCLASS`.
+    TrafficClass = 19,
     /// `IP_MTU_DISCOVER`: 0 to 5, as in ip(7) and linux/in.h (datagram sockets).
     MtuDiscover = 32,
     /// `IP_MULTICAST_TTL`: 0 to 255 (datagram sockets).
@@ -111,6 +115,8 @@ impl SocketOption {
             15 => SocketOption::TimeToLive,
             16 => SocketOption::TypeOfService,
             17 => SocketOption::Broadcast,
+            18 => SocketOption::UnicastHops,
+            19 => SocketOption::TrafficClass,
             32 => SocketOption::MtuDiscover,
             33 => SocketOption::MulticastTtl,
             34 => SocketOption::MulticastLoop,
@@ -130,14 +136,22 @@ impl SocketOption {
 pub enum Command {
     /// Leases `local` (port 0: any) for the socket `lease`; sent to the replica `port % replicas`, the authority of that
     /// port (port 0: any replica, which chooses one of its own). Sent again by a forked child it adds a holder.
-    /// Answered by [`crate::Event::BindReply`].
-    Bind { token: u32, lease: u64, protocol: Protocol, local: Endpoint, reuse_addr: bool, reuse_port: bool },
+    /// `v6_only`: see [`Command::Listen`]. Answered by [`crate::Event::BindReply`].
+    Bind {
+        token: u32,
+        lease: u64,
+        protocol: Protocol,
+        local: Endpoint,
+        reuse_addr: bool,
+        reuse_port: bool,
+        v6_only: bool,
+    },
     /// This session no longer holds the lease. The port is free when no session does. Also sent to every replica that
     /// was told to listen or to open: it ends the listener there (for this session).
     Release { lease: u64 },
     /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent again it changes the
-    /// backlog, or adds a holder.
-    Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16 },
+    /// backlog, or adds a holder. `v6_only`: at `::` it takes IPv6 alone (`IPV6_V6ONLY`); at other addresses it says nothing.
+    Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
     /// The session no longer wants connections of the listener, though it still holds it open.
@@ -145,10 +159,19 @@ pub enum Command {
     /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
     Claim { slot: SlotId, generation: u32 },
     /// Opens a connection from `slot`. `local.port` 0: the replica chooses a port whose replies steer back to it.
-    /// `local.addr` 0: the replica chooses the address. The outcome is a [`crate::Event::Ready`].
+    /// `local.addr` unspecified: the replica chooses the address. The outcome is a [`crate::Event::Ready`].
     Connect { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
     /// Opens (or re-opens with another peer) a datagram socket in `slot`, on every replica. `remote.port` 0: unconnected.
-    UdpOpen { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint, reuse_port: bool },
+    /// `v6_only`: see [`Command::Listen`].
+    UdpOpen {
+        slot: SlotId,
+        generation: u32,
+        lease: u64,
+        local: Endpoint,
+        remote: Endpoint,
+        reuse_port: bool,
+        v6_only: bool,
+    },
     /// The application's side of the slot changed: look at it.
     Kick { slot: SlotId, generation: u32 },
     /// The application is done with the slot. Answered by [`crate::Event::SlotDone`], possibly much later.
@@ -167,34 +190,37 @@ impl Command {
     /// The message as ring payload.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         match *self {
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port } => Writer::new(1)
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => Writer::new(1)
                 .u32(token)
                 .u64(lease)
                 .u8(protocol as u8)
                 .endpoint(local)
                 .u8(reuse_addr.into())
-                .u8(reuse_port.into()),
+                .u8(reuse_port.into())
+                .u8(v6_only.into()),
             Command::Release { lease } => Writer::new(2).u64(lease),
-            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept } => Writer::new(3)
+            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => Writer::new(3)
                 .u32(token)
                 .u64(lease)
                 .endpoint(local)
                 .u32(backlog)
                 .u8(reuse_port.into())
-                .u16(defer_accept),
+                .u16(defer_accept)
+                .u8(v6_only.into()),
             Command::AcceptConnection { lease } => Writer::new(4).u64(lease),
             Command::StopAccepting { lease } => Writer::new(5).u64(lease),
             Command::Claim { slot, generation } => Writer::new(6).u32(slot.0).u32(generation),
             Command::Connect { slot, generation, lease, local, remote } => {
                 Writer::new(7).u32(slot.0).u32(generation).u64(lease).endpoint(local).endpoint(remote)
             }
-            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port } => Writer::new(8)
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => Writer::new(8)
                 .u32(slot.0)
                 .u32(generation)
                 .u64(lease)
                 .endpoint(local)
                 .endpoint(remote)
-                .u8(reuse_port.into()),
+                .u8(reuse_port.into())
+                .u8(v6_only.into()),
             Command::Kick { slot, generation } => Writer::new(9).u32(slot.0).u32(generation),
             Command::Close { slot, generation, mode } => Writer::new(10).u32(slot.0).u32(generation).u8(mode as u8),
             Command::SetOption { slot, generation, option, value } => {
@@ -222,6 +248,7 @@ impl Command {
                 local: r.endpoint(),
                 reuse_addr: r.u8() != 0,
                 reuse_port: r.u8() != 0,
+                v6_only: r.u8() != 0,
             },
             2 => Command::Release { lease: r.u64() },
             3 => Command::Listen {
@@ -231,6 +258,7 @@ impl Command {
                 backlog: r.u32(),
                 reuse_port: r.u8() != 0,
                 defer_accept: r.u16(),
+                v6_only: r.u8() != 0,
             },
             4 => Command::AcceptConnection { lease: r.u64() },
             5 => Command::StopAccepting { lease: r.u64() },
@@ -249,6 +277,7 @@ impl Command {
                 local: r.endpoint(),
                 remote: r.endpoint(),
                 reuse_port: r.u8() != 0,
+                v6_only: r.u8() != 0,
             },
             9 => Command::Kick { slot: SlotId(r.u32()), generation: r.u32() },
             10 => Command::Close {
@@ -289,17 +318,27 @@ mod tests {
 
     #[test]
     fn every_command_survives_the_ring() {
-        let (local, remote) = (Endpoint::new(0x7f00_0001, 80), Endpoint::new(0xffff_ffff, 0xffff));
+        let v6 = atoll_base::Addr::from_octets([0x20; 16]);
+        let (local, remote) = (Endpoint::at(v6, 80), Endpoint::new(0xffff_ffff, 0xffff));
+        let v6_only = true;
         let (slot, generation, lease, token) = (SlotId(7), 8, u64::MAX - 1, 99);
         for command in [
-            Command::Bind { token, lease, protocol: Protocol::Udp, local, reuse_addr: true, reuse_port: false },
+            Command::Bind {
+                token,
+                lease,
+                protocol: Protocol::Udp,
+                local,
+                reuse_addr: true,
+                reuse_port: false,
+                v6_only,
+            },
             Command::Release { lease },
-            Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3 },
+            Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3, v6_only },
             Command::AcceptConnection { lease },
             Command::StopAccepting { lease },
             Command::Claim { slot, generation },
             Command::Connect { slot, generation, lease, local, remote },
-            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: true },
+            Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: true, v6_only },
             Command::Kick { slot, generation },
             Command::Close { slot, generation, mode: CloseMode::Abort },
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn every_event_survives_the_ring() {
-        let (local, remote) = (Endpoint::new(1, 2), Endpoint::new(0xffff_ffff, 0xffff));
+        let v6 = atoll_base::Addr::from_octets([0xfe; 16]);
+        let (local, remote) = (Endpoint::at(v6, 2), Endpoint::new(0xffff_ffff, 0xffff));
         for event in [
             Event::Ready { slot: SlotId(7), generation: 8, ready: Ready::IN | Ready::HUP },
             Event::ConnectionAvailable { listener: u64::MAX, slot: SlotId(1), generation: 2, local, remote },

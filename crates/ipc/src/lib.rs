@@ -27,6 +27,7 @@ pub mod event;
 pub mod info;
 pub mod memory;
 pub mod mesh;
+pub mod network;
 pub mod page;
 pub mod pool;
 pub mod ring;

@@ -12,7 +12,7 @@ use crate::memory::Memory;
 
 /// Kind of a record: a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
 pub const KIND_FRAME: u32 = 1;
-/// Kind of a record: a neighbour update (`addr` u32, MAC 6 bytes): N8.
+/// Kind of a record: a neighbour update (IPv4 `addr` u32, MAC 6 bytes): N8.
 pub const KIND_NEIGHBOUR: u32 = 2;
 /// Kind of a record: a path update (`dst` u32, `mtu` u16): N8.
 pub const KIND_PATH: u32 = 5;
@@ -22,8 +22,8 @@ const TAIL: usize = 0;
 const HEAD: usize = 64;
 const SLEEP: usize = 72;
 const RECORD_HEADER: usize = 8;
-/// Longest payload of a record: a 64 KiB frame with its headers.
-pub const PAYLOAD_MAX: usize = 65536 + 64;
+/// Longest payload of a record: a 64 KiB frame with its headers. (The payload length of an IPv6 packet does not count its header.)
+pub const PAYLOAD_MAX: usize = 65536 + 96;
 
 /// Bytes of memory that a ring with 2^`log2` bytes of records takes. `log2` is at least 18, so that two of the longest
 /// records fit.

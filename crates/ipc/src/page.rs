@@ -1,8 +1,9 @@
 //! What does everybody need to know about the stack, its replicas and its applications? Pages with one writer each.
 
-use atoll_base::{Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
+use atoll_base::{Addr, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 
 use crate::memory::Memory;
+use crate::network::Network;
 
 /// Bytes of a stack page.
 pub const STACK_PAGE_BYTES: usize = 8192;
@@ -17,6 +18,10 @@ pub const REPLICAS_MAX: usize = 8;
 
 const MAGIC: u32 = 0x4c4f_5441; // "ATOL"
 const PORT_MAP_BYTES: usize = 65536 / 8;
+/// IPv6 on a stack page: flags, length of the prefix, address, gateway.
+const V6: usize = 128;
+const V6_ON: u32 = 1;
+const V6_AUTOCONF: u32 = 2;
 
 /// The configuration that every process of a stack shares; written by the supervisor only (the steering table also
 /// while traffic flows), mapped read-only by everybody else.
@@ -50,6 +55,19 @@ pub struct StackFacts {
     pub claim_timeout_us: u32,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
+    /// IPv6 on the link; `None`: it is spoken inside the stack only (`::1`).
+    pub v6: Option<V6Facts>,
+}
+
+/// How a stack speaks IPv6 on its link. The addresses that it has now are on the replicas' pages: see [`Network`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct V6Facts {
+    /// Own address and the length of its prefix, if one was configured. A link-local address comes on top.
+    pub address: Option<(Addr, u8)>,
+    /// Gateway, if one was configured.
+    pub gateway: Option<Addr>,
+    /// Whether router advertisements are obeyed.
+    pub autoconf: bool,
 }
 
 impl<M: Memory> StackPage<M> {
@@ -71,6 +89,12 @@ impl<M: Memory> StackPage<M> {
         m.store32(80, facts.spin_us);
         m.store32(84, facts.claim_timeout_us);
         m.store32(88, facts.ecn.into());
+        let v6 = facts.v6.unwrap_or_default();
+        let (addr, prefix_len) = v6.address.unwrap_or_default();
+        m.store32(V6, (u32::from(facts.v6.is_some()) * V6_ON) | (u32::from(v6.autoconf) * V6_AUTOCONF));
+        m.store32(V6 + 4, u32::from(prefix_len));
+        m.write(V6 + 8, &addr.octets());
+        m.write(V6 + 24, &v6.gateway.unwrap_or_default().octets());
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -98,6 +122,23 @@ impl<M: Memory> StackPage<M> {
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
             ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
+            v6: self.v6_facts(),
+        })
+    }
+
+    fn v6_facts(&self) -> Option<V6Facts> {
+        let m = &self.0;
+        let flags = m.load32(V6);
+        let addr_at = |at| {
+            let mut octets = [0; 16];
+            m.read(at, &mut octets);
+            Some(Addr::from_octets(octets)).filter(|addr| *addr != Addr::ANY)
+        };
+        let prefix_len = u8::try_from(m.load32(V6 + 4)).ok().filter(|n| *n <= 128)?;
+        (flags & V6_ON != 0).then(|| V6Facts {
+            address: addr_at(V6 + 8).map(|addr| (addr, prefix_len)),
+            gateway: addr_at(V6 + 24),
+            autoconf: flags & V6_AUTOCONF != 0,
         })
     }
 
@@ -126,6 +167,7 @@ pub struct ReplicaPage<M: Memory>(pub M);
 const SLEEP: usize = 64;
 const HEARTBEAT: usize = 128;
 const STATS: usize = 256;
+const NETWORK: usize = 2048;
 const TCP_MAP: usize = 4096;
 const UDP_MAP: usize = TCP_MAP + PORT_MAP_BYTES;
 
@@ -324,6 +366,16 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store64(STATS + stat as usize * 8, value);
     }
 
+    /// The IPv6 addresses that the stack has now, as this replica knows them.
+    pub fn network(&self) -> Network {
+        Network::load(&self.0, NETWORK)
+    }
+
+    /// Publishes the addresses.
+    pub fn set_network(&self, network: &Network) {
+        network.store(&self.0, NETWORK);
+    }
+
     /// Whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the library's choice between
     /// stack and kernel for loopback addresses.
     pub fn has_port(&self, udp: bool, port: u16) -> bool {
@@ -340,7 +392,8 @@ impl<M: Memory> ReplicaPage<M> {
     }
 }
 
-const _: () = assert!(STATS + Stat::ALL.len() * 8 <= 4096);
+const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
+const _: () = assert!(NETWORK + crate::network::NETWORK_BYTES <= TCP_MAP);
 
 /// Which of an application's bells are waited for; written by the application (and the children that share its
 /// sockets), read by replicas.
@@ -381,6 +434,11 @@ mod tests {
             spin_us: 5,
             claim_timeout_us: 1000,
             ecn: 2,
+            v6: Some(V6Facts {
+                address: Some((Addr::from_octets([0x20; 16]), 64)),
+                gateway: Some(Addr::from_octets([0xfe; 16])),
+                autoconf: true,
+            }),
         };
         page.write_facts(&facts);
         assert_eq!(page.facts(), Some(facts));

@@ -3,13 +3,13 @@
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
 //!   line 1  application   extents of the send buffer
-//!   line 2  replica       generation, state, acknowledged, receive tail, flags, error, addresses
-//!   line 3  replica       extents of the receive buffer
+//!   line 2  replica       generation, state, acknowledged, receive tail, flags, error, own address
+//!   line 3  replica       extents of the receive buffer, own port
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram socket the
 //! streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::arena::ArenaLayout;
 use crate::buffer::Extents;
@@ -18,7 +18,7 @@ use crate::memory::Memory;
 use crate::pool::UNIT_BYTES;
 
 /// Bytes of the header of a datagram record in a socket buffer.
-pub const RECORD_BYTES: usize = 16;
+pub const RECORD_BYTES: usize = 24;
 
 /// Application flag: no more octets will be written (FIN after the send tail).
 pub const APP_SHUT_SEND: u32 = 1;
@@ -82,11 +82,10 @@ const R_ERROR: usize = 156;
 const R_REVOKED: usize = 160;
 const R_SEND_LIMIT: usize = 164;
 const R_READ_MARK: usize = 168;
-const R_REMOTE_ADDR: usize = 176;
-const R_LOCAL_ADDR: usize = 180;
-const R_PORTS: usize = 184;
+const R_LOCAL_ADDR: usize = 176;
 // Line 3, replica.
 const R_EXTENTS: usize = 192;
+const R_LOCAL_PORT: usize = 248;
 
 /// One slot of one arena. Plain offsets: cheap to make, holds no state.
 #[derive(Clone, Copy, Debug)]
@@ -315,19 +314,18 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64(self.at + R_READ_MARK, mark);
     }
 
-    /// Own and peer address.
-    pub fn addresses(&self) -> (Endpoint, Endpoint) {
-        let ports = self.memory.load32(self.at + R_PORTS);
-        let local = Endpoint::new(self.memory.load32(self.at + R_LOCAL_ADDR), (ports >> 16) as u16);
-        let remote = Endpoint::new(self.memory.load32(self.at + R_REMOTE_ADDR), ports as u16);
-        (local, remote)
+    /// Own address and port, as the replica has chosen them where the application left them open. The peer's are not here: the
+    /// application has named them, or has learned them with the offer.
+    pub fn local(&self) -> Endpoint {
+        let mut octets = [0; 16];
+        self.memory.read(self.at + R_LOCAL_ADDR, &mut octets);
+        Endpoint::at(Addr::from_octets(octets), self.memory.load32(self.at + R_LOCAL_PORT) as u16)
     }
 
-    /// Sets the addresses.
-    pub fn set_addresses(&self, local: Endpoint, remote: Endpoint) {
-        self.memory.store32(self.at + R_LOCAL_ADDR, local.addr);
-        self.memory.store32(self.at + R_REMOTE_ADDR, remote.addr);
-        self.memory.store32(self.at + R_PORTS, u32::from(local.port) << 16 | u32::from(remote.port));
+    /// Sets them, before the generation that they are of.
+    pub fn set_local(&self, local: Endpoint) {
+        self.memory.write(self.at + R_LOCAL_ADDR, &local.addr.octets());
+        self.memory.store32(self.at + R_LOCAL_PORT, u32::from(local.port));
     }
 
     /// Rings of the receive buffer (for the library).
@@ -362,10 +360,10 @@ mod tests {
         slot.set_library_word(2, 77);
         slot.replica_reset(5, SlotState::Open, 4096);
         slot.set_receive_tail(200);
-        slot.set_addresses(Endpoint::new(1, 2), Endpoint::new(3, 4));
+        slot.set_local(Endpoint::new(1, 2));
         assert_eq!((slot.app_generation(), slot.send_tail(), slot.library_word(2)), (5, 100, 77));
         assert_eq!((slot.replica_generation(), slot.receive_tail(), slot.send_limit()), (5, 200, 4096));
-        assert_eq!(slot.addresses(), (Endpoint::new(1, 2), Endpoint::new(3, 4)));
+        assert_eq!(slot.local(), Endpoint::new(1, 2));
         assert_eq!(slot.read_mark(), u64::MAX);
     }
 

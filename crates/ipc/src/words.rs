@@ -40,8 +40,14 @@ impl Writer {
         self
     }
 
+    fn addr(mut self, value: atoll_base::Addr) -> Writer {
+        self.bytes[self.at..self.at + 16].copy_from_slice(&value.octets());
+        self.at += 16;
+        self
+    }
+
     pub(crate) fn endpoint(self, value: atoll_base::Endpoint) -> Writer {
-        self.u32(value.addr).u16(value.port)
+        self.addr(value.addr).u16(value.port)
     }
 }
 
@@ -81,6 +87,6 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn endpoint(&mut self) -> atoll_base::Endpoint {
-        atoll_base::Endpoint { addr: self.u32(), port: self.u16() }
+        atoll_base::Endpoint { addr: atoll_base::Addr::from_octets(self.take()), port: self.u16() }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A datagram socket has one slot in each replica's arena; datagrams leave through one of them and arrive in any.
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::slot::{RECORD_BYTES, SlotState};
 use atoll_ipc::{Cause, Memory};
@@ -10,8 +10,10 @@ use atoll_ipc::{Cause, Memory};
 use crate::errno::{Errno, Failure};
 use crate::port::Port;
 
+/// The largest payload over IPv6.
+pub const DATAGRAM_MAX: usize = 65_527;
 /// The largest payload over IPv4.
-pub const DATAGRAM_MAX: usize = 65_507;
+pub const DATAGRAM_MAX_V4: usize = 65_507;
 const FLAG_BROADCAST: u16 = 1;
 /// Library word of a slot: the error that was told last.
 const TOLD: usize = 2;
@@ -77,9 +79,9 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             let mut bytes = [0; RECORD_BYTES];
             let area = self.port.layout().receive_area;
             extents.pieces(head, RECORD_BYTES)?.read(self.port.memory(), area, &mut bytes);
-            let [a, b, c, d, e, f, g, h, i, j, ..] = bytes;
+            let [a, b, c, d, e, f, _, _, addr @ ..] = bytes;
             let len = u32::from_ne_bytes([a, b, c, d]) as usize;
-            let peer = Endpoint::new(u32::from_ne_bytes([e, f, g, h]), u16::from_ne_bytes([i, j]));
+            let peer = Endpoint::at(Addr::from_octets(addr), u16::from_ne_bytes([e, f]));
             (len <= DATAGRAM_MAX && padded(len) <= available).then_some(Waiting { peer, len, head, extents })
         });
         if record.is_none() {
@@ -154,7 +156,7 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         len: usize,
         parts: impl Iterator<Item = &'b [u8]>,
     ) -> Result<(), Failure> {
-        if len > DATAGRAM_MAX {
+        if len > if peer.addr.is_v4() { DATAGRAM_MAX_V4 } else { DATAGRAM_MAX } {
             return Err(Errno::EMSGSIZE.into());
         }
         let Some(slot) = self.port.slot(self.slot) else { return Err(Errno::EIO.into()) };
@@ -179,9 +181,9 @@ impl<'a, M: Memory> Datagrams<'a, M> {
         };
         let mut bytes = [0; RECORD_BYTES];
         bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&peer.addr.to_ne_bytes());
-        bytes[8..10].copy_from_slice(&peer.port.to_ne_bytes());
-        bytes[10..12].copy_from_slice(&(if broadcast { FLAG_BROADCAST } else { 0 }).to_ne_bytes());
+        bytes[4..6].copy_from_slice(&peer.port.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(if broadcast { FLAG_BROADCAST } else { 0 }).to_ne_bytes());
+        bytes[8..].copy_from_slice(&peer.addr.octets());
         head.write(memory, layout.send_area, &bytes);
         let mut at = tail + RECORD_BYTES as u64;
         let mut left = len;
@@ -210,7 +212,7 @@ mod tests {
         let mut port = Port::new(HeapMemory::new(layout.total), layout);
         let (slot, generation) = port.allocate_slot().expect("free");
         port.slot(slot).expect("in range").replica_reset(generation, SlotState::Open, 65536);
-        let peer = Endpoint::new(5, 6);
+        let peer = Endpoint::at(Addr::from_octets([0x20; 16]), 6);
         let socket = Datagrams::new(&port, slot, generation);
         let parts: [&[u8]; 2] = [b"ab", b"cde"];
         assert_eq!(socket.send(peer, false, 5, parts.into_iter()), Ok(()));

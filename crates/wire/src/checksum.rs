@@ -3,6 +3,8 @@
 //! One's complement addition is commutative, associative and independent of byte order, so the sum is taken over
 //! machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
 
+use atoll_base::Addr;
+
 /// A partial one's complement sum: words of 16 bits in memory order, carries not yet folded in.
 ///
 /// Parts are summed independently and added. Every part but the last must have an even length; where that cannot be
@@ -30,6 +32,14 @@ impl Sum {
     #[must_use]
     pub const fn u32(self, words: u32) -> Sum {
         Sum(self.0 + words.to_be() as u64)
+    }
+
+    /// Adds the eight words of an IPv6 address.
+    #[must_use]
+    pub const fn addr(self, addr: Addr) -> Sum {
+        let [a, b] = addr.to_u64s();
+        // Words of 32 bits in memory order, so that no carry is lost.
+        Sum(self.0 + (a >> 32) + (a & 0xffff_ffff) + (b >> 32) + (b & 0xffff_ffff))
     }
 
     /// Adds a part that starts at an even offset.
@@ -105,6 +115,20 @@ pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
 /// only its low 16 bits exist on the wire.
 pub const fn pseudo_header(src: u32, dst: u32, protocol: u8, len: usize) -> Sum {
     Sum::ZERO.u32(src).u32(dst).u16(protocol as u16).u16(len as u16)
+}
+
+/// The sum of the pseudo header of TCP, UDP and ICMPv6 over IPv6 (RFC 8200 §8.1).
+pub const fn pseudo_header_v6(src: Addr, dst: Addr, protocol: u8, len: usize) -> Sum {
+    Sum::ZERO.addr(src).addr(dst).u16(protocol as u16).u32(len as u32)
+}
+
+/// The sum of the pseudo header that the family of the addresses has.
+#[inline]
+pub const fn pseudo_header_of(src: Addr, dst: Addr, protocol: u8, len: usize) -> Sum {
+    match (src.to_v4(), dst.to_v4()) {
+        (Some(src), Some(dst)) => pseudo_header(src, dst, protocol, len),
+        _ => pseudo_header_v6(src, dst, protocol, len),
+    }
 }
 
 const LANES: usize = 8;

@@ -63,6 +63,8 @@ impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     /// ARP.
     pub const ARP: EtherType = EtherType(0x0806);
+    /// IPv6.
+    pub const IPV6: EtherType = EtherType(0x86dd);
 }
 
 impl Mac {

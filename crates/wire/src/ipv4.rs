@@ -192,6 +192,8 @@ impl Protocol {
     pub const TCP: Protocol = Protocol(6);
     /// UDP.
     pub const UDP: Protocol = Protocol(17);
+    /// ICMP for IPv6.
+    pub const ICMPV6: Protocol = Protocol(58);
 }
 
 impl Ecn {

@@ -7,7 +7,8 @@
 //!   which is the caller's mistake and never the network's.
 //! - `parse(emit(x)) == x`.
 //!
-//! Addresses are `u32` in host byte order, ports `u16` in host byte order. Layouts are private `zerocopy` structs.
+//! IPv4 addresses are `u32` in host byte order, IPv6 addresses [`atoll_base::Addr`], ports `u16` in host byte order. Layouts are
+//! private `zerocopy` structs.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -18,8 +19,12 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmp;
+pub mod icmpv6;
 pub mod igmp;
 pub mod ipv4;
+pub mod ipv6;
+pub mod mld;
+pub mod nd;
 pub mod tcp;
 pub mod udp;
 pub mod vnet;

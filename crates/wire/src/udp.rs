@@ -9,8 +9,8 @@ use crate::{ParseError, checksum};
 /// Bytes of a UDP header.
 pub const HEADER_LEN: usize = 8;
 
-/// The largest payload of a datagram over IPv4: 65535 less both headers.
-pub const PAYLOAD_MAX: usize = 65507;
+/// The largest payload of a datagram: 65535 less the header. Over IPv4 the packet's header counts, too: 65507.
+pub const PAYLOAD_MAX: usize = 65527;
 
 /// A UDP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

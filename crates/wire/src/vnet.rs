@@ -24,6 +24,10 @@ pub enum Gso {
     TcpV4,
     /// TCP over IPv4 of which the first segment alone carries CWR.
     TcpV4Ecn,
+    /// TCP over IPv6.
+    TcpV6,
+    /// TCP over IPv6 of which the first segment alone carries CWR.
+    TcpV6Ecn,
     /// UDP datagrams of `gso_size` bytes each, one after another (USO).
     UdpL4,
 }
@@ -66,6 +70,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
         GSO_NONE => Gso::None,
         GSO_TCPV4 => Gso::TcpV4,
         GSO_TCPV4_ECN => Gso::TcpV4Ecn,
+        GSO_TCPV6 => Gso::TcpV6,
+        GSO_TCPV6_ECN => Gso::TcpV6Ecn,
         GSO_UDP_L4 => Gso::UdpL4,
         _ => return Err(ParseError::Unsupported),
     };
@@ -89,6 +95,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
             Gso::None => GSO_NONE,
             Gso::TcpV4 => GSO_TCPV4,
             Gso::TcpV4Ecn => GSO_TCPV4_ECN,
+            Gso::TcpV6 => GSO_TCPV6,
+            Gso::TcpV6Ecn => GSO_TCPV6_ECN,
             Gso::UdpL4 => GSO_UDP_L4,
         },
         hdr_len: U16::new(header.hdr_len),
@@ -114,9 +122,11 @@ impl Header {
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 const GSO_TCPV4_ECN: u8 = GSO_TCPV4 | GSO_ECN;
+const GSO_TCPV6_ECN: u8 = GSO_TCPV6 | GSO_ECN;
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +145,7 @@ mod tests {
 
     #[test]
     fn segmentation_we_did_not_ask_for_is_refused() {
-        for gso in [2, 3, 4, 6, 0x80, 0x84, 0xff] {
+        for gso in [2, 3, 6, 0x80, 0x85, 0xff] {
             assert_eq!(parse(&[0, gso, 0, 0, 0, 0, 0, 0, 0, 0]), Err(ParseError::Unsupported), "{gso}");
         }
         assert_eq!(parse(&[0; 9]), Err(ParseError::Truncated));
@@ -143,8 +153,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_emit(flags: u8, gso in 0usize..4, hdr_len: u16, gso_size: u16, csum_start: u16, csum_offset: u16) {
-            let gso = [Gso::None, Gso::TcpV4, Gso::TcpV4Ecn, Gso::UdpL4][gso];
+        fn parse_undoes_emit(flags: u8, gso in 0usize..6, hdr_len: u16, gso_size: u16, csum_start: u16, csum_offset: u16) {
+            let gso = [Gso::None, Gso::TcpV4, Gso::TcpV4Ecn, Gso::TcpV6, Gso::TcpV6Ecn, Gso::UdpL4][gso];
             let header = Header { flags, gso, hdr_len, gso_size, csum_start, csum_offset };
             let mut out = [0; HEADER_LEN];
             emit(&header, &mut out);

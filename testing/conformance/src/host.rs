@@ -279,7 +279,15 @@ impl Host {
         let lease = self.socket_mut(fd)?.lease;
         let local = Endpoint::new(0, port);
         let protocol = Protocol::Tcp;
-        self.push(&Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port: false });
+        self.push(&Command::Bind {
+            token: 1,
+            lease,
+            protocol,
+            local,
+            reuse_addr: true,
+            reuse_port: false,
+            v6_only: false,
+        });
         let Some(Event::BindReply { cause, port, .. }) = self.replies.pop() else { return Err(Failure::WouldBlock) };
         check(cause)?;
         self.socket_mut(fd)?.local = Endpoint::new(0, port);
@@ -290,7 +298,15 @@ impl Host {
     pub fn listen(&mut self, fd: i32, backlog: u32) -> Outcome {
         let socket = self.socket_mut(fd)?;
         let (lease, local, options) = (socket.lease, socket.local, socket.options.clone());
-        self.push(&Command::Listen { token: 2, lease, local, backlog, reuse_port: false, defer_accept: 0 });
+        self.push(&Command::Listen {
+            token: 2,
+            lease,
+            local,
+            backlog,
+            reuse_port: false,
+            defer_accept: 0,
+            v6_only: false,
+        });
         let Some(Event::ListenReply { cause, .. }) = self.replies.pop() else { return Err(Failure::WouldBlock) };
         check(cause)?;
         self.socket_mut(fd)?.kind = Kind::Listening;

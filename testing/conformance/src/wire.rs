@@ -126,11 +126,13 @@ pub fn frame(segment: &Segment) -> Vec<u8> {
     tcp.extend(options);
     tcp.resize(tcp.len() + packet.len as usize, 0);
     let protocol = ipv4::Protocol::TCP;
-    let sum = checksum::pseudo_header(segment.from.addr, segment.to.addr, protocol.0, tcp.len()).bytes(&tcp).finish();
+    let (src, dst) = (segment.from.addr, segment.to.addr);
+    let sum = checksum::pseudo_header_of(src, dst, protocol.0, tcp.len()).bytes(&tcp).finish();
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     let header = ipv4::Header {
-        src: segment.from.addr,
-        dst: segment.to.addr,
+        // Scripts speak IPv4.
+        src: src.to_v4().unwrap_or_default(),
+        dst: dst.to_v4().unwrap_or_default(),
         protocol,
         payload_len: tcp.len() as u16,
         tos: packet.ecn.unwrap_or_default(),

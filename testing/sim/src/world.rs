@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
-use atoll_ip::{ChecksumOffload, Ip, Part, parts};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
@@ -54,6 +54,8 @@ pub struct Story {
     pub memory_log2: u8,
     /// Whether a third machine attacks the server.
     pub attacked: bool,
+    /// Whether clients connect to the IPv6 address. The server listens to both families.
+    pub v6: bool,
 }
 
 impl Story {
@@ -72,6 +74,7 @@ impl Story {
             late: [0, 0, 50_000, 300_000][rng.below(4) as usize],
             memory_log2: [17, 20, 22][rng.below(3) as usize],
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
+            v6: rng.below(2) == 0,
             attacked: false,
         }
     }
@@ -114,7 +117,8 @@ impl Machine {
         let now = Instant::from_millis(1000);
         let replica = |index: u8| {
             let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
-            let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
+            let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
+            let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
             let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
             let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
             let secrets = Secrets { sequence: [host; 16], table: seed + 5, ports: seed + u64::from(index) };
@@ -129,13 +133,18 @@ impl Machine {
     fn receiver(&mut self, frame: &[u8]) -> &mut Transport<HeapMemory> {
         let owner = match classify(frame) {
             Class::Flow(tuple) => usize::from(self.replicas[0].owner(&tuple).0),
-            Class::Stack | Class::Any => 0,
+            Class::Stack | Class::Any | Class::All => 0,
         };
         &mut self.replicas[owner]
     }
 
     /// A frame arrives; what becomes whole by it goes on to its owner.
     fn receive(&mut self, now: Instant, frame: &[u8], inside: bool) {
+        if classify(frame) == Class::All {
+            for replica in self.replicas.iter_mut().skip(1) {
+                replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+            }
+        }
         let replica = self.receiver(frame);
         replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
         if let Some(whole) = replica.ip_mut().poll_whole() {
@@ -173,6 +182,10 @@ fn mac(host: u8) -> Mac {
 
 fn address(host: u8) -> u32 {
     0x0a00_0000 | u32::from(host)
+}
+
+fn address_v6(host: u8) -> Addr {
+    Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host])
 }
 
 fn octet(connection: u64, offset: usize) -> u8 {
@@ -219,6 +232,7 @@ struct Process {
     starved: bool,
     length: usize,
     is_server: bool,
+    v6: bool,
 }
 
 /// The whole simulation.
@@ -293,6 +307,7 @@ impl World {
             starved: false,
             length: self.story.length,
             is_server: machine == 0,
+            v6: self.story.v6,
         };
         if machine == 0 {
             process.listen();
@@ -497,14 +512,29 @@ impl Process {
     }
 
     fn listen(&mut self) {
-        let local = Endpoint::new(0, PORT);
+        let local = Endpoint::at(Addr::ANY, PORT);
         let protocol = Protocol::Tcp;
         let authority = usize::from(PORT) % self.ports.len();
-        let bind = Command::Bind { token: 1, lease: LEASE, protocol, local, reuse_addr: true, reuse_port: false };
+        let bind = Command::Bind {
+            token: 1,
+            lease: LEASE,
+            protocol,
+            local,
+            reuse_addr: true,
+            reuse_port: false,
+            v6_only: false,
+        };
         self.push(authority, &bind);
         for replica in 0..self.ports.len() {
-            let listen =
-                Command::Listen { token: 2, lease: LEASE, local, backlog: 64, reuse_port: false, defer_accept: 0 };
+            let listen = Command::Listen {
+                token: 2,
+                lease: LEASE,
+                local,
+                backlog: 64,
+                reuse_port: false,
+                defer_accept: 0,
+                v6_only: false,
+            };
             self.push(replica, &listen);
         }
     }
@@ -604,7 +634,7 @@ impl Process {
     }
 
     fn open(&mut self, offer: &Offer) {
-        let is_hostile = offer.remote.addr == address(ATTACKER);
+        let is_hostile = offer.remote.addr == Addr::v4(address(ATTACKER));
         self.insert(usize::from(offer.replica), offer.slot, offer.generation, 0, is_hostile);
     }
 
@@ -637,7 +667,8 @@ impl Process {
             let view = port.slot(slot).expect("it was allocated");
             view.set_holders(1);
             view.set_bell(BELL);
-            let remote = Endpoint::new(address(SERVER), PORT);
+            let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
+            let remote = Endpoint::at(addr, PORT);
             self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
             self.insert(replica, slot, generation, number, false);
         }

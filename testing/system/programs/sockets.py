@@ -1385,6 +1385,238 @@ def udp_address_in_use():
     attempt("bind TCP", tcp.bind, one.getsockname())
 
 
+# --- IPv6
+
+V6 = socket.AF_INET6
+V6_LOOPBACK = "::1"
+
+
+def v6_socket(kind=socket.SOCK_STREAM, only=None):
+    sock = socket.socket(V6, kind)
+    if only is not None:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+    return sock
+
+
+def v6_listener(address="::", only=None, port=0):
+    server = v6_socket(only=only)
+    server.bind((address, port))
+    server.listen(16)
+    return server
+
+
+def without_port(name):
+    return (name[0], *name[2:])
+
+
+@case
+def v6_connection_has_names():
+    server = v6_listener(V6_LOOPBACK)
+    print("listener:", without_port(server.getsockname()))
+    client = socket.create_connection(server.getsockname()[:2], timeout=10)
+    accepted, peer = server.accept()
+    print("client:", without_port(client.getsockname()), client.getpeername() == server.getsockname())
+    print("accepted:", accepted.getsockname() == server.getsockname(), peer == client.getsockname())
+    client.sendall(b"question")
+    print("recv:", accepted.recv(100))
+    accepted.sendall(bytes(100_000))
+    accepted.close()
+    print("length:", len(receive_all(client)))
+    print("family:", client.family == V6, client.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN))
+
+
+@case
+def v6_listener_takes_both_families():
+    server = v6_listener()
+    print("listener:", without_port(server.getsockname()))
+    port = server.getsockname()[1]
+    for address in (LOOPBACK, V6_LOOPBACK):
+        client = socket.create_connection((address, port), timeout=10)
+        accepted, peer = server.accept()
+        print(address, "peer:", peer[0], peer[2:], "own:", accepted.getsockname()[0])
+        accepted.sendall(b"x")
+        print("recv:", client.recv(10))
+    mapped = v6_socket()
+    mapped.connect(("::ffff:127.0.0.1", port))
+    print("mapped:", without_port(mapped.getsockname()), without_port(mapped.getpeername()))
+
+
+@case
+def v6_listener_alone():
+    server = v6_listener(only=1)
+    port = server.getsockname()[1]
+    print("IPV6_V6ONLY:", server.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
+    attempt("IPv4", socket.create_connection, (LOOPBACK, port), 10)
+    attempt("IPv6", socket.create_connection, (V6_LOOPBACK, port), 10)
+    attempt("too late", server.setsockopt, socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    attempt("both ports", socket.create_server, (LOOPBACK, port))
+    only = v6_socket(only=1)
+    attempt("bind mapped", only.bind, ("::ffff:127.0.0.1", 0))
+    attempt("connect mapped", v6_socket(only=1).connect, ("::ffff:127.0.0.1", port))
+
+
+@case
+def v6_ports_are_shared_as_the_table_says():
+    places = [(socket.AF_INET, "0.0.0.0", None), (socket.AF_INET, LOOPBACK, None), (V6, "::", 0), (V6, "::", 1),
+              (V6, V6_LOOPBACK, 0), (V6, V6_LOOPBACK, 1), (V6, "::ffff:127.0.0.1", 0)]
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        for first in places:
+            for second in places:
+                sockets = []
+                port = 0
+                for family, address, only in (first, second):
+                    sock = socket.socket(family, kind)
+                    sockets.append(sock)
+                    if only is not None:
+                        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+                    try:
+                        sock.bind((address, port))
+                        result = "ok"
+                    except OSError as error:
+                        result = errno.errorcode[error.errno]
+                    port = sock.getsockname()[1]
+                print(kind == socket.SOCK_STREAM, first[1:], second[1:], result)
+                for sock in sockets:
+                    sock.close()
+
+
+@case
+def v6_options():
+    sock = v6_socket()
+    level = socket.IPPROTO_IPV6
+    print("V6ONLY:", sock.getsockopt(level, socket.IPV6_V6ONLY))
+    for name in ("IPV6_UNICAST_HOPS", "IPV6_TCLASS"):
+        option = getattr(socket, name)
+        print(name, sock.getsockopt(level, option))
+        for value in (0, 7, 255, 256, -2, -1):
+            attempt(f"set {value}", sock.setsockopt, level, option, value)
+            print("is:", sock.getsockopt(level, option))
+    old = socket.socket()
+    attempt("get of IPv4", old.getsockopt, level, socket.IPV6_V6ONLY)
+    attempt("set of IPv4", old.setsockopt, level, socket.IPV6_V6ONLY, 1)
+    server = v6_socket()
+    server.setsockopt(level, socket.IPV6_UNICAST_HOPS, 9)
+    server.setsockopt(level, socket.IPV6_TCLASS, 0x20)
+    server.bind((V6_LOOPBACK, 0))
+    server.listen()
+    client = socket.create_connection(server.getsockname()[:2], timeout=10)
+    accepted, _ = server.accept()
+    print("inherited:", accepted.getsockopt(level, socket.IPV6_UNICAST_HOPS))
+    print("client:", client.getsockopt(level, socket.IPV6_UNICAST_HOPS), client.getsockopt(level, socket.IPV6_V6ONLY))
+
+
+@case
+def v6_refused_and_unreachable():
+    port = unused_port()
+    attempt("refused", v6_socket().connect, (V6_LOOPBACK, port))
+    attempt("mapped", v6_socket().connect, ("::ffff:127.0.0.1", port))
+    attempt("foreign", v6_socket().bind, ("2001:db8::77", 0))
+    attempt("any", v6_socket().connect, ("::", port))
+    server = v6_listener()
+    client = v6_socket()
+    client.connect(("::", server.getsockname()[1]))
+    print("any is here:", without_port(client.getpeername()))
+    bound = v6_socket()
+    bound.bind((V6_LOOPBACK, 0))
+    bound.connect(server.getsockname()[:2])
+    print("bound:", without_port(bound.getsockname()))
+    attempt("twice", bound.connect, server.getsockname()[:2])
+    waiting = v6_socket()
+    waiting.setblocking(False)
+    attempt("without blocking", waiting.connect, server.getsockname()[:2])
+    waiting.close()
+    fresh = v6_socket()
+    attempt("getpeername", fresh.getpeername)
+    print("getsockname:", fresh.getsockname())
+
+
+@case
+def v6_datagrams():
+    server = v6_socket(socket.SOCK_DGRAM)
+    server.bind(("::", 0))
+    port = server.getsockname()[1]
+    six = v6_socket(socket.SOCK_DGRAM)
+    six.sendto(b"six", (V6_LOOPBACK, port))
+    data, peer = server.recvfrom(100)
+    print(data, without_port(peer), peer[1] == six.getsockname()[1])
+    server.sendto(b"back", peer)
+    print(six.recvfrom(100)[0])
+    four = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    four.sendto(b"four", (LOOPBACK, port))
+    data, peer = server.recvfrom(100)
+    print(data, without_port(peer))
+    server.sendto(b"back", peer)
+    print(four.recvfrom(100)[0])
+    six.sendto(b"mapped", ("::ffff:127.0.0.1", port))
+    print(server.recvfrom(100)[0])
+    only = v6_socket(socket.SOCK_DGRAM, only=1)
+    attempt("no way to IPv4", only.sendto, b"x", ("::ffff:127.0.0.1", port))
+    attempt("too long", six.sendto, bytes(65528), (V6_LOOPBACK, port))
+    attempt("to nobody", six.send, b"x")
+    data, _, flags, address = (six.sendto(b"0123456789", (V6_LOOPBACK, port)), *server.recvmsg(4)[1:])
+    print("recvmsg:", bool(flags & socket.MSG_TRUNC), without_port(address))
+
+
+@case
+def v6_datagrams_connected():
+    server = v6_socket(socket.SOCK_DGRAM)
+    server.bind((V6_LOOPBACK, 0))
+    client = v6_socket(socket.SOCK_DGRAM)
+    client.connect(server.getsockname())
+    print("names:", without_port(client.getsockname()), client.getpeername() == server.getsockname())
+    client.send(b"x")
+    print("recvfrom:", server.recvfrom(10)[1] == client.getsockname())
+    stranger = v6_socket(socket.SOCK_DGRAM)
+    stranger.sendto(b"stranger", client.getsockname())
+    print("hears strangers:", readable(client, 0.1))
+    server.sendto(b"peer", client.getsockname())
+    print("recv:", client.recv(10))
+    lonely = v6_socket(socket.SOCK_DGRAM)
+    lonely.connect((V6_LOOPBACK, unused_port()))
+    attempt("send", lonely.send, b"x")
+    readable(lonely, 2)
+    attempt("recv", lonely.recv, 1)
+    mapped = v6_socket(socket.SOCK_DGRAM)
+    mapped.connect(("::ffff:127.0.0.1", unused_port()))
+    print("mapped:", without_port(mapped.getsockname()), without_port(mapped.getpeername()))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for sock in (client, lonely, mapped):
+        print("disconnect:", libc.connect(sock.fileno(), struct.pack("=H26x", socket.AF_UNSPEC), 28),
+              without_port(sock.getsockname()))
+        attempt("getpeername", sock.getpeername)
+
+
+@case
+def v6_bad_addresses():
+    sock = v6_socket()
+    libc = ctypes.CDLL(None, use_errno=True)
+    def address(family, host, scope=0):
+        return struct.pack("=HHI16sI", family, 0, 0, socket.inet_pton(V6, host), scope)
+    for what, length, family, host in (("short", 20, V6, V6_LOOPBACK), ("family", 28, socket.AF_INET, V6_LOOPBACK),
+                                       ("link-local", 28, V6, "fe80::1"), ("foreign", 28, V6, "2001:db8::1")):
+        result = libc.bind(sock.fileno(), address(family, host), length)
+        print(f"bind {what}:", result, errno.errorcode.get(ctypes.get_errno()) if result else "")
+    for what, length, family, host in (("short", 20, V6, V6_LOOPBACK), ("link-local", 28, V6, "fe80::1")):
+        buffer = address(family, host)
+        buffer = buffer[:2] + struct.pack("!H", 9) + buffer[4:]
+        result = libc.connect(v6_socket().fileno(), buffer, length)
+        print(f"connect {what}:", result, errno.errorcode.get(ctypes.get_errno()) if result else "")
+
+
+@case
+def v6_listener_survives_exec():
+    server = v6_listener(V6_LOOPBACK)
+    server.set_inheritable(True)
+    client = socket.create_connection(server.getsockname()[:2], timeout=10)
+    child = os.fork()
+    if child == 0:
+        script = "import socket,sys; s=socket.socket(fileno=%d); c,p=s.accept(); c.sendall(repr(p[0]).encode())"
+        os.execv(sys.executable, [sys.executable, "-c", script % server.fileno()])
+    print("said:", client.recv(100))
+    os.waitpid(child, 0)
+    print("own:", server.getsockname()[0])
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--list":
         print("\n".join(CASES))

@@ -78,6 +78,8 @@ pub struct Net {
 impl Net {
     /// The address of the stack under test.
     pub const SERVER: &str = "198.18.0.2";
+    /// Its IPv6 address, in networks that were made without impairments.
+    pub const SERVER6: &str = "2001:db8::2";
 
     /// A network with two replicas, where Atoll serves.
     pub fn new(stack: Stack) -> Net {
@@ -169,6 +171,8 @@ impl Net {
                 ip(&format!("-n {server} link add eth0 type veth peer name eth0 netns {peer}"));
                 ip(&format!("-n {server} addr add 198.18.0.2/24 dev eth0"));
                 ip(&format!("-n {peer} addr add 198.18.0.1/24 dev eth0"));
+                ip(&format!("-n {server} addr add 2001:db8::2/64 dev eth0 nodad"));
+                ip(&format!("-n {peer} addr add 2001:db8::1/64 dev eth0 nodad"));
                 ip(&format!("-n {server} link set eth0 up"));
                 ip(&format!("-n {peer} link set eth0 up"));
             }
@@ -176,6 +180,7 @@ impl Net {
                 let mut up = Command::new(atoll());
                 up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
                 up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
+                up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
                 Proc::start(&mut up, None).success(20);
             }
         }
@@ -232,6 +237,28 @@ impl Net {
         let output = String::from_utf8(output.expect("ip is installed").stdout).expect("it prints text");
         let mut words = output.split_whitespace().skip_while(|&word| word != "dev");
         words.nth(1).expect("there is a route to the stack").into()
+    }
+
+    /// The IPv6 addresses that the stack under test has on its link now, without those that are still tried out.
+    pub fn own_v6(&self) -> Vec<String> {
+        let of = |own: &Value, key: &str| own[key].as_str().unwrap_or_default().to_owned();
+        match self.stack {
+            Stack::Atoll => {
+                let status = self.atoll_says("status");
+                let all = status["stack"]["link"]["addresses6"].as_array().cloned().unwrap_or_default();
+                let is = |own: &Value, flag: &str| own["flags"].as_array().is_some_and(|f| f.contains(&flag.into()));
+                let usable = |own: &&Value| !is(own, "tentative") && !is(own, "dadfailed");
+                all.iter().filter(usable).map(|own| of(own, "address")).collect()
+            }
+            Stack::Kernel => {
+                let arguments = ["-n", &self.names().server, "-6", "-j", "addr", "show", "dev", "eth0"];
+                let said = Command::new("ip").args(arguments).output().expect("ip is installed").stdout;
+                let links: Value = serde_json::from_slice(&said).unwrap_or_default();
+                let all = links[0]["addr_info"].as_array().cloned().unwrap_or_default();
+                let usable = |own: &&Value| own["tentative"] != true && own["dadfailed"] != true;
+                all.iter().filter(usable).map(|own| of(own, "local")).collect()
+            }
+        }
     }
 
     /// A command for `program` on the stack under test.

@@ -31,6 +31,21 @@ pub struct StackOptions {
     /// Who knows the way to other networks.
     #[arg(long, value_name = "ADDRESS")]
     pub gateway: Option<String>,
+    /// Do without IPv6 on the link.
+    #[arg(long)]
+    pub no_ipv6: bool,
+    /// The stack's own IPv6 address, such as 2001:db8::2/64.
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    pub address6: Option<String>,
+    /// An IPv6 address for the kernel's end of the TAP device.
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    pub peer_address6: Option<String>,
+    /// Who knows the way to other IPv6 networks.
+    #[arg(long, value_name = "ADDRESS")]
+    pub gateway6: Option<String>,
+    /// Take no IPv6 addresses and ways from router advertisements.
+    #[arg(long)]
+    pub no_autoconf: bool,
     /// The network namespace in which the TAP device is made.
     #[arg(long, value_name = "NAME")]
     pub netns: Option<String>,
@@ -86,6 +101,11 @@ impl StackOptions {
         set(&mut link.device, &self.device);
         set(&mut link.mtu, &self.mtu);
         set_option(&mut link.gateway, &self.gateway);
+        set_option(&mut link.address6, &self.address6);
+        set_option(&mut link.peer_address6, &self.peer_address6);
+        set_option(&mut link.gateway6, &self.gateway6);
+        link.ipv6 &= !self.no_ipv6;
+        link.autoconf &= !self.no_autoconf;
         set_option(&mut link.netns, &self.netns);
         set_option(&mut link.mac, &self.mac);
         set_option(&mut link.peer, &self.peer);
@@ -114,6 +134,11 @@ impl StackOptions {
             address,
             peer_address,
             gateway,
+            no_ipv6,
+            address6,
+            peer_address6,
+            gateway6,
+            no_autoconf,
             netns,
             device,
             mtu,
@@ -124,12 +149,26 @@ impl StackOptions {
             spin_us,
             cpus,
         } = self;
-        let texts = [configuration, address, peer_address, gateway, netns, device, mac, peer];
+        let texts = [
+            configuration,
+            address,
+            peer_address,
+            gateway,
+            address6,
+            peer_address6,
+            gateway6,
+            netns,
+            device,
+            mac,
+            peer,
+        ];
         config.is_some()
             || replicas.is_some()
             || link.is_some()
             || mtu.is_some()
             || *no_offload
+            || *no_ipv6
+            || *no_autoconf
             || steering.is_some()
             || spin_us.is_some()
             || cpus.is_some()

@@ -152,6 +152,9 @@ fn describes_tap(options: &StackOptions) -> bool {
         || options.netns.is_some()
         || options.device.is_some()
         || options.gateway.is_some()
+        || options.address6.is_some()
+        || options.peer_address6.is_some()
+        || options.gateway6.is_some()
 }
 
 /// Finds libatoll.so: named by `ATOLL_LIB`, beside this binary, or in ../lib.

@@ -130,6 +130,9 @@ fn link(report: &StatusReport) -> String {
     if let Some(gateway) = link.gateway {
         out += &format!("  gateway {gateway}");
     }
+    if let Some(gateway) = link.gateway6 {
+        out += &format!("  gateway6 {gateway}");
+    }
     if let Some(peer) = &link.peer {
         out += &format!("  to stack {peer} ({})", if link.peer_present == Some(true) { "up" } else { "down" });
     }
@@ -137,7 +140,14 @@ fn link(report: &StatusReport) -> String {
         let steering = if link.steering == Steering::Bpf { "by bpf" } else { "in software" };
         out += &format!("  offload {}  steering {steering}", if link.offload { "on" } else { "off" });
     }
-    out + "\n"
+    out.push('\n');
+    for own in &link.addresses6 {
+        out += &format!("      inet6 {}/{} scope {}", own.address, own.prefix, own.scope);
+        own.flags.iter().for_each(|flag| out += &format!(" {flag}"));
+        let seconds = |left: Option<u64>| left.map_or("forever".to_owned(), |left| format!("{left}sec"));
+        out += &format!("  valid_lft {} preferred_lft {}\n", seconds(own.valid_s), seconds(own.preferred_s));
+    }
+    out
 }
 
 const REPLICA_COLUMNS: [&str; 13] = [

@@ -1,6 +1,6 @@
 //! Where does a frame of the transport go?
 
-use atoll_base::{Endpoint, FourTuple};
+use atoll_base::{Addr, Endpoint, FourTuple};
 use atoll_ipc::page::StackPage;
 use atoll_link::Steering;
 use atoll_shm::ShmMemory;
@@ -109,7 +109,7 @@ impl Links {
 
 impl FrameSink<ShmMemory> for Links {
     fn send(&mut self, headers: &[u8], text: TextRef<'_, ShmMemory>, offload: Offload) -> bool {
-        let vnet = vnet_header(headers.len(), &offload);
+        let vnet = vnet_header(headers, &offload);
         let taken = match &mut self.device {
             Device::None => true,
             Device::Tap(queue) => send_to_tap(queue, &vnet, headers, &text),
@@ -125,7 +125,7 @@ impl FrameSink<ShmMemory> for Links {
     }
 
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, ShmMemory>, offload: Offload) -> bool {
-        let vnet = vnet_header(headers.len(), &offload);
+        let vnet = vnet_header(headers, &offload);
         let owner = receivers_tuple(headers).map_or(0, |tuple| self.steering.owner(&tuple).0);
         let taken = self.internal.send(usize::from(owner), &outgoing(&vnet, headers, &text));
         self.failures += u64::from(!taken);
@@ -179,7 +179,7 @@ fn outgoing<'a>(vnet: &[u8; vnet::HEADER_LEN], headers: &'a [u8], text: &'a Text
 }
 
 /// The virtio-net header that says what the receiving side, or the kernel, still has to do.
-fn vnet_header(headers_len: usize, offload: &Offload) -> [u8; vnet::HEADER_LEN] {
+fn vnet_header(headers: &[u8], offload: &Offload) -> [u8; vnet::HEADER_LEN] {
     let mut header = vnet::Header::default();
     if offload.needs_checksum {
         header.flags = vnet::NEEDS_CSUM;
@@ -187,9 +187,9 @@ fn vnet_header(headers_len: usize, offload: &Offload) -> [u8; vnet::HEADER_LEN] 
         header.csum_offset = offload.csum_offset;
     }
     if let Some(gso_size) = offload.gso_size {
-        header.gso = vnet::Gso::TcpV4;
+        header.gso = if is_v6(headers) { vnet::Gso::TcpV6 } else { vnet::Gso::TcpV4 };
         header.gso_size = gso_size;
-        header.hdr_len = headers_len as u16;
+        header.hdr_len = headers.len() as u16;
     }
     let mut bytes = [0; vnet::HEADER_LEN];
     vnet::emit(&header, &mut bytes);
@@ -198,6 +198,9 @@ fn vnet_header(headers_len: usize, offload: &Offload) -> [u8; vnet::HEADER_LEN] 
 
 /// The flow as the receiver of one of *our* frames sees it: the headers are our own, so their places are known.
 fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
+    if is_v6(headers) {
+        return receivers_tuple_v6(headers);
+    }
     if headers.get(12..14) != Some(&[8, 0]) {
         return None;
     }
@@ -211,4 +214,19 @@ fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
         _ => 0,
     };
     Some(FourTuple { local: Endpoint::new(dst, ports as u16), remote: Endpoint::new(src, (ports >> 16) as u16) })
+}
+
+fn receivers_tuple_v6(headers: &[u8]) -> Option<FourTuple> {
+    let addr = |at: usize| Some(Addr::from_octets(*headers.get(at..)?.first_chunk()?));
+    let (src, dst) = (addr(22)?, addr(38)?);
+    let [a, b, c, d] = match headers.get(20) {
+        Some(6 | 17) => *headers.get(54..)?.first_chunk()?,
+        _ => [0; 4],
+    };
+    let (src_port, dst_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    Some(FourTuple { local: Endpoint::at(dst, dst_port), remote: Endpoint::at(src, src_port) })
+}
+
+fn is_v6(headers: &[u8]) -> bool {
+    headers.get(12..14) == Some(&[0x86, 0xdd])
 }

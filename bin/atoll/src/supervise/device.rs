@@ -85,6 +85,9 @@ fn set_up(tap: &Tap, link: &Link) -> Result<(), Failure> {
     netlink.set_mtu(index, u32::from(link.mtu)).or_fail(what("setting the MTU"))?;
     let Some(peer) = link.peer_address else { return Ok(()) };
     netlink.add_address(index, peer.address, peer.prefix).or_fail(what("setting the address"))?;
+    if let Some(peer) = link.v6.and_then(|v6| v6.peer_address) {
+        netlink.add_address(index, peer.address, peer.prefix).or_fail(what("setting the IPv6 address"))?;
+    }
     netlink.set_up(index).or_fail(what("switching on the kernel's end"))?;
     if !reaches(peer, link.address.address) {
         netlink.add_route(index, link.address.address, 32, None).or_fail(what("adding the route to the stack"))?;

@@ -15,8 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atoll_base::{FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
-use atoll_ipc::page::{StackFacts, StackPage};
+use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
+use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
 use atoll_supervisor::{Config, LinkType, Mac, Paths, StackName, Steering};
 use atoll_sys::Calibration;
@@ -225,6 +225,11 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
         spin_us: config.wait.spin_us,
         claim_timeout_us: config.accept.claim_timeout_us,
         ecn: config.tcp.ecn as u8,
+        v6: link.v6.map(|v6| V6Facts {
+            address: v6.address.map(|own| (own.address.into(), own.prefix)),
+            gateway: v6.gateway.map(Addr::from),
+            autoconf: v6.autoconf,
+        }),
     });
 }
 

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup};
+use atoll_ipc::network::{AddressFacts, AddressState};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
+    Steering,
 };
+use atoll_sys::Clock;
 use atoll_sys::process::Child;
 
 use super::memory::LibraryCalls;
@@ -74,6 +77,8 @@ impl Server {
                 prefix: link.address.prefix,
                 peer_address: link.peer_address.map(|peer| peer.to_string()),
                 gateway: link.gateway,
+                addresses6: self.addresses6(),
+                gateway6: link.v6.and_then(|v6| v6.gateway),
                 mac: identity.mac.to_string(),
                 mtu: link.mtu,
                 offload: identity.offload,
@@ -89,6 +94,31 @@ impl Server {
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
         }
+    }
+
+    /// What the first replica says of its IPv6 addresses; all have the same.
+    fn addresses6(&self) -> Vec<AddressReport> {
+        let Some(replica) = self.memory.replicas.first() else { return Vec::new() };
+        let now = Clock::kernel().now().as_nanos();
+        let left = |until: u64| (until != u64::MAX).then(|| until.saturating_sub(now) / 1_000_000_000);
+        let report = |own: &AddressFacts| {
+            let state = match own.state {
+                AddressState::Tentative => Some("tentative"),
+                AddressState::Preferred => None,
+                AddressState::Deprecated => Some("deprecated"),
+                AddressState::Duplicate => Some("dadfailed"),
+            };
+            let flags = own.dynamic.then_some("dynamic").into_iter().chain(state).map(str::to_owned);
+            AddressReport {
+                address: own.addr.octets().into(),
+                prefix: own.prefix_len,
+                scope: if own.addr.is_link_local() { "link" } else { "global" }.into(),
+                flags: flags.collect(),
+                valid_s: left(own.valid_until),
+                preferred_s: left(own.preferred_until),
+            }
+        };
+        replica.page.network().addresses.iter().map(report).collect()
     }
 
     fn replica_report(&self, index: usize) -> ReplicaReport {

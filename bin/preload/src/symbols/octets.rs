@@ -121,7 +121,7 @@ pub unsafe extern "C" fn recvfrom(
         Ok(received) => {
             match received.peer {
                 // SAFETY: the program's memory.
-                Some(peer) => unsafe { write_address(peer, false, addr, alen) },
+                Some((peer, v6)) => unsafe { write_address(peer, v6, addr, alen) },
                 // SAFETY: a length that is not null; connections name no peer here.
                 None if !addr.is_null() && !alen.is_null() => unsafe { *alen = 0 },
                 None => {}
@@ -156,15 +156,22 @@ unsafe fn receiver(object: u32, addr: *const sockaddr, len: socklen_t) -> Result
         return Ok(None);
     }
     // send(2): with a connection the address is ignored.
-    if STATE.with(|state| state.socket(object).is_some_and(|s| s.protocol == Protocol::Tcp)) {
-        return Ok(None);
-    }
+    let known = STATE.with(|state| state.socket(object).map(|s| (s.protocol, s.v6, s.options.v6_only)));
+    let Some((Protocol::Udp, v6_socket, v6_only)) = known else { return Ok(None) };
     // SAFETY: the caller's promise.
     match unsafe { Address::read(addr, len) } {
-        Address::Ours { endpoint, v6: false } if goes_to_kernel(object, endpoint) => Err(None),
-        Address::Ours { endpoint, v6: false } => {
-            Ok(Some(if endpoint.addr == 0 { Endpoint::new(0x7f00_0001, endpoint.port) } else { endpoint }))
+        // udpv6_sendmsg: an AF_INET6 socket takes addresses of both kinds.
+        Address::Ours { endpoint, v6 } if v6_socket || !v6 => {
+            if goes_to_kernel(object, endpoint) {
+                return Err(None);
+            }
+            if v6_only && endpoint.addr.is_v4() {
+                return Err(Some(Errno::ENETUNREACH));
+            }
+            let here = endpoint.addr.is_unspecified();
+            Ok(Some(if here { Endpoint::at(endpoint.addr.loopback_of_family(), endpoint.port) } else { endpoint }))
         }
+        Address::NoScope if v6_socket => Err(Some(Errno::EINVAL)),
         _ => {
             Err(Some(if (len as usize) < size_of::<libc::sockaddr_in>() { Errno::EINVAL } else { Errno::EAFNOSUPPORT }))
         }
@@ -213,7 +220,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         Ok(received) => {
             match received.peer {
                 // SAFETY: the program's memory.
-                Some(peer) => unsafe { write_address(peer, false, msg.msg_name.cast(), &raw mut msg.msg_namelen) },
+                Some((peer, v6)) => unsafe { write_address(peer, v6, msg.msg_name.cast(), &raw mut msg.msg_namelen) },
                 None => msg.msg_namelen = 0,
             }
             msg.msg_controllen = 0;

@@ -25,6 +25,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         (libc::AF_INET, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, false),
         (libc::AF_INET, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, false),
         (libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (Protocol::Tcp, true),
+        (libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (Protocol::Udp, true),
         _ => return fd,
     };
     crate::wait::count_system_call();
@@ -61,9 +62,12 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
             None => return Err(Errno::ENOTSOCK),
         };
         let Some(session) = state.sessions.first() else { return Ok(None) };
-        let endpoint = address
-            .endpoint(v6)
-            .filter(|e| !(v6 && v6_only) && (e.addr == 0 || session.is_own(e.addr) || groups::is_group(e.addr)));
+        let may_be = |e: &Endpoint| {
+            let is_there =
+                e.addr.is_unspecified() || session.is_own(e.addr) || e.addr.to_v4().is_some_and(groups::is_group);
+            is_there && !(v6_only && e.addr.is_v4())
+        };
+        let endpoint = address.endpoint(v6).filter(may_be);
         if endpoint.is_none() && !undecided {
             return Err(Errno::EINVAL);
         }
@@ -87,15 +91,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         return unsafe { real::listen(fd, backlog) };
     };
     let _call = stats::Call::new(stats::SOCKET);
-    let v6_only = STATE.with(|state| {
-        is_undecided(state, object);
-        state.socket(object).is_some_and(|s| s.v6 && s.options.v6_only && matches!(s.kind, Kind::Fresh))
-    });
-    if v6_only {
-        calls::to_kernel(object);
-        // SAFETY: passed on.
-        return unsafe { real::listen(fd, backlog) };
-    }
+    STATE.with(|state| is_undecided(state, object));
     answer(calls::listen(object, backlog))
 }
 
@@ -130,11 +126,11 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
     if !matches!(socket.kind, Kind::Fresh) {
         return true;
     }
-    if to.is_loopback() || to.addr == 0 {
+    if to.is_loopback() || to.addr.is_unspecified() {
         // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
-    let is_reached = session.reaches(to.addr) || groups::is_group(to.addr);
+    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(groups::is_group);
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 
@@ -156,6 +152,10 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
         let undecided = is_undecided(state, object);
         let Some(socket) = state.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
+            // tcp_v6_connect, ip6_datagram_connect: such a socket has no way to IPv4.
+            Some(endpoint) if socket.v6 && socket.options.v6_only && endpoint.addr.is_v4() => {
+                Choice::Fail(Errno::ENETUNREACH)
+            }
             Some(endpoint) if is_for_stack(state, socket, endpoint) => Choice::Stack(endpoint),
             _ if undecided => Choice::Kernel,
             _ if address == Address::Unspecified => Choice::Disconnect,
@@ -164,7 +164,8 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
     });
     match choice {
         Choice::Stack(to) => {
-            let to = if to.addr == 0 { Endpoint::new(0x7f00_0001, to.port) } else { to };
+            let here = to.addr.is_unspecified();
+            let to = if here { Endpoint::at(to.addr.loopback_of_family(), to.port) } else { to };
             answer(calls::connect(object, to))
         }
         Choice::Kernel => {

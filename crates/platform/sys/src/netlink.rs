@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
@@ -118,13 +118,21 @@ impl Netlink {
     }
 
     /// Gives a link an address, and thereby a route to its network of `prefix` bits. Repeating it changes nothing.
-    pub fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    /// An IPv6 address is not tried out first: the link has one other end.
+    pub fn add_address(&mut self, index: u32, address: impl Into<IpAddr>, prefix: u8) -> io::Result<()> {
+        let address = address.into();
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = match address {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        if address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
         message.header.prefix_len = prefix;
         message.header.index = index;
-        message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
-        message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
+        message.attributes.push(AddressAttribute::Local(address));
+        message.attributes.push(AddressAttribute::Address(address));
         self.create(RouteNetlinkMessage::NewAddress(message))
     }
 

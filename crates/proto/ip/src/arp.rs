@@ -14,10 +14,12 @@ use crate::neighbours::{Basis, Claim};
 
 impl Ip {
     /// Announces our address to the link, now and once more after two seconds (RFC 5227 §2.3). Called by one replica of a stack, when
-    /// its link comes up: neighbours that knew the address under another station learn the new one.
+    /// its link comes up: neighbours that knew the address under another station learn the new one. IPv6 addresses are tried out
+    /// (RFC 4862 §5.4), and routers asked for.
     pub fn announce(&mut self, now: Instant) {
         self.send_announcement();
         self.announcements.due = Some(now + ANNOUNCE_INTERVAL);
+        self.start_v6(now);
     }
 
     /// Judges the ARP packet behind an Ethernet header. `to`: its hardware destination.

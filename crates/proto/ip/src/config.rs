@@ -4,6 +4,7 @@ use atoll_wire::Mac;
 
 use crate::addresses::{Addresses, Cast};
 use crate::reassembly::Limits;
+use crate::v6::V6Config;
 
 /// The network of a stack, as every replica of it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Config {
     pub reassembly: Limits,
     /// Which replica of how many this is: they share identifications, and the first one speaks for all (IGMP).
     pub sibling: (u8, u8),
+    /// IPv6 on the link; `None`: it is spoken inside the stack only, as `::1`.
+    pub v6: Option<V6Config>,
     /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
     pub frames_max: usize,
 }
@@ -65,6 +68,7 @@ impl Config {
             loopback: true,
             reassembly: Limits::USUAL,
             sibling: (0, 1),
+            v6: None,
             frames_max: 256,
         }
     }
@@ -87,6 +91,9 @@ impl Config {
         if self.mtu < Config::MTU_MIN {
             return Err(BadConfig::Mtu);
         }
+        if let Some(v6) = &self.v6 {
+            v6.check(self.mtu)?;
+        }
         if !(1..=Config::NEIGHBOURS_LIMIT).contains(&self.neighbours_max) || self.frames_max == 0 {
             return Err(BadConfig::Limit);
         }
@@ -99,9 +106,9 @@ impl core::fmt::Display for BadConfig {
         f.write_str(match self {
             BadConfig::Mac => "the hardware address is not that of one station",
             BadConfig::Addr => "the address cannot belong to a host on this prefix",
-            BadConfig::PrefixLen => "the prefix is longer than 32 bits",
+            BadConfig::PrefixLen => "the prefix is longer than an address",
             BadConfig::Gateway => "the gateway is not another host",
-            BadConfig::Mtu => "the MTU is below 576",
+            BadConfig::Mtu => "the MTU is below 576, or with IPv6 below 1280",
             BadConfig::Limit => "a limit is out of range",
         })
     }

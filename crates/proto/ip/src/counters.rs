@@ -8,7 +8,7 @@ pub enum Reason {
     Malformed,
     /// Addressed to another station, or from a group.
     NotOurStation,
-    /// Neither IPv4 nor ARP.
+    /// Neither IPv4 nor ARP, nor IPv6 where that is spoken.
     UnknownEtherType,
     /// A header checksum, or the checksum of TCP, UDP or ICMP, does not match.
     BadChecksum,
@@ -41,6 +41,12 @@ pub enum Reason {
     IgmpIgnored,
     /// ARP about others, or claiming what it may not.
     ArpIgnored,
+    /// Neighbour or listener discovery about others, or claiming what it may not.
+    NdIgnored,
+    /// An extension header of IPv6 that we do not understand and that does not let us pass over it.
+    Extension,
+    /// A part of an IPv6 packet: there is no reassembly of these.
+    V6Fragment,
 }
 
 /// Everything counted by one [`Ip`](crate::Ip). Counters only grow.
@@ -66,6 +72,18 @@ pub struct Counters {
     pub arp_replies: u64,
     /// ARP packets that claimed our address for another station (RFC 5227 §2.4).
     pub arp_conflicts: u64,
+    /// Neighbour solicitations sent.
+    pub nd_solicitations: u64,
+    /// Neighbour advertisements sent.
+    pub nd_advertisements: u64,
+    /// Addresses of ours that another station has or wants, too (RFC 4862 §5.4).
+    pub nd_conflicts: u64,
+    /// Router advertisements obeyed.
+    pub router_advertisements: u64,
+    /// Reports about multicast groups sent.
+    pub listener_reports: u64,
+    /// Packets that came as their only fragment (RFC 6946).
+    pub atomic_fragments: u64,
     /// Neighbours that did not answer.
     pub neighbours_failed: u64,
     /// Neighbours that made room for others.
@@ -98,7 +116,7 @@ impl Counters {
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 18] = [
+    pub const ALL: [Reason; 21] = [
         Reason::Malformed,
         Reason::NotOurStation,
         Reason::UnknownEtherType,
@@ -117,6 +135,9 @@ impl Reason {
         Reason::EchoLimit,
         Reason::IgmpIgnored,
         Reason::ArpIgnored,
+        Reason::NdIgnored,
+        Reason::Extension,
+        Reason::V6Fragment,
     ];
 
     /// The reason as metrics name it.
@@ -140,6 +161,9 @@ impl Reason {
             Reason::EchoLimit => "echo_limit",
             Reason::IgmpIgnored => "igmp_ignored",
             Reason::ArpIgnored => "arp_ignored",
+            Reason::NdIgnored => "nd_ignored",
+            Reason::Extension => "extension",
+            Reason::V6Fragment => "v6_fragment",
         }
     }
 }

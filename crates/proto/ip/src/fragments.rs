@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use atoll_base::{Instant, Rng};
+use atoll_base::{Addr, Instant, Rng};
 use atoll_wire::icmp::Message;
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{ethernet, tcp};
@@ -89,8 +89,9 @@ impl Ip {
     }
 
     /// The identification of a packet to `dst` whose fragments [`Ip::emit_fragment`] will write.
-    pub fn identify(&mut self, dst: u32, protocol: Protocol) -> u16 {
-        self.identifications.next(dst, protocol)
+    pub fn identify(&mut self, dst: impl Into<Addr>, protocol: Protocol) -> u16 {
+        // Packets of IPv6 are not fragmented here.
+        dst.into().to_v4().map_or(0, |dst| self.identifications.next(dst, protocol))
     }
 
     /// Writes the headers of one part of `packet`, as [`Ip::emit_headers`] does for all of it. When the link has taken it, call

@@ -1,9 +1,10 @@
 //! What is answered by ICMP, what is told by it, and when is silence required? RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.
 
-use atoll_base::{FourTuple, Instant, SeqNum};
+use atoll_base::{Addr, FourTuple, Instant, SeqNum};
+use atoll_wire::ethernet::EtherType;
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{Mac, ParseError, ethernet};
+use atoll_wire::{Mac, ParseError, ethernet, icmpv6};
 
 use crate::counters::Reason;
 use crate::fragments::parts;
@@ -23,7 +24,7 @@ pub struct NetworkError {
     /// Its sequence number, if TCP. An error about data that is not in flight is forged or late (RFC 5927 §4.1).
     pub quoted_seq: Option<SeqNum>,
     /// Who says so.
-    pub reporter: u32,
+    pub reporter: Addr,
 }
 
 /// What happened to a packet of ours.
@@ -31,13 +32,13 @@ pub struct NetworkError {
 pub enum ErrorKind {
     /// It was larger than a link on its way carries, and not to be fragmented.
     FragNeeded {
-        /// Size of the IPv4 packets that pass, at least 68. Routers older than RFC 1191 do not say; then it is the next
+        /// Size of the packets that pass, at least 68, of IPv6 at least 1280. Routers older than RFC 1191 do not say; then it is the next
         /// plateau below the size of the lost packet (RFC 1191 §7.1).
         mtu: u16,
     },
     /// It could not be delivered.
     Unreachable {
-        /// See [`atoll_wire::icmp::code`].
+        /// See [`atoll_wire::icmp::code`]; for IPv6 the code there that means the same.
         code: u8,
     },
     /// It ran out of hops (code 0), or its fragments did not arrive in time (code 1).
@@ -84,6 +85,12 @@ impl Ip {
     /// no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is counted.
     #[inline(never)]
     pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
+        let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());
+        if is_v6 {
+            let code = if code == code::PORT { icmpv6::code::PORT } else { icmpv6::code::ADDRESS };
+            self.error_v6(now, link, frame, icmpv6::Message::Unreachable { code });
+            return;
+        }
         self.report(now, link, frame, Message::Unreachable { code, next_hop_mtu: 0 });
     }
 
@@ -117,8 +124,8 @@ impl Ip {
         // RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
         let outgoing = Outgoing {
             dst_mac: from,
-            src: header.dst,
-            dst: header.src,
+            src: Addr::v4(header.dst),
+            dst: Addr::v4(header.src),
             protocol: Protocol::ICMP,
             payload_len: len,
             tos: header.tos & !3,
@@ -135,7 +142,7 @@ impl Ip {
     fn attribute(&self, link: Link, reporter: u32, kind: ErrorKind, quotation: &[u8]) -> Result<NetworkError, Reason> {
         let quoted = icmp::quoted(quotation).map_err(|_| Reason::Malformed)?;
         let protocol = quoted.header.protocol;
-        if !self.addresses.is_ours(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
+        if !self.addresses.is_ours(link, quoted.header.src) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
             return Err(Reason::IcmpNotAboutUs);
         }
         let lost = quoted.header.payload_len.saturating_add(ipv4::HEADER_LEN as u16);
@@ -147,7 +154,7 @@ impl Ip {
             kind => kind,
         };
         let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
-        Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
+        Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter: Addr::v4(reporter) })
     }
 
     fn send_error(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) -> Option<()> {
@@ -173,8 +180,8 @@ impl Ip {
         let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
         let outgoing = Outgoing {
             dst_mac: ethernet.src,
-            src: header.dst,
-            dst: header.src,
+            src: Addr::v4(header.dst),
+            dst: Addr::v4(header.src),
             protocol: Protocol::ICMP,
             payload_len: icmp::HEADER_LEN + quotation.len(),
             tos: INTERNETWORK_CONTROL,

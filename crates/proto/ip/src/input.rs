@@ -1,6 +1,6 @@
 //! What is in a frame, and may it be believed? RFC 1122 §3.2.1.
 
-use atoll_base::{Endpoint, Instant};
+use atoll_base::{Addr, Endpoint, Instant};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::code;
 use atoll_wire::ipv4::{self, Protocol};
@@ -37,9 +37,9 @@ pub enum Received<'a> {
     /// A segment for TCP, from one host to us.
     Tcp {
         /// Source address.
-        src: u32,
+        src: Addr,
         /// Destination address: one of ours.
-        dst: u32,
+        dst: Addr,
         /// DSCP and ECN ([`ipv4::Ecn::from_tos`]).
         tos: u8,
         /// TCP header and text. Larger than the MTU where the link has merged segments (GRO).
@@ -110,6 +110,7 @@ impl Ip {
         let packet = frame.get(at..).unwrap_or_default();
         match ethernet.ethertype {
             EtherType::IPV4 => {}
+            EtherType::IPV6 => return self.receive_v6(now, link, &ethernet, frame, offload),
             EtherType::ARP if link == Link::Outside => {
                 return self.handle_arp(now, ethernet.dst, packet).map(|()| Received::Consumed);
             }
@@ -176,7 +177,7 @@ fn tcp<'a>(header: &ipv4::Header, segment: &'a [u8], offload: ChecksumOffload) -
             ChecksumState::Verified
         }
     };
-    Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.tos, segment, checksum })
+    Ok(Received::Tcp { src: Addr::v4(header.src), dst: Addr::v4(header.dst), tos: header.tos, segment, checksum })
 }
 
 fn udp<'a>(

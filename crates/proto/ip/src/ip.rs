@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, Instant, Rng};
+use atoll_base::{Addr, Duration, Instant, Rng};
 use atoll_wire::Mac;
 
 use crate::addresses::{Addresses, Cast};
@@ -15,8 +15,9 @@ use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
 use crate::reassembly::Reassembly;
+use crate::v6::V6;
 
-/// IPv4, ARP and ICMP of one replica.
+/// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
 ///
 /// Survives no crash: a new incarnation starts with an empty neighbour cache and is told or asks. Frames, news and failures
 /// not fetched are lost with it; peers and siblings ask again.
@@ -40,6 +41,7 @@ pub struct Ip {
     pub(crate) error_limit: TokenBucket,
     pub(crate) announcements: Announcements,
     pub(crate) counters: Counters,
+    pub(crate) v6: V6,
     frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
     failed: VecDeque<u32>,
@@ -78,7 +80,9 @@ impl Ip {
         config.check()?;
         let mut rng = Rng::new(seed);
         let key = [rng.next_u64(), rng.next_u64()];
+        let v6_key = [rng.next_u64(), rng.next_u64()];
         Ok(Ip {
+            v6: V6::new(&config, v6_key, now),
             addresses: Addresses::new(&config),
             neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
             identifications: Identifications::new(&mut rng, config.sibling),
@@ -145,6 +149,7 @@ impl Ip {
                 }
             }
         }
+        self.handle_timeout_v6(now);
         if self.announcements.due.is_some_and(|due| due <= now) {
             self.announcements.due = None;
             self.send_announcement();
@@ -161,13 +166,14 @@ impl Ip {
             self.announcements.due,
             self.reassembly.next_timeout(),
             self.groups.next_timeout(),
+            self.v6.next_timeout(),
         ];
         all.into_iter().flatten().min()
     }
 
     /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed.
     pub fn neighbour_generation(&self) -> u64 {
-        self.neighbours.generation()
+        self.neighbours.generation() + self.v6.generation()
     }
 
     /// What was counted so far.
@@ -190,15 +196,21 @@ impl Ip {
         self.config.mtu
     }
 
+    /// The largest packet of the family of `dst` that the outside link carries.
+    pub fn mtu_for(&self, dst: Addr) -> u16 {
+        if dst.is_v4() { self.config.mtu } else { self.mtu_v6() }
+    }
+
     /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu`].
     #[inline]
-    pub fn path_mtu(&self, now: Instant, dst: u32) -> Option<PathMtu> {
-        self.paths.get(now, dst)
+    pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
+        self.paths.get(now, dst.into().to_v4()?)
     }
 
     /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The caller has found that the
-    /// ICMP error was about a packet of ours.
-    pub fn learn_path_mtu(&mut self, now: Instant, dst: u32, mtu: u16) {
+    /// ICMP error was about a packet of ours. Of IPv6 paths only the connections themselves remember.
+    pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
+        let Some(dst) = dst.into().to_v4() else { return };
         if self.paths.learn(now, dst, mtu, self.config.mtu) {
             let update = PathUpdate { dst, mtu };
             push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
@@ -221,8 +233,12 @@ impl Ip {
     }
 
     /// What `addr` means as a destination; `None` if packets cannot be sent to it over the outside link.
-    pub fn cast(&self, addr: u32) -> Option<Cast> {
-        self.addresses.cast(addr)
+    pub fn cast(&self, addr: impl Into<Addr>) -> Option<Cast> {
+        let addr = addr.into();
+        match addr.to_v4() {
+            Some(v4) => self.addresses.cast(v4),
+            None => self.cast_v6(addr),
+        }
     }
 
     /// Lets [`Ip::poll_frame`] send `frame`, or drops it where too many wait.
@@ -256,6 +272,7 @@ impl Ip {
             self.groups.check_invariants();
             assert!(self.wholes.len() <= self.config.frames_max);
             assert!(self.path_updates.len() <= self.config.frames_max);
+            self.v6.neighbours.check_invariants();
             assert!(self.frames.len() <= self.config.frames_max);
             assert!(self.updates.len() <= self.config.frames_max);
             assert!(self.failed.len() <= self.config.neighbours_max);

@@ -1,4 +1,4 @@
-//! IPv4, ARP, ICMP and IGMP of one replica, as one sans-IO state machine: [`Ip`].
+//! IPv4 with ARP, ICMP and IGMP, and IPv6 with neighbour discovery, of one replica, as one sans-IO state machine: [`Ip`].
 //!
 //! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
 //! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
@@ -27,6 +27,7 @@ mod output;
 mod paths;
 mod rate;
 mod reassembly;
+mod v6;
 
 pub use addresses::Cast;
 pub use config::{BadConfig, Config};
@@ -36,6 +37,7 @@ pub use icmp::{ErrorKind, NetworkError};
 pub use input::{ChecksumOffload, ChecksumState, Received};
 pub use ip::{Frame, Ip, Link};
 pub use neighbours::{Basis, NeighbourUpdate};
-pub use output::{HEADERS_LEN, Outgoing, Route, TTL};
+pub use output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing, Route, TTL, headers_len};
 pub use paths::{PathMtu, PathUpdate};
 pub use reassembly::{Expired, Fragment, FragmentKey, Limits, Outcome, Reassembly, Refusal, Whole};
+pub use v6::{OwnAddress, State as AddressState, V6Config};

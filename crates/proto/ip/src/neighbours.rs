@@ -1,4 +1,4 @@
-//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2).
+//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2) and neighbour discovery (RFC 4861 §7.3).
 //!
 //! ```text
 //!              ask                 answer                   lifetime over, in use: ask the known station
@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, Instant};
+use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::Mac;
 use hashbrown::HashTable;
 
@@ -21,7 +21,7 @@ use hashbrown::HashTable;
 /// be the one that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourUpdate {
-    /// Address of the neighbour.
+    /// IPv4 address of the neighbour.
     pub addr: u32,
     /// Its station.
     pub mac: Mac,
@@ -40,15 +40,15 @@ pub enum Basis {
 
 /// The cache. Lookup, insertion and eviction cost O(1) (amortised); expiry is a scan, at most one per `COALESCE`.
 #[derive(Debug)]
-pub(crate) struct Neighbours {
+pub(crate) struct Neighbours<A = u32> {
     /// Dense, in no particular but a repeatable order.
-    entries: Vec<Entry>,
+    entries: Vec<Entry<A>>,
     /// Positions in `entries`, by keyed hash of the address.
     index: HashTable<u16>,
     key: [u64; 2],
     max: usize,
     /// Never evicted as long as there is another: the gateway.
-    keep: Option<u32>,
+    keep: Option<A>,
     /// Where the search for a victim goes on (second chance, "clock").
     hand: usize,
     /// No entry is due earlier.
@@ -57,10 +57,10 @@ pub(crate) struct Neighbours {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct Entry<A> {
     due: Instant,
     confirmed_at: Instant,
-    addr: u32,
+    addr: A,
     mac: Mac,
     state: State,
     tries: u8,
@@ -93,11 +93,11 @@ pub(crate) enum Lookup {
 
 /// What [`Neighbours::expire`] wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Due<A = u32> {
     /// Ask for `addr`: everybody, or only the station that had it.
-    Ask { addr: u32, of: Mac },
+    Ask { addr: A, of: Mac },
     /// `addr` does not answer.
-    Failed { addr: u32 },
+    Failed { addr: A },
 }
 
 /// What became of a claim that `addr` is at `mac`.
@@ -113,9 +113,15 @@ pub(crate) enum Claim {
     Ignored,
 }
 
-impl Neighbours {
+/// An address of either family, as the cache takes it.
+pub(crate) trait Key: Copy + Eq {
+    /// Good enough for addresses, and not to be predicted from outside.
+    fn hash(self, key: [u64; 2]) -> u64;
+}
+
+impl<A: Key> Neighbours<A> {
     /// `max`: 1 to 65,535 neighbours. `keep` is never evicted as long as there is another. `key`: secret, so that nobody can choose addresses that collide.
-    pub(crate) fn new(max: usize, keep: Option<u32>, key: [u64; 2]) -> Neighbours {
+    pub(crate) fn new(max: usize, keep: Option<A>, key: [u64; 2]) -> Neighbours<A> {
         Neighbours {
             entries: Vec::new(),
             index: HashTable::new(),
@@ -140,7 +146,7 @@ impl Neighbours {
 
     /// What is known of `addr`; marks it as used.
     #[inline]
-    pub(crate) fn lookup(&mut self, addr: u32) -> Lookup {
+    pub(crate) fn lookup(&mut self, addr: A) -> Lookup {
         let Some(at) = self.find(addr) else { return Lookup::Absent };
         let Some(entry) = self.entries.get_mut(at) else { return Lookup::Absent };
         entry.recently_used = true;
@@ -152,8 +158,19 @@ impl Neighbours {
         }
     }
 
+    /// The station of `addr` that is used now.
+    pub(crate) fn station(&self, addr: A) -> Option<Mac> {
+        let entry = self.entries.get(self.find(addr)?)?;
+        matches!(entry.state, State::Reachable | State::Probing).then_some(entry.mac)
+    }
+
+    /// Whether `addr` is known not to answer.
+    pub(crate) fn has_failed(&self, addr: A) -> bool {
+        self.find(addr).and_then(|at| self.entries.get(at)).is_some_and(|entry| entry.state == State::Failed)
+    }
+
     /// Starts the resolution of an absent `addr`; the caller asks everybody. Returns whether another neighbour was evicted.
-    pub(crate) fn resolve(&mut self, now: Instant, addr: u32) -> bool {
+    pub(crate) fn resolve(&mut self, now: Instant, addr: A) -> bool {
         let due = deadline(now, RETRY);
         self.insert(Entry {
             due,
@@ -169,7 +186,7 @@ impl Neighbours {
 
     /// `addr` itself spoke to us, or a replica that we trust heard it: takes `mac` whatever was known before.
     /// Returns what became of it, and whether another neighbour was evicted.
-    pub(crate) fn learn(&mut self, now: Instant, addr: u32, mac: Mac) -> (Claim, bool) {
+    pub(crate) fn learn(&mut self, now: Instant, addr: A, mac: Mac) -> (Claim, bool) {
         if let Some(at) = self.find(addr) {
             return (self.confirm(now, at, mac), false);
         }
@@ -188,7 +205,7 @@ impl Neighbours {
     }
 
     /// An answer came that this replica perhaps never asked for: believed only by who asked.
-    pub(crate) fn answer(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
+    pub(crate) fn answer(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
         let Some(at) = self.find(addr) else { return Claim::Ignored };
         let Some(entry) = self.entries.get(at) else { return Claim::Ignored };
         match entry.state {
@@ -200,7 +217,7 @@ impl Neighbours {
 
     /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It proves nothing, but
     /// where it contradicts what we use, everybody is asked: the caller does so on [`Claim::Ask`], at most once a second.
-    pub(crate) fn doubt(&mut self, now: Instant, addr: u32, mac: Mac) -> Claim {
+    pub(crate) fn doubt(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
         let Some(at) = self.find(addr) else { return Claim::Ignored };
         let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
         let settled = entry.state == State::Reachable && now.since(entry.confirmed_at) >= RETRY;
@@ -215,7 +232,7 @@ impl Neighbours {
     }
 
     /// Does what is due at `now`: asks again, gives up, forgets.
-    pub(crate) fn expire(&mut self, now: Instant, mut act: impl FnMut(Due)) {
+    pub(crate) fn expire(&mut self, now: Instant, mut act: impl FnMut(Due<A>)) {
         if self.next_due > now {
             return;
         }
@@ -241,9 +258,9 @@ impl Neighbours {
     }
 
     #[inline]
-    fn find(&self, addr: u32) -> Option<usize> {
+    fn find(&self, addr: A) -> Option<usize> {
         let is_it = |at: &u16| self.entries.get(usize::from(*at)).is_some_and(|entry| entry.addr == addr);
-        self.index.find(hash(self.key, addr), is_it).map(|at| usize::from(*at))
+        self.index.find(addr.hash(self.key), is_it).map(|at| usize::from(*at))
     }
 
     fn confirm(&mut self, now: Instant, at: usize, mac: Mac) -> Claim {
@@ -263,7 +280,7 @@ impl Neighbours {
         Claim::Learned
     }
 
-    fn insert(&mut self, entry: Entry) -> bool {
+    fn insert(&mut self, entry: Entry<A>) -> bool {
         let evict = self.entries.len() >= self.max;
         if evict {
             self.evict();
@@ -277,7 +294,7 @@ impl Neighbours {
         let at = self.entries.len() as u16;
         self.entries.push(entry);
         let entries = &self.entries;
-        self.index.insert_unique(hash(key, addr), at, |at| hash(key, entries[usize::from(*at)].addr));
+        self.index.insert_unique(addr.hash(key), at, |at| entries[usize::from(*at)].addr.hash(key));
         evict
     }
 
@@ -296,21 +313,21 @@ impl Neighbours {
     /// Removes the entry at `at`; the last one takes its place.
     fn remove(&mut self, at: usize) {
         let removed = self.entries.swap_remove(at);
-        if let Ok(slot) = self.index.find_entry(hash(self.key, removed.addr), |slot| usize::from(*slot) == at) {
+        if let Ok(slot) = self.index.find_entry(removed.addr.hash(self.key), |slot| usize::from(*slot) == at) {
             slot.remove();
         }
         if let Some(moved) = self.entries.get(at) {
             let was = self.entries.len();
-            if let Some(slot) = self.index.find_mut(hash(self.key, moved.addr), |slot| usize::from(*slot) == was) {
+            if let Some(slot) = self.index.find_mut(moved.addr.hash(self.key), |slot| usize::from(*slot) == was) {
                 *slot = at as u16;
             }
         }
     }
 }
 
-impl Entry {
+impl<A: Copy> Entry<A> {
     /// What is to be done when the entry is due. Returns whether it stays.
-    fn renew(&mut self, now: Instant, act: &mut impl FnMut(Due), generation: &mut u64) -> bool {
+    fn renew(&mut self, now: Instant, act: &mut impl FnMut(Due<A>), generation: &mut u64) -> bool {
         match self.state {
             State::Failed => return false,
             State::Reachable if !self.in_use => return false,
@@ -356,11 +373,24 @@ fn deadline(now: Instant, after: Duration) -> Instant {
     Instant::from_nanos((now + after).as_nanos().checked_next_multiple_of(COALESCE).unwrap_or(u64::MAX - 1))
 }
 
-/// Multiply-shift with a secret multiplier: good enough for addresses, and not to be predicted from outside.
-#[inline]
-const fn hash(key: [u64; 2], addr: u32) -> u64 {
-    let product = (addr as u64 ^ key[0]).wrapping_mul(key[1] | 1);
-    product ^ (product >> 32)
+impl Key for u32 {
+    /// Multiply-shift with a secret multiplier.
+    #[inline]
+    fn hash(self, key: [u64; 2]) -> u64 {
+        let product = (u64::from(self) ^ key[0]).wrapping_mul(key[1] | 1);
+        product ^ (product >> 32)
+    }
+}
+
+impl Key for Addr {
+    /// The same for each half, of which the first one is secret to the second.
+    #[inline]
+    fn hash(self, key: [u64; 2]) -> u64 {
+        let [high, low] = self.to_u64s();
+        let product = (high ^ key[0]).wrapping_mul(key[1] | 1);
+        let product = (low ^ product ^ (product >> 32)).wrapping_mul(key[0] | 1);
+        product ^ (product >> 32)
+    }
 }
 
 #[cfg(test)]

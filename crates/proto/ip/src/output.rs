@@ -1,16 +1,25 @@
 //! Where does a packet of ours go first, and what stands before it?
 
-use atoll_base::Instant;
+use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::ipv6;
 
 use crate::addresses::{Cast, is_loopback, multicast_mac};
 use crate::ip::Ip;
 use crate::neighbours::Lookup;
 
-/// Bytes that [`Ip::emit_headers`] writes: Ethernet and IPv4.
+/// Bytes of the headers of an IPv4 packet: Ethernet and IPv4.
 pub const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+/// Most bytes that [`Ip::emit_headers`] writes: Ethernet and IPv6.
+pub const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+
+/// Bytes that [`Ip::emit_headers`] writes for a packet to `dst`.
+#[inline]
+pub const fn headers_len(dst: Addr) -> usize {
+    if dst.is_v4() { HEADERS_LEN } else { HEADERS_LEN_MAX }
+}
 
 /// The TTL of packets whose socket asks for no other (RFC 1700).
 pub const TTL: u8 = 64;
@@ -37,10 +46,10 @@ pub enum Route {
 pub struct Outgoing {
     /// Hardware destination, from [`Ip::route`].
     pub dst_mac: Mac,
-    /// Source address: ours, or a loopback address.
-    pub src: u32,
+    /// Source address: ours, or a loopback address; of the same family as the destination.
+    pub src: Addr,
     /// Destination address.
-    pub dst: u32,
+    pub dst: Addr,
     /// What the payload is.
     pub protocol: Protocol,
     /// Bytes behind the headers, at most [`ipv4::PAYLOAD_MAX`]; more than the MTU only where the link cuts it (TSO, USO).
@@ -56,7 +65,16 @@ pub struct Outgoing {
 impl Ip {
     /// The way to `dst`. Asks for the neighbour where it is not known. Cost: a hash lookup.
     #[inline]
-    pub fn route(&mut self, now: Instant, dst: u32) -> Route {
+    pub fn route(&mut self, now: Instant, dst: impl Into<Addr>) -> Route {
+        let dst = dst.into();
+        match dst.to_v4() {
+            Some(v4) => self.route_v4(now, v4),
+            None => self.route_v6(now, dst),
+        }
+    }
+
+    #[inline]
+    fn route_v4(&mut self, now: Instant, dst: u32) -> Route {
         if dst == self.addresses.own || is_loopback(dst) {
             return if self.config.loopback { Route::Local } else { Route::Unreachable };
         }
@@ -76,19 +94,24 @@ impl Ip {
     }
 
     /// The neighbour that takes packets for `dst`; `None` where there is none: our own addresses, groups, no gateway.
-    pub fn next_hop(&self, dst: u32) -> Option<u32> {
+    pub fn next_hop(&self, dst: impl Into<Addr>) -> Option<Addr> {
+        let dst = dst.into();
+        let Some(dst) = dst.to_v4() else {
+            return if self.is_own(dst) { None } else { self.next_hop_v6(dst) };
+        };
         let is_outside = dst != self.addresses.own && self.addresses.cast(dst) == Some(Cast::Unicast);
-        if is_outside { self.addresses.next_hop(dst) } else { None }
+        if is_outside { self.addresses.next_hop(dst).map(Addr::v4) } else { None }
     }
 
-    /// Writes the Ethernet and IPv4 headers of `packet` at the start of `out`; returns [`HEADERS_LEN`].
+    /// Writes the Ethernet and IP headers of `packet` at the start of `out`; returns [`headers_len`] of them.
     ///
     /// Panics if `out` is shorter than that. The payload and its checksum are the caller's.
     #[inline]
     pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
+        let Some(dst) = packet.dst.to_v4() else { return self.emit_headers_v6(out, packet) };
         debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
         // RFC 6864 §4: the identification matters only where a packet may be fragmented.
-        let id = if packet.dont_fragment { 0 } else { self.identifications.next(packet.dst, packet.protocol) };
+        let id = if packet.dont_fragment { 0 } else { self.identifications.next(dst, packet.protocol) };
         self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
     }
 
@@ -113,12 +136,12 @@ impl Ip {
 }
 
 impl Outgoing {
-    /// The header of the whole packet, identification 0.
+    /// The header of the whole packet, which is of IPv4; identification 0.
     #[inline]
     pub(crate) fn header(&self) -> ipv4::Header {
         ipv4::Header {
-            src: self.src,
-            dst: self.dst,
+            src: self.src.to_v4().unwrap_or_default(),
+            dst: self.dst.to_v4().unwrap_or_default(),
             protocol: self.protocol,
             payload_len: self.payload_len as u16,
             tos: self.tos,

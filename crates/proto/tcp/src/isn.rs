@@ -18,8 +18,8 @@ pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> S
 /// A hasher that has taken all four parts of a connection's name.
 pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 {
     let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write_u32(tuple.local.addr);
-    hasher.write_u32(tuple.remote.addr);
+    hasher.write(&tuple.local.addr.octets());
+    hasher.write(&tuple.remote.addr.octets());
     hasher.write_u16(tuple.local.port);
     hasher.write_u16(tuple.remote.port);
     hasher
@@ -29,8 +29,8 @@ pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 
 /// keep rising across connections (RFC 6191 needs that) without telling the uptime.
 pub fn timestamp_offset(secret: &[u8; 16], tuple: &FourTuple) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write_u32(tuple.local.addr);
-    hasher.write_u32(tuple.remote.addr);
+    hasher.write(&tuple.local.addr.octets());
+    hasher.write(&tuple.remote.addr.octets());
     hasher.write_u8(b't');
     hasher.finish() as u32
 }

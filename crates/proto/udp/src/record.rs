@@ -1,22 +1,25 @@
-//! How does a datagram lie in a socket buffer? A record: 16 bytes of head, the payload, padding to 8 bytes.
+//! How does a datagram lie in a socket buffer? A record: 24 bytes of head, the payload, padding to 8 bytes.
 //!
 //! ```text
-//!   0        4        8     10    12       16
-//!   | len    | addr   | port | flags | zero   | payload (len bytes) ... | padding |
+//!   0        4      6       8                       24
+//!   | len    | port | flags | addr                  | payload (len bytes) ... | padding |
 //! ```
 //! All fields are in the byte order of the machine, which both sides share. Whoever writes the buffer may be hostile: the head is
 //! copied out and decoded, and only the copy is used.
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 
 /// Bytes of a record's head.
-pub const RECORD_LEN: usize = 16;
+pub const RECORD_LEN: usize = 24;
 
 /// Records start at multiples of this offset in the stream.
 pub const RECORD_ALIGN: u64 = 8;
 
-/// The largest payload over IPv4: 65535 bytes less both headers.
-pub const DATAGRAM_MAX: u32 = 65_507;
+/// The largest payload, that of IPv6: 65535 bytes less the header of UDP.
+pub const DATAGRAM_MAX: u32 = 65_527;
+
+/// The largest over IPv4.
+pub const DATAGRAM_MAX_V4: u32 = 65_507;
 
 /// The head of one datagram in a socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,32 +43,34 @@ pub enum BadRecord {
     TooLong,
     /// Head, payload and padding are not (yet) in the buffer as a whole.
     Incomplete,
-    /// A flag that does not exist, or a reserved bit.
+    /// A flag that does not exist.
     Reserved,
 }
 
 /// The head of `record`. `len` beyond [`DATAGRAM_MAX`] is a bug of the caller; the reader will refuse it.
-pub const fn encode(record: &Record) -> [u8; RECORD_LEN] {
+pub fn encode(record: &Record) -> [u8; RECORD_LEN] {
     debug_assert!(record.len <= DATAGRAM_MAX);
+    let mut bytes = [0; RECORD_LEN];
+    let (head, addr) = bytes.split_at_mut(8);
     let [a, b, c, d] = record.len.to_ne_bytes();
-    let [e, f, g, h] = record.peer.addr.to_ne_bytes();
-    let [i, j] = record.peer.port.to_ne_bytes();
-    let [k, l] = record.flags.0.to_ne_bytes();
-    [a, b, c, d, e, f, g, h, i, j, k, l, 0, 0, 0, 0]
+    let [e, f] = record.peer.port.to_ne_bytes();
+    let [g, h] = record.flags.0.to_ne_bytes();
+    head.copy_from_slice(&[a, b, c, d, e, f, g, h]);
+    addr.copy_from_slice(&record.peer.addr.octets());
+    bytes
 }
 
 /// Validates a head. `available`: bytes of the stream from the head on, head included. On success
 /// `padded_len(record.len) <= available`.
 pub const fn decode(bytes: &[u8; RECORD_LEN], available: u64) -> Result<Record, BadRecord> {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
+    let [a, b, c, d, e, f, g, h, addr @ ..] = *bytes;
     let len = u32::from_ne_bytes([a, b, c, d]);
-    let peer = Endpoint::new(u32::from_ne_bytes([e, f, g, h]), u16::from_ne_bytes([i, j]));
-    let flags = u16::from_ne_bytes([k, l]);
-    let reserved = u32::from_ne_bytes([m, n, o, p]);
+    let peer = Endpoint::at(Addr::from_octets(addr), u16::from_ne_bytes([e, f]));
+    let flags = u16::from_ne_bytes([g, h]);
     if len > DATAGRAM_MAX {
         return Err(BadRecord::TooLong);
     }
-    if flags & !Flags::ALL.0 != 0 || reserved != 0 {
+    if flags & !Flags::ALL.0 != 0 {
         return Err(BadRecord::Reserved);
     }
     if padded_len(len) > available {
@@ -104,7 +109,7 @@ impl core::fmt::Display for BadRecord {
         f.write_str(match self {
             BadRecord::TooLong => "longer than any datagram",
             BadRecord::Incomplete => "not in the buffer as a whole",
-            BadRecord::Reserved => "reserved bits are set",
+            BadRecord::Reserved => "has unknown flags",
         })
     }
 }

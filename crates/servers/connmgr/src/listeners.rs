@@ -3,17 +3,19 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, SessionId};
+use atoll_base::{Addr, Endpoint, SessionId};
 use atoll_ipc::Cause;
 
 use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
+use crate::ports::overlap;
 
 /// All listeners of this replica.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     /// Dense; a closed listener leaves a hole that the next one fills under another serial number.
     table: Vec<Option<Listener>>,
-    by_address: BTreeMap<(u16, u32), u32>,
+    /// Port, address, and whether `::` means IPv6 alone (elsewhere always false).
+    by_address: BTreeMap<(u16, Addr, bool), u32>,
     by_lease: BTreeMap<u64, u32>,
     serial: u32,
     backlog_max: u32,
@@ -24,6 +26,7 @@ pub(crate) struct Listeners {
 struct Listener {
     serial: u32,
     local: Endpoint,
+    v6_only: bool,
     sockets: Vec<Socket>,
     acceptors: Vec<Acceptor>,
     /// Where the search for the next acceptor starts.
@@ -60,8 +63,10 @@ struct Acceptor {
 /// One listener, for a list of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerView {
-    /// Address (0: any) and port.
+    /// Address (perhaps any) and port.
     pub local: Endpoint,
+    /// At `::`: for IPv6 alone.
+    pub v6_only: bool,
     /// Connections in the SYN queue.
     pub embryonic: u32,
     /// Connections in the accept queue.
@@ -110,10 +115,10 @@ impl Listeners {
             backlog,
             holders: BTreeSet::from([listen.session]),
         };
-        let key = (listen.local.port, listen.local.addr);
+        let key = key(listen.local, listen.v6_only);
         let index = match self.by_address.get(&key) {
             Some(&index) => index,
-            None => self.open(listen.local, directives),
+            None => self.open(listen.local, listen.v6_only, directives),
         };
         self.by_lease.insert(listen.lease, index);
         let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
@@ -123,11 +128,12 @@ impl Listeners {
         Ok(ListenerId { index, serial: listener.serial })
     }
 
-    fn open(&mut self, local: Endpoint, directives: &mut VecDeque<Directive>) -> u32 {
+    fn open(&mut self, local: Endpoint, v6_only: bool, directives: &mut VecDeque<Directive>) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let listener = Listener {
             serial: self.serial,
             local,
+            v6_only,
             sockets: Vec::new(),
             acceptors: Vec::new(),
             next: 0,
@@ -151,7 +157,7 @@ impl Listeners {
         self.table[index] = Some(listener);
         // Cannot truncate: one listener per address and port.
         let index = index as u32;
-        self.by_address.insert((local.port, local.addr), index);
+        self.by_address.insert(key(local, v6_only), index);
         index
     }
 
@@ -159,8 +165,8 @@ impl Listeners {
     /// because `SO_REUSEADDR` lets two sockets bind.)
     fn is_taken(&self, listen: &Listen) -> bool {
         let port = listen.local.port;
-        self.by_address.range((port, 0)..=(port, u32::MAX)).filter_map(|(_, &index)| self.at(index)).any(|other| {
-            let overlap = other.local.addr == listen.local.addr || other.local.addr == 0 || listen.local.addr == 0;
+        self.by_address.range(all_at(port)).filter_map(|(_, &index)| self.at(index)).any(|other| {
+            let overlap = overlap((other.local.addr, other.v6_only), (listen.local.addr, listen.v6_only));
             overlap && !(listen.reuse_port && other.sockets.iter().all(|socket| socket.reuse_port))
         })
     }
@@ -198,7 +204,7 @@ impl Listeners {
     fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
         directives.extend(listener.waiting.iter().map(|&connection| Directive::Reset { connection }));
-        self.by_address.remove(&(listener.local.port, listener.local.addr));
+        self.by_address.remove(&key(listener.local, listener.v6_only));
         if !self.has_port(listener.local.port) {
             directives.push_back(Directive::PortTaken { port: listener.local.port, taken: false });
         }
@@ -258,11 +264,16 @@ impl Listeners {
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
     }
 
-    /// The listener at an address of this stack, by index: one at that very address goes before one at any.
+    /// The listener at an address of this stack, by index: one at that very address goes before one at any of its family, and that
+    /// one before one at any of both.
     #[inline]
     pub(crate) fn index_at(&self, local: Endpoint) -> Option<u32> {
         let (port, addr) = (local.port, local.addr);
-        self.by_address.get(&(port, addr)).or_else(|| self.by_address.get(&(port, 0))).copied()
+        let of_family = if addr.is_v4() { (port, Addr::V4_ANY, false) } else { (port, Addr::ANY, true) };
+        [(port, addr, false), of_family, (port, Addr::ANY, false)]
+            .iter()
+            .find_map(|key| self.by_address.get(key))
+            .copied()
     }
 
     #[inline]
@@ -340,6 +351,7 @@ impl Listeners {
     pub(crate) fn iter(&self) -> impl Iterator<Item = ListenerView> + '_ {
         self.by_address.values().filter_map(|&index| self.at(index)).map(|listener| ListenerView {
             local: listener.local,
+            v6_only: listener.v6_only && listener.local.addr == Addr::ANY,
             embryonic: listener.embryonic,
             unclaimed: listener.unclaimed,
             backlog: listener.backlog,
@@ -350,12 +362,12 @@ impl Listeners {
 
     #[cfg(test)]
     pub(crate) fn by_address(&self, local: Endpoint) -> Option<ListenerId> {
-        let &index = self.by_address.get(&(local.port, local.addr))?;
+        let &index = self.by_address.get(&key(local, false))?;
         self.at(index).map(|listener| ListenerId { index, serial: listener.serial })
     }
 
     fn has_port(&self, port: u16) -> bool {
-        self.by_address.range((port, 0)..=(port, u32::MAX)).next().is_some()
+        self.by_address.range(all_at(port)).next().is_some()
     }
 
     fn at(&self, index: u32) -> Option<&Listener> {
@@ -373,6 +385,16 @@ impl Listeners {
     fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.at_mut(id.index).filter(|listener| listener.serial == id.serial)
     }
+}
+
+/// Where a listener stands in the table.
+fn key(local: Endpoint, v6_only: bool) -> (u16, Addr, bool) {
+    (local.port, local.addr, v6_only && local.addr == Addr::ANY)
+}
+
+/// Every key of a port.
+fn all_at(port: u16) -> core::ops::RangeInclusive<(u16, Addr, bool)> {
+    (port, Addr::from_octets([0; 16]), false)..=(port, Addr::from_octets([0xff; 16]), true)
 }
 
 impl Listener {

@@ -17,8 +17,6 @@ pub struct Config {
     pub replica: ReplicaId,
     /// Number of replicas, at least 1.
     pub replicas: u8,
-    /// Address of the stack.
-    pub addr: u32,
     /// Ports given to sockets that name none: first and last.
     pub ephemeral: (u16, u16),
     /// Upper bound of every backlog.
@@ -53,13 +51,9 @@ impl ConnMgr {
         self.directives.pop_front()
     }
 
-    /// Leases a port; the same lease again adds the session as a holder. Returns the port.
+    /// Leases a port; the same lease again adds the session as a holder. Returns the port. Whether the address is the stack's the
+    /// caller knows.
     pub fn handle_bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
-        // ip(7): datagram sockets may be bound to a group, to hear what is sent to it only.
-        let is_group = bind.protocol == Protocol::Udp && bind.local.addr >> 28 == 0xe;
-        if !self.is_own(bind.local.addr) && !is_group {
-            return Err(Cause::AddressNotAvailable);
-        }
         self.ports.bind(bind)
     }
 
@@ -69,11 +63,8 @@ impl ConnMgr {
         self.listeners.release(session, lease, &mut self.directives);
     }
 
-    /// Opens a listener, adds the session as a holder, or changes the backlog.
+    /// Opens a listener, adds the session as a holder, or changes the backlog. Address: see [`ConnMgr::handle_bind`].
     pub fn handle_listen(&mut self, listen: &Listen) -> Result<ListenerId, Cause> {
-        if !self.is_own(listen.local.addr) {
-            return Err(Cause::AddressNotAvailable);
-        }
         if listen.local.port == 0 {
             return Err(Cause::Invalid);
         }
@@ -174,10 +165,6 @@ impl ConnMgr {
 
     fn is_authority(&self, port: u16) -> bool {
         port % u16::from(self.config.replicas.max(1)) == u16::from(self.config.replica.0)
-    }
-
-    fn is_own(&self, addr: u32) -> bool {
-        addr == 0 || addr == self.config.addr || Endpoint::new(addr, 0).is_loopback()
     }
 }
 

@@ -25,12 +25,14 @@ pub struct Bind {
     pub lease: u64,
     /// TCP and UDP ports are separate.
     pub protocol: Protocol,
-    /// Address (0: any) and port (0: any free one).
+    /// Address (perhaps any) and port (0: any free one).
     pub local: Endpoint,
     /// `SO_REUSEADDR`.
     pub reuse_addr: bool,
     /// `SO_REUSEPORT`.
     pub reuse_port: bool,
+    /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
+    pub v6_only: bool,
 }
 
 /// A session listens (see [`atoll_ipc::Command::Listen`]).
@@ -40,7 +42,7 @@ pub struct Listen {
     pub session: SessionId,
     /// The socket.
     pub lease: u64,
-    /// Address (0: any) and port.
+    /// Address (perhaps any) and port.
     pub local: Endpoint,
     /// As the application gave it.
     pub backlog: u32,
@@ -48,6 +50,8 @@ pub struct Listen {
     pub reuse_port: bool,
     /// `TCP_DEFER_ACCEPT` in seconds; 0 is off.
     pub defer_accept: u16,
+    /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
+    pub v6_only: bool,
 }
 
 /// A SYN for no connection has arrived.

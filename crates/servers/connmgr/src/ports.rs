@@ -4,7 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, Rng, SessionId};
+use atoll_base::{Addr, Endpoint, Rng, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
 
@@ -26,6 +26,7 @@ struct Lease {
     local: Endpoint,
     reuse_addr: bool,
     reuse_port: bool,
+    v6_only: bool,
     listening: bool,
     holders: BTreeSet<SessionId>,
 }
@@ -51,9 +52,10 @@ impl Ports {
         };
         self.by_port.entry((bind.protocol, port)).or_default().push(Lease {
             number: bind.lease,
-            local: Endpoint::new(bind.local.addr, port),
+            local: Endpoint::at(bind.local.addr, port),
             reuse_addr: bind.reuse_addr,
             reuse_port: bind.reuse_port,
+            v6_only: bind.v6_only,
             listening: false,
             holders: BTreeSet::from([bind.session]),
         });
@@ -149,11 +151,21 @@ impl Ports {
     }
 }
 
+/// Whether two sockets, each with its address and `IPV6_V6ONLY`, could get the same packets: Linux's `ipv6_rcv_saddr_equal`.
+pub(crate) fn overlap((a, a_v6_only): (Addr, bool), (b, b_v6_only): (Addr, bool)) -> bool {
+    let takes = |any: Addr, v6_only: bool, other: Addr| match any {
+        Addr::V4_ANY => other.is_v4(),
+        Addr::ANY => !(v6_only && other.is_v4()),
+        _ => false,
+    };
+    a == b || takes(a, a_v6_only, b) || takes(b, b_v6_only, a)
+}
+
 impl Lease {
     /// Addresses overlap, and the options do not allow it: `SO_REUSEADDR` on both as long as none of them listens (TCP) or in any
     /// case (UDP), `SO_REUSEPORT` on both always. (Linux also wants the same user for the latter; one stack serves one.)
     fn conflicts_with(&self, bind: &Bind) -> bool {
-        let overlap = self.local.addr == bind.local.addr || self.local.addr == 0 || bind.local.addr == 0;
+        let overlap = overlap((self.local.addr, self.v6_only), (bind.local.addr, bind.v6_only));
         let by_addr = self.reuse_addr && bind.reuse_addr && (bind.protocol == Protocol::Udp || !self.listening);
         let by_port = self.reuse_port && bind.reuse_port;
         overlap && !by_addr && !by_port

@@ -1,9 +1,9 @@
 //! Which flow does a frame belong to?
 
-use atoll_base::{Endpoint, FourTuple};
+use atoll_base::{Addr, Endpoint, FourTuple};
 use atoll_wire::ethernet::{self, EtherType};
-use atoll_wire::icmp;
 use atoll_wire::ipv4::{self, Protocol};
+use atoll_wire::{icmp, icmpv6, ipv6, mld, nd};
 
 /// What steering needs to know about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +14,16 @@ pub enum Class {
     Stack,
     /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
+    /// Every replica handles it: what routers and neighbours say to an IPv6 host, and what may contest its addresses.
+    All,
 }
 
 /// Classifies `frame` (from the Ethernet header on). Never panics; what cannot be read is [`Class::Any`], and is judged by
 /// the IP component. The rule for packets with ports is the one in `bpf/steer.c`.
 pub fn classify(frame: &[u8]) -> Class {
+    if frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes()) {
+        return classify_v6(frame).unwrap_or(Class::Any);
+    }
     let Some((header, payload)) = ipv4_packet(frame) else { return Class::Any };
     let tuple = |src_port, dst_port| {
         let (local, remote) = (Endpoint::new(header.dst, dst_port), Endpoint::new(header.src, src_port));
@@ -35,6 +40,32 @@ pub fn classify(frame: &[u8]) -> Class {
         Protocol::ICMP => quoted_flow(payload).map_or(Class::Any, Class::Flow),
         _ => Class::Any,
     }
+}
+
+/// As for IPv4. Unlike `bpf/steer.c` this looks behind extension headers: what the kernel has given to the wrong replica is passed on.
+fn classify_v6(frame: &[u8]) -> Option<Class> {
+    let packet = frame.get(ethernet::HEADER_LEN..)?;
+    let (header, at) = ipv6::parse(packet).ok()?;
+    let payload = packet.get(at..at + usize::from(header.payload_len))?;
+    let upper = ipv6::upper(&header, payload).ok()?;
+    let tuple = |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
+    let is_part = upper.fragment.is_some_and(|fragment| !fragment.is_atomic());
+    let text = payload.get(upper.at..)?;
+    Some(match (upper.protocol, text) {
+        (Protocol::TCP | Protocol::UDP, _) if is_part => Class::Flow(tuple(0, 0)),
+        (Protocol::TCP | Protocol::UDP, [a, b, c, d, ..]) => {
+            Class::Flow(tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
+        }
+        (Protocol::ICMPV6, [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | mld::QUERY, ..]) => Class::All,
+        // A probe (RFC 4862 §5.4): the address may be one that we try out ourselves.
+        (Protocol::ICMPV6, [nd::NEIGHBOUR_SOLICITATION, ..]) if header.src == Addr::ANY => Class::All,
+        (Protocol::ICMPV6, _) => {
+            let (message, len) = icmpv6::parse(header.src, header.dst, text).ok()?;
+            let quoted = icmpv6::quoted(text.get(len..).filter(|_| message.is_error())?).ok()?;
+            Class::Flow(FourTuple { local: quoted.source, remote: quoted.destination })
+        }
+        _ => Class::Any,
+    })
 }
 
 /// An ICMP error belongs to the flow of the packet it quotes, which was ours: its source is our end.

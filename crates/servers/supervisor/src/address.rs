@@ -1,7 +1,7 @@
-//! How are addresses written in the configuration? `198.18.0.2/24`, `02:00:00:00:00:01`.
+//! How are addresses written in the configuration? `198.18.0.2/24`, `2001:db8::2/64`, `02:00:00:00:00:01`.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IPv4 address with the length of its network's prefix.
@@ -43,6 +43,49 @@ impl FromStr for Cidr {
 }
 
 impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// An IPv6 address with the length of its network's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr6 {
+    /// The address of a host.
+    pub address: Ipv6Addr,
+    /// Length of the prefix, 1..=128.
+    pub prefix: u8,
+}
+
+impl Cidr6 {
+    /// Whether `other` is in the same network.
+    pub fn contains(self, other: Ipv6Addr) -> bool {
+        let mask = u128::MAX << (128 - u32::from(self.prefix.clamp(1, 128)));
+        (self.address.to_bits() ^ other.to_bits()) & mask == 0
+    }
+}
+
+impl FromStr for Cidr6 {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Cidr6, AddressError> {
+        let (address, prefix) = text.split_once('/').ok_or(AddressError::NoPrefix6)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| AddressError::NotIpv6)?;
+        let prefix = prefix.parse().ok().filter(|n| (1..=128).contains(n)).ok_or(AddressError::Prefix6)?;
+        if address.is_multicast() || address.is_unspecified() || address.to_ipv4_mapped().is_some() {
+            return Err(AddressError::NotAHost);
+        }
+        if address.is_loopback() {
+            return Err(AddressError::Loopback);
+        }
+        if address.is_unicast_link_local() {
+            return Err(AddressError::LinkLocal);
+        }
+        Ok(Cidr6 { address, prefix })
+    }
+}
+
+impl fmt::Display for Cidr6 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
     }
@@ -96,8 +139,16 @@ pub enum AddressError {
     NotIpv4,
     /// It is the address of a network, of a group, or of everybody.
     NotAHost,
-    /// 127.0.0.0/8 exists inside every stack already.
+    /// 127.0.0.0/8 and ::1 exist inside every stack already.
     Loopback,
+    /// As [`AddressError::NoPrefix`], of IPv6.
+    NoPrefix6,
+    /// The length of the prefix is not 1..=128.
+    Prefix6,
+    /// What stands before the prefix is no IPv6 address.
+    NotIpv6,
+    /// A stack makes its link-local address itself.
+    LinkLocal,
     /// Not the hardware address of a single station.
     NotMac,
 }
@@ -109,7 +160,11 @@ impl fmt::Display for AddressError {
             AddressError::Prefix => "the length of the prefix is not a number from 1 to 32",
             AddressError::NotIpv4 => "not an IPv4 address with a prefix, such as 198.18.0.2/24",
             AddressError::NotAHost => "the address of a network, of a group or of everybody cannot be a stack's own",
-            AddressError::Loopback => "127.0.0.0/8 exists inside every stack already: give it another address",
+            AddressError::Loopback => "127.0.0.0/8 and ::1 exist inside every stack already: give it another address",
+            AddressError::NoPrefix6 => "the length of the prefix is missing: write it as in 2001:db8::2/64",
+            AddressError::Prefix6 => "the length of the prefix is not a number from 1 to 128",
+            AddressError::NotIpv6 => "not an IPv6 address with a prefix, such as 2001:db8::2/64",
+            AddressError::LinkLocal => "a stack makes its link-local address itself: give it another one, or none",
             AddressError::NotMac => "not the hardware address of one station, such as 02:00:00:00:00:01",
         })
     }
@@ -144,6 +199,26 @@ mod tests {
             ("127.0.0.1/8", AddressError::Loopback),
         ] {
             assert_eq!(text.parse::<Cidr>(), Err(reason), "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_addresses_are_those_of_hosts_too() {
+        let cidr: Cidr6 = "2001:db8:0:0::2/64".parse().unwrap();
+        assert_eq!(cidr.to_string(), "2001:db8::2/64");
+        assert!(cidr.contains("2001:db8::99".parse().unwrap()) && !cidr.contains("2001:db8:1::2".parse().unwrap()));
+        for (text, reason) in [
+            ("2001:db8::2", AddressError::NoPrefix6),
+            ("2001:db8::2/0", AddressError::Prefix6),
+            ("2001:db8::2/129", AddressError::Prefix6),
+            ("198.18.0.2/24", AddressError::NotIpv6),
+            ("ff02::1/64", AddressError::NotAHost),
+            ("::/64", AddressError::NotAHost),
+            ("::ffff:198.18.0.2/120", AddressError::NotAHost),
+            ("::1/128", AddressError::Loopback),
+            ("fe80::1/64", AddressError::LinkLocal),
+        ] {
+            assert_eq!(text.parse::<Cidr6>(), Err(reason), "{text}");
         }
     }
 

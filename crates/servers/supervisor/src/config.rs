@@ -8,13 +8,13 @@ mod file;
 mod template;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::page::REPLICAS_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{AddressError, Cidr, Mac};
+use crate::address::{AddressError, Cidr, Cidr6, Mac};
 use crate::names::StackName;
 use crate::notation::{Notation, NotationError};
 
@@ -62,6 +62,8 @@ pub struct Link {
     pub peer_address: Option<Cidr>,
     /// Who knows the way out of the network.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6 on the link; `None`: it is spoken inside the stack only.
+    pub v6: Option<LinkV6>,
     /// Largest packet in bytes.
     pub mtu: u16,
     /// Own hardware address; `None`: a random one.
@@ -70,6 +72,19 @@ pub struct Link {
     pub offload: bool,
     /// The stack at the other end of a shared-memory link.
     pub peer: Option<StackName>,
+}
+
+/// IPv6 on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkV6 {
+    /// The stack's own address, besides its link-local one.
+    pub address: Option<Cidr6>,
+    /// The address for the kernel's end of the device.
+    pub peer_address: Option<Cidr6>,
+    /// Who knows the way out of the network, before those that advertise it.
+    pub gateway: Option<Ipv6Addr>,
+    /// Whether addresses and ways are taken from router advertisements.
+    pub autoconf: bool,
 }
 
 /// What a link is made of.
@@ -221,6 +236,7 @@ fn link(file: &LinkFile) -> Result<Link, ConfigError> {
     if gateway.is_some_and(|gateway| !address.contains(gateway) || gateway == address.address) {
         return Err(ConfigError::Gateway);
     }
+    let v6 = link_v6(file)?;
     let mac = match &file.mac {
         Some(text) => Some(text.parse().map_err(|error| ConfigError::Address("mac", error))?),
         None => None,
@@ -244,11 +260,44 @@ fn link(file: &LinkFile) -> Result<Link, ConfigError> {
         address,
         peer_address,
         gateway,
+        v6,
         mtu: file.mtu,
         mac,
         offload: file.offload,
         peer,
     })
+}
+
+fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
+    let cidr = |key, text: &Option<String>| {
+        let parsed = text.as_ref().map(|text| text.parse::<Cidr6>()).transpose();
+        parsed.map_err(|error| ConfigError::Address(key, error))
+    };
+    let address = cidr("address6", &file.address6)?;
+    let peer_address = cidr("peer_address6", &file.peer_address6)?;
+    let gateway = file.gateway6.as_ref().map(|text| text.parse::<Ipv6Addr>()).transpose();
+    let gateway = gateway.map_err(|_| ConfigError::Address("gateway6", AddressError::NotIpv6))?;
+    if address.is_some() && address.map(|own| own.address) == peer_address.map(|peer| peer.address) {
+        return Err(ConfigError::SameAddress);
+    }
+    let is_neighbour = |gateway: Ipv6Addr| {
+        gateway.is_unicast_link_local() || address.is_some_and(|own| own.contains(gateway) && own.address != gateway)
+    };
+    if gateway.is_some_and(|gateway| !is_neighbour(gateway)) {
+        return Err(ConfigError::Gateway6);
+    }
+    let is_wanted = address.is_some() || gateway.is_some();
+    if is_wanted && (!file.ipv6 || file.mtu < MTU_MIN_V6) {
+        return Err(ConfigError::NoIpv6);
+    }
+    // As on Linux, a link that is too small for IPv6 does without.
+    let is_on = file.ipv6 && file.mtu >= MTU_MIN_V6 && file.kind != LinkType::None;
+    Ok(is_on.then_some(LinkV6 {
+        address,
+        peer_address: peer_address.filter(|_| file.kind == LinkType::Tap),
+        gateway,
+        autoconf: file.autoconf,
+    }))
 }
 
 /// What is wrong with a configuration.
@@ -268,6 +317,10 @@ pub enum ConfigError {
     SameAddress,
     /// The gateway is not a neighbour.
     Gateway,
+    /// The gateway for IPv6 is not a neighbour.
+    Gateway6,
+    /// An address of IPv6, but no IPv6.
+    NoIpv6,
     /// The MTU is out of range.
     Mtu(u16),
     /// The name of the device.
@@ -305,6 +358,16 @@ impl fmt::Display for ConfigError {
             ConfigError::Gateway => {
                 f.write_str("link.gateway: not another host in the network of link.address, so it cannot be reached")
             }
+            ConfigError::Gateway6 => f.write_str(
+                "link.gateway6: neither a link-local address nor another host in the network of link.address6, so it \
+                 cannot be reached",
+            ),
+            ConfigError::NoIpv6 => {
+                write!(
+                    f,
+                    "link.address6, link.gateway6: with link.ipv6 = false or an MTU below {MTU_MIN_V6} there is no IPv6"
+                )
+            }
             ConfigError::Mtu(mtu) => write!(f, "link.mtu: {mtu} is not from {MTU_MIN} to {MTU_MAX}"),
             ConfigError::Device => {
                 write!(f, "link.device: the name of a device is 1 to {DEVICE_LEN_MAX} bytes without blanks and `/`")
@@ -333,6 +396,8 @@ impl std::error::Error for ConfigError {}
 
 /// RFC 791: every host takes packets of 576 bytes.
 const MTU_MIN: u16 = 576;
+/// RFC 8200 §5.
+const MTU_MIN_V6: u16 = 1280;
 /// The TUN driver allows 65535 bytes with the Ethernet header.
 const MTU_MAX: u16 = 65_521;
 const DEVICE_LEN_MAX: usize = 15;

@@ -11,13 +11,15 @@ mod report;
 mod request;
 mod sessions;
 
-pub use address::{AddressError, Cidr, Mac};
+pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use config::{
-    Accept, Config, ConfigError, ConfigFile, EcnMode, Link, LinkFile, LinkType, Ports, Scheduling, SessionSizes,
-    Steering, Tcp, Wait,
+    Accept, Config, ConfigError, ConfigFile, EcnMode, Link, LinkFile, LinkType, LinkV6, Ports, Scheduling,
+    SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{Notation, NotationError};
-pub use report::{LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport};
+pub use report::{
+    AddressReport, LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
+};
 pub use request::{CliRequest, Incoming, classify};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};

@@ -1,7 +1,7 @@
 //! What does a supervisor tell about its stack? The JSON of `atoll status --json`, documented in `docs/cli.md`.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,12 @@ pub struct LinkReport {
     pub peer_address: Option<String>,
     /// Gateway.
     pub gateway: Option<Ipv4Addr>,
+    /// Own IPv6 addresses, the link-local one first.
+    #[serde(default)]
+    pub addresses6: Vec<AddressReport>,
+    /// Gateway of the configuration.
+    #[serde(default)]
+    pub gateway6: Option<Ipv6Addr>,
     /// Own hardware address.
     pub mac: String,
     /// Largest packet.
@@ -89,6 +95,25 @@ pub struct LinkReport {
     pub peer: Option<String>,
     /// Whether that stack is there.
     pub peer_present: Option<bool>,
+}
+
+/// One own IPv6 address, in the words of `ip addr`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressReport {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// Length of its prefix.
+    pub prefix: u8,
+    /// `link` or `global`.
+    pub scope: String,
+    /// `tentative`, `deprecated`, `dadfailed`, `dynamic`.
+    pub flags: Vec<String>,
+    /// Seconds for which it stays valid; absent: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_s: Option<u64>,
+    /// Seconds for which it stays preferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred_s: Option<u64>,
 }
 
 /// One replica.

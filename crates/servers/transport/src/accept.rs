@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, FourTuple, Instant, SeqNum};
+use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
@@ -12,9 +12,13 @@ use atoll_tcp::{Connection, Path, Settings};
 use atoll_wire::tcp::Segment;
 
 use crate::entry::{Entry, Flags, Stage};
+use crate::flows::Name;
 use crate::options::Inherited;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
+
+/// By how much the header of IPv6 is longer than that of IPv4.
+pub(crate) const V6_EXTRA: u16 = 20;
 
 impl<M: Memory> Transport<M> {
     /// A SYN that the CM wants answered.
@@ -64,8 +68,9 @@ impl<M: Memory> Transport<M> {
         settings: &Settings,
     ) -> Connection {
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let mut connection = Connection::accept(now, syn, iss, ts_offset, self.path(internal), settings);
-        self.limit_path(now, &mut connection, tuple.remote, internal);
+        let remote = tuple.remote.addr;
+        let mut connection = Connection::accept(now, syn, iss, ts_offset, self.path(remote, internal), settings);
+        self.limit_path(now, &mut connection, remote, internal);
         connection
     }
 
@@ -86,8 +91,8 @@ impl<M: Memory> Transport<M> {
         internal: bool,
         stage: Stage,
     ) -> u32 {
-        let mut entry = Entry::new(connection, tuple, stage);
-        entry.inherit(&self.config, inherited);
+        let mut entry = Entry::new(connection, self.name(&tuple), stage);
+        entry.inherit(&self.config, inherited, self.ip.hop_limit());
         if internal {
             entry.flags.set(Flags::INTERNAL);
         }
@@ -97,16 +102,30 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.
-    pub(crate) fn path(&self, internal: bool) -> Path {
-        let mss = if internal { self.config.internal_mss } else { self.ip.mtu().saturating_sub(40) };
+    pub(crate) fn path(&self, remote: Addr, internal: bool) -> Path {
+        let headers = 40 + if remote.is_v4() { 0 } else { V6_EXTRA };
+        let mss = if internal { self.config.internal_mss } else { self.ip.mtu_for(remote).saturating_sub(headers) };
         Path { mss }
     }
 
     /// Tells a new connection what is known of its way. What we offer the peer stays what the link takes: the way back may be another.
-    pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Endpoint, internal: bool) {
-        if let Some(path) = self.ip.path_mtu(now, remote.addr).filter(|_| !internal) {
+    pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
+        if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
             connection.limit_path(path.mtu);
         }
+    }
+
+    /// The short form of a tuple, for a connection to be.
+    pub(crate) fn name(&mut self, tuple: &FourTuple) -> Name {
+        if let Some(name) = self.locals.find(tuple) {
+            return name;
+        }
+        if self.locals.has_many() {
+            let entries = self.entries.iter().map(|(_, entry)| &entry.name);
+            self.locals.retain(entries.chain(self.time_waits.queued()));
+        }
+        self.locals.add(tuple.local.addr);
+        self.locals.find(tuple).expect("the own address was just added")
     }
 
     /// The handshake is complete, and text is there if it was waited for: into the accept queue.
@@ -152,7 +171,7 @@ impl<M: Memory> Transport<M> {
     /// Nobody listens at `port` any more: who waits for text for a listener (TCP_DEFER_ACCEPT), for hours perhaps, waits in vain. The
     /// CM, which knows no single one of them, resets what is established for nobody.
     fn give_up_deferred(&mut self, port: u16) {
-        let is_one = |entry: &Entry| matches!(entry.stage, Stage::Deferred { .. }) && entry.tuple.local.port == port;
+        let is_one = |entry: &Entry| matches!(entry.stage, Stage::Deferred { .. }) && entry.name.local_port() == port;
         let all: Vec<u32> = self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(index, _)| index).collect();
         for index in all {
             let Some(entry) = self.entries.get_mut(index) else { continue };
@@ -167,6 +186,7 @@ impl<M: Memory> Transport<M> {
     fn offer(&mut self, now: Instant, offer: &Offer) {
         let (index, listener, lease) = (offer.connection.0, offer.listener, offer.lease);
         let Some(entry) = self.entries.get_mut(index) else { return };
+        let local = self.locals.tuple(&entry.name).local;
         let session_index = self.session_index.get(&offer.session).copied();
         let session = session_index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut());
         let offered = session.filter(|session| session.gone.is_none()).and_then(|session| {
@@ -188,7 +208,7 @@ impl<M: Memory> Transport<M> {
             }
             let view = session.slot(slot)?;
             view.replica_reset(generation, SlotState::Offered, entry.send_limit);
-            view.set_addresses(entry.tuple.local, entry.tuple.remote);
+            view.set_local(local);
             Some(place)
         });
         let Some(place) = offered else {

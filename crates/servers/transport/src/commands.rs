@@ -1,16 +1,17 @@
 //! What does an application want? Every field is hostile until checked.
 
-use atoll_base::{Instant, SlotId};
+use atoll_base::{Endpoint, Instant, SlotId};
 use atoll_connmgr::{Bind, Listen};
 use atoll_ip::Link;
 use atoll_ipc::arena::INFO;
+use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::APP_SHUT_SEND;
 use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
 
 use crate::entry::{Flags, Stage};
 use crate::options::Inherited;
-use crate::session::Occupant;
+use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
 /// More than this is never in a send buffer.
@@ -47,18 +48,20 @@ impl<M: Memory> Transport<M> {
     fn handle_rare_command(&mut self, now: Instant, session: u32, command: Command) {
         let Some(id) = self.session(session).map(|session| session.id) else { return };
         match command {
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port } => {
-                let bind = Bind { session: id, lease, protocol, local, reuse_addr, reuse_port };
-                let (cause, port) = match self.cm.handle_bind(&bind) {
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
+                let bind = Bind { session: id, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                let bound = self.check_own(local, protocol).and_then(|()| self.cm.handle_bind(&bind));
+                let (cause, port) = match bound {
                     Ok(port) => (Cause::None, port),
                     Err(cause) => (cause, 0),
                 };
                 self.reply(session, &Event::BindReply { token, cause, port });
             }
             Command::Release { lease } => self.cm.handle_release(id, lease),
-            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept } => {
-                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept };
-                let cause = self.cm.handle_listen(&listen).err().unwrap_or_default();
+            Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
+                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only };
+                let listens = self.check_own(local, Protocol::Tcp).and_then(|()| self.cm.handle_listen(&listen));
+                let cause = listens.err().unwrap_or_default();
                 // Who has the reply may connect at once, and looks at the page to see whose port it is.
                 self.run_directives(now);
                 self.reply(session, &Event::ListenReply { token, cause });
@@ -77,8 +80,9 @@ impl<M: Memory> Transport<M> {
                 };
                 self.set_listener_option(listener, option, value);
             }
-            Command::UdpOpen { slot, generation, local, remote, reuse_port, .. } => {
-                self.open_datagram(now, session, slot, generation, local, remote, reuse_port);
+            Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
+                let place = Place { session, slot, generation };
+                self.open_datagram(now, place, local, remote, reuse_port, v6_only);
             }
             Command::Group { slot, generation, group, inside, joins } => {
                 let link = if inside { Link::Inside } else { Link::Outside };
@@ -87,6 +91,14 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         self.run_directives(now);
+    }
+
+    /// Whether a socket may be bound to an address.
+    fn check_own(&self, local: Endpoint, protocol: Protocol) -> Result<(), Cause> {
+        let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr);
+        // ip(7): datagram sockets may be bound to a group, to hear what is sent to it only.
+        let is_group = protocol == Protocol::Udp && local.addr.to_v4().is_some_and(|addr| addr >> 28 == 0xe);
+        if is_own || is_group { Ok(()) } else { Err(Cause::AddressNotAvailable) }
     }
 
     fn occupant(&self, session: u32, slot: SlotId, generation: u32) -> Occupant {
@@ -211,7 +223,10 @@ impl<M: Memory> Transport<M> {
     fn send_info(&mut self, now: Instant, session: u32, token: u32, slot: SlotId, generation: u32) {
         let cause = match self.occupant(session, slot, generation) {
             Occupant::Connection(index) => {
-                let info = self.entries.get(index).map(|entry| crate::list::info(&entry.connection.info(now)));
+                let info = self
+                    .entries
+                    .get(index)
+                    .map(|entry| crate::list::info(&entry.connection.info(now), entry.name.is_v4()));
                 if let (Some(info), Some(session)) = (info, self.session(session)) {
                     info.store(&session.arena, INFO);
                 }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, FourTuple, Instant, SlotId};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, ErrorKind, NetworkError, TTL};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::page::Stat;
@@ -46,6 +46,8 @@ pub(crate) struct Datagram {
     local: Endpoint,
     remote: Option<Endpoint>,
     reuse_port: bool,
+    /// At `::`: IPv6 alone.
+    v6_only: bool,
     receive: Extents,
     receive_tail: u64,
     receive_head: u64,
@@ -64,6 +66,9 @@ pub(crate) struct Datagram {
     progress: Option<Progress>,
     /// The first datagram of the send buffer was looped back to members on this machine.
     has_looped: bool,
+    /// `IPV6_UNICAST_HOPS`, if set.
+    hops: Option<u8>,
+    class: u8,
     ready: Ready,
     cause: Cause,
     is_dirty: bool,
@@ -115,7 +120,8 @@ impl Datagrams {
             return sockets.iter().rev().find(is_best).copied();
         }
         let mut hasher = self.state.build_hasher();
-        hasher.write_u64(u64::from(tuple.remote.addr) << 32 | u64::from(tuple.remote.port));
+        tuple.remote.addr.to_u64s().into_iter().for_each(|word| hasher.write_u64(word));
+        hasher.write_u16(tuple.remote.port);
         let chosen = (hasher.finish() % u64::from(candidates)) as usize;
         let equals = sockets.iter().filter(|i| self.sockets.get(**i).is_some_and(|s| s.score(tuple) == best.0));
         equals.copied().nth(chosen)
@@ -166,6 +172,8 @@ impl Datagrams {
         match option {
             SocketOption::TimeToLive if (1..=255).contains(&value) => socket.ttl = value as u8,
             SocketOption::TypeOfService => socket.tos = value as u8,
+            SocketOption::UnicastHops => socket.hops = u8::try_from(value).ok(),
+            SocketOption::TrafficClass => socket.class = value as u8,
             SocketOption::ReceiveBuffer => socket.capacity = value.clamp(4096, 4 << 20),
             SocketOption::SendBuffer => socket.send_limit = value.clamp(4096, 4 << 20),
             SocketOption::MulticastTtl => socket.multicast.ttl = value as u8,
@@ -197,6 +205,10 @@ impl Datagram {
         self.remote
     }
 
+    pub(crate) fn v6_only(&self) -> bool {
+        self.v6_only && self.local.addr == Addr::ANY
+    }
+
     /// Octets that wait for the application.
     pub(crate) const fn received(&self) -> u64 {
         self.receive_tail - self.receive_head
@@ -209,14 +221,16 @@ impl Datagram {
 
     fn tuple(&self) -> Option<FourTuple> {
         let remote = self.remote?;
-        (self.local.addr != 0).then_some(FourTuple { local: self.local, remote })
+        (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
     }
 
     /// How well the socket fits, 0: not at all (Linux's `compute_score`).
     fn score(&self, tuple: &FourTuple) -> u32 {
+        let is_v4 = tuple.local.addr.is_v4();
         let by_addr = match self.local.addr {
-            0 => 1,
             addr if addr == tuple.local.addr => 3,
+            Addr::V4_ANY if is_v4 => 2,
+            Addr::ANY if !(is_v4 && self.v6_only) => 1,
             _ => return 0,
         };
         match self.remote {
@@ -233,21 +247,21 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn open_datagram(
         &mut self,
         now: Instant,
-        session_index: u32,
-        slot: SlotId,
-        generation: u32,
+        place: Place,
         local: Endpoint,
         remote: Endpoint,
         reuse_port: bool,
+        v6_only: bool,
     ) {
+        let Place { session: session_index, slot, generation } = place;
         let remote = (remote.port != 0).then_some(remote);
-        let is_own = local.addr == 0 || local.addr == self.ip.addr() || local.is_loopback() || self.is_many(local);
+        let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr) || self.is_many(local);
         let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
         if let Occupant::Datagram(index) = session.occupant(slot, generation) {
             // connect() to another peer, or bind() to an address.
             let is_open = self.datagrams.sockets.get(index).is_some_and(|socket| !socket.is_closing);
             if local.port != 0 && is_own && is_open {
-                self.rename_datagram(now, index, local, remote, reuse_port);
+                self.rename_datagram(now, index, local, remote, reuse_port, v6_only);
             }
             return;
         }
@@ -258,10 +272,11 @@ impl<M: Memory> Transport<M> {
         }
         let capacity = self.config.datagram_capacity;
         let socket = Datagram {
-            place: Place { session: session_index, slot, generation },
+            place,
             local,
             remote,
             reuse_port,
+            v6_only,
             receive: Extents::default(),
             receive_tail: 0,
             receive_head: 0,
@@ -278,6 +293,8 @@ impl<M: Memory> Transport<M> {
             multicast: Multicast::new(),
             progress: None,
             has_looped: false,
+            hops: None,
+            class: 0,
             ready: Ready::OUT,
             cause: Cause::None,
             is_dirty: false,
@@ -294,13 +311,14 @@ impl<M: Memory> Transport<M> {
         // Who sees the socket open may send to it at once, and looks at the page to see whose port it is.
         self.page.set_port(true, local.port, true);
         if let Some(view) = session.slot(slot) {
-            view.set_addresses(local, remote.unwrap_or_default());
+            view.set_local(local);
             view.replica_reset(generation, SlotState::Open, capacity);
         }
         self.kick_datagram(now, index);
         self.datagrams.touch(index);
     }
 
+    #[allow(clippy::too_many_arguments)] // What a socket is called.
     fn rename_datagram(
         &mut self,
         now: Instant,
@@ -308,6 +326,7 @@ impl<M: Memory> Transport<M> {
         local: Endpoint,
         remote: Option<Endpoint>,
         reuse_port: bool,
+        v6_only: bool,
     ) {
         let Some(old) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         let was_last = self.datagrams.unindex(index);
@@ -319,9 +338,10 @@ impl<M: Memory> Transport<M> {
             socket.local = local;
             socket.remote = remote;
             socket.reuse_port = reuse_port;
+            socket.v6_only = v6_only;
             let place = socket.place;
             if let Some(view) = self.session(place.session).and_then(|session| session.slot(place.slot)) {
-                view.set_addresses(local, remote.unwrap_or_default());
+                view.set_local(local);
             }
         }
         self.datagrams.index(index);

@@ -3,12 +3,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{FourTuple, Instant};
+use atoll_base::Instant;
 use atoll_connmgr::ListenerId;
 use atoll_ipc::{Cause, Ready};
 use atoll_tcp::Connection;
 use atoll_wire::Mac;
 
+use crate::flows::Name;
 use crate::options::Keep;
 use crate::rings::Rings;
 use crate::session::Place;
@@ -20,7 +21,7 @@ use crate::session::Place;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) connection: Connection,
-    pub(crate) tuple: FourTuple,
+    pub(crate) name: Name,
     pub(crate) stage: Stage,
     /// The slot, while there is one.
     pub(crate) place: Option<Place>,
@@ -144,10 +145,10 @@ impl Stage {
 }
 
 impl Entry {
-    pub(crate) fn new(connection: Connection, tuple: FourTuple, stage: Stage) -> Entry {
+    pub(crate) fn new(connection: Connection, name: Name, stage: Stage) -> Entry {
         Entry {
             connection,
-            tuple,
+            name,
             stage,
             place: None,
             receive: Rings::NONE,

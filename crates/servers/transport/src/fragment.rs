@@ -2,11 +2,11 @@
 
 use alloc::vec;
 
-use atoll_base::{FourTuple, Instant};
-use atoll_ip::{HEADERS_LEN, Ip, Outgoing, parts};
+use atoll_base::{Addr, FourTuple, Instant};
+use atoll_ip::{HEADERS_LEN, Ip, Outgoing, headers_len, parts};
 use atoll_ipc::Memory;
 use atoll_wire::ipv4::HEADER_LEN;
-use atoll_wire::udp;
+use atoll_wire::{ethernet, udp};
 
 use crate::output::Way;
 use crate::sink::{FrameSink, Offload, TextRef};
@@ -67,7 +67,14 @@ impl MtuDiscovery {
     }
 
     /// What is to become of `len` octets of text on their way to `dst` over the outside link.
-    pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: u32, len: usize) -> Cut {
+    ///
+    /// DEVIATION: RFC 8200 §4.5 lets the sender fragment packets of IPv6; here none are.
+    pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: Addr, len: usize) -> Cut {
+        if !dst.is_v4() {
+            let size = headers_len(dst) - ethernet::HEADER_LEN + udp::HEADER_LEN + len;
+            let fits = size <= usize::from(ip.mtu_for(dst));
+            return if fits { Cut::Whole { dont_fragment: true } } else { Cut::TooLong };
+        }
         let path = match self {
             MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do => ip.path_mtu(now, dst),
             MtuDiscovery::Probe | MtuDiscovery::Interface | MtuDiscovery::Omit => None,
@@ -109,7 +116,8 @@ pub(crate) fn send_fragments<M: Memory>(
     };
     udp::emit(&header, &mut datagram);
     text.copy_to(&mut datagram[udp::HEADER_LEN..]);
-    udp::seal(packet.src, packet.dst, &mut datagram);
+    let (src, dst) = (packet.src.to_v4().unwrap_or_default(), packet.dst.to_v4().unwrap_or_default());
+    udp::seal(src, dst, &mut datagram);
     let mut progress = progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
     for part in parts(datagram.len(), progress.sent, mtu) {
         let mut headers = [0; HEADERS_LEN];
@@ -138,7 +146,7 @@ mod tests {
         let config = Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24);
         let mut ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
         ip.learn_path_mtu(Instant::ZERO, FAR, told);
-        [500, 1400, 2000].map(|len| discovery.cut(&ip, Instant::ZERO, FAR, len))
+        [500, 1400, 2000].map(|len| discovery.cut(&ip, Instant::ZERO, Addr::v4(FAR), len))
     }
 
     #[test]

@@ -32,8 +32,8 @@ impl<M: Memory> Transport<M> {
                 };
                 header.ecn = Ecn::from_tos(tos);
                 let tuple = FourTuple {
-                    local: atoll_base::Endpoint::new(dst, header.dst_port),
-                    remote: atoll_base::Endpoint::new(src, header.src_port),
+                    local: atoll_base::Endpoint::at(dst, header.dst_port),
+                    remote: atoll_base::Endpoint::at(src, header.src_port),
                 };
                 let text = segment.get(header_len..).unwrap_or_default();
                 self.handle_segment(now, tuple, &header, text, internal);
@@ -52,12 +52,18 @@ impl<M: Memory> Transport<M> {
 
     #[inline]
     fn handle_segment(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, text: &[u8], internal: bool) {
-        if let Some(index) = self.flows.find(&self.entries, &tuple) {
+        if let Some(index) = self.find(&tuple) {
             self.stats.count(Stat::SegmentsIn);
             self.segment_arrives(now, index, segment, text);
         } else {
             self.segment_without_connection(now, tuple, segment, text, internal);
         }
+    }
+
+    /// The connection of a tuple.
+    #[inline]
+    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        self.flows.find(&self.entries, &self.locals.find(tuple)?)
     }
 
     pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
@@ -91,7 +97,7 @@ impl<M: Memory> Transport<M> {
         if input.events.contains(Events::ANSWER_RESET)
             && let Some(entry) = self.entries.get(index)
         {
-            let tuple = entry.tuple;
+            let tuple = self.locals.tuple(&entry.name);
             self.answer_by_reset(tuple, segment);
         }
         self.react(now, index, input.events);
@@ -156,7 +162,11 @@ impl<M: Memory> Transport<M> {
         internal: bool,
     ) {
         let mut iss_above = None;
-        match self.time_waits.handle_segment(now, &tuple, segment) {
+        let remembered = match self.locals.find(&tuple) {
+            Some(name) => self.time_waits.handle_segment(now, &name, segment),
+            None => None,
+        };
+        match remembered {
             Some(TimeWaitAnswer::Ack(mut answer)) => {
                 answer.src_port = tuple.local.port;
                 answer.dst_port = tuple.remote.port;
@@ -217,11 +227,13 @@ impl<M: Memory> Transport<M> {
     }
 
     fn network_error_of_connection(&mut self, now: Instant, error: &NetworkError) {
-        let (Some(index), Some(seq)) = (self.flows.find(&self.entries, &error.tuple), error.quoted_seq) else { return };
+        let (Some(index), Some(seq)) = (self.find(&error.tuple), error.quoted_seq) else { return };
         let Some(entry) = self.entries.get_mut(index) else { return };
         let events = match error.kind {
             ErrorKind::FragNeeded { mtu } => {
-                if entry.connection.handle_mtu(now, mtu, seq) {
+                // The TCB counts with the headers of IPv4.
+                let extra = if entry.name.is_v4() { 0 } else { crate::accept::V6_EXTRA };
+                if entry.connection.handle_mtu(now, mtu - extra, seq) {
                     self.stats.count(Stat::PathMtuLowered);
                     self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
                 }

@@ -19,8 +19,10 @@ pub struct SocketFacts {
     pub receive_queue: u64,
     /// Octets written and not acknowledged; for a listener, the backlog.
     pub send_queue: u64,
-    /// Own end (address 0: any).
+    /// Own end; the address may be any.
     pub local: Endpoint,
+    /// At `::`: of IPv6 alone.
+    pub v6_only: bool,
     /// Other end; zero if there is none.
     pub remote: Endpoint,
     /// Whose it is; `None`: nobody's (yet, or any more).
@@ -42,6 +44,7 @@ impl SocketFacts {
             receive_queue: 0,
             send_queue: 0,
             local,
+            v6_only: false,
             remote,
             session,
             holders: 0,
@@ -58,15 +61,19 @@ impl<M: Memory> Transport<M> {
             session: listener.session,
             receive_queue: listener.unclaimed.into(),
             send_queue: listener.backlog.into(),
+            v6_only: listener.v6_only,
             ..SocketFacts::new(Protocol::Tcp, LISTEN, listener.local, Endpoint::default())
         });
         let connections = self.entries.iter().map(move |(_, entry)| self.connection_facts(now, entry));
-        let time_waits =
-            self.time_waits.tuples().map(|tuple| SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote));
+        let time_waits = self.time_waits.names().map(|name| {
+            let tuple = self.locals.tuple(name);
+            SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote)
+        });
         let datagrams = self.datagrams.iter().map(|socket| SocketFacts {
             session: self.session(socket.session()).map(|session| session.id),
             receive_queue: socket.received(),
             send_queue: socket.unsent(),
+            v6_only: socket.v6_only(),
             ..SocketFacts::new(
                 Protocol::Udp,
                 if socket.remote().is_some() { ESTABLISHED } else { CLOSE },
@@ -87,7 +94,8 @@ impl<M: Memory> Transport<M> {
         let session = entry.place.and_then(|place| self.session(place.session));
         let slot = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
         let head = slot.as_ref().map_or(0, |slot| slot.receive_head()).max(connection.receive_head());
-        let info = info(&connection.info(now));
+        let info = info(&connection.info(now), entry.name.is_v4());
+        let tuple = self.locals.tuple(&entry.name);
         SocketFacts {
             session: session.map(|session| session.id),
             holders: slot.map_or(0, |slot| slot.holders()),
@@ -95,7 +103,7 @@ impl<M: Memory> Transport<M> {
             send_queue: connection.send_tail().saturating_sub(connection.send_una()),
             congestion: Some(connection.settings().congestion),
             info: Some(info),
-            ..SocketFacts::new(Protocol::Tcp, info.state as u8, entry.tuple.local, entry.tuple.remote)
+            ..SocketFacts::new(Protocol::Tcp, info.state as u8, tuple.local, tuple.remote)
         }
     }
 }
@@ -105,8 +113,9 @@ const TIME_WAIT: u8 = 6;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 
-/// What TCP_INFO says, in the units of `struct tcp_info`.
-pub(crate) fn info(info: &Info) -> info::Info {
+/// What TCP_INFO says, in the units of `struct tcp_info`. The TCB counts with the headers of IPv4.
+pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
+    let pmtu = u64::from(info.pmtu) + if is_v4 { 0 } else { u64::from(crate::accept::V6_EXTRA) };
     let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
     let bit = |set: bool, bit: u64| if set { bit } else { 0 };
     info::Info {
@@ -130,7 +139,7 @@ pub(crate) fn info(info: &Info) -> info::Info {
         sacked: info.sacked.into(),
         lost: info.lost.into(),
         retrans: info.retransmits.into(),
-        pmtu: info.pmtu.into(),
+        pmtu,
         rtt: info.rtt_us.into(),
         rttvar: info.rttvar_us.into(),
         snd_ssthresh: info.snd_ssthresh.into(),

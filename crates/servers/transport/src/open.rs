@@ -1,6 +1,6 @@
 //! How does an application open a connection, and which port does it get?
 
-use atoll_base::{Duration, Endpoint, FourTuple, Instant, SlotId};
+use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
@@ -12,8 +12,6 @@ use crate::options::Inherited;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
-/// 127.0.0.1: the source of packets to loopback addresses.
-pub(crate) const LOOPBACK: u32 = 0x7f00_0001;
 /// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
 /// Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
@@ -45,10 +43,12 @@ impl<M: Memory> Transport<M> {
         let inherited = Inherited::new(&self.config);
         let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let mut connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
-        self.limit_path(now, &mut connection, tuple.remote, internal);
-        let mut entry = Entry::new(connection, tuple, Stage::Open);
-        entry.inherit(&self.config, &inherited);
+        let remote = tuple.remote.addr;
+        let mut connection = Connection::connect(now, iss, ts_offset, self.path(remote, internal), &inherited.settings);
+        self.limit_path(now, &mut connection, remote, internal);
+        let name = self.name(&tuple);
+        let mut entry = Entry::new(connection, name, Stage::Open);
+        entry.inherit(&self.config, &inherited, self.ip.hop_limit());
         entry.place = Some(Place { session: session_index, slot, generation });
         if internal {
             entry.flags.set(Flags::INTERNAL);
@@ -64,9 +64,9 @@ impl<M: Memory> Transport<M> {
         }
         if let Some(view) = session.slot(slot) {
             view.replica_reset(generation, SlotState::Connecting, limit);
-            view.set_addresses(tuple.local, tuple.remote);
+            view.set_local(tuple.local);
         }
-        self.time_waits.remove(&tuple);
+        self.time_waits.remove(&name);
         self.flows.insert(&self.entries, index);
         // Text may have been written before.
         self.handle_kick(now, index);
@@ -94,30 +94,36 @@ impl<M: Memory> Transport<M> {
     /// Both ends of a new connection: one that nobody has, and whose incoming packets reach this replica.
     fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, Cause> {
         // As on Linux, nowhere means here.
-        let remote = if remote.addr == 0 { Endpoint::new(LOOPBACK, remote.port) } else { remote };
+        let here = remote.addr.is_unspecified();
+        let remote = if here { Endpoint::at(remote.addr.loopback_of_family(), remote.port) } else { remote };
         if remote.port == 0 {
             return Err(Cause::AddressNotAvailable);
         }
-        let is_local = remote.is_loopback() || remote.addr == self.ip.addr();
-        let addr = match local.addr {
-            0 if remote.is_loopback() => LOOPBACK,
-            0 => self.ip.addr(),
-            addr if addr == self.ip.addr() => addr,
-            addr if local.is_loopback() && is_local => addr,
-            _ if local.is_loopback() => return Err(Cause::NetworkUnreachable),
-            _ => return Err(Cause::AddressNotAvailable),
-        };
+        let is_local = self.ip.is_own(remote.addr);
+        let is_bound = !local.addr.is_unspecified();
+        if is_bound && !self.ip.is_own(local.addr) {
+            return Err(Cause::AddressNotAvailable);
+        }
+        // What is bound to an address of one family, or to any of IPv4's, does not reach the other.
+        if local.addr != Addr::ANY && local.addr.is_v4() != remote.addr.is_v4() {
+            return Err(Cause::Invalid);
+        }
+        if local.is_loopback() && !is_local {
+            return Err(Cause::NetworkUnreachable);
+        }
         if !is_local && self.ip.cast(remote.addr) != Some(Cast::Unicast) {
             return Err(Cause::NetworkUnreachable);
         }
         if !is_local && self.ip.next_hop(remote.addr).is_none() {
             return Err(Cause::NetworkUnreachable);
         }
-        let tuple_with = |port| FourTuple { local: Endpoint::new(addr, port), remote };
+        let source = if is_bound { Some(local.addr) } else { self.ip.source_for(remote.addr) };
+        let addr = source.ok_or(Cause::AddressNotAvailable)?;
+        let tuple_with = |port| FourTuple { local: Endpoint::at(addr, port), remote };
         if local.port != 0 {
             let tuple = tuple_with(local.port);
             let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && self.flows.find(&self.entries, &tuple).is_none();
+            let is_free = tuple.local != remote && self.find(&tuple).is_none();
             return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
         }
         self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
@@ -137,10 +143,10 @@ impl<M: Memory> Transport<M> {
             if port == 0 || self.owner(&tuple) != self.config.replica || tuple.local == tuple.remote {
                 continue;
             }
-            if self.flows.find(&self.entries, &tuple).is_some() {
+            if self.find(&tuple).is_some() {
                 continue;
             }
-            match self.time_waits.since(&tuple) {
+            match self.locals.find(&tuple).and_then(|name| self.time_waits.since(&name)) {
                 None => return Some(tuple),
                 Some(since) if now.since(since) >= REUSE_AFTER => {
                     in_time_wait = in_time_wait.or(Some(tuple));

@@ -25,6 +25,10 @@ pub(crate) struct Inherited {
     pub(crate) keep: Keep,
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
+    /// `IPV6_UNICAST_HOPS`, if set.
+    pub(crate) hops: Option<u8>,
+    /// `IPV6_TCLASS`.
+    pub(crate) class: u8,
     /// `SO_SNDBUF`, if set.
     pub(crate) send_limit: Option<u32>,
     /// Whether `SO_RCVBUF` was set.
@@ -74,6 +78,8 @@ impl Inherited {
             keep: Keep::default(),
             ttl: atoll_ip::TTL,
             tos: 0,
+            hops: None,
+            class: 0,
             send_limit: None,
             fixed_receive: false,
         }
@@ -101,6 +107,8 @@ impl Inherited {
             SocketOption::Linger2 => settings.linger2 = linger2(value),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
             SocketOption::TypeOfService => self.tos = value as u8,
+            SocketOption::UnicastHops => self.hops = u8::try_from(value).ok(),
+            SocketOption::TrafficClass => self.class = value as u8,
             SocketOption::DeferAccept
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
@@ -118,11 +126,13 @@ impl Inherited {
 }
 
 impl Entry {
-    /// Gives a new connection what its listener has.
-    pub(crate) fn inherit(&mut self, config: &Config, inherited: &Inherited) {
+    /// Gives a new connection what its listener has. `hop_limit`: of IPv6 packets, if the listener has none.
+    pub(crate) fn inherit(&mut self, config: &Config, inherited: &Inherited, hop_limit: u8) {
         self.keep = inherited.keep;
-        self.ttl = inherited.ttl;
-        self.tos = inherited.tos;
+        (self.ttl, self.tos) = match self.name.is_v4() {
+            true => (inherited.ttl, inherited.tos),
+            false => (inherited.hops.unwrap_or(hop_limit), inherited.class),
+        };
         self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
         self.receive_capacity = inherited.settings.receive_capacity;
         if inherited.send_limit.is_some() {
@@ -155,13 +165,16 @@ impl Entry {
                 None => return false,
             },
             SocketOption::Linger2 => connection.set_linger2(linger2(value)),
-            SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
-            SocketOption::TypeOfService => self.tos = value as u8,
+            SocketOption::TimeToLive if (1..=255).contains(&value) => self.set_hops(value as u8, Family::V4),
+            SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
+            SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
+            SocketOption::TrafficClass => self.set_class(value as u8, Family::V6),
             // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
+            | SocketOption::UnicastHops
             | SocketOption::MtuDiscover => {
                 return false;
             }
@@ -173,6 +186,31 @@ impl Entry {
             }
         }
         true
+    }
+}
+
+/// Whose header an option is about: a socket that speaks both families has options for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Entry {
+    fn family(&self) -> Family {
+        if self.name.is_v4() { Family::V4 } else { Family::V6 }
+    }
+
+    fn set_hops(&mut self, hops: u8, of: Family) {
+        if of == self.family() {
+            self.ttl = hops;
+        }
+    }
+
+    fn set_class(&mut self, class: u8, of: Family) {
+        if of == self.family() {
+            self.tos = class;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What leaves in a flush, and over which link?
 
 use atoll_base::{Duration, FourTuple, Instant};
-use atoll_ip::{HEADERS_LEN, Ip, Link, Outgoing, Route, TTL};
+use atoll_ip::{HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, TTL, headers_len};
 use atoll_ipc::page::{REPLICAS_MAX, Stat};
 use atoll_ipc::{Cause, Memory};
 use atoll_tcp::{State, Transmit};
@@ -10,6 +10,7 @@ use atoll_wire::tcp::{self, Segment};
 use atoll_wire::{Mac, checksum};
 
 use crate::entry::{Entry, Flags};
+use crate::flows::Name;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
@@ -17,7 +18,7 @@ use crate::transport::Transport;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stalled {
     index: u32,
-    tuple: FourTuple,
+    name: Name,
     transmit: Transmit,
 }
 
@@ -112,7 +113,11 @@ impl<M: Memory> Transport<M> {
             }
         };
         let internal = entry.flags.has(Flags::INTERNAL);
-        let link = if internal { owner(&self.config, &self.owners, &entry.tuple.reversed()).into() } else { OUTSIDE };
+        let link = if internal {
+            owner(&self.config, &self.owners, &self.locals.tuple(&entry.name).reversed()).into()
+        } else {
+            OUTSIDE
+        };
         if full.is_full(link) {
             return Turn::Blocked;
         }
@@ -123,7 +128,7 @@ impl<M: Memory> Transport<M> {
             if reachable && !self.send(index, &transmit, out) {
                 full.set(link);
                 if let Some(entry) = self.entries.get(index) {
-                    self.stalled[link] = Some(Stalled { index, tuple: entry.tuple, transmit });
+                    self.stalled[link] = Some(Stalled { index, name: entry.name, transmit });
                 }
                 return Turn::Blocked;
             }
@@ -154,7 +159,8 @@ impl<M: Memory> Transport<M> {
         };
         let way = Way { internal: entry.flags.has(Flags::INTERNAL), mac: entry.mac, tos: entry.tos, ttl: entry.ttl };
         let mss = entry.connection.segment_size(transmit);
-        let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, mss, text, out);
+        let tuple = self.locals.tuple(&entry.name);
+        let sent = send_segment(&mut self.ip, &way, &tuple, &transmit.segment, mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);
             self.stats.add(Stat::Retransmits, transmit.retransmit.into());
@@ -181,7 +187,7 @@ impl<M: Memory> Transport<M> {
     /// Offers the frame that the link did not take last time once more. `false`: it is still full.
     fn retry(&mut self, link: usize, out: &mut impl FrameSink<M>) -> bool {
         let Some(stalled) = self.stalled[link] else { return true };
-        let is_same = self.entries.get(stalled.index).is_some_and(|entry| entry.tuple == stalled.tuple);
+        let is_same = self.entries.get(stalled.index).is_some_and(|entry| entry.name == stalled.name);
         if is_same && !self.send(stalled.index, &stalled.transmit, out) {
             return false;
         }
@@ -210,6 +216,7 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.neighbour_generation = generation;
+        self.publish_network();
         let mut unresolved = core::mem::take(&mut self.unresolved);
         for index in unresolved.drain(..) {
             if let Some(entry) = self.entries.get_mut(index) {
@@ -243,7 +250,8 @@ impl<M: Memory> Transport<M> {
             if full.is_full(link) {
                 continue;
             }
-            let way = Way { internal, mac, tos: 0, ttl: TTL };
+            let ttl = if tuple.remote.addr.is_v4() { TTL } else { self.ip.hop_limit() };
+            let way = Way { internal, mac, tos: 0, ttl };
             if send_segment(&mut self.ip, &way, &tuple, &answer.segment, u16::MAX, TextRef::None, out) {
                 self.stats.count(Stat::SegmentsOut);
             } else {
@@ -291,7 +299,7 @@ fn route(ip: &mut Ip, now: Instant, entry: &mut Entry) -> Route {
     if entry.route_generation == generation {
         return Route::Via { mac: entry.mac };
     }
-    let route = ip.route(now, entry.tuple.remote.addr);
+    let route = ip.route(now, entry.name.remote_addr());
     match route {
         Route::Local => {
             entry.mac = ip.mac();
@@ -319,9 +327,10 @@ fn send_segment<M: Memory>(
     text: TextRef<'_, M>,
     out: &mut impl FrameSink<M>,
 ) -> bool {
-    let mut headers = [0u8; HEADERS_LEN + tcp::HEADER_MAX];
+    let mut headers = [0u8; HEADERS_LEN_MAX + tcp::HEADER_MAX];
     let segment = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..*segment };
-    let Some(place) = headers.last_chunk_mut() else { return true };
+    let start = headers_len(tuple.remote.addr);
+    let Some(place) = headers.get_mut(start..).and_then(<[u8]>::first_chunk_mut) else { return true };
     let tcp_len = tcp::emit(&segment, place);
     let len = tcp_len + segment.len as usize;
     let packet = Outgoing {
@@ -336,13 +345,13 @@ fn send_segment<M: Memory>(
         dont_fragment: true,
     };
     ip.emit_headers(&mut headers, &packet);
-    let sum = checksum::pseudo_header(packet.src, packet.dst, Protocol::TCP.0, len).fold();
-    let at = HEADERS_LEN + CHECKSUM_AT;
+    let sum = checksum::pseudo_header_of(packet.src, packet.dst, Protocol::TCP.0, len).fold();
+    let at = start + CHECKSUM_AT;
     headers[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    let header_len = HEADERS_LEN + tcp_len;
+    let header_len = start + tcp_len;
     let offload = Offload {
         needs_checksum: true,
-        csum_start: HEADERS_LEN as u16,
+        csum_start: start as u16,
         csum_offset: CHECKSUM_AT as u16,
         gso_size: (segment.len > u32::from(mss)).then_some(mss),
     };

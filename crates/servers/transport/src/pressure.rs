@@ -12,11 +12,12 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, FourTuple, Instant};
+use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory};
 
 use crate::entry::{Entry, Flags, Stage};
+use crate::flows::Name;
 use crate::rings::Rings;
 use crate::session::{Occupant, Session};
 use crate::transport::Transport;
@@ -36,7 +37,7 @@ pub(crate) struct Pressure {
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     index: u32,
-    tuple: FourTuple,
+    name: Name,
     area: Area,
     /// What has been acknowledged, or read.
     position: u64,
@@ -173,7 +174,7 @@ impl<M: Memory> Transport<M> {
         let mut idle: Vec<Holding> = before.iter().filter(|held| held.area == area).copied().collect();
         idle.retain(|held| {
             // A younger connection between the same ends may have begun from zero.
-            let entry = self.entries.get(held.index).filter(|entry| entry.tuple == held.tuple);
+            let entry = self.entries.get(held.index).filter(|entry| entry.name == held.name);
             let progress = entry.and_then(|entry| entry.position(area).checked_sub(held.position));
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });
@@ -208,7 +209,7 @@ impl<M: Memory> Transport<M> {
                 let octets = size(rings);
                 if octets > 0 && !is_drained {
                     let position = entry.position(area);
-                    holdings.push(Holding { index, tuple: entry.tuple, area, position, octets });
+                    holdings.push(Holding { index, name: entry.name, area, position, octets });
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What does the application get to see of a connection, and when does a connection end?
 
-use atoll_base::Instant;
+use atoll_base::{FourTuple, Instant};
 use atoll_connmgr::ConnectionId;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
@@ -8,6 +8,7 @@ use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Stage};
+use crate::flows::Locals;
 use crate::session::Session;
 use crate::stats::Stats;
 use crate::transport::Transport;
@@ -21,7 +22,7 @@ impl<M: Memory> Transport<M> {
                 if let Some(time_wait) = entry.connection.time_wait()
                     && entry.stage != Stage::Ended
                 {
-                    self.time_waits.insert(now, entry.tuple, time_wait);
+                    self.time_waits.insert(now, entry.name, time_wait);
                     self.finish(index);
                 }
             }
@@ -39,10 +40,10 @@ impl<M: Memory> Transport<M> {
             }
             match entry.stage {
                 Stage::Offered { lease, .. } => {
-                    entry.publish(now, session, &mut self.stats, Some(lease), send_limit_max);
+                    entry.publish(now, session, &mut self.stats, &self.locals, Some(lease), send_limit_max);
                 }
                 Stage::Open | Stage::Ended => {
-                    again = entry.publish(now, session, &mut self.stats, None, send_limit_max)
+                    again = entry.publish(now, session, &mut self.stats, &self.locals, None, send_limit_max);
                 }
                 // Nothing that was written may have to be sent again: the application gets its slot back now.
                 Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
@@ -71,7 +72,7 @@ impl<M: Memory> Transport<M> {
     /// The connection is over (closed, reset, timed out, or remembered in TIME-WAIT).
     fn finish(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
-        let tuple = entry.tuple;
+        let name = entry.name;
         if let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) {
             let session = self.session(place.session).map(|session| session.id).unwrap_or_default();
             if self.take_back(index) {
@@ -86,7 +87,7 @@ impl<M: Memory> Transport<M> {
         match entry.stage {
             Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => self.drop_unclaimed(index),
             Stage::Open | Stage::Offered { .. } => {
-                self.flows.remove(&tuple, index);
+                self.flows.remove(&name, index);
                 self.wheel.cancel(atoll_base::TimerId(index));
                 entry.armed = Instant::FAR_FUTURE;
                 entry.stage = Stage::Ended;
@@ -111,7 +112,7 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.remove(index) else { return };
         debug_assert!(entry.place.is_none(), "the slot was given back");
         self.orphans -= usize::from(entry.stage == Stage::Closing);
-        self.flows.remove(&entry.tuple, index);
+        self.flows.remove(&entry.name, index);
         self.wheel.cancel(atoll_base::TimerId(index));
     }
 
@@ -136,6 +137,7 @@ impl Entry {
         now: Instant,
         session: &mut Session<M>,
         stats: &mut Stats,
+        locals: &Locals,
         lease: Option<u64>,
         send_limit_max: u32,
     ) -> bool {
@@ -166,7 +168,7 @@ impl Entry {
         let ready = core::mem::take(&mut self.ready);
         if self.flags.take(Flags::OFFER) {
             stats.count(Stat::Offers);
-            let (local, remote) = (self.tuple.local, self.tuple.remote);
+            let FourTuple { local, remote } = locals.tuple(&self.name);
             let event = Event::ConnectionAvailable {
                 listener: lease.unwrap_or_default(),
                 slot: place.slot,

@@ -2,18 +2,20 @@
 
 use alloc::collections::VecDeque;
 
-use atoll_base::{FourTuple, Instant};
+use atoll_base::Instant;
 use atoll_tcp::{TimeWait, TimeWaitAnswer};
 use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
+use crate::flows::Name;
+
 /// Lost in a crash, which costs no data (RFC 9293 §3.6.1 only protects later connections from late segments).
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
-    records: HashMap<FourTuple, Record, FixedState>,
+    records: HashMap<Name, Record, FixedState>,
     /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued again when it comes up.
-    queue: VecDeque<(Instant, FourTuple)>,
+    queue: VecDeque<(Instant, Name)>,
     max: usize,
     /// Records given up early.
     pub(crate) dropped: u64,
@@ -39,7 +41,7 @@ impl TimeWaits {
         self.records.len()
     }
 
-    pub(crate) fn insert(&mut self, now: Instant, tuple: FourTuple, time_wait: TimeWait) {
+    pub(crate) fn insert(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
         // The queue also holds records that were reused or deleted since.
         while self.records.len() >= self.max || self.queue.len() >= 2 * self.max {
             let Some((due, oldest)) = self.queue.pop_front() else { return };
@@ -48,48 +50,48 @@ impl TimeWaits {
                 self.dropped += 1;
             }
         }
-        self.queue.push_back((time_wait.deadline(), tuple));
-        self.records.insert(tuple, Record { since: now, time_wait });
+        self.queue.push_back((time_wait.deadline(), name));
+        self.records.insert(name, Record { since: now, time_wait });
     }
 
     /// The record's answer; `None` if there is no record. A deleted or reused record is gone afterwards.
-    pub(crate) fn handle_segment(
-        &mut self,
-        now: Instant,
-        tuple: &FourTuple,
-        segment: &Segment,
-    ) -> Option<TimeWaitAnswer> {
-        let answer = self.records.get_mut(tuple)?.time_wait.handle_segment(now, segment);
+    pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
+        let answer = self.records.get_mut(name)?.time_wait.handle_segment(now, segment);
         if matches!(answer, TimeWaitAnswer::Delete | TimeWaitAnswer::Reuse { .. }) {
-            self.records.remove(tuple);
+            self.records.remove(name);
         }
         Some(answer)
     }
 
     /// When the record was made, if there is one.
-    pub(crate) fn since(&self, tuple: &FourTuple) -> Option<Instant> {
-        self.records.get(tuple).map(|record| record.since)
+    pub(crate) fn since(&self, name: &Name) -> Option<Instant> {
+        self.records.get(name).map(|record| record.since)
     }
 
-    pub(crate) fn tuples(&self) -> impl Iterator<Item = &FourTuple> {
-        self.queue.iter().map(|(_, tuple)| tuple).filter(|tuple| self.records.contains_key(*tuple))
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
+        self.queue.iter().map(|(_, name)| name).filter(|name| self.records.contains_key(*name))
     }
 
-    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
-        self.records.remove(tuple);
+    /// As [`TimeWaits::names`], with some that are gone already.
+    pub(crate) fn queued(&self) -> impl Iterator<Item = &Name> {
+        self.queue.iter().map(|(_, name)| name)
+    }
+
+    pub(crate) fn remove(&mut self, name: &Name) {
+        self.records.remove(name);
     }
 
     pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(&(due, tuple)) = self.queue.front() {
+        while let Some(&(due, name)) = self.queue.front() {
             if due > now {
                 break;
             }
             self.queue.pop_front();
             // The queue may name a record that is gone, or a younger one of the same tuple: that one is queued itself.
-            match self.records.get(&tuple).map(|record| record.time_wait.deadline()) {
-                Some(deadline) if deadline > now && deadline != due => self.queue.push_back((deadline, tuple)),
+            match self.records.get(&name).map(|record| record.time_wait.deadline()) {
+                Some(deadline) if deadline > now && deadline != due => self.queue.push_back((deadline, name)),
                 Some(_) => {
-                    self.records.remove(&tuple);
+                    self.records.remove(&name);
                 }
                 None => {}
             }

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
 use atoll_connmgr::{ConnMgr, ListenerId};
-use atoll_ip::{Ip, Reason};
+use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
+use atoll_ipc::network::{AddressFacts, AddressState, Network};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_wire::tcp::Segment;
 
@@ -16,7 +17,7 @@ use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
-use crate::flows::Flows;
+use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::session::Session;
@@ -42,6 +43,7 @@ pub struct Transport<M: Memory> {
     pub(crate) session_index: BTreeMap<SessionId, u32>,
     pub(crate) entries: Slab<Entry>,
     pub(crate) flows: Flows,
+    pub(crate) locals: Locals,
     pub(crate) time_waits: TimeWaits,
     pub(crate) datagrams: Datagrams,
     pub(crate) wheel: Wheel,
@@ -92,18 +94,18 @@ impl<M: Memory> Transport<M> {
         let cm_config = atoll_connmgr::Config {
             replica: config.replica,
             replicas: config.replicas,
-            addr: ip.addr(),
             ephemeral: config.ephemeral,
             backlog_max: config.backlog_max,
             leases_max: 1 << 17,
         };
-        Transport {
+        let mut transport = Transport {
             cm: ConnMgr::new(cm_config, rng.next_u64()),
             inherited: Vec::new(),
             sessions: Vec::new(),
             session_index: BTreeMap::new(),
             entries: Slab::new(),
             flows: Flows::new(seeds.next_u64()),
+            locals: Locals::default(),
             time_waits: TimeWaits::new(config.time_waits_max, seeds.next_u64()),
             datagrams: Datagrams::new(seeds.next_u64()),
             wheel: Wheel::new(TICK_SHIFT, now),
@@ -128,7 +130,9 @@ impl<M: Memory> Transport<M> {
             secrets,
             ip,
             page,
-        }
+        };
+        transport.publish_network();
+        transport
     }
 
     /// Learns which replica owns which flow group: which local ports outgoing connections may take, and where internal frames
@@ -268,6 +272,30 @@ impl<M: Memory> Transport<M> {
             self.stats.set(stat, value);
         }
         self.stats.publish(&self.page);
+    }
+
+    /// Tells programs which IPv6 addresses the stack has. After every change.
+    pub(crate) fn publish_network(&mut self) {
+        let nanos = |until: Instant| if until == Instant::FAR_FUTURE { u64::MAX } else { until.as_nanos() };
+        let facts = |own: &OwnAddress| AddressFacts {
+            addr: own.addr,
+            prefix_len: own.prefix_len,
+            state: match own.state {
+                atoll_ip::AddressState::Tentative { .. } => AddressState::Tentative,
+                atoll_ip::AddressState::Preferred => AddressState::Preferred,
+                atoll_ip::AddressState::Deprecated => AddressState::Deprecated,
+                atoll_ip::AddressState::Duplicate => AddressState::Duplicate,
+            },
+            dynamic: own.dynamic,
+            preferred_until: nanos(own.preferred_until),
+            valid_until: nanos(own.valid_until),
+        };
+        let network = Network {
+            addresses: self.ip.v6_addresses().iter().map(facts).collect(),
+            on_link: self.ip.v6_on_link().collect(),
+            has_router: self.ip.has_v6_router(),
+        };
+        self.page.set_network(&network);
     }
 
     /// The network layer, for what it exchanges with other replicas (N8).

@@ -30,7 +30,7 @@ impl Pair {
             pool_memory: HeapMemory::new(512),
         };
         pair.slot().replica_reset(generation, SlotState::Open, 8192);
-        pair.slot().set_addresses(Endpoint::new(1, 2), Endpoint::new(3, 4));
+        pair.slot().set_local(Endpoint::new(1, 2));
         pair
     }
 

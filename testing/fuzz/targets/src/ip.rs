@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Duration, Instant};
+use atoll_base::{Addr, Duration, Instant};
 use atoll_ip::{
     Basis, Cast, ChecksumOffload, Config, ErrorKind, Fragment, FragmentKey, Frame, Ip, Limits, Link, NeighbourUpdate,
-    Outcome, Reassembly, Received, Route,
+    Outcome, Reassembly, Received, Route, V6Config,
 };
 use atoll_wire::ethernet::EtherType;
-use atoll_wire::{Mac, arp, ethernet, icmp, ipv4};
+use atoll_wire::{Mac, arp, ethernet, icmp, icmpv6, ipv4, ipv6};
 
-use crate::wire::{repair_icmp, repair_ipv4};
+use crate::wire::{repair_icmp, repair_icmpv6, repair_ipv4};
 
 /// The address of the machine under test, and the addresses around it that seeds speak of.
 pub(crate) const US: u32 = 0xc612_0001;
 pub(crate) const PEER: u32 = 0xc612_0002;
 pub(crate) const GATEWAY: u32 = 0xc612_00fe;
+/// The same in IPv6; the link-local address is that of [`MAC_US`].
+pub(crate) const US_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+pub(crate) const PEER_V6: Addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+pub(crate) const ROUTER_V6: Addr = Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe]);
 pub(crate) const MAC_US: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const MAC_PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
@@ -125,9 +129,14 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
             ip.handle_timeout(*now);
         }
         3 => {
-            let route = ip.route(*now, word);
+            // Four octets are an IPv4 address, sixteen an IPv6 one.
+            let dst = bytes.first_chunk().map_or(Addr::v4(word), |octets| Addr::from_octets(*octets));
+            let route = ip.route(*now, dst);
             if let Route::Via { mac } = route {
-                assert!(mac.is_station() || ip.cast(word) != Some(Cast::Unicast));
+                assert!(mac.is_station() || ip.cast(dst) != Some(Cast::Unicast));
+            }
+            if let Some(source) = ip.source_for(dst) {
+                assert!(ip.is_own(source) && source.is_v4() == dst.is_v4());
             }
         }
         4 => {
@@ -151,7 +160,14 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
 }
 
 fn machine() -> Ip {
-    let config = Config { gateway: Some(GATEWAY), neighbours_max: 8, frames_max: 16, ..Config::new(MAC_US, US, 24) };
+    let v6 = V6Config { address: Some((US_V6, 64)), gateway: None, autoconf: true };
+    let config = Config {
+        gateway: Some(GATEWAY),
+        neighbours_max: 8,
+        frames_max: 16,
+        v6: Some(v6),
+        ..Config::new(MAC_US, US, 24)
+    };
     Ip::new(config, 42, Instant::ZERO).expect("the configuration is right")
 }
 
@@ -160,19 +176,19 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
     match ip.handle_frame(now, link, frame, offload) {
         Received::Tcp { src, dst, segment, .. } => {
             assert!(is_within(segment, frame));
-            assert!(dst == US || (link == Link::Inside && dst >> 24 == 127));
-            assert_eq!(src == US || src >> 24 == 127, link == Link::Inside);
+            assert!(ip.is_own(dst) && (link == Link::Inside || !dst.is_loopback()));
+            assert_eq!(ip.is_own(src), link == Link::Inside);
         }
         Received::Udp { src, dst, cast, payload, .. } => {
             assert!(is_within(payload, frame));
-            assert!(cast != Cast::Multicast || ip.is_member(link, dst.addr));
-            assert!(cast != Cast::Unicast || dst.addr == US || dst.is_loopback());
-            assert_eq!(src.addr == US || src.is_loopback(), link == Link::Inside);
+            assert!(cast != Cast::Multicast || dst.addr.to_v4().is_some_and(|group| ip.is_member(link, group)));
+            assert!(cast != Cast::Unicast || ip.is_own(dst.addr));
+            assert_eq!(ip.is_own(src.addr), link == Link::Inside);
         }
         Received::Error(error) => {
-            assert!(error.tuple.local.addr == US || error.tuple.local.is_loopback());
+            assert!(ip.is_own(error.tuple.local.addr));
             if let ErrorKind::FragNeeded { mtu } = error.kind {
-                assert!(mtu >= 68);
+                assert!(mtu >= if error.tuple.local.addr.is_v4() { 68 } else { ipv6::MTU_MIN });
             }
         }
         Received::Consumed => {}
@@ -190,6 +206,14 @@ fn drain(ip: &mut Ip) {
             assert_eq!(link, Link::Outside);
             let (packet, _) = arp::parse(&bytes[at..]).expect("an ARP packet");
             assert_eq!((packet.sender_mac, packet.sender_addr), (MAC_US, US));
+            continue;
+        }
+        if header.ethertype == EtherType::IPV6 {
+            let (header, len) = ipv6::parse(&bytes[at..]).expect("an IPv6 packet");
+            let payload = &bytes[at + len..];
+            assert_eq!(payload.len(), usize::from(header.payload_len));
+            let upper = ipv6::upper(&header, payload).expect("options that we know");
+            icmpv6::parse(header.src, header.dst, &payload[upper.at..]).expect("an ICMPv6 message");
             continue;
         }
         let is_group = header.dst.is_group();
@@ -227,11 +251,26 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
 /// `frame` with right IPv4 and ICMP checksums, so that mutations get past them.
 pub(crate) fn repaired(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
+    let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());
     let Some(packet) = frame.get_mut(ethernet::HEADER_LEN..) else { return frame };
+    if is_v6 {
+        repair_v6(packet);
+        return frame;
+    }
     repair_ipv4(packet);
     let Ok((header, len)) = ipv4::parse(packet) else { return frame };
     if header.protocol == ipv4::Protocol::ICMP {
         repair_icmp(&mut packet[len..len + usize::from(header.payload_len)]);
     }
     frame
+}
+
+fn repair_v6(packet: &mut [u8]) {
+    let Ok((header, at)) = ipv6::parse(packet) else { return };
+    let payload = &mut packet[at..at + usize::from(header.payload_len)];
+    if let Ok(upper) = ipv6::upper(&header, payload)
+        && upper.protocol == ipv4::Protocol::ICMPV6
+    {
+        repair_icmpv6(header.src, header.dst, &mut payload[upper.at..]);
+    }
 }

@@ -31,7 +31,7 @@ pub use options::{tcp_cookie, tcp_options};
 pub use stack::{stack_arena, stack_frames};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
-pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_igmp, wire_ipv4, wire_udp, wire_vnet};
+pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet};
 
 /// One thing that is fuzzed.
 #[derive(Clone, Copy)]
@@ -65,8 +65,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_arp", run: wire_arp, executions: 200_000 },
     Target { name: "wire_ethernet", run: wire_ethernet, executions: 200_000 },
     Target { name: "wire_icmp", run: wire_icmp, executions: 200_000 },
+    Target { name: "wire_icmpv6", run: wire_icmpv6, executions: 200_000 },
     Target { name: "wire_igmp", run: wire_igmp, executions: 200_000 },
     Target { name: "wire_ipv4", run: wire_ipv4, executions: 200_000 },
+    Target { name: "wire_ipv6", run: wire_ipv6, executions: 200_000 },
     Target { name: "wire_tcp", run: wire_tcp, executions: 200_000 },
     Target { name: "wire_udp", run: wire_udp, executions: 200_000 },
     Target { name: "wire_vnet", run: wire_vnet, executions: 200_000 },

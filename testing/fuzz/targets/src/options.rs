@@ -51,7 +51,8 @@ pub fn tcp_options(data: &[u8]) {
 pub fn tcp_cookie(data: &[u8]) {
     let mut input = Input::new(data);
     let now = Instant::from_millis(u64::from(input.word()));
-    let (local, remote) = (Endpoint::new(1, 80), Endpoint::new(input.word(), input.half()));
+    let peer = input.word();
+    let (local, remote) = (Endpoint::new(1, 80), Endpoint::new(peer, input.half()));
     let tuple = FourTuple { local, remote };
     let seq = SeqNum(input.word());
     let len = usize::from(input.byte()) % 41;
@@ -83,7 +84,7 @@ pub fn tcp_cookie(data: &[u8]) {
     // Anything else is a guess, and a guess is right once in 2^27.
     let guess = Segment { ack: SeqNum(answer.ack.0 ^ (input.word() & 0x7ff_ffff).max(1)), ..answer };
     assert!(check_syn_cookie(&SECRET, &tuple, &guess, now).is_none(), "a guess that was right");
-    let other = FourTuple { remote: Endpoint::new(remote.addr ^ 1, remote.port), ..tuple };
+    let other = FourTuple { remote: Endpoint::new(peer ^ 1, remote.port), ..tuple };
     assert!(check_syn_cookie(&SECRET, &other, &answer, now).is_none(), "another peer's cookie");
 }
 

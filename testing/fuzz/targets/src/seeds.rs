@@ -1,5 +1,6 @@
 //! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by `cargo run --example seeds`.
 
+use atoll_base::Addr;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Command, Event};
@@ -8,9 +9,11 @@ use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{Mac, checksum, udp, vnet};
+use atoll_wire::ipv6;
+use atoll_wire::nd::{self, PrefixInformation, RouterAdvertisement};
+use atoll_wire::{Mac, checksum, icmpv6, mld, udp, vnet};
 
-use crate::ip::{GATEWAY, MAC_PEER, MAC_US, PEER, US};
+use crate::ip::{GATEWAY, MAC_PEER, MAC_US, PEER, PEER_V6, ROUTER_V6, US, US_V6};
 
 /// One input to start from.
 pub struct Seed {
@@ -48,6 +51,16 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("wire_igmp", "query_v2", vec![0x11, 100, 0, 0, 0, 0, 0, 0]));
     seeds.push(seed("wire_igmp", "query_v3", vec![0x11, 0x90, 0, 0, 239, 1, 2, 3, 2, 125, 0, 0]));
     seeds.push(seed("wire_igmp", "report_v2", vec![0x16, 0, 0, 0, 239, 1, 2, 3]));
+    for (name, frame) in frames_v6() {
+        seeds.push(seed("ip_frame", name, [&[1], &frame[..]].concat()));
+        let packet = &frame[ethernet::HEADER_LEN..];
+        seeds.push(seed("wire_ipv6", name, packet.to_vec()));
+        if packet[6] == Protocol::ICMPV6.0 {
+            seeds.push(seed("wire_icmpv6", name, packet[ipv6::HEADER_LEN..].to_vec()));
+        }
+    }
+    seeds.push(seed("ip_script", "autoconf", script_autoconf()));
+    seeds.push(seed("ip_script", "resolve_v6", script_resolve_v6()));
     seeds.push(seed("ip_script", "resolve", script_resolve()));
     seeds.push(seed("ip_script", "fail", script_fail()));
     seeds.push(seed("ip_script", "failover", script_failover()));
@@ -80,7 +93,9 @@ pub fn all() -> Vec<Seed> {
     }
     let record = Record { len: 9, peer: atoll_base::Endpoint::new(PEER, 53), flags: Flags::BROADCAST };
     seeds.push(seed("udp_record", "nine", [&padded_len(9).to_le_bytes()[..], &encode(&record)].concat()));
-    for (name, gso) in [("plain", vnet::Gso::None), ("tso", vnet::Gso::TcpV4), ("uso", vnet::Gso::UdpL4)] {
+    for (name, gso) in
+        [("plain", vnet::Gso::None), ("tso", vnet::Gso::TcpV4), ("tso6", vnet::Gso::TcpV6), ("uso", vnet::Gso::UdpL4)]
+    {
         let header =
             vnet::Header { flags: vnet::NEEDS_CSUM, gso, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
         let mut out = vec![0; vnet::HEADER_LEN];
@@ -133,6 +148,93 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown_protocol", from_peer(Protocol(132), b"????????")),
     ]
 }
+
+fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
+    let all_nodes = Addr::from_octets(ALL_NODES);
+    let icmp = |src, dst, message: icmpv6::Message, body: &[u8]| {
+        let mut text = [&[0; icmpv6::HEADER_LEN][..], body].concat();
+        icmpv6::emit(src, dst, &message, &mut text);
+        v6_frame(src, dst, Protocol::ICMPV6, 64, &text)
+    };
+    let ours = v6_frame(US_V6, PEER_V6, Protocol::TCP, 64, &syn(0, 0))[ethernet::HEADER_LEN..].to_vec();
+    let behind = [&[Protocol::UDP.0, 0, 1, 4, 0, 0, 0, 0][..], &datagram(0, 0, b"hello")].concat();
+    let atomic = [&[Protocol::UDP.0, 0, 0, 0, 0, 0, 0, 7][..], &datagram(0, 0, b"hello")].concat();
+    let mut query = vec![0; 28];
+    (query[0], query[5]) = (mld::QUERY, 100);
+    let advertises = nd::Message::NeighbourAdvertisement {
+        target: PEER_V6,
+        router: false,
+        solicited: true,
+        overriding: true,
+        target_mac: Some(MAC_PEER),
+    };
+    let asks = nd::Message::NeighbourSolicitation { target: US_V6, source_mac: Some(MAC_PEER) };
+    vec![
+        ("v6_atomic_fragment", v6_frame(PEER_V6, US_V6, Protocol(44), 64, &atomic)),
+        ("v6_echo_request", icmp(PEER_V6, US_V6, icmpv6::Message::EchoRequest { id: 1, seq: 1 }, b"abcdefgh")),
+        ("v6_listener_query", v6_frame(ROUTER_V6, all_nodes, Protocol::ICMPV6, 1, &query)),
+        ("v6_neighbour_advertisement", nd_frame(PEER_V6, US_V6, &advertises)),
+        ("v6_neighbour_solicitation", nd_frame(PEER_V6, nd::solicited_node(US_V6), &asks)),
+        ("v6_options", v6_frame(PEER_V6, US_V6, Protocol(60), 64, &behind)),
+        ("v6_packet_too_big", icmp(ROUTER_V6, US_V6, icmpv6::Message::PacketTooBig { mtu: 1300 }, &ours)),
+        ("v6_router_advertisement", nd_frame(ROUTER_V6, all_nodes, &advertisement())),
+        ("v6_syn", v6_frame(PEER_V6, US_V6, Protocol::TCP, 64, &syn(0, 0))),
+        ("v6_udp", v6_frame(PEER_V6, US_V6, Protocol::UDP, 64, &datagram(0, 0, b"hello"))),
+    ]
+}
+
+fn advertisement() -> nd::Message {
+    let mut advertisement = RouterAdvertisement {
+        hop_limit: 64,
+        router_lifetime: 1800,
+        source_mac: Some(MAC_PEER),
+        mtu: Some(1400),
+        ..RouterAdvertisement::default()
+    };
+    advertisement.prefixes.push(PrefixInformation {
+        prefix: Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        len: 64,
+        on_link: true,
+        autonomous: true,
+        valid_lifetime: 120,
+        preferred_lifetime: 60,
+    });
+    nd::Message::RouterAdvertisement(advertisement)
+}
+
+fn nd_frame(src: Addr, dst: Addr, message: &nd::Message) -> Vec<u8> {
+    let mut text = vec![0; nd::MESSAGE_LEN_MAX];
+    let len = nd::emit(src, dst, message, &mut text);
+    v6_frame(src, dst, Protocol::ICMPV6, nd::HOP_LIMIT, &text[..len])
+}
+
+fn v6_frame(src: Addr, dst: Addr, next_header: Protocol, hop_limit: u8, text: &[u8]) -> Vec<u8> {
+    let payload_len = text.len() as u16;
+    let header = ipv6::Header { src, dst, next_header, payload_len, hop_limit, ..ipv6::Header::default() };
+    let mut out = vec![0; ipv6::HEADER_LEN];
+    ipv6::emit(&header, &mut out);
+    out.extend_from_slice(text);
+    frame(if dst.is_v6_multicast() { ipv6::multicast_mac(dst) } else { MAC_US }, EtherType::IPV6, &out)
+}
+
+/// Comes up, hears a router, goes its way, and lives longer than what the router gave.
+fn script_autoconf() -> Vec<u8> {
+    let heard = nd_frame(ROUTER_V6, Addr::from_octets(ALL_NODES), &advertisement());
+    let far = [0x30; 16];
+    script(&[(6, &[]), (2, &1_100u32.to_le_bytes()), (0, &heard), (3, &far), (2, &70_000u32.to_le_bytes()), (3, &far)])
+}
+
+/// As [`script_resolve`], of IPv6.
+fn script_resolve_v6() -> Vec<u8> {
+    let frames = frames_v6();
+    let answer = &frames.iter().find(|(name, _)| *name == "v6_neighbour_advertisement").expect("among the frames").1;
+    let peer = PEER_V6.octets();
+    let steps: [(u8, &[u8]); 6] =
+        [(3, &peer), (0, answer), (3, &peer), (2, &61_000u32.to_le_bytes()), (3, &peer), (2, &70_000u32.to_le_bytes())];
+    script(&steps)
+}
+
+const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// Asks for the peer, hears it, uses it for more than a lifetime.
 fn script_resolve() -> Vec<u8> {

@@ -1,6 +1,9 @@
 //! Does every parser accept only what it could have emitted, and stay within its bytes?
 
-use atoll_wire::{arp, checksum, ethernet, icmp, igmp, ipv4, udp, vnet};
+use atoll_base::{Addr, Endpoint};
+use atoll_wire::{arp, checksum, ethernet, icmp, icmpv6, igmp, ipv4, ipv6, mld, nd, udp, vnet};
+
+use crate::ip::{PEER_V6, US_V6};
 
 /// Ethernet headers.
 pub fn wire_ethernet(data: &[u8]) {
@@ -46,7 +49,7 @@ pub fn wire_icmp(data: &[u8]) {
     icmp::emit(&message, &mut out);
     assert_eq!(icmp::parse(&out), Ok((message, len)));
     if let Ok(quoted) = icmp::quoted(&repaired[len..]) {
-        assert_eq!(quoted.header.src, quoted.source.addr);
+        assert_eq!(Endpoint::new(quoted.header.src, quoted.source.port), quoted.source);
         assert_eq!(quoted.header.fragment_offset, 0);
     }
 }
@@ -63,6 +66,41 @@ pub fn wire_igmp(data: &[u8]) {
     let mut out = [0; igmp::HEADER_LEN];
     if igmp::emit(&message, &mut out).is_some() {
         assert_eq!(igmp::parse(&out), Ok(message));
+    }
+}
+
+/// IPv6 headers, and the way over their extension headers.
+pub fn wire_ipv6(data: &[u8]) {
+    let Ok((header, len)) = ipv6::parse_quoted(data) else { return };
+    let mut out = [0; ipv6::HEADER_LEN];
+    ipv6::emit(&header, &mut out);
+    assert_eq!(out[..], data[..len]);
+    assert_eq!(ipv6::parse(data).is_ok(), data.len() >= len + usize::from(header.payload_len));
+    let payload = &data[len..];
+    match ipv6::upper(&header, payload) {
+        Ok(upper) => assert!(upper.at <= payload.len()),
+        Err(ipv6::ExtensionError::Problem { pointer, .. }) => assert!((pointer as usize) < data.len()),
+        Err(_) => {}
+    }
+}
+
+/// ICMPv6 messages, with their checksum repaired: errors and what they quote, neighbour and listener discovery.
+pub fn wire_icmpv6(data: &[u8]) {
+    let _ = icmpv6::parse(PEER_V6, US_V6, data);
+    let mut repaired = data.to_vec();
+    repair_icmpv6(PEER_V6, US_V6, &mut repaired);
+    let Ok((message, len)) = icmpv6::parse(PEER_V6, US_V6, &repaired) else { return };
+    let mut out = repaired.clone();
+    icmpv6::emit(PEER_V6, US_V6, &message, &mut out);
+    assert_eq!(icmpv6::parse(PEER_V6, US_V6, &out), Ok((message, len)));
+    if let Ok(quoted) = icmpv6::quoted(&repaired[len..]) {
+        assert_eq!(quoted.header.src, quoted.source.addr);
+    }
+    let _ = mld::parse_query(&repaired);
+    if let Ok(message) = nd::parse(&repaired) {
+        let mut out = [0; nd::MESSAGE_LEN_MAX];
+        let len = nd::emit(PEER_V6, US_V6, &message, &mut out);
+        assert_eq!(nd::parse(&out[..len]), Ok(message));
     }
 }
 
@@ -97,6 +135,14 @@ pub(crate) fn repair_ipv4(packet: &mut [u8]) {
 /// Makes the checksum of an ICMP message right.
 pub(crate) fn repair_icmp(message: &mut [u8]) {
     repair(Some(message), 2);
+}
+
+/// Makes the checksum of an ICMPv6 message right.
+pub(crate) fn repair_icmpv6(src: Addr, dst: Addr, message: &mut [u8]) {
+    let Some(field) = message.get_mut(2..4) else { return };
+    field.fill(0);
+    let sum = checksum::pseudo_header_v6(src, dst, ipv4::Protocol::ICMPV6.0, message.len()).bytes(message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
 fn repair(bytes: Option<&mut [u8]>, at: usize) {

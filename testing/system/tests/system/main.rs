@@ -27,3 +27,4 @@ mod semantics;
 mod servers;
 mod stack;
 mod transfer;
+mod v6;

@@ -44,7 +44,10 @@ cases! {
         other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_boundaries,
         udp_large, udp_mtu_discovery,
         multicast_options, multicast_memberships, multicast_reaches_every_member, multicast_without_members,
-        udp_address_in_use
+        udp_address_in_use,
+        v6_connection_has_names, v6_listener_takes_both_families, v6_listener_alone,
+        v6_ports_are_shared_as_the_table_says, v6_options, v6_refused_and_unreachable, v6_datagrams,
+        v6_datagrams_connected, v6_bad_addresses, v6_listener_survives_exec
 }
 
 cases! {

@@ -1,14 +1,18 @@
 //! The program against the Rust hash, frame by frame, through BPF_PROG_TEST_RUN: no device is needed, only root.
 
 use super::*;
-use atoll_base::{Endpoint, FourTuple, Rng};
+use atoll_base::{Addr, Endpoint, FourTuple, Rng};
 use aya::programs::{TestRun, TestRunOptions};
 
 const FIXTURES: &str = include_str!("../../../../../bpf/fixtures/steer.txt");
 
 /// The rule of `bpf/steer.c`, written to be read: the group of a frame, `None` for "queue 0 whatever the table says".
 fn oracle(key: FlowKey, frame: &[u8]) -> Option<FlowGroup> {
-    let ip = frame.strip_prefix(frame.get(..12)?)?.strip_prefix(&[0x08, 0x00])?;
+    let packet = frame.strip_prefix(frame.get(..12)?)?;
+    if let Some(ip) = packet.strip_prefix(&[0x86, 0xdd]) {
+        return oracle_v6(key, ip);
+    }
+    let ip = packet.strip_prefix(&[0x08, 0x00])?;
     let header_len = usize::from(ip.first()? & 0xf) * 4;
     if ip.len() < 20 || ip[0] >> 4 != 4 || header_len < 20 {
         return None;
@@ -23,6 +27,18 @@ fn oracle(key: FlowKey, frame: &[u8]) -> Option<FlowGroup> {
     let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let (remote, local) = (Endpoint::new(be32(12), port(0)), Endpoint::new(be32(16), port(2)));
     Some(key.group(&FourTuple { local, remote }))
+}
+
+fn oracle_v6(key: FlowKey, ip: &[u8]) -> Option<FlowGroup> {
+    if ip.len() < 40 || ip[0] >> 4 != 6 {
+        return None;
+    }
+    let addr = |at: usize| Addr::from_octets(ip[at..at + 16].try_into().unwrap());
+    let ports = ip.get(40..44).filter(|_| matches!(ip[6], 6 | 17)).unwrap_or(&[0; 4]);
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    let (remote, local) = (Endpoint::at(addr(8), port(0)), Endpoint::at(addr(24), port(2)));
+    // Mapped addresses do not appear on the wire (RFC 4038 §4.2), and are hashed differently.
+    (!remote.addr.is_v4()).then(|| key.group(&FourTuple { local, remote }))
 }
 
 /// The program with a table that names each group, as its number plus one, so that 0 is nobody.
@@ -103,10 +119,21 @@ fn the_program_agrees_with_the_rust_hash_on_random_frames() {
         let key = FlowKey { k0: rng.next_u64() as u32, k1: rng.next_u64() as u32 };
         let Some(mut program) = Program::load(key) else { return };
         for _ in 0..2000 {
-            let frame = random_frame(&mut rng);
+            let frame = if rng.below(2) == 0 { random_frame(&mut rng) } else { random_frame_v6(&mut rng) };
             assert_eq!(program.group(&frame), oracle(key, &frame), "{key:?} {frame:02x?}");
         }
     }
+}
+
+/// Random bytes that are mostly IPv6 with TCP or UDP.
+fn random_frame_v6(rng: &mut Rng) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..14 + rng.next_u64() % 90).map(|_| rng.next_u64() as u8).collect();
+    let mut put = |at: usize, value: u8| frame.get_mut(at).into_iter().for_each(|byte| *byte = value);
+    put(12, 0x86);
+    put(13, 0xdd);
+    put(14, if rng.below(10) == 0 { 0x45 } else { 0x60 });
+    put(20, [6, 6, 17, 17, 58, 0][rng.next_u64() as usize % 6]);
+    frame
 }
 
 /// Random bytes that are mostly IPv4 with TCP or UDP, and sometimes broken in one field.

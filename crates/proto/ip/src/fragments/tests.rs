@@ -228,8 +228,8 @@ fn a_fragment_says_where_it_belongs() {
     let ip = ip();
     let outgoing = Outgoing {
         dst_mac: MAC_PEER,
-        src: US,
-        dst: PEER,
+        src: US.into(),
+        dst: PEER.into(),
         protocol: Protocol::UDP,
         payload_len: 2000,
         tos: 4,

@@ -1,5 +1,7 @@
 use alloc::vec::Vec;
 
+use atoll_base::Addr;
+
 use super::*;
 use crate::messages::Offer;
 
@@ -10,7 +12,6 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
     let config = Config {
         replica: ReplicaId(replica),
         replicas,
-        addr: ADDR,
         ephemeral: (32768, 60999),
         backlog_max: 4096,
         leases_max: 1000,
@@ -20,12 +21,12 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
 
 fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> Bind {
     let (session, protocol, local) = (SessionId(session), Protocol::Tcp, Endpoint::new(addr, port));
-    Bind { session, lease, protocol, local, reuse_addr, reuse_port }
+    Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only: false }
 }
 
 fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_port: bool) -> Listen {
     let (session, local) = (SessionId(session), Endpoint::new(addr, port));
-    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0 }
+    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0, v6_only: false }
 }
 
 fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {
@@ -78,6 +79,63 @@ fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
 }
 
 #[test]
+fn ipv4_and_ipv6_share_a_port_as_on_linux() {
+    let (any, v4_any) = ((Addr::ANY, false), (Addr::V4_ANY, false));
+    let (v6_only, v4, v6) = ((Addr::ANY, true), (Addr::v4(ADDR), false), (Addr::from_octets([0x20; 16]), false));
+    for (first, second, works) in [
+        (any, v4_any, false),
+        (any, v4, false),
+        (any, v6, false),
+        (v6_only, v4_any, true),
+        (v6_only, v4, true),
+        (v6_only, v6, false),
+        (v6_only, any, false),
+        (v4_any, v6, true),
+        (v4_any, any, false),
+        (v4_any, v6_only, true),
+        (v4, v6, true),
+        (v6, any, false),
+        (v6, v6, false),
+    ] {
+        let mut cm = manager(0, 1);
+        let with = |lease, (addr, v6_only)| {
+            let local = Endpoint::at(addr, 80);
+            (
+                Bind { local, v6_only, ..bind(1, lease, 0, 80, false, false) },
+                Listen { local, v6_only, ..listen(1, lease, 0, 80, 5, false) },
+            )
+        };
+        let (bind_first, listen_first) = with(1, first);
+        let (bind_second, listen_second) = with(2, second);
+        assert_eq!(cm.handle_bind(&bind_first), Ok(80));
+        assert!(cm.handle_listen(&listen_first).is_ok());
+        let expected = if works { Ok(80) } else { Err(Cause::AddressInUse) };
+        assert_eq!(cm.handle_bind(&bind_second), expected, "{first:?} {second:?}");
+        assert_eq!(cm.handle_listen(&listen_second).is_ok(), works, "{first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_listener_of_both_families_comes_after_those_of_one() {
+    let mut cm = manager(0, 1);
+    let v6 = Addr::from_octets([0x20; 16]);
+    let mut open = |lease, addr, v6_only, reuse| {
+        let local = Endpoint::at(addr, 80);
+        cm.handle_bind(&Bind { local, v6_only, ..bind(1, lease, 0, 80, false, reuse) }).expect("shared");
+        cm.handle_listen(&Listen { local, v6_only, ..listen(1, lease, 0, 80, 5, reuse) }).expect("shared")
+    };
+    let both = open(1, Addr::ANY, false, true);
+    let v6_only = open(2, Addr::ANY, true, true);
+    let exact = open(3, v6, false, true);
+    let at = |cm: &mut ConnMgr, addr| accepted(cm.handle_syn(&Syn { local: Endpoint::at(addr, 80), by_cookie: false }));
+    assert_eq!(at(&mut cm, Addr::v4(ADDR)), both);
+    assert_eq!(at(&mut cm, Addr::LOOPBACK), v6_only);
+    assert_eq!(at(&mut cm, v6), exact);
+    cm.handle_release(SessionId(1), 2);
+    assert_eq!(at(&mut cm, Addr::LOOPBACK), both);
+}
+
+#[test]
 fn a_port_is_free_when_its_last_holder_has_left() {
     let mut cm = manager(0, 1);
     assert_eq!(cm.handle_bind(&bind(1, 7, 0, 80, false, false)), Ok(80));
@@ -110,7 +168,6 @@ fn free_ports_run_out_and_leases_are_bounded() {
     let mut cm = ConnMgr::new(Config { leases_max: 1, ..manager(0, 1).config }, 1);
     assert_eq!(cm.handle_bind(&bind(1, 1, 0, 0, false, false)).map(|_| ()), Ok(()));
     assert_eq!(cm.handle_bind(&bind(1, 2, 0, 0, false, false)), Err(Cause::NoBuffers));
-    assert_eq!(cm.handle_bind(&bind(1, 3, 0x0808_0808, 80, false, false)), Err(Cause::AddressNotAvailable));
 }
 
 // ---- listeners ----

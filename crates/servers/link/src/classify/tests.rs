@@ -5,8 +5,10 @@ use atoll_wire::Mac;
 
 use super::*;
 
-const CLIENT: Endpoint = Endpoint::new(0xc612_0001, 40000);
-const SERVER: Endpoint = Endpoint::new(0xc612_0002, 80);
+const CLIENT_ADDR: u32 = 0xc612_0001;
+const SERVER_ADDR: u32 = 0xc612_0002;
+const CLIENT: Endpoint = Endpoint::new(CLIENT_ADDR, 40000);
+const SERVER: Endpoint = Endpoint::new(SERVER_ADDR, 80);
 
 fn packet(src: u32, dst: u32, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
     let header = ipv4::Header {
@@ -45,7 +47,7 @@ fn ports(a: u16, b: u16) -> [u8; 20] {
 
 #[test]
 fn a_segment_belongs_to_its_four_tuple() {
-    let bytes = frame(&packet(CLIENT.addr, SERVER.addr, Protocol::TCP, &ports(CLIENT.port, SERVER.port)));
+    let bytes = frame(&packet(CLIENT_ADDR, SERVER_ADDR, Protocol::TCP, &ports(CLIENT.port, SERVER.port)));
     assert_eq!(classify(&bytes), Class::Flow(FourTuple { local: SERVER, remote: CLIENT }));
 }
 
@@ -53,7 +55,7 @@ fn a_segment_belongs_to_its_four_tuple() {
 fn all_fragments_of_a_packet_meet() {
     for (offset, more) in [(0, true), (185, true), (370, false)] {
         for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
-            let mut bytes = packet(CLIENT.addr, SERVER.addr, protocol, &ports(CLIENT.port, SERVER.port + offset));
+            let mut bytes = packet(CLIENT_ADDR, SERVER_ADDR, protocol, &ports(CLIENT.port, SERVER.port + offset));
             let header = ipv4::Header {
                 id: 77,
                 more_fragments: more,
@@ -61,7 +63,7 @@ fn all_fragments_of_a_packet_meet() {
                 ..ipv4::parse(&bytes).unwrap().0
             };
             ipv4::emit(&header, &mut bytes);
-            let (remote, local) = (Endpoint::new(CLIENT.addr, 77), Endpoint::new(SERVER.addr, protocol.0.into()));
+            let (remote, local) = (Endpoint::new(CLIENT_ADDR, 77), Endpoint::new(SERVER_ADDR, protocol.0.into()));
             assert_eq!(classify(&frame(&bytes)), Class::Flow(FourTuple { local, remote }));
         }
     }
@@ -69,21 +71,63 @@ fn all_fragments_of_a_packet_meet() {
 
 #[test]
 fn an_icmp_error_belongs_to_the_flow_it_quotes() {
-    let ours = packet(SERVER.addr, CLIENT.addr, Protocol::TCP, &ports(SERVER.port, CLIENT.port));
+    let ours = packet(SERVER_ADDR, CLIENT_ADDR, Protocol::TCP, &ports(SERVER.port, CLIENT.port));
     let mut error = std::vec![3, 1, 0, 0, 0, 0, 0, 0];
     error.extend_from_slice(&ours);
     let sum = atoll_wire::checksum::sum(&error).finish();
     error[2..4].copy_from_slice(&sum.to_be_bytes());
-    let bytes = frame(&packet(0xc612_00fe, SERVER.addr, Protocol::ICMP, &error));
+    let bytes = frame(&packet(0xc612_00fe, SERVER_ADDR, Protocol::ICMP, &error));
     assert_eq!(classify(&bytes), Class::Flow(FourTuple { local: SERVER, remote: CLIENT }));
+}
+
+const CLIENT_V6: Endpoint = Endpoint::at(Addr::from_octets([0x20; 16]), 40000);
+const SERVER_V6: Endpoint = Endpoint::at(Addr::from_octets([0x21; 16]), 80);
+
+fn packet_v6(src: Addr, dst: Addr, next_header: Protocol, payload: &[u8]) -> Vec<u8> {
+    let payload_len = payload.len() as u16;
+    let header = ipv6::Header { src, dst, next_header, payload_len, hop_limit: 64, ..ipv6::Header::default() };
+    let mut bytes = std::vec![0; ipv6::HEADER_LEN];
+    ipv6::emit(&header, &mut bytes);
+    bytes.extend_from_slice(payload);
+    let mut frame = frame(&bytes);
+    frame[12..14].copy_from_slice(&EtherType::IPV6.0.to_be_bytes());
+    frame
+}
+
+#[test]
+fn ipv6_flows_are_found_behind_extension_headers_and_in_errors() {
+    let (client, server) = (CLIENT_V6.addr, SERVER_V6.addr);
+    let flow = Class::Flow(FourTuple { local: SERVER_V6, remote: CLIENT_V6 });
+    let segment = ports(CLIENT_V6.port, SERVER_V6.port);
+    assert_eq!(classify(&packet_v6(client, server, Protocol::TCP, &segment)), flow);
+    let behind = [&[6, 0, 1, 4, 0, 0, 0, 0][..], &segment].concat();
+    assert_eq!(classify(&packet_v6(client, server, Protocol(60), &behind)), flow);
+    let ours = packet_v6(server, client, Protocol::TCP, &ports(SERVER_V6.port, CLIENT_V6.port));
+    let mut error = [&[0; 8][..], &ours[14..]].concat();
+    icmpv6::emit(client, server, &icmpv6::Message::PacketTooBig { mtu: 1280 }, &mut error);
+    assert_eq!(classify(&packet_v6(client, server, Protocol::ICMPV6, &error)), flow);
+}
+
+#[test]
+fn what_routers_and_neighbours_say_is_for_all() {
+    let (client, server) = (CLIENT_V6.addr, SERVER_V6.addr);
+    let of = |src, kind: u8| classify(&packet_v6(src, server, Protocol::ICMPV6, &[kind; 24]));
+    assert_eq!([134, 136, 130].map(|kind| of(client, kind)), [Class::All; 3]);
+    assert_eq!((of(client, 135), of(Addr::ANY, 135)), (Class::Any, Class::All));
+    let mut echo = [0; 8];
+    icmpv6::emit(client, server, &icmpv6::Message::EchoRequest { id: 1, seq: 1 }, &mut echo);
+    assert_eq!(classify(&packet_v6(client, server, Protocol::ICMPV6, &echo)), Class::Any);
 }
 
 #[test]
 fn noise_never_panics() {
     let mut rng = Rng::new(6);
-    let good = frame(&packet(CLIENT.addr, SERVER.addr, Protocol::ICMP, &ports(1, 2)));
-    for _ in 0..100_000 {
-        let mut bytes = good.clone();
+    let good = [
+        frame(&packet(CLIENT_ADDR, SERVER_ADDR, Protocol::ICMP, &ports(1, 2))),
+        packet_v6(CLIENT_V6.addr, SERVER_V6.addr, Protocol(60), &[6, 0, 1, 4, 0, 0, 0, 0, 1, 2, 3, 4]),
+    ];
+    for n in 0..200_000 {
+        let mut bytes = good[n % 2].clone();
         bytes.truncate(rng.below(bytes.len() as u32 + 1) as usize);
         for _ in 0..rng.below(6) {
             let at = rng.below(bytes.len() as u32) as usize;

@@ -49,6 +49,14 @@ pub struct LinkFile {
     pub peer_address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
+    pub ipv6: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address6: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_address6: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway6: Option<String>,
+    pub autoconf: bool,
     pub mtu: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
@@ -166,6 +174,11 @@ impl Default for LinkFile {
             address: "198.18.0.2/24".into(),
             peer_address: "198.18.0.1/24".into(),
             gateway: None,
+            ipv6: true,
+            address6: None,
+            peer_address6: None,
+            gateway6: None,
+            autoconf: true,
             mtu: 1500,
             mac: None,
             offload: true,

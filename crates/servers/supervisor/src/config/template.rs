@@ -39,7 +39,17 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("peer_address", Some(quoted(&link.peer_address)), "");
     out.text("Who knows the way to other networks.");
     out.key("gateway", link.gateway.as_deref().map(quoted), "\"198.18.0.1\"");
-    out.text("Largest packet in bytes, 576 to 65521.");
+    out.text("IPv6 on the link. A stack makes itself a link-local address; ::1 is there in any case.");
+    out.key("ipv6", Some(link.ipv6.to_string()), "");
+    out.text("Own IPv6 address, with the prefix of its network.");
+    out.key("address6", link.address6.as_deref().map(quoted), "\"2001:db8::2/64\"");
+    out.text("tap: an IPv6 address for the kernel's end of the device, besides its link-local one.");
+    out.key("peer_address6", link.peer_address6.as_deref().map(quoted), "\"2001:db8::1/64\"");
+    out.text("Who knows the way to other IPv6 networks, before the routers that advertise themselves.");
+    out.key("gateway6", link.gateway6.as_deref().map(quoted), "\"2001:db8::1\"");
+    out.text("Take IPv6 addresses, routers and MTU from router advertisements.");
+    out.key("autoconf", Some(link.autoconf.to_string()), "");
+    out.text("Largest packet in bytes, 576 to 65521; below 1280 there is no IPv6.");
     out.key("mtu", Some(link.mtu.to_string()), "");
     out.text("Own hardware address. Otherwise a random one.");
     out.key("mac", link.mac.as_deref().map(quoted), "\"02:00:00:00:00:02\"");

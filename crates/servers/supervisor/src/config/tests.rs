@@ -29,6 +29,11 @@ fn every_key_survives_being_written_out() {
         address = "10.1.2.3/16"
         peer_address = "none"
         gateway = "10.1.0.1"
+        ipv6 = true
+        address6 = "2001:db8::2/64"
+        peer_address6 = "2001:db8::1/64"
+        gateway6 = "2001:db8::1"
+        autoconf = false
         mtu = 9000
         mac = "02:00:00:00:00:07"
         offload = false
@@ -79,6 +84,11 @@ fn values_are_refused_with_their_reason() {
         ("[link]\npeer_address = \"198.18.0.2/24\"", "other than"),
         ("[link]\ngateway = \"10.0.0.1\"", "link.gateway"),
         ("[link]\nmtu = 100", "link.mtu"),
+        ("[link]\naddress6 = \"2001:db8::2\"", "link.address6"),
+        ("[link]\npeer_address6 = \"198.18.0.1/24\"", "link.peer_address6"),
+        ("[link]\ngateway6 = \"2001:db8::1\"", "link.gateway6"),
+        ("[link]\naddress6 = \"2001:db8::2/64\"\nipv6 = false", "no IPv6"),
+        ("[link]\naddress6 = \"2001:db8::2/64\"\nmtu = 1279", "no IPv6"),
         ("[link]\nmac = \"ff:ff:ff:ff:ff:ff\"", "link.mac"),
         ("[link]\ndevice = \"a b\"", "link.device"),
         ("[link]\ntype = \"shm\"", "link.peer"),
@@ -99,4 +109,13 @@ fn values_are_refused_with_their_reason() {
 fn configuration_and_replicas_may_agree() {
     assert_eq!(parse("replicas = 2\nconfiguration = \"TS2LS2CM2\"").unwrap().replicas(), 2);
     assert_eq!(parse("configuration = \"TS4LS4CM4\"").unwrap().replicas(), 4);
+}
+
+#[test]
+fn ipv6_is_on_where_the_link_carries_it() {
+    assert_eq!(parse("").unwrap().link.v6.map(|v6| (v6.address, v6.autoconf)), Some((None, true)));
+    for text in ["ipv6 = false", "mtu = 1279", "type = \"none\""] {
+        assert_eq!(parse(&format!("[link]\n{text}")).unwrap().link.v6, None, "{text}");
+    }
+    assert!(parse("[link]\ngateway6 = \"fe80::1\"").is_ok());
 }

@@ -47,10 +47,12 @@ impl Multicast {
 impl Datagrams {
     /// The sockets for a datagram that is not for one host only: all whose address, port and peer are right (ip(7), RFC 1122 §4.1.3.6).
     pub(super) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
-        let group = tuple.local.addr;
+        let group = tuple.local.addr.to_v4();
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
-            socket.is_some_and(|s| s.score(tuple) > 0 && (cast != Cast::Multicast || s.multicast.wants(group)))
+            socket.is_some_and(|s| {
+                s.score(tuple) > 0 && (cast != Cast::Multicast || group.is_some_and(|group| s.multicast.wants(group)))
+            })
         };
         self.by_port.get(&tuple.local.port).into_iter().flatten().copied().filter(is_for).collect()
     }

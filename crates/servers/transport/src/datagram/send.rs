@@ -1,12 +1,12 @@
 //! How does a datagram leave? Which way, in how many packets, and to whom on this machine as well.
 
-use atoll_base::{Endpoint, FourTuple, Instant};
-use atoll_ip::{Cast, HEADERS_LEN, Ip, Link, Outgoing, Route};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant};
+use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory, Ready};
-use atoll_udp::{Flags as RecordFlags, RECORD_LEN, padded_len};
+use atoll_udp::{DATAGRAM_MAX_V4, Flags as RecordFlags, RECORD_LEN, padded_len};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::udp;
+use atoll_wire::{checksum, udp};
 
 use crate::fragment::{Cut, MtuDiscovery, Progress, send_fragments};
 use crate::output::Way;
@@ -48,7 +48,11 @@ impl<M: Memory> Transport<M> {
                 Route::Via { .. } => socket.discovery.cut(&self.ip, now, peer.addr, record.len as usize),
                 _ => Cut::Whole { dont_fragment: socket.discovery != MtuDiscovery::Dont },
             };
+            let to_inside = socket.multicast.inside && multicast;
+            let src =
+                source(&self.ip, socket.local, peer.addr, to_inside).filter(|_| !(socket.v6_only && peer.addr.is_v4()));
             let way = match route {
+                _ if peer.addr.is_v4() && record.len > DATAGRAM_MAX_V4 => Err(Cause::MessageTooLong),
                 Route::Local => Ok((true, self.ip.mac())),
                 Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
                     Err(Cause::AddressNotAvailable)
@@ -61,17 +65,21 @@ impl<M: Memory> Transport<M> {
                 }
                 Route::Unreachable => Err(Cause::HostUnreachable),
             };
-            match way {
-                Ok((internal, mac)) => {
-                    let ttl = if multicast { socket.multicast.ttl } else { socket.ttl };
-                    let way = Way { internal, mac, tos: socket.tos, ttl };
-                    let src = source(self.ip.addr(), socket.local, peer, socket.multicast.inside && multicast);
-                    let tuple = FourTuple { local: src, remote: peer };
+            match way.and_then(|way| Ok((way, src.ok_or(Cause::NetworkUnreachable)?))) {
+                Ok(((internal, mac), src)) => {
+                    let (tos, ttl) = match peer.addr.is_v4() {
+                        true => (socket.tos, socket.ttl),
+                        false => (socket.class, socket.hops.unwrap_or(self.ip.hop_limit())),
+                    };
+                    let ttl = if multicast { socket.multicast.ttl } else { ttl };
+                    let way = Way { internal, mac, tos, ttl };
+                    let tuple = FourTuple { local: Endpoint::at(src, socket.local.port), remote: peer };
                     if multicast && !internal && socket.multicast.is_looped && !socket.has_looped {
                         // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
                         let inside = Way { internal: true, mac: self.ip.mac(), ..way };
                         let whole = Cut::Whole { dont_fragment: true };
-                        socket.has_looped = !self.ip.is_member(Link::Inside, peer.addr)
+                        let group = peer.addr.to_v4();
+                        socket.has_looped = !group.is_some_and(|group| self.ip.is_member(Link::Inside, group))
                             || send_datagram(&mut self.ip, &inside, &tuple, whole, text.again(), None, out).is_ok();
                         if !socket.has_looped {
                             self.datagrams.unresolved.push(index);
@@ -109,16 +117,15 @@ impl<M: Memory> Transport<M> {
     }
 }
 
-/// Where a datagram to `peer` comes from. `inside`: it goes to a group on the inside link.
-fn source(own: u32, local: Endpoint, peer: Endpoint, inside: bool) -> Endpoint {
-    let addr = match local.addr {
-        addr if inside && addr != own => crate::open::LOOPBACK,
-        0 if peer.is_loopback() => crate::open::LOOPBACK,
-        // What is bound to a broadcast address sends from our own.
-        addr if addr == own || local.is_loopback() => addr,
-        _ => own,
-    };
-    Endpoint::new(addr, local.port)
+/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from the one that suits.
+/// `inside`: it goes to a group on the inside link.
+fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
+    let is_definite = !local.addr.is_unspecified() && ip.is_own(local.addr);
+    match is_definite {
+        _ if inside && local.addr != Addr::v4(ip.addr()) => Some(peer.loopback_of_family()),
+        true => Some(local.addr).filter(|addr| addr.is_v4() == peer.is_v4()),
+        false => ip.source_for(peer),
+    }
 }
 
 /// The link has not taken a datagram, or only this much of it.
@@ -134,7 +141,8 @@ fn send_datagram<M: Memory>(
     progress: Option<Progress>,
     out: &mut impl FrameSink<M>,
 ) -> Result<(), Full> {
-    let mut headers = [0u8; HEADERS_LEN + udp::HEADER_LEN];
+    let mut headers = [0u8; HEADERS_LEN_MAX + udp::HEADER_LEN];
+    let start = headers_len(tuple.remote.addr);
     let len = udp::HEADER_LEN + text.len();
     let packet = Outgoing {
         dst_mac: way.mac,
@@ -154,18 +162,18 @@ fn send_datagram<M: Memory>(
     let header = udp::Header {
         src_port: tuple.local.port,
         dst_port: tuple.remote.port,
-        // At most DATAGRAM_MAX.
+        // At most DATAGRAM_MAX, or DATAGRAM_MAX_V4.
         payload_len: text.len() as u16,
-        checksum: udp::partial(packet.src, packet.dst, len),
+        checksum: checksum::pseudo_header_of(packet.src, packet.dst, Protocol::UDP.0, len).fold(),
     };
-    udp::emit(&header, &mut headers[HEADERS_LEN..]);
+    udp::emit(&header, &mut headers[start..]);
     let offload = Offload {
         needs_checksum: true,
-        csum_start: HEADERS_LEN as u16,
+        csum_start: start as u16,
         csum_offset: udp::CHECKSUM_AT as u16,
         gso_size: None,
     };
-    let taken =
-        if way.internal { out.send_internal(&headers, text, offload) } else { out.send(&headers, text, offload) };
+    let headers = &headers[..start + udp::HEADER_LEN];
+    let taken = if way.internal { out.send_internal(headers, text, offload) } else { out.send(headers, text, offload) };
     if taken { Ok(()) } else { Err(Full(None)) }
 }

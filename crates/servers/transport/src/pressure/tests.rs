@@ -112,7 +112,7 @@ fn text_out_of_order_is_dropped_for_those_who_send_in_order() {
             atoll_wire::tcp::parse(&frame[34..]).expect("a segment").0.seq
         })
         .collect();
-    let ports: Vec<u16> = holders.iter().map(|(_, c)| client.slot(*c).addresses().0.port).collect();
+    let ports: Vec<u16> = holders.iter().map(|(_, c)| client.slot(*c).local().port).collect();
     for (_, c) in &holders {
         client.write(*c, &vec![5; (64 << 10) - 1]);
     }

@@ -3,14 +3,14 @@
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint, Rng, SlotId};
+use atoll_base::{Addr, Duration, Endpoint, Rng, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::Stat;
 use atoll_ipc::ring::ring_bytes;
 use atoll_ipc::{Command, Memory, SocketOption};
 
-use super::kit::{App, Net, Stack, addr};
+use super::kit::{App, Net, Socket, Stack, addr, addr_v6};
 
 fn random_command(rng: &mut Rng) -> Command {
     let slots = [0, 1, 2, 3, 512, 513, 514, 700, 1023, 1024, u32::MAX];
@@ -23,26 +23,30 @@ fn random_command(rng: &mut Rng) -> Command {
         Endpoint::new(0, 90 + rng.below(3) as u16),
         Endpoint::new(rng.next_u32(), rng.next_u32() as u16),
         Endpoint::new(u32::MAX, 53),
+        Endpoint::at(Addr::ANY, 80),
+        Endpoint::at(Addr::LOOPBACK, 80),
+        Endpoint::at(addr_v6(1), 53),
+        Endpoint::at(addr_v6(2), 80),
     ];
-    let local = ends[rng.below(6) as usize];
-    let remote = ends[rng.below(6) as usize];
+    let local = ends[rng.below(10) as usize];
+    let remote = ends[rng.below(10) as usize];
     let lease = u64::from(rng.below(4));
     let token = rng.next_u32();
-    let option = SocketOption::from_u8(1 + rng.below(17) as u8).expect("1 to 17");
+    let option = SocketOption::from_u8(1 + rng.below(19) as u8).expect("1 to 19");
     let value = if rng.below(2) == 0 { rng.next_u32() } else { rng.below(3) };
-    let (reuse_addr, reuse_port) = (rng.below(2) == 0, rng.below(2) == 0);
+    let (reuse_addr, reuse_port, v6_only) = (rng.below(2) == 0, rng.below(2) == 0, rng.below(2) == 0);
     match rng.below(14) {
         0 => {
             let protocol = if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp };
-            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port }
+            Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
         }
         1 => Command::Release { lease },
-        2 => Command::Listen { token, lease, local, backlog: rng.next_u32(), reuse_port, defer_accept: 0 },
+        2 => Command::Listen { token, lease, local, backlog: rng.next_u32(), reuse_port, defer_accept: 0, v6_only },
         3 => Command::AcceptConnection { lease },
         4 => Command::StopAccepting { lease },
         5 => Command::Claim { slot, generation },
         6 => Command::Connect { slot, generation, lease, local, remote },
-        7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port },
+        7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
         8 | 9 => Command::Kick { slot, generation },
         10 => {
             let mode = if rng.below(2) == 0 { CloseMode::Abort } else { CloseMode::Graceful };
@@ -89,7 +93,7 @@ fn others_are_served_while_one_scribbles_over_its_arena() {
             net.settle();
             net.wait(Duration::from_millis(1));
             // The hostile one may have connected, too.
-            let is_ours = |server: &App, s| server.slot(s).addresses().1.addr == addr(2);
+            let is_ours = |server: &App, s: Socket| server.peers[&s.slot].addr == addr(2).into();
             while let Some(s) = server.accept() {
                 if !is_ours(&server, s) {
                     server.close(s);

@@ -35,8 +35,7 @@ fn a_request_is_answered_and_both_sides_close() {
     let (mut net, mut server, mut client, s, c) = connected();
     assert!(client.take_ready(c).contains(Ready::OUT));
     assert_eq!(server.state(s).0, SlotState::Open);
-    let (local, remote) = server.slot(s).addresses();
-    assert_eq!((local, remote.addr), (HTTP, addr(2)));
+    assert_eq!((server.slot(s).local(), server.peers[&s.slot].addr), (HTTP, addr(2).into()));
 
     client.write(c, b"GET / HTTP/1.0\r\n\r\n");
     net.settle();

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use atoll_base::Endpoint;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Command, Ready, SocketOption};
-use atoll_udp::DATAGRAM_MAX;
+use atoll_udp::DATAGRAM_MAX_V4;
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{Mac, ethernet};
@@ -61,7 +61,7 @@ fn too_big(quoted: &[u8]) -> Vec<u8> {
 #[test]
 fn a_datagram_of_every_size_arrives() {
     let (mut net, (mut server, s), (mut client, c)) = pair(1);
-    for len in [1472, 1473, 2952, 2953, 30_000, DATAGRAM_MAX as usize] {
+    for len in [1472, 1473, 2952, 2953, 30_000, DATAGRAM_MAX_V4 as usize] {
         let sent = client.write(c, &record(SERVER, &text(len)));
         assert!(sent > len, "there is room for {len}");
         net.settle();

@@ -10,11 +10,12 @@ use atoll_ipc::{Command, SocketOption};
 use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open};
 
-const GROUP: Endpoint = Endpoint::new(0xefff_0102, 5353);
+const ADDR: u32 = 0xefff_0102;
+const GROUP: Endpoint = Endpoint::new(ADDR, 5353);
 
 fn join(app: &mut App, socket: Socket, joins: bool) {
     let Socket { slot, generation } = socket;
-    app.push(Command::Group { slot, generation, group: GROUP.addr, inside: false, joins });
+    app.push(Command::Group { slot, generation, group: ADDR, inside: false, joins });
 }
 
 /// Two machines, each with two sockets at the group's port, of which the first two of each are members.
@@ -77,7 +78,7 @@ fn who_has_left_hears_nothing_and_the_last_one_closes_the_door() {
     // Closing leaves as well.
     apps[1].close(sockets[1][1]);
     net.settle();
-    assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, GROUP.addr));
+    assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, ADDR));
     apps[0].write(sockets[0][0], &record(GROUP, b"hello"));
     net.settle();
     assert_eq!(texts(&mut apps, &sockets)[2], None);
@@ -104,19 +105,19 @@ fn memberships_that_make_no_sense_are_counted() {
     let bad = net.stack(0).stat(Stat::BadCommands);
     let Socket { slot, generation } = sockets[0][0];
     for (generation, group, joins) in [
-        (generation, GROUP.addr, true),
-        (generation, GROUP.addr + 1, false),
+        (generation, ADDR, true),
+        (generation, ADDR + 1, false),
         (generation, addr(2), true),
-        (generation + 1, GROUP.addr + 1, true),
+        (generation + 1, ADDR + 1, true),
     ] {
         apps[0].push(Command::Group { slot, generation, group, inside: false, joins });
     }
     for n in 0..30 {
-        apps[0].push(Command::Group { slot, generation, group: GROUP.addr + 1 + n, inside: true, joins: true });
+        apps[0].push(Command::Group { slot, generation, group: ADDR + 1 + n, inside: true, joins: true });
     }
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 4 + 11);
     apps[0].close(sockets[0][0]);
     net.settle();
-    assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, GROUP.addr + 1));
+    assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, ADDR + 1));
 }

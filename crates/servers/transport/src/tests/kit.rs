@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId};
-use atoll_ip::{ChecksumOffload, Ip};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::command::{CloseMode, Protocol};
@@ -20,6 +20,10 @@ pub(crate) const ARENA: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 22, 
 
 pub(crate) fn addr(host: u8) -> u32 {
     0x0a00_0000 | u32::from(host)
+}
+
+pub(crate) fn addr_v6(host: u8) -> Addr {
+    Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host])
 }
 
 /// A stack of one replica, and the frames it has sent.
@@ -97,11 +101,21 @@ impl Stack {
         Stack::with(host, |_| {})
     }
 
+    /// A stack that speaks IPv6 on its link, too.
+    pub(crate) fn v6(host: u8) -> Stack {
+        let v6 = V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
+        Stack::with_network(host, |_| {}, Some(v6))
+    }
+
     pub(crate) fn with(host: u8, change: impl FnOnce(&mut Config)) -> Stack {
+        Stack::with_network(host, change, None)
+    }
+
+    fn with_network(host: u8, change: impl FnOnce(&mut Config), v6: Option<V6Config>) -> Stack {
         let mut config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
         change(&mut config);
         let now = Instant::from_millis(1000);
-        let ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
+        let ip_config = atoll_ip::Config { v6, ..atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24) };
         let ip = Ip::new(ip_config, 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], table: 5, ports: host.into() };
@@ -215,6 +229,8 @@ pub(crate) struct App {
     next_slot: u32,
     send: BTreeMap<SlotId, Extents>,
     pub(crate) offers: VecDeque<Socket>,
+    /// Who is at the other end of what was offered.
+    pub(crate) peers: BTreeMap<SlotId, Endpoint>,
     pub(crate) ready: BTreeMap<SlotId, Ready>,
     pub(crate) done: Vec<Socket>,
     pub(crate) verdicts: Vec<bool>,
@@ -243,6 +259,7 @@ impl App {
             next_slot: 0,
             send: BTreeMap::new(),
             offers: VecDeque::new(),
+            peers: BTreeMap::new(),
             ready: BTreeMap::new(),
             done: Vec::new(),
             verdicts: Vec::new(),
@@ -266,8 +283,24 @@ impl App {
 
     pub(crate) fn listen_only(&mut self, lease: u64, local: Endpoint, backlog: u32) {
         let protocol = Protocol::Tcp;
-        self.push(Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port: false });
-        self.push(Command::Listen { token: 2, lease, local, backlog, reuse_port: false, defer_accept: 0 });
+        self.push(Command::Bind {
+            token: 1,
+            lease,
+            protocol,
+            local,
+            reuse_addr: true,
+            reuse_port: false,
+            v6_only: false,
+        });
+        self.push(Command::Listen {
+            token: 2,
+            lease,
+            local,
+            backlog,
+            reuse_port: false,
+            defer_accept: 0,
+            v6_only: false,
+        });
     }
 
     /// A slot of the application's half, under a new generation.
@@ -311,7 +344,8 @@ impl App {
             assert_eq!(epoch, 3);
             match Event::decode(&payload).expect("events are well-formed") {
                 Event::Ready { slot, ready, .. } => *self.ready.entry(slot).or_default() |= ready,
-                Event::ConnectionAvailable { slot, generation, .. } => {
+                Event::ConnectionAvailable { slot, generation, remote, .. } => {
+                    self.peers.insert(slot, remote);
                     self.offers.push_back(Socket { slot, generation });
                 }
                 Event::ClaimVerdict { confirmed, .. } => self.verdicts.push(confirmed),
@@ -378,6 +412,8 @@ impl App {
             let slot = self.slot(socket);
             (slot.send_tail(), slot.acknowledged(), u64::from(slot.send_limit()))
         };
+        // A slot that was opened again may still show what was acknowledged before.
+        let acked = acked.min(tail);
         let room = limit.saturating_sub(tail - acked).min(bytes.len() as u64);
         let mut extents = self.send.get(&socket.slot).copied().unwrap_or_default();
         let pool = self.layout.send_pool;

@@ -171,7 +171,7 @@ fn buffers_grow_while_both_ends_keep_up() {
 
 pub(super) fn udp_open(app: &mut App, local: Endpoint, remote: Endpoint) -> Socket {
     let Socket { slot, generation } = app.open_slot();
-    app.push(Command::UdpOpen { slot, generation, lease: 5, local, remote, reuse_port: false });
+    app.push(Command::UdpOpen { slot, generation, lease: 5, local, remote, reuse_port: false, v6_only: false });
     Socket { slot, generation }
 }
 
@@ -195,7 +195,15 @@ fn datagrams_go_both_ways() {
     let mut client = App::attach(net.stack(1), 2);
     let protocol = Protocol::Udp;
     let local = Endpoint::new(0, 0);
-    client.push(Command::Bind { token: 7, lease: 5, protocol, local, reuse_addr: false, reuse_port: false });
+    client.push(Command::Bind {
+        token: 7,
+        lease: 5,
+        protocol,
+        local,
+        reuse_addr: false,
+        reuse_port: false,
+        v6_only: false,
+    });
     let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
     net.settle();
     client.poll();
@@ -211,11 +219,11 @@ fn datagrams_go_both_ways() {
     let bytes = server.read(s);
     let (question, text) = first_record(&bytes);
     assert_eq!((question.peer, text), (Endpoint::new(addr(2), port), b"question".to_vec()));
-    assert_eq!(first_record(&bytes[24..]).1, b"");
+    assert_eq!(first_record(&bytes[32..]).1, b"");
     server.write(s, &record(question.peer, b"answer"));
     net.settle();
     assert_eq!(first_record(&client.read(c)).1, b"answer");
-    assert_eq!(client.slot(c).acknowledged(), 24 + 16);
+    assert_eq!(client.slot(c).acknowledged(), 32 + 24);
 
     // Nobody is there.
     server.close(s);
@@ -266,12 +274,12 @@ fn datagrams_that_nobody_reads_are_dropped_at_the_limit() {
     net.settle();
     for _ in 0..100 {
         let n = app.write(c, &record(Endpoint::new(0x7f00_0001, 53), &[9; 30_000]));
-        assert_eq!(n, 30_016);
+        assert_eq!(n, 30_024);
         net.settle();
     }
     assert_eq!(net.stack(0).stat(Stat::DatagramsOut), 100);
     assert_eq!(net.stack(0).stat(Stat::DatagramsIn), 7);
-    assert_eq!(app.read(s).len(), 7 * 30_016);
+    assert_eq!(app.read(s).len(), 7 * 30_024);
     app.write(c, &record(Endpoint::new(0x7f00_0001, 53), &[8; 60_000]));
     net.settle();
     assert_eq!(first_record(&app.read(s)).1, vec![8; 60_000]);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Endpoint, Instant, SessionId, SlotId};
+use atoll_base::{Addr, Endpoint, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
@@ -63,8 +63,8 @@ impl Process {
     pub(crate) fn listen(&mut self) {
         let (local, lease) = (Endpoint::new(0, PORT), LEASE + u64::from(self.id.0));
         let (protocol, reuse_port) = (Protocol::Tcp, true);
-        self.push(&Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port });
-        self.push(&Command::Listen { token: 2, lease, local, backlog: 1, reuse_port, defer_accept: 0 });
+        self.push(&Command::Bind { token: 1, lease, protocol, local, reuse_addr: true, reuse_port, v6_only: false });
+        self.push(&Command::Listen { token: 2, lease, local, backlog: 1, reuse_port, v6_only: false, defer_accept: 0 });
         self.push(&Command::AcceptConnection { lease });
     }
 
@@ -130,7 +130,15 @@ impl Process {
         let peer = Endpoint::new(PEER, DATAGRAM_PORT);
         let remote = if input.flip() { peer } else { Endpoint::default() };
         let local = Endpoint::new(0, DATAGRAM_PORT);
-        self.push(&Command::UdpOpen { slot, generation, lease: LEASE, local, remote, reuse_port: true });
+        self.push(&Command::UdpOpen {
+            slot,
+            generation,
+            lease: LEASE,
+            local,
+            remote,
+            reuse_port: true,
+            v6_only: false,
+        });
         // What it writes is one record, and what follows is none.
         let record = Record { len: 8, peer, flags: Flags::NONE };
         let mut local = Local::default();
@@ -228,24 +236,29 @@ impl Process {
             Endpoint::new(0, 90),
             Endpoint::new(PEER, REMOTE_PORT),
             Endpoint::new(u32::MAX, 53),
+            Endpoint::at(Addr::ANY, PORT),
+            Endpoint::at(Addr::LOOPBACK, PORT),
         ];
         let (local, remote) = (input.pick(&ends), input.pick(&ends));
         let (token, backlog) = (input.byte().into(), input.byte().into());
         let (reuse_addr, reuse_port) = (input.flip(), input.flip());
         let value = if input.flip() { input.word() } else { input.byte().into() };
-        let option = SocketOption::from_u8(1 + input.byte() % 17).unwrap_or(SocketOption::NoDelay);
+        let v6_only = value & 1 != 0;
+        let option = SocketOption::from_u8(1 + input.byte() % 19).unwrap_or(SocketOption::NoDelay);
         match input.byte() % 12 {
             0 => {
                 let protocol = if input.flip() { Protocol::Tcp } else { Protocol::Udp };
-                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port }
+                Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
             }
             1 => Command::Release { lease },
-            2 => Command::Listen { token, lease, local, backlog, reuse_port, defer_accept: input.byte().into() },
+            2 => {
+                Command::Listen { token, lease, local, backlog, reuse_port, v6_only, defer_accept: input.byte().into() }
+            }
             3 => Command::AcceptConnection { lease },
             4 => Command::StopAccepting { lease },
             5 => Command::Claim { slot, generation },
             6 => Command::Connect { slot, generation, lease, local, remote },
-            7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port },
+            7 => Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only },
             8 => Command::Kick { slot, generation },
             9 => Command::SetOption { slot, generation, option, value },
             10 => Command::SetListenerOption { lease, option, value },

@@ -98,7 +98,7 @@ fn fragmentation_needed_is_given_up_with_mtu_and_sequence_number() {
         protocol: Protocol::TCP,
         tuple: FourTuple { local: Endpoint::new(US, 80), remote: Endpoint::new(FAR, 40000) },
         quoted_seq: Some(SeqNum(12345)),
-        reporter: PEER,
+        reporter: PEER.into(),
     };
     assert_eq!(receive(&mut ip, &frame), Received::Error(expected));
 }

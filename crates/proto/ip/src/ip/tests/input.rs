@@ -7,8 +7,13 @@ use crate::ChecksumState;
 fn a_segment_is_given_up_with_its_addresses() {
     let mut ip = ip();
     let build = tcp_packet().with(|b| b.header.tos = 3);
-    let expected =
-        Received::Tcp { src: PEER, dst: US, tos: 3, segment: &build.payload, checksum: ChecksumState::Verified };
+    let expected = Received::Tcp {
+        src: PEER.into(),
+        dst: US.into(),
+        tos: 3,
+        segment: &build.payload,
+        checksum: ChecksumState::Verified,
+    };
     assert_eq!(receive(&mut ip, &build.frame()), expected);
     assert_eq!(ip.counters().tcp_in, 1);
 }

@@ -1,8 +1,18 @@
 use super::*;
-use crate::{HEADERS_LEN, Outgoing, TTL};
+use crate::output::HEADERS_LEN;
+use crate::{Outgoing, TTL};
 
 fn outgoing(protocol: Protocol, dont_fragment: bool) -> Outgoing {
-    Outgoing { dst_mac: MAC_PEER, src: US, dst: PEER, protocol, payload_len: 20, tos: 2, ttl: TTL, dont_fragment }
+    Outgoing {
+        dst_mac: MAC_PEER,
+        src: US.into(),
+        dst: PEER.into(),
+        protocol,
+        payload_len: 20,
+        tos: 2,
+        ttl: TTL,
+        dont_fragment,
+    }
 }
 
 #[test]
@@ -73,5 +83,8 @@ fn packets_that_may_be_fragmented_are_told_apart() {
 #[test]
 fn the_next_hop_names_who_failed() {
     let ip = ip();
-    assert_eq!([PEER, FAR, US, 0xffff_ffff].map(|dst| ip.next_hop(dst)), [Some(PEER), Some(GATEWAY), None, None]);
+    assert_eq!(
+        [PEER, FAR, US, 0xffff_ffff].map(|dst| ip.next_hop(dst)),
+        [Some(Addr::v4(PEER)), Some(Addr::v4(GATEWAY)), None, None]
+    );
 }

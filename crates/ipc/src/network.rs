@@ -1,0 +1,250 @@
+//! Which IPv6 addresses does the stack have now? They come and go with router advertisements, so each replica publishes what it
+//! knows on its page; programs ask the first replica's.
+//!
+//! ```text
+//!   version u32 | count of addresses u8, of prefixes u8, has router u8, 0 | addresses, 40 bytes each | prefixes, 24 bytes each
+//! ```
+//! The version is odd while the replica writes.
+
+use alloc::vec::Vec;
+
+use atoll_base::Addr;
+
+use crate::memory::Memory;
+
+/// Addresses, and prefixes, published at most.
+pub const NETWORK_MAX: usize = 24;
+/// Bytes of the record.
+pub const NETWORK_BYTES: usize = 8 + NETWORK_MAX * (ADDRESS_BYTES + PREFIX_BYTES);
+const ADDRESS_BYTES: usize = 40;
+const PREFIX_BYTES: usize = 24;
+/// A reader that meets a writer this often takes an empty record: the writer has died.
+const READ_ATTEMPTS: u32 = 10_000;
+
+/// What an interface of IPv6 has (RFC 4862 §5.5.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Own addresses; the first one is the link-local one. The loopback address is not listed.
+    pub addresses: Vec<AddressFacts>,
+    /// Prefixes that are reached without a router, and their lengths.
+    pub on_link: Vec<(Addr, u8)>,
+    /// Whether there is a way to everywhere else.
+    pub has_router: bool,
+}
+
+/// One own address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressFacts {
+    /// The address.
+    pub addr: Addr,
+    /// Length of its prefix.
+    pub prefix_len: u8,
+    /// What it may be used for.
+    pub state: AddressState,
+    /// Whether a router advertised its prefix.
+    pub dynamic: bool,
+    /// Until when it is preferred and valid, in nanoseconds of the stack's clock; `u64::MAX`: for ever.
+    pub preferred_until: u64,
+    /// See above.
+    pub valid_until: u64,
+}
+
+/// What an address may be used for (RFC 4862 §2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AddressState {
+    /// Everything, as long as nobody says that it is his (RFC 4429: optimistic).
+    #[default]
+    Tentative = 0,
+    /// Everything.
+    Preferred = 1,
+    /// What began before.
+    Deprecated = 2,
+    /// Nothing: another host has it.
+    Duplicate = 3,
+}
+
+impl AddressState {
+    const fn from_u8(n: u8) -> AddressState {
+        match n {
+            1 => AddressState::Preferred,
+            2 => AddressState::Deprecated,
+            3 => AddressState::Duplicate,
+            _ => AddressState::Tentative,
+        }
+    }
+}
+
+impl Network {
+    /// Whether the stack has the address.
+    pub fn is_own(&self, addr: Addr) -> bool {
+        self.addresses.iter().any(|own| own.addr == addr && own.state != AddressState::Duplicate)
+    }
+
+    /// Whether there is a way to `addr`, and an address of that kind to send from.
+    pub fn reaches(&self, addr: Addr) -> bool {
+        let is_local = addr.is_link_scoped() || addr.is_v6_multicast();
+        self.source_for(addr).is_some()
+            && (is_local || self.has_router || self.on_link.iter().any(|prefix| covers(*prefix, addr)))
+    }
+
+    /// The address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it. The replica chooses by the same
+    /// rules.
+    pub fn source_for(&self, dst: Addr) -> Option<Addr> {
+        let is_local = dst.is_link_scoped();
+        let usable = |own: &&AddressFacts| own.state != AddressState::Duplicate && own.addr.is_link_local() == is_local;
+        let common = |addr: Addr| {
+            let bits = |addr: Addr| u128::from_be_bytes(addr.octets());
+            (bits(addr) ^ bits(dst)).leading_zeros()
+        };
+        let merit = |own: &&AddressFacts| {
+            let shared = common(own.addr).min(own.prefix_len.into());
+            (own.addr == dst, own.state != AddressState::Deprecated, shared)
+        };
+        self.addresses.iter().filter(usable).max_by_key(merit).map(|own| own.addr)
+    }
+
+    /// Writes the record at `at`; what is beyond [`NETWORK_MAX`] is left out.
+    pub(crate) fn store<M: Memory>(&self, m: &M, at: usize) {
+        let version = m.load32(at);
+        m.store32(at, version | 1);
+        m.fence();
+        let (addresses, prefixes) = (self.addresses.len().min(NETWORK_MAX), self.on_link.len().min(NETWORK_MAX));
+        m.write(at + 4, &[addresses as u8, prefixes as u8, self.has_router.into(), 0]);
+        for (i, own) in self.addresses.iter().take(addresses).enumerate() {
+            let to = at + 8 + i * ADDRESS_BYTES;
+            m.write(to, &own.addr.octets());
+            m.write(to + 16, &[own.prefix_len, own.state as u8, own.dynamic.into(), 0, 0, 0, 0, 0]);
+            m.store64(to + 24, own.preferred_until);
+            m.store64(to + 32, own.valid_until);
+        }
+        for (i, (prefix, len)) in self.on_link.iter().take(prefixes).enumerate() {
+            let to = at + 8 + NETWORK_MAX * ADDRESS_BYTES + i * PREFIX_BYTES;
+            m.write(to, &prefix.octets());
+            m.write(to + 16, &[*len, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        m.fence();
+        m.store32_release(at, (version | 1).wrapping_add(1));
+    }
+
+    /// Reads the record. Nonsense reads as nothing.
+    pub(crate) fn load<M: Memory>(m: &M, at: usize) -> Network {
+        for _ in 0..READ_ATTEMPTS {
+            let version = m.load32_acquire(at);
+            if version & 1 == 1 {
+                continue;
+            }
+            let network = Network::read(m, at);
+            m.fence();
+            if m.load32(at) == version {
+                return network;
+            }
+        }
+        Network::default()
+    }
+
+    fn read<M: Memory>(m: &M, at: usize) -> Network {
+        let octets_at = |at: usize| {
+            let mut octets = [0; 16];
+            m.read(at, &mut octets);
+            Addr::from_octets(octets)
+        };
+        let bytes_at = |at: usize| {
+            let mut bytes = [0; 4];
+            m.read(at, &mut bytes);
+            bytes
+        };
+        let [addresses, prefixes, router, _] = bytes_at(at + 4);
+        let address = |i: usize| {
+            let from = at + 8 + i * ADDRESS_BYTES;
+            let [prefix_len, state, dynamic, _] = bytes_at(from + 16);
+            AddressFacts {
+                addr: octets_at(from),
+                prefix_len: prefix_len.min(128),
+                state: AddressState::from_u8(state),
+                dynamic: dynamic != 0,
+                preferred_until: m.load64(from + 24),
+                valid_until: m.load64(from + 32),
+            }
+        };
+        let prefix = |i: usize| {
+            let from = at + 8 + NETWORK_MAX * ADDRESS_BYTES + i * PREFIX_BYTES;
+            (octets_at(from), bytes_at(from + 16)[0].min(128))
+        };
+        Network {
+            addresses: (0..usize::from(addresses).min(NETWORK_MAX)).map(address).collect(),
+            on_link: (0..usize::from(prefixes).min(NETWORK_MAX)).map(prefix).collect(),
+            has_router: router != 0,
+        }
+    }
+}
+
+/// Whether `addr` begins with the first `len` bits of `prefix`.
+fn covers((prefix, len): (Addr, u8), addr: Addr) -> bool {
+    let bits = |addr: Addr| u128::from_be_bytes(addr.octets());
+    let shift = 128 - u32::from(len.min(128));
+    (bits(prefix) ^ bits(addr)).checked_shr(shift).unwrap_or(0) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    fn addr(first: u16, last: u8) -> Addr {
+        let mut octets = [0; 16];
+        octets[..2].copy_from_slice(&first.to_be_bytes());
+        octets[15] = last;
+        Addr::from_octets(octets)
+    }
+
+    #[test]
+    fn the_record_survives_the_page() {
+        let memory = HeapMemory::new(NETWORK_BYTES.next_multiple_of(8));
+        assert_eq!(Network::load(&memory, 0), Network::default());
+        let own = |n: u8| AddressFacts {
+            addr: addr(0xfe80, n),
+            prefix_len: 64,
+            state: AddressState::Preferred,
+            dynamic: n > 2,
+            preferred_until: u64::from(n),
+            valid_until: u64::MAX,
+        };
+        let mut network = Network {
+            addresses: (1..=3).map(own).collect(),
+            on_link: (1..=4).map(|n| (addr(0x2001, n), 64 + n)).collect(),
+            has_router: true,
+        };
+        network.store(&memory, 0);
+        assert_eq!(Network::load(&memory, 0), network);
+        network.addresses = (0..100).map(own).collect();
+        network.store(&memory, 0);
+        assert_eq!(Network::load(&memory, 0).addresses.len(), NETWORK_MAX);
+    }
+
+    #[test]
+    fn a_record_of_noise_is_read_without_panic() {
+        let memory = HeapMemory::new(NETWORK_BYTES.next_multiple_of(8));
+        for word in 1..NETWORK_BYTES / 4 {
+            memory.store32(word * 4, 0xdead_beef);
+        }
+        assert!(Network::load(&memory, 0).addresses.len() <= NETWORK_MAX);
+        memory.store32(0, 1);
+        assert_eq!(Network::load(&memory, 0), Network::default());
+    }
+
+    #[test]
+    fn ways_lead_over_the_link_or_a_router() {
+        let own =
+            |addr| AddressFacts { addr, prefix_len: 64, state: AddressState::Preferred, ..AddressFacts::default() };
+        let mut network = Network { addresses: Vec::from([own(addr(0xfe80, 1))]), ..Network::default() };
+        assert!(network.reaches(addr(0xfe80, 2)) && !network.reaches(addr(0x2001, 2)));
+        network.has_router = true;
+        assert!(!network.reaches(addr(0x2001, 2)), "no address to send from");
+        network.addresses.push(own(addr(0x2001, 1)));
+        assert!(network.reaches(addr(0x2001, 2)) && network.reaches(addr(0x3001, 2)));
+        network.has_router = false;
+        network.on_link.push((addr(0x2001, 0), 64));
+        assert!(network.reaches(addr(0x2001, 2)) && !network.reaches(addr(0x3001, 2)));
+    }
+}

@@ -1,0 +1,188 @@
+//! Which IPv6 addresses are ours, for how long, and which one do packets leave from? RFC 4862 §5.5.4, RFC 6724.
+
+use atoll_base::{Addr, Instant};
+use atoll_wire::Mac;
+use atoll_wire::nd;
+
+use super::RETRANS_TIMER;
+use crate::addresses::Cast;
+use crate::ip::{Ip, Link};
+
+/// One own address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub addr: Addr,
+    /// Length of its prefix.
+    pub prefix_len: u8,
+    /// What it may be used for.
+    pub state: State,
+    /// Whether it was made of an advertised prefix.
+    pub dynamic: bool,
+    /// Until when it is preferred and valid; [`Instant::FAR_FUTURE`]: for ever.
+    pub preferred_until: Instant,
+    /// See above.
+    pub valid_until: Instant,
+}
+
+/// What an address may be used for (RFC 4862 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Everything, as long as nobody says that it is his (RFC 4429). Until this moment.
+    Tentative {
+        /// When it has been tried out for long enough.
+        until: Instant,
+    },
+    /// Everything.
+    Preferred,
+    /// What began before.
+    Deprecated,
+    /// Nothing: another host has it.
+    Duplicate,
+}
+
+impl OwnAddress {
+    /// An address that holds for ever, to be tried out.
+    pub(super) fn new(now: Instant, addr: Addr, prefix_len: u8, dynamic: bool) -> OwnAddress {
+        OwnAddress {
+            addr,
+            prefix_len,
+            state: State::Tentative { until: now + RETRANS_TIMER },
+            dynamic,
+            preferred_until: Instant::FAR_FUTURE,
+            valid_until: Instant::FAR_FUTURE,
+        }
+    }
+
+    /// When the next change is due.
+    pub(super) fn due(&self) -> Instant {
+        match self.state {
+            State::Tentative { until } => until.min(self.valid_until),
+            State::Preferred => self.preferred_until.min(self.valid_until),
+            State::Deprecated | State::Duplicate => self.valid_until,
+        }
+    }
+
+    /// Does what time does to an address. Returns whether its state has changed.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let before = self.state;
+        if matches!(self.state, State::Tentative { until } if until <= now) {
+            self.state = State::Preferred;
+        }
+        if self.state == State::Preferred && self.preferred_until <= now {
+            self.state = State::Deprecated;
+        }
+        self.state != before
+    }
+
+    pub(super) fn is_tentative(&self) -> bool {
+        matches!(self.state, State::Tentative { .. })
+    }
+
+    fn is_usable(&self) -> bool {
+        self.state != State::Duplicate
+    }
+}
+
+impl Ip {
+    /// Whether `addr` is one of the stack's own, of either family: on its link, or a loopback address.
+    pub fn is_own(&self, addr: Addr) -> bool {
+        match addr.to_v4() {
+            Some(v4) => self.addresses.is_ours(Link::Inside, v4),
+            None => addr == Addr::LOOPBACK || self.is_own_v6(addr),
+        }
+    }
+
+    /// The address that packets to `dst` leave from; `None` if we have none from which it can be reached.
+    pub fn source_for(&self, dst: Addr) -> Option<Addr> {
+        if dst.is_loopback() {
+            return Some(dst.loopback_of_family());
+        }
+        match dst.to_v4() {
+            Some(_) => Some(Addr::v4(self.addresses.own)),
+            None => self.source_for_v6(dst),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_own_v6(&self, addr: Addr) -> bool {
+        self.v6.own.iter().any(|own| own.addr == addr && own.is_usable())
+    }
+
+    pub(super) fn is_ours_v6(&self, link: Link, addr: Addr) -> bool {
+        self.is_own_v6(addr) || (link == Link::Inside && addr == Addr::LOOPBACK)
+    }
+
+    /// Whether a packet that arrives over `link` may have come from `src`; see `Addresses::is_source`. The unspecified address is
+    /// none here.
+    pub(super) fn is_source_v6(&self, link: Link, src: Addr) -> bool {
+        match link {
+            Link::Outside => cast(src) == Some(Cast::Unicast) && !self.is_own_v6(src),
+            Link::Inside => self.is_ours_v6(Link::Inside, src),
+        }
+    }
+
+    /// Whether packets to the group are for us.
+    pub(super) fn listens_to(&self, group: Addr) -> bool {
+        group == ALL_NODES || self.v6.own.iter().any(|own| nd::solicited_node(own.addr) == group)
+    }
+
+    /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no deprecated one, rule 8
+    /// the longest common prefix.
+    fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
+        let is_local = dst.is_link_scoped();
+        let candidates = self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
+        let merit = |own: &&OwnAddress| {
+            (own.addr == dst, own.state != State::Deprecated, common_bits(own.addr, dst).min(own.prefix_len.into()))
+        };
+        candidates.max_by_key(merit).map(|own| own.addr)
+    }
+
+    /// Whether `addr` is reached without a router.
+    pub(super) fn is_on_link_v6(&self, addr: Addr) -> bool {
+        addr.is_link_local()
+            || self.v6.on_link.iter().any(|lease| common_bits(lease.what.0, addr) >= lease.what.1.into())
+    }
+
+    /// Whether `addr` could be a neighbour.
+    pub(super) fn is_neighbour_v6(&self, addr: Addr) -> bool {
+        let is_router = || self.v6.routers.iter().any(|router| router.what == addr);
+        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && (self.is_on_link_v6(addr) || is_router())
+    }
+}
+
+/// What an IPv6 address means as a destination; `None` if it means nothing on a link.
+pub(crate) fn cast(addr: Addr) -> Option<Cast> {
+    match addr {
+        // RFC 4038 §4.2: mapped addresses do not appear on the wire.
+        _ if addr == Addr::LOOPBACK || addr == Addr::ANY || addr.is_v4() => None,
+        _ if addr.is_v6_multicast() => Some(Cast::Multicast),
+        _ => Some(Cast::Unicast),
+    }
+}
+
+/// How many bits two addresses have in common at their start.
+pub(super) fn common_bits(a: Addr, b: Addr) -> u32 {
+    (u128::from_be_bytes(a.octets()) ^ u128::from_be_bytes(b.octets())).leading_zeros()
+}
+
+/// The address that the station has in the network `prefix`, whose length is 64 (RFC 4291, appendix A).
+///
+/// DEVIATION: RFC 8064 wants identifiers that say nothing about the hardware (RFC 7217). Here the hardware address itself is random
+/// unless somebody has chosen it, and all replicas know it.
+pub(super) fn with_identifier(prefix: Addr, mac: Mac) -> Addr {
+    let Mac([a, b, c, d, e, f]) = mac;
+    let mut octets = prefix.octets();
+    octets[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    Addr::from_octets(octets)
+}
+
+/// The link-local address of the station (RFC 4862 §5.3).
+pub(super) fn link_local(mac: Mac) -> Addr {
+    with_identifier(Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), mac)
+}
+
+/// Every host on the link (RFC 4291 §2.7.1).
+pub(super) const ALL_NODES: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+/// Every router on the link.
+pub(super) const ALL_ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);

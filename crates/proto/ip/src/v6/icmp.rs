@@ -1,0 +1,180 @@
+//! What is answered by ICMPv6, what is told by it, and when is silence required? RFC 4443.
+
+use atoll_base::{Addr, FourTuple, Instant};
+use atoll_wire::icmpv6::{self, Message};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::{Mac, ParseError, ethernet, icmp, ipv6, mld, nd};
+
+use crate::counters::Reason;
+use crate::icmp::{ErrorKind, NetworkError};
+use crate::input::Received;
+use crate::ip::{Frame, Ip, Link};
+use crate::output::{Outgoing, headers_len};
+
+impl Ip {
+    /// Judges an ICMPv6 message. `from`: the station that sent the frame.
+    #[inline(never)]
+    pub(super) fn handle_icmpv6<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        from: Mac,
+        header: &ipv6::Header,
+        bytes: &'a [u8],
+    ) -> Result<Received<'a>, Reason> {
+        let (message, head) = icmpv6::parse(header.src, header.dst, bytes).map_err(|error| match error {
+            ParseError::BadChecksum => Reason::BadChecksum,
+            _ => Reason::Malformed,
+        })?;
+        if let Message::Other { kind, .. } = message
+            && link == Link::Outside
+        {
+            return match kind {
+                mld::QUERY => self.handle_query(now, header, bytes),
+                kind if nd::KINDS.contains(&kind) => self.handle_nd(now, from, header, bytes),
+                _ => Err(Reason::IcmpIgnored),
+            }
+            .map(|()| Received::Consumed);
+        }
+        if header.src == Addr::ANY {
+            return Err(Reason::Martian);
+        }
+        let body = bytes.get(head..).unwrap_or_default();
+        let kind = match message {
+            // RFC 4443 §4.2 lets a request to a group be ignored; that keeps us out of amplifications.
+            Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
+                self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
+                return Ok(Received::Consumed);
+            }
+            Message::PacketTooBig { mtu } => {
+                // RFC 8201 §4: below the smallest link there is nothing to believe; RFC 8200 §5 no longer knows smaller ones.
+                ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX).max(ipv6::MTU_MIN) }
+            }
+            Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },
+            Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_NEXT_HEADER, .. } => {
+                ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
+            }
+            Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
+            _ => return Err(Reason::IcmpIgnored),
+        };
+        self.attribute_v6(link, header.src, kind, body).map(Received::Error)
+    }
+
+    /// Queues an error about `frame`, or counts that it may not be sent (RFC 4443 §2.4 (e), (f)).
+    pub(crate) fn error_v6(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) {
+        match self.send_error_v6(now, link, frame, message) {
+            Some(()) => self.counters.errors_out += 1,
+            None => self.counters.errors_suppressed += 1,
+        }
+    }
+
+    fn send_error_v6(&mut self, now: Instant, link: Link, frame: &[u8], message: Message) -> Option<()> {
+        let (ethernet, at) = ethernet::parse(frame).ok()?;
+        let packet = frame.get(at..)?;
+        let (header, header_len) = ipv6::parse(packet).ok()?;
+        let payload = packet.get(header_len..header_len + usize::from(header.payload_len))?;
+        if !self.is_source_v6(link, header.src) || ethernet.src.is_group() {
+            return None;
+        }
+        // Only an option that asks for it is answered although the packet went to a group.
+        let to_group = ethernet.dst.is_group() || header.dst.is_v6_multicast();
+        let asks = matches!(message, Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_OPTION, .. });
+        if to_group && !asks {
+            return None;
+        }
+        if let Ok(upper) = ipv6::upper(&header, payload) {
+            let text = payload.get(upper.at..)?;
+            let is_later_part = upper.fragment.is_some_and(|fragment| fragment.offset != 0);
+            // Redirects count as errors (RFC 4443 §2.4 (e.2)).
+            let is_error =
+                upper.protocol == Protocol::ICMPV6 && text.first().is_none_or(|kind| *kind < 128 || *kind == 137);
+            if is_later_part || is_error {
+                return None;
+            }
+        }
+        let src = if self.is_ours_v6(link, header.dst) { header.dst } else { self.source_for(header.src)? };
+        let cost = 1 + self.rng.below(3);
+        if !self.error_limit.take(now, cost) {
+            return None;
+        }
+        // RFC 4443 §2.4 (c): as much of the packet as fits the smallest link.
+        let whole = header_len + payload.len();
+        let quotation = packet.get(..whole.min(QUOTATION_MAX))?;
+        let outgoing = Outgoing {
+            dst_mac: ethernet.src,
+            src,
+            dst: header.src,
+            protocol: Protocol::ICMPV6,
+            payload_len: icmpv6::HEADER_LEN + quotation.len(),
+            tos: 0,
+            ttl: self.v6.hop_limit,
+            dont_fragment: true,
+        };
+        self.send_icmpv6(link, &outgoing, &message, quotation).then_some(())
+    }
+
+    /// RFC 4443 §4.2: the reply carries the request's data; source and destination change places.
+    fn answer_echo_v6(
+        &mut self,
+        now: Instant,
+        link: Link,
+        from: Mac,
+        header: &ipv6::Header,
+        reply: Message,
+        body: &[u8],
+    ) -> Result<(), Reason> {
+        let fits = link == Link::Inside
+            || ipv6::HEADER_LEN + icmpv6::HEADER_LEN + body.len() <= usize::from(self.mtu_for(header.src));
+        if !fits || !self.echo_limit.take(now, 1) {
+            return Err(Reason::EchoLimit);
+        }
+        let outgoing = Outgoing {
+            dst_mac: from,
+            src: header.dst,
+            dst: header.src,
+            protocol: Protocol::ICMPV6,
+            payload_len: icmpv6::HEADER_LEN + body.len(),
+            tos: header.traffic_class & !3,
+            ttl: self.v6.hop_limit,
+            dont_fragment: true,
+        };
+        if self.send_icmpv6(link, &outgoing, &reply, body) {
+            self.counters.echoes += 1;
+        }
+        Ok(())
+    }
+
+    /// Finds out whose packet an error quotes.
+    fn attribute_v6(&self, link: Link, reporter: Addr, kind: ErrorKind, body: &[u8]) -> Result<NetworkError, Reason> {
+        let quoted = icmpv6::quoted(body).map_err(|_| Reason::Malformed)?;
+        let protocol = quoted.protocol;
+        if !self.is_ours_v6(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
+            return Err(Reason::IcmpNotAboutUs);
+        }
+        let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
+        Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
+    }
+
+    fn send_icmpv6(&mut self, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
+        let at = headers_len(outgoing.dst);
+        let mut bytes = alloc::vec![0; at + outgoing.payload_len];
+        self.emit_headers(&mut bytes, outgoing);
+        let text = &mut bytes[at..];
+        text[icmpv6::HEADER_LEN..].copy_from_slice(body);
+        icmpv6::emit(outgoing.src, outgoing.dst, message, text);
+        self.queue(Frame { link, bytes })
+    }
+}
+
+/// The code of IPv4's ICMP that means the same, for those above who need not know the difference.
+const fn code_of(code: u8) -> u8 {
+    match code {
+        icmpv6::code::NO_ROUTE => icmp::code::NET,
+        icmpv6::code::PROHIBITED => icmp::code::ADMINISTRATIVELY_PROHIBITED,
+        icmpv6::code::PORT => icmp::code::PORT,
+        _ => icmp::code::HOST,
+    }
+}
+
+/// What an error quotes at most: it is no longer than the smallest link carries.
+const QUOTATION_MAX: usize = ipv6::MTU_MIN as usize - ipv6::HEADER_LEN - icmpv6::HEADER_LEN;

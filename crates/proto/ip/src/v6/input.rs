@@ -1,0 +1,145 @@
+//! What is in an IPv6 packet, and may it be believed? RFC 8200 §3, §4.
+
+use atoll_base::{Addr, Endpoint, Instant};
+use atoll_wire::ethernet;
+use atoll_wire::icmpv6::{Message, code};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::ipv6::{self, ExtensionError};
+use atoll_wire::{checksum, udp};
+
+use super::addresses::cast;
+use crate::addresses::Cast;
+use crate::counters::Reason;
+use crate::input::{ChecksumOffload, ChecksumState, Received};
+use crate::ip::{Ip, Link};
+
+impl Ip {
+    /// Judges the packet behind an Ethernet header of IPv6. `frame`: all of it.
+    #[inline]
+    pub(crate) fn receive_v6<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        ethernet: &ethernet::Header,
+        frame: &'a [u8],
+        offload: ChecksumOffload,
+    ) -> Result<Received<'a>, Reason> {
+        if link == Link::Outside && self.v6.own.is_empty() {
+            return Err(Reason::UnknownEtherType);
+        }
+        let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
+        let (header, at) = ipv6::parse(packet).map_err(|_| Reason::Malformed)?;
+        let payload = packet.get(at..at + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
+        let to_one = self.judge_addresses_v6(link, ethernet, &header)?;
+        let upper = match ipv6::upper(&header, payload) {
+            Ok(upper) => upper,
+            Err(ExtensionError::Malformed) => return Err(Reason::Malformed),
+            Err(ExtensionError::Discard) => return Err(Reason::Extension),
+            Err(ExtensionError::Problem { code, pointer, even_to_groups }) => {
+                if to_one || even_to_groups {
+                    self.error_v6(now, link, frame, Message::ParameterProblem { code, pointer });
+                }
+                return Err(Reason::Extension);
+            }
+        };
+        match upper.fragment {
+            // RFC 6946: all of the packet is there.
+            Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
+            // DEVIATION: RFC 8200 §4.5 wants reassembly.
+            Some(_) => return Err(Reason::V6Fragment),
+            None => {}
+        }
+        let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
+        if upper.protocol == Protocol::ICMPV6 {
+            return self.handle_icmpv6(now, link, ethernet.src, &header, text);
+        }
+        if !to_one {
+            return Err(Reason::Multicast);
+        }
+        // Neighbour discovery alone is spoken with the unspecified address.
+        if header.src == Addr::ANY {
+            return Err(Reason::Martian);
+        }
+        match upper.protocol {
+            Protocol::TCP => tcp(&header, text, offload),
+            Protocol::UDP => udp_v6(&header, text, offload),
+            _ => {
+                let named_at = if upper.at == 0 { 6 } else { ipv6::HEADER_LEN };
+                let pointer = named_at as u32;
+                let problem = Message::ParameterProblem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer };
+                self.error_v6(now, link, frame, problem);
+                Err(Reason::UnknownProtocol)
+            }
+        }
+    }
+
+    /// Whether a packet may have come from its source, and is for us; and whether it is for us alone.
+    #[inline]
+    fn judge_addresses_v6(
+        &self,
+        link: Link,
+        ethernet: &ethernet::Header,
+        header: &ipv6::Header,
+    ) -> Result<bool, Reason> {
+        let to_one = self.is_ours_v6(link, header.dst);
+        if !to_one {
+            return Err(match (link, cast(header.dst)) {
+                // From an address of ours as well: where another host has it, too, neighbour discovery has to hear of it.
+                (Link::Outside, Some(Cast::Multicast)) if self.listens_to(header.dst) => {
+                    let may_be = header.src == Addr::ANY || cast(header.src) == Some(Cast::Unicast);
+                    return if may_be { Ok(false) } else { Err(Reason::Martian) };
+                }
+                (_, Some(Cast::Multicast)) => Reason::Multicast,
+                _ => Reason::NotOurAddress,
+            });
+        }
+        if !self.is_source_v6(link, header.src) && (header.src != Addr::ANY || link == Link::Inside) {
+            return Err(Reason::Martian);
+        }
+        if ethernet.dst.is_group() {
+            return Err(Reason::Broadcast);
+        }
+        Ok(true)
+    }
+}
+
+#[inline]
+fn tcp<'a>(header: &ipv6::Header, segment: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+    let checksum = judge_checksum(header, Protocol::TCP, segment, offload)?;
+    Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.traffic_class, segment, checksum })
+}
+
+fn udp_v6<'a>(header: &ipv6::Header, bytes: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+    let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
+    let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
+    // RFC 8200 §8.1: over IPv6 a datagram without checksum is none.
+    if ports.checksum == 0 && offload != ChecksumOffload::Partial {
+        return Err(Reason::BadChecksum);
+    }
+    let checksum = judge_checksum(header, Protocol::UDP, datagram, offload)?;
+    Ok(Received::Udp {
+        src: Endpoint::at(header.src, ports.src_port),
+        dst: Endpoint::at(header.dst, ports.dst_port),
+        cast: Cast::Unicast,
+        tos: header.traffic_class,
+        payload: datagram.get(head..).ok_or(Reason::Malformed)?,
+        checksum,
+    })
+}
+
+#[inline]
+fn judge_checksum(
+    header: &ipv6::Header,
+    protocol: Protocol,
+    bytes: &[u8],
+    offload: ChecksumOffload,
+) -> Result<ChecksumState, Reason> {
+    match offload {
+        ChecksumOffload::Valid => Ok(ChecksumState::Verified),
+        ChecksumOffload::Partial => Ok(ChecksumState::Partial),
+        ChecksumOffload::Unknown => {
+            let pseudo = checksum::pseudo_header_v6(header.src, header.dst, protocol.0, bytes.len());
+            if pseudo.bytes(bytes).is_valid() { Ok(ChecksumState::Verified) } else { Err(Reason::BadChecksum) }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! IPv6 of one replica: the state behind the second half of [`Ip`], and its timers.
+//!
+//! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on), draw the same
+//! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
+//! probes and reports.
+//!
+//! Deliberately absent: reassembly (an atomic fragment is a packet, RFC 6946; others are dropped and counted), redirects, multicast
+//! groups beyond those that neighbour discovery needs, sending extension headers other than the one that MLD wants.
+
+mod addresses;
+mod icmp;
+mod input;
+mod listeners;
+mod neighbour;
+mod output;
+mod router;
+
+use alloc::vec::Vec;
+
+use atoll_base::{Addr, Duration, Instant};
+use atoll_wire::Mac;
+use atoll_wire::nd;
+
+use crate::config::{BadConfig, Config};
+use crate::counters::Reason;
+use crate::ip::Ip;
+use crate::neighbours::{Due, Neighbours};
+
+pub use addresses::{OwnAddress, State};
+use listeners::Listeners;
+
+/// How the stack speaks IPv6 on its link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct V6Config {
+    /// Own address and the length of its on-link prefix; a link-local address comes on top.
+    pub address: Option<(Addr, u8)>,
+    /// Next hop of everything that is not on the link, before the routers that advertise themselves.
+    pub gateway: Option<Addr>,
+    /// Whether router advertisements are obeyed (RFC 4862).
+    pub autoconf: bool,
+}
+
+/// What is known about the IPv6 side of the network.
+#[derive(Debug)]
+pub(crate) struct V6 {
+    pub(crate) config: Option<V6Config>,
+    /// Whether this replica speaks for the stack.
+    leader: bool,
+    /// Own addresses, the link-local one first. Empty if IPv6 is not spoken on the link.
+    own: Vec<OwnAddress>,
+    /// Prefixes reached without a router.
+    on_link: Vec<Lease<(Addr, u8)>>,
+    /// Routers in the order in which they are tried; that of the configuration first.
+    routers: Vec<Lease<Addr>>,
+    pub(crate) neighbours: Neighbours<Addr>,
+    mtu: u16,
+    hop_limit: u8,
+    solicitations: Solicitations,
+    listeners: Listeners,
+    /// Nothing but a neighbour is due earlier.
+    next_due: Instant,
+    generation: u64,
+}
+
+/// Something that holds until a moment; [`Instant::FAR_FUTURE`]: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lease<T> {
+    what: T,
+    until: Instant,
+}
+
+/// Questions for routers (RFC 4861 §6.3.7).
+#[derive(Debug)]
+struct Solicitations {
+    left: u8,
+    due: Instant,
+}
+
+impl V6Config {
+    /// Whether the parts agree with each other.
+    pub(crate) fn check(&self, mtu: u16) -> Result<(), BadConfig> {
+        let is_host =
+            |addr: Addr| !(addr.is_v4() || addr.is_unspecified() || addr.is_loopback() || addr.is_v6_multicast());
+        if self.address.is_some_and(|(addr, _)| !is_host(addr) || addr.is_link_local()) {
+            return Err(BadConfig::Addr);
+        }
+        if self.address.is_some_and(|(_, len)| len > 128) {
+            return Err(BadConfig::PrefixLen);
+        }
+        if self.gateway.is_some_and(|gateway| !is_host(gateway) || self.address.is_some_and(|(own, _)| own == gateway))
+        {
+            return Err(BadConfig::Gateway);
+        }
+        if mtu < atoll_wire::ipv6::MTU_MIN {
+            return Err(BadConfig::Mtu);
+        }
+        Ok(())
+    }
+}
+
+impl V6 {
+    /// The state at the start: every address is tried out first (RFC 4862 §5.4), and may be used meanwhile (RFC 4429).
+    pub(crate) fn new(config: &Config, key: [u64; 2], now: Instant) -> V6 {
+        let mut v6 = V6 {
+            config: config.v6.clone(),
+            leader: false,
+            own: Vec::new(),
+            on_link: Vec::new(),
+            routers: Vec::new(),
+            neighbours: Neighbours::new(config.neighbours_max, config.v6.as_ref().and_then(|v6| v6.gateway), key),
+            mtu: config.mtu,
+            hop_limit: crate::output::TTL,
+            solicitations: Solicitations { left: 0, due: Instant::FAR_FUTURE },
+            listeners: Listeners::new(),
+            next_due: Instant::FAR_FUTURE,
+            generation: 0,
+        };
+        if let Some(v6_config) = &config.v6 {
+            v6.own.push(OwnAddress::new(now, addresses::link_local(config.mac), 64, false));
+            if let Some((addr, len)) = v6_config.address {
+                v6.own.push(OwnAddress::new(now, addr, len, false));
+                v6.on_link.push(Lease { what: (addr, len), until: Instant::FAR_FUTURE });
+            }
+            v6.routers.extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
+        }
+        v6.rearm();
+        v6
+    }
+
+    /// Grows whenever a route, or what [`Ip::v6_addresses`] tells, may have changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation + self.neighbours.generation()
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let due = (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due);
+        match (due, self.neighbours.next_due()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Finds out what is due next. After every change of what is timed.
+    fn rearm(&mut self) {
+        let own = self.own.iter().map(OwnAddress::due);
+        let on_link = self.on_link.iter().map(|lease| lease.until);
+        let routers = self.routers.iter().map(|lease| lease.until);
+        let others = [self.solicitations.due, self.listeners.due()];
+        self.next_due = own.chain(on_link).chain(routers).chain(others).min().unwrap_or(Instant::FAR_FUTURE);
+    }
+}
+
+impl Ip {
+    /// Tries the own addresses out, says that it listens, and asks for routers: the leader's part.
+    pub(crate) fn start_v6(&mut self, now: Instant) {
+        if self.v6.own.is_empty() {
+            return;
+        }
+        self.v6.leader = true;
+        // RFC 4862 §5.4.2: who probes an address listens first.
+        self.listen_to_own(now);
+        for at in 0..self.v6.own.len() {
+            self.probe(self.v6.own[at].addr);
+        }
+        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) {
+            self.v6.solicitations = Solicitations { left: SOLICITATIONS, due: now };
+            self.solicit(now);
+        }
+        self.v6.rearm();
+    }
+
+    /// Does what is due at `now`.
+    pub(crate) fn handle_timeout_v6(&mut self, now: Instant) {
+        let mut due = Vec::new();
+        self.v6.neighbours.expire(now, |what| due.push(what));
+        for what in due {
+            match what {
+                Due::Ask { addr, of } => self.ask_v6(addr, of),
+                Due::Failed { .. } => self.counters.neighbours_failed += 1,
+            }
+        }
+        if self.v6.next_due > now {
+            return;
+        }
+        let before = self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len();
+        self.v6.on_link.retain(|lease| lease.until > now);
+        self.v6.routers.retain(|lease| lease.until > now);
+        let mut changed = false;
+        self.v6.own.retain_mut(|own| {
+            changed |= own.expire(now);
+            own.valid_until > now
+        });
+        if changed || before != self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len() {
+            self.v6.generation += 1;
+            self.listen_to_own(now);
+        }
+        if self.v6.solicitations.due <= now {
+            self.solicit(now);
+        }
+        if self.v6.listeners.due() <= now {
+            self.report_groups(now);
+        }
+        self.v6.rearm();
+    }
+
+    /// The IPv6 addresses of the stack on its link, the link-local one first.
+    pub fn v6_addresses(&self) -> &[OwnAddress] {
+        &self.v6.own
+    }
+
+    /// Prefixes that are reached without a router, with their lengths.
+    pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8)> + '_ {
+        self.v6.on_link.iter().map(|lease| lease.what)
+    }
+
+    /// Whether there is a way to IPv6 addresses that are not on the link.
+    pub fn has_v6_router(&self) -> bool {
+        !self.v6.routers.is_empty()
+    }
+
+    /// Judges a message of neighbour discovery, whose checksum was verified. `from`: the station that sent the frame.
+    #[inline(never)]
+    fn handle_nd(
+        &mut self,
+        now: Instant,
+        from: Mac,
+        header: &atoll_wire::ipv6::Header,
+        bytes: &[u8],
+    ) -> Result<(), Reason> {
+        // RFC 4861 §11.2: what a router may have passed on is not believed.
+        if header.hop_limit != nd::HOP_LIMIT || from == self.config.mac {
+            return Err(Reason::NdIgnored);
+        }
+        match nd::parse(bytes).map_err(|_| Reason::Malformed)? {
+            nd::Message::NeighbourSolicitation { target, source_mac } => {
+                self.handle_solicitation(now, from, header, target, source_mac)
+            }
+            nd::Message::NeighbourAdvertisement { target, solicited, overriding, target_mac, .. } => {
+                self.handle_advertisement(now, header, target, solicited, overriding, target_mac)
+            }
+            nd::Message::RouterAdvertisement(advertisement) => {
+                self.handle_router(now, header, &advertisement).map(|()| self.v6.rearm())
+            }
+            // We are no router.
+            nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),
+        }
+    }
+}
+
+/// RFC 4861 §10, RETRANS_TIMER, and the time for which an address is tried out (one probe, RFC 4862 §5.1).
+const RETRANS_TIMER: Duration = Duration::from_secs(1);
+/// RFC 4861 §10, MAX_RTR_SOLICITATIONS.
+const SOLICITATIONS: u8 = 3;
+/// RFC 4861 §10, RTR_SOLICITATION_INTERVAL.
+const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
+/// Own addresses, on-link prefixes and routers at most: what a router says beyond that is ignored.
+const OWN_MAX: usize = 16;
+const ON_LINK_MAX: usize = 16;
+const ROUTERS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! How are stations asked for, answered, and believed? RFC 4861 §7, RFC 4862 §5.4. As with ARP there is no proof, and belief is
+//! rationed in the same way (see `arp.rs`).
+
+use atoll_base::{Addr, Instant};
+use atoll_wire::Mac;
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::ipv6::{self, multicast_mac};
+use atoll_wire::nd::{self, Message, solicited_node};
+
+use super::addresses::{ALL_NODES, State};
+use crate::counters::Reason;
+use crate::ip::{Frame, Ip, Link};
+use crate::neighbours::Claim;
+
+impl Ip {
+    /// Somebody asks for `target`.
+    pub(super) fn handle_solicitation(
+        &mut self,
+        now: Instant,
+        from: Mac,
+        header: &ipv6::Header,
+        target: Addr,
+        source_mac: Option<Mac>,
+    ) -> Result<(), Reason> {
+        let Some(own) = self.v6.own.iter().find(|own| own.addr == target) else { return Err(Reason::NdIgnored) };
+        let (tentative, usable) = (own.is_tentative(), own.state != State::Duplicate);
+        if header.src == Addr::ANY {
+            // RFC 4861 §7.1.1: a probe goes to the solicited-node group and names no station.
+            if header.dst != solicited_node(target) || source_mac.is_some() {
+                return Err(Reason::NdIgnored);
+            }
+            // RFC 4862 §5.4.3: two try the same address out; neither gets it. Later ones are told that it is taken.
+            match tentative {
+                true => self.handle_conflict_v6(target),
+                false if usable => self.advertise(ALL_NODES, multicast_mac(ALL_NODES), target, false),
+                false => {}
+            }
+            return Ok(());
+        }
+        if !usable {
+            return Err(Reason::NdIgnored);
+        }
+        if self.is_neighbour_v6(header.src)
+            && let Some(mac) = source_mac.filter(|mac| mac.is_station() && *mac != self.config.mac)
+        {
+            let (_, evicted) = self.v6.neighbours.learn(now, header.src, mac);
+            self.counters.neighbours_evicted += u64::from(evicted);
+        }
+        // To the station that it came from, as with ARP: that holds for every replica.
+        self.advertise(header.src, from, target, true);
+        Ok(())
+    }
+
+    /// Somebody says where `target` is: to us or to everybody.
+    pub(super) fn handle_advertisement(
+        &mut self,
+        now: Instant,
+        header: &ipv6::Header,
+        target: Addr,
+        solicited: bool,
+        overriding: bool,
+        target_mac: Option<Mac>,
+    ) -> Result<(), Reason> {
+        // RFC 4861 §7.1.2: what goes to everybody is no answer.
+        if solicited && header.dst.is_v6_multicast() {
+            return Err(Reason::NdIgnored);
+        }
+        if let Some(own) = self.v6.own.iter().find(|own| own.addr == target) {
+            if own.is_tentative() {
+                self.handle_conflict_v6(target);
+            } else {
+                self.counters.nd_conflicts += 1;
+            }
+            return Ok(());
+        }
+        // RFC 4861 §7.2.5: an answer to one station's question need not name the station again.
+        let known = self.v6.neighbours.station(target);
+        let Some(mac) = target_mac.or(known).filter(|mac| mac.is_station() && *mac != self.config.mac) else {
+            return Err(Reason::NdIgnored);
+        };
+        if !self.is_neighbour_v6(target) {
+            return Err(Reason::NdIgnored);
+        }
+        let claim = match (solicited, known == Some(mac)) {
+            (true, _) if overriding || known.is_none_or(|known| known == mac) => {
+                self.v6.neighbours.answer(now, target, mac)
+            }
+            // Not asked for, or not meant to replace what is known.
+            (false, false) if known.is_none() => self.v6.neighbours.answer(now, target, mac),
+            (false, false) if overriding => self.v6.neighbours.doubt(now, target, mac),
+            _ => Claim::Ignored,
+        };
+        if claim == Claim::Ask {
+            self.ask_v6(target, Mac::BROADCAST);
+        }
+        Ok(())
+    }
+
+    /// Another station has, or wants, an address that we try out: it is not ours (RFC 4862 §5.4.5).
+    fn handle_conflict_v6(&mut self, addr: Addr) {
+        self.counters.nd_conflicts += 1;
+        if let Some(own) = self.v6.own.iter_mut().find(|own| own.addr == addr) {
+            own.state = State::Duplicate;
+        }
+        self.v6.generation += 1;
+        self.v6.rearm();
+    }
+
+    /// Asks `of` (one station, or everybody by [`Mac::BROADCAST`]) for `addr`.
+    pub(crate) fn ask_v6(&mut self, addr: Addr, of: Mac) {
+        let Some(src) = self.source_for(addr) else { return };
+        // RFC 4429 §3.2: an address that is tried out must not end up in others' caches.
+        let tentative = self.v6.own.iter().any(|own| own.addr == src && own.is_tentative());
+        let source_mac = (!tentative).then_some(self.config.mac);
+        let (dst, mac) = match of.is_broadcast() {
+            true => (solicited_node(addr), multicast_mac(solicited_node(addr))),
+            false => (addr, of),
+        };
+        if self.send_nd(src, dst, mac, &Message::NeighbourSolicitation { target: addr, source_mac }) {
+            self.counters.nd_solicitations += 1;
+        }
+    }
+
+    /// Asks whether anybody has `addr`, which is to be ours (RFC 4862 §5.4.2).
+    pub(super) fn probe(&mut self, addr: Addr) {
+        let group = solicited_node(addr);
+        let message = Message::NeighbourSolicitation { target: addr, source_mac: None };
+        if self.send_nd(Addr::ANY, group, multicast_mac(group), &message) {
+            self.counters.nd_solicitations += 1;
+        }
+    }
+
+    /// Says that `target` is ours.
+    fn advertise(&mut self, dst: Addr, to: Mac, target: Addr, solicited: bool) {
+        // RFC 4429 §3.3: an address that is tried out replaces nobody's.
+        let overriding = !self.v6.own.iter().any(|own| own.addr == target && own.is_tentative());
+        let target_mac = Some(self.config.mac);
+        let message = Message::NeighbourAdvertisement { target, router: false, solicited, overriding, target_mac };
+        if self.send_nd(target, dst, to, &message) {
+            self.counters.nd_advertisements += 1;
+        }
+    }
+
+    /// Queues a message of neighbour discovery.
+    pub(super) fn send_nd(&mut self, src: Addr, dst: Addr, mac: Mac, message: &Message) -> bool {
+        let mut text = [0; nd::MESSAGE_LEN_MAX];
+        let len = nd::emit(src, dst, message, &mut text);
+        self.send_v6(src, dst, mac, nd::HOP_LIMIT, Protocol::ICMPV6, &text[..len])
+    }
+
+    /// Queues a packet of neighbour or listener discovery for the outside link.
+    pub(super) fn send_v6(
+        &mut self,
+        src: Addr,
+        dst: Addr,
+        mac: Mac,
+        hop_limit: u8,
+        next_header: Protocol,
+        payload: &[u8],
+    ) -> bool {
+        let mut bytes = alloc::vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
+        let header = ethernet::Header { dst: mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let at = ethernet::emit(&header, &mut bytes);
+        // Cannot truncate: these messages are short.
+        let payload_len = payload.len() as u16;
+        let header = ipv6::Header { src, dst, next_header, payload_len, traffic_class: 0, flow_label: 0, hop_limit };
+        ipv6::emit(&header, &mut bytes[at..]);
+        bytes.extend_from_slice(payload);
+        self.queue(Frame { link: Link::Outside, bytes })
+    }
+}

@@ -1,0 +1,91 @@
+//! Where does an IPv6 packet of ours go first, and what stands before it? RFC 4861 §5.2.
+
+use atoll_base::{Addr, Instant};
+use atoll_wire::Mac;
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::ipv6::{self, multicast_mac};
+
+use super::addresses::cast;
+use crate::addresses::Cast;
+use crate::ip::Ip;
+use crate::neighbours::Lookup;
+use crate::output::{Outgoing, Route};
+
+impl Ip {
+    #[inline]
+    pub(crate) fn route_v6(&mut self, now: Instant, dst: Addr) -> Route {
+        if dst == Addr::LOOPBACK || self.is_own_v6(dst) {
+            return if self.config.loopback { Route::Local } else { Route::Unreachable };
+        }
+        match cast(dst) {
+            Some(Cast::Unicast) => {}
+            Some(_) => return Route::Via { mac: multicast_mac(dst) },
+            None => return Route::Unreachable,
+        }
+        let Some(next_hop) = self.next_hop_v6(dst) else { return Route::Unreachable };
+        match self.v6.neighbours.lookup(next_hop) {
+            Lookup::Known(mac) => Route::Via { mac },
+            Lookup::Resolving => Route::Resolving,
+            Lookup::Failed => Route::Unreachable,
+            Lookup::Absent => self.resolve_v6(now, next_hop),
+        }
+    }
+
+    /// The neighbour that takes packets for the unicast address `dst`. RFC 4861 §6.3.6: of the routers, the first that is not known
+    /// to be gone.
+    pub(crate) fn next_hop_v6(&self, dst: Addr) -> Option<Addr> {
+        if self.v6.own.is_empty() {
+            return None;
+        }
+        if self.is_on_link_v6(dst) {
+            return Some(dst);
+        }
+        let mut routers = self.v6.routers.iter().map(|router| router.what);
+        let first = routers.clone().next();
+        routers.find(|router| !self.v6.neighbours.has_failed(*router)).or(first)
+    }
+
+    /// What `addr` means as a destination.
+    pub(crate) fn cast_v6(&self, addr: Addr) -> Option<Cast> {
+        cast(addr).filter(|_| !self.v6.own.is_empty())
+    }
+
+    /// The largest packet to IPv6 addresses on the outside link.
+    pub(crate) fn mtu_v6(&self) -> u16 {
+        self.v6.mtu
+    }
+
+    /// The hop limit of packets whose socket asks for no other: what the router says, or else the usual one.
+    pub fn hop_limit(&self) -> u8 {
+        self.v6.hop_limit
+    }
+
+    #[inline]
+    pub(crate) fn emit_headers_v6(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
+        debug_assert!(packet.payload_len <= ipv6::PAYLOAD_MAX);
+        let header = ipv6::Header {
+            src: packet.src,
+            dst: packet.dst,
+            next_header: packet.protocol,
+            payload_len: packet.payload_len as u16,
+            traffic_class: packet.tos,
+            flow_label: 0,
+            hop_limit: packet.ttl,
+        };
+        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let at = ethernet::emit(&ethernet, out);
+        at + ipv6::emit(&header, &mut out[at..])
+    }
+
+    #[cold]
+    fn resolve_v6(&mut self, now: Instant, next_hop: Addr) -> Route {
+        if !self.is_neighbour_v6(next_hop) {
+            return Route::Unreachable;
+        }
+        let evicted = self.v6.neighbours.resolve(now, next_hop);
+        self.counters.neighbours_evicted += u64::from(evicted);
+        self.ask_v6(next_hop, Mac::BROADCAST);
+        self.check_invariants();
+        Route::Resolving
+    }
+}

@@ -1,0 +1,185 @@
+//! What does the network say about our packets? ICMPv6, RFC 4443. Neighbour discovery is in [`crate::nd`], listener reports are in
+//! [`crate::mld`].
+
+use atoll_base::{Addr, Endpoint, SeqNum};
+
+use crate::ipv4::Protocol;
+use crate::ipv6;
+use crate::{ParseError, checksum};
+
+/// Bytes of every ICMPv6 header spoken here; payload or quotation follows.
+pub const HEADER_LEN: usize = 8;
+
+/// The head of an ICMPv6 message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A packet of ours, quoted behind the header, could not be delivered.
+    Unreachable {
+        /// Why; see [`code`].
+        code: u8,
+    },
+    /// A packet of ours, quoted behind the header, was larger than the next link carries.
+    PacketTooBig {
+        /// What the next link carries.
+        mtu: u32,
+    },
+    /// A packet of ours ran out of hops (code 0) or of time for reassembly (code 1).
+    TimeExceeded {
+        /// Why.
+        code: u8,
+    },
+    /// A packet of ours could not be understood.
+    ParameterProblem {
+        /// Why; see [`code`].
+        code: u8,
+        /// Where, from the start of the packet.
+        pointer: u32,
+    },
+    /// "Are you there?" The payload comes back in the reply.
+    EchoRequest {
+        /// Chosen by the asker.
+        id: u16,
+        /// Chosen by the asker.
+        seq: u16,
+    },
+    /// "I am here."
+    EchoReply {
+        /// As in the request.
+        id: u16,
+        /// As in the request.
+        seq: u16,
+    },
+    /// Anything else: neighbour discovery, listener discovery, what we do not know.
+    Other {
+        /// The type octet.
+        kind: u8,
+        /// The code octet.
+        code: u8,
+        /// The four bytes whose meaning depends on the type.
+        rest: [u8; 4],
+    },
+}
+
+/// Codes of [`Message::Unreachable`] and [`Message::ParameterProblem`] (RFC 4443 §3.1, §3.4).
+pub mod code {
+    /// No route to the destination.
+    pub const NO_ROUTE: u8 = 0;
+    /// Forbidden by an administrator.
+    pub const PROHIBITED: u8 = 1;
+    /// The host does not answer.
+    pub const ADDRESS: u8 = 3;
+    /// Nobody listens on the port.
+    pub const PORT: u8 = 4;
+    /// Problem: a field has a value that makes no sense.
+    pub const ERRONEOUS_HEADER: u8 = 0;
+    /// Problem: the protocol, or extension header, is not spoken.
+    pub const UNRECOGNIZED_NEXT_HEADER: u8 = 1;
+    /// Problem: an option is not known.
+    pub const UNRECOGNIZED_OPTION: u8 = 2;
+}
+
+/// The packet that an ICMPv6 error is about, as far as the error quotes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Its header.
+    pub header: ipv6::Header,
+    /// What it carried, behind extension headers.
+    pub protocol: Protocol,
+    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was TCP or UDP.
+    pub source: Endpoint,
+    /// Where it went.
+    pub destination: Endpoint,
+    /// Its sequence number, if it was TCP.
+    pub seq: Option<SeqNum>,
+}
+
+/// Reads the head of the message that fills `bytes` and verifies its checksum, which covers the addresses.
+pub fn parse(src: Addr, dst: Addr, bytes: &[u8]) -> Result<(Message, usize), ParseError> {
+    let &[kind, code, _, _, a, b, c, d] = bytes.first_chunk().ok_or(ParseError::Truncated)?;
+    if !checksum::pseudo_header_v6(src, dst, Protocol::ICMPV6.0, bytes.len()).bytes(bytes).is_valid() {
+        return Err(ParseError::BadChecksum);
+    }
+    let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let word = u32::from_be_bytes([a, b, c, d]);
+    let message = match (kind, code) {
+        (UNREACHABLE, code) => Message::Unreachable { code },
+        (PACKET_TOO_BIG, _) => Message::PacketTooBig { mtu: word },
+        (TIME_EXCEEDED, code) => Message::TimeExceeded { code },
+        (PARAMETER_PROBLEM, code) => Message::ParameterProblem { code, pointer: word },
+        (ECHO_REQUEST, 0) => Message::EchoRequest { id: first, seq: second },
+        (ECHO_REPLY, 0) => Message::EchoReply { id: first, seq: second },
+        (kind, code) => Message::Other { kind, code, rest: [a, b, c, d] },
+    };
+    Ok((message, HEADER_LEN))
+}
+
+/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the checksum. Panics if
+/// `out` is shorter than [`HEADER_LEN`].
+pub fn emit(src: Addr, dst: Addr, message: &Message, out: &mut [u8]) -> usize {
+    let pair = |first: u16, second: u16| u32::from(first) << 16 | u32::from(second);
+    let (kind, code, word) = match *message {
+        Message::Unreachable { code } => (UNREACHABLE, code, 0),
+        Message::PacketTooBig { mtu } => (PACKET_TOO_BIG, 0, mtu),
+        Message::TimeExceeded { code } => (TIME_EXCEEDED, code, 0),
+        Message::ParameterProblem { code, pointer } => (PARAMETER_PROBLEM, code, pointer),
+        Message::EchoRequest { id, seq } => (ECHO_REQUEST, 0, pair(id, seq)),
+        Message::EchoReply { id, seq } => (ECHO_REPLY, 0, pair(id, seq)),
+        Message::Other { kind, code, rest } => (kind, code, u32::from_be_bytes(rest)),
+    };
+    out[..4].copy_from_slice(&[kind, code, 0, 0]);
+    out[4..HEADER_LEN].copy_from_slice(&word.to_be_bytes());
+    seal(src, dst, out);
+    HEADER_LEN
+}
+
+/// Computes the checksum of a message and stores it. Panics if `out` is shorter than [`HEADER_LEN`].
+pub(crate) fn seal(src: Addr, dst: Addr, out: &mut [u8]) {
+    out[2..4].fill(0);
+    let sum = checksum::pseudo_header_v6(src, dst, Protocol::ICMPV6.0, out.len()).bytes(out).finish();
+    out[2..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Reads the packet that an error quotes; `bytes` starts behind the ICMPv6 header.
+///
+/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to nobody.
+pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
+    let (header, len) = ipv6::parse_quoted(bytes)?;
+    let payload = bytes.get(len..).unwrap_or_default();
+    let upper = ipv6::upper(&header, payload).map_err(|_| ParseError::Unsupported)?;
+    if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
+        return Err(ParseError::Unsupported);
+    }
+    let transport = payload.get(upper.at..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+    let &[a, b, c, d, e, f, g, h] = transport;
+    let (ports, seq) = match upper.protocol {
+        Protocol::TCP => {
+            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h]))))
+        }
+        Protocol::UDP => ((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), None),
+        _ => ((0, 0), None),
+    };
+    let (source, destination) = (Endpoint::at(header.src, ports.0), Endpoint::at(header.dst, ports.1));
+    Ok(Quoted { header, protocol: upper.protocol, source, destination, seq })
+}
+
+impl Message {
+    /// Whether the message is an error, about which no further error may be sent (RFC 4443 §2.1, §2.4 (e.1)).
+    pub const fn is_error(&self) -> bool {
+        match self {
+            Message::EchoRequest { .. } | Message::EchoReply { .. } => false,
+            Message::Other { kind, .. } => *kind < 128,
+            _ => true,
+        }
+    }
+}
+
+const UNREACHABLE: u8 = 1;
+const PACKET_TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Where does a packet come from, where does it go, and what stands before its text? IPv6, RFC 8200.
+
+use atoll_base::Addr;
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ParseError;
+use crate::ipv4::{Ecn, Protocol};
+
+/// Bytes of the header; extension headers follow it.
+pub const HEADER_LEN: usize = 40;
+
+/// The largest payload (without jumbograms, RFC 2675, which nobody speaks here).
+pub const PAYLOAD_MAX: usize = 65535;
+
+/// Every link carries packets of this size (RFC 8200 §5).
+pub const MTU_MIN: u16 = 1280;
+
+/// An IPv6 header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Source address.
+    pub src: Addr,
+    /// Destination address.
+    pub dst: Addr,
+    /// What follows the header: a protocol, or an extension header.
+    pub next_header: Protocol,
+    /// Bytes behind the header, extension headers included; what follows in the frame is padding.
+    pub payload_len: u16,
+    /// DSCP (6 bits) and ECN (2 bits).
+    pub traffic_class: u8,
+    /// Label of the flow, below 2^20; 0: none.
+    pub flow_label: u32,
+    /// Hops that are left.
+    pub hop_limit: u8,
+}
+
+/// What is behind the extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upper {
+    /// What the rest of the payload is.
+    pub protocol: Protocol,
+    /// Where the rest starts, counted from the end of the fixed header.
+    pub at: usize,
+    /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; of all others the rest is only a part.
+    pub fragment: Option<Fragment>,
+}
+
+/// A fragment header (RFC 8200 §4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Where the part belongs in the original, in units of 8 bytes.
+    pub offset: u16,
+    /// Whether further fragments follow.
+    pub more: bool,
+    /// Identification, for reassembly.
+    pub id: u32,
+}
+
+/// Why a packet goes no further than its extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtensionError {
+    /// They do not fit the packet, or there are more than [`EXTENSIONS_MAX`] of them or of their options.
+    Malformed,
+    /// An option that we do not know says so (RFC 8200 §4.2), or there is no next header.
+    Discard,
+    /// As above, and the sender is to be told: parameter problem of this code, at this offset from the start of the packet.
+    Problem {
+        /// See [`crate::icmpv6::code`].
+        code: u8,
+        /// Where.
+        pointer: u32,
+        /// Whether the sender is told even if the packet was to a group.
+        even_to_groups: bool,
+    },
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    version_class_label: U32,
+    payload_len: U16,
+    next_header: u8,
+    hop_limit: u8,
+    src: [u8; 16],
+    dst: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
+
+/// Reads the header of a packet; `bytes` starts after the Ethernet header and may end in padding.
+///
+/// On success `bytes[40..40 + payload_len]` exists. Extension headers are not looked at: see [`upper`].
+#[inline]
+pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
+    let (header, len) = parse_quoted(bytes)?;
+    if len + usize::from(header.payload_len) > bytes.len() {
+        return Err(ParseError::Truncated);
+    }
+    Ok((header, len))
+}
+
+/// Reads a header that an ICMP error quotes: the payload may be cut off.
+#[inline]
+pub fn parse_quoted(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
+    let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
+    let first = raw.version_class_label.get();
+    if first >> 28 != 6 {
+        return Err(ParseError::Unsupported);
+    }
+    let header = Header {
+        src: Addr::from_octets(raw.src),
+        dst: Addr::from_octets(raw.dst),
+        next_header: Protocol(raw.next_header),
+        payload_len: raw.payload_len.get(),
+        traffic_class: (first >> 20) as u8,
+        flow_label: first & LABEL_MASK,
+        hop_limit: raw.hop_limit,
+    };
+    Ok((header, HEADER_LEN))
+}
+
+/// Writes `header` at the start of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
+#[inline]
+pub fn emit(header: &Header, out: &mut [u8]) -> usize {
+    let first = 6 << 28 | u32::from(header.traffic_class) << 20 | header.flow_label & LABEL_MASK;
+    let raw = Layout {
+        version_class_label: U32::new(first),
+        payload_len: U16::new(header.payload_len),
+        next_header: header.next_header.0,
+        hop_limit: header.hop_limit,
+        src: header.src.octets(),
+        dst: header.dst.octets(),
+    };
+    out[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+    HEADER_LEN
+}
+
+/// Walks over the extension headers in `payload`, which is what follows the fixed header; it may be cut off in a quotation.
+///
+/// Stops at the first header that is none, and behind a fragment header of a part of a packet. Cost: bounded by
+/// [`EXTENSIONS_MAX`] headers and as many options in each.
+#[inline]
+pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
+    match header.next_header {
+        protocol @ (Protocol::TCP | Protocol::UDP | Protocol::ICMPV6) => Ok(Upper { protocol, at: 0, fragment: None }),
+        first => walk(first, payload),
+    }
+}
+
+#[inline(never)]
+fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
+    let mut protocol = first;
+    // Where the octet lies that names `protocol`, from the start of the packet.
+    let mut named_at = NEXT_HEADER_AT;
+    let (mut at, mut fragment) = (0, None);
+    for n in 0..=EXTENSIONS_MAX {
+        let known = matches!(protocol.0, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
+        if !known {
+            return match protocol.0 {
+                NO_NEXT_HEADER => Err(ExtensionError::Discard),
+                _ => Ok(Upper { protocol, at, fragment }),
+            };
+        }
+        let rest = payload.get(at..).ok_or(ExtensionError::Malformed)?;
+        let &[next, len, c, d, e, f, g, h] = rest.first_chunk().ok_or(ExtensionError::Malformed)?;
+        let size = if protocol.0 == FRAGMENT { 8 } else { (usize::from(len) + 1) * 8 };
+        let body = rest.get(2..size).ok_or(ExtensionError::Malformed)?;
+        match protocol.0 {
+            // RFC 8200 §4.1: hop-by-hop options stand first, or not at all.
+            HOP_BY_HOP if n > 0 => {
+                let code = crate::icmpv6::code::UNRECOGNIZED_NEXT_HEADER;
+                return Err(ExtensionError::Problem { code, pointer: named_at as u32, even_to_groups: false });
+            }
+            HOP_BY_HOP | DESTINATION => options(body, HEADER_LEN + at + 2)?,
+            // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095: type 0 no longer exists.
+            ROUTING if d != 0 => {
+                let (code, pointer) = (crate::icmpv6::code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
+                return Err(ExtensionError::Problem { code, pointer: pointer as u32, even_to_groups: false });
+            }
+            FRAGMENT => {
+                let word = u16::from_be_bytes([c, d]);
+                let id = u32::from_be_bytes([e, f, g, h]);
+                if fragment.is_some() {
+                    return Err(ExtensionError::Malformed);
+                }
+                let header = Fragment { offset: word >> 3, more: word & 1 == 1, id };
+                fragment = Some(header);
+                if !header.is_atomic() {
+                    return Ok(Upper { protocol: Protocol(next), at: at + size, fragment });
+                }
+            }
+            _ => {}
+        }
+        named_at = HEADER_LEN + at;
+        protocol = Protocol(next);
+        at += size;
+    }
+    Err(ExtensionError::Malformed)
+}
+
+/// Judges the options of a header. `start`: where they lie in the packet.
+fn options(mut rest: &[u8], start: usize) -> Result<(), ExtensionError> {
+    let whole = rest.len();
+    for _ in 0..=EXTENSIONS_MAX {
+        let Some((&kind, tail)) = rest.split_first() else { return Ok(()) };
+        if kind == PAD1 {
+            // Zeros may be many; the walk over them is no more than the packet is long.
+            let zeros = rest.iter().take_while(|byte| **byte == PAD1).count();
+            rest = rest.get(zeros..).unwrap_or_default();
+            continue;
+        }
+        let (&len, tail) = tail.split_first().ok_or(ExtensionError::Malformed)?;
+        let after = tail.get(usize::from(len)..).ok_or(ExtensionError::Malformed)?;
+        if !matches!(kind, PAD_N | ROUTER_ALERT) {
+            let pointer = (start + whole - rest.len()) as u32;
+            let code = crate::icmpv6::code::UNRECOGNIZED_OPTION;
+            match kind >> 6 {
+                0 => {}
+                1 => return Err(ExtensionError::Discard),
+                action => return Err(ExtensionError::Problem { code, pointer, even_to_groups: action == 2 }),
+            }
+        }
+        rest = after;
+    }
+    Err(ExtensionError::Malformed)
+}
+
+impl Header {
+    /// The congestion mark.
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.traffic_class)
+    }
+}
+
+impl Fragment {
+    /// Whether it is all of the packet (RFC 6946).
+    pub const fn is_atomic(&self) -> bool {
+        self.offset == 0 && !self.more
+    }
+}
+
+/// The hardware address of a group (RFC 2464 §7): 33:33 and the last four octets.
+pub const fn multicast_mac(group: Addr) -> crate::Mac {
+    let [.., a, b, c, d] = group.octets();
+    crate::Mac([0x33, 0x33, a, b, c, d])
+}
+
+/// Extension headers of a packet, and options of a header, looked at at most.
+pub const EXTENSIONS_MAX: usize = 8;
+/// Extension header: options for every hop.
+pub const HOP_BY_HOP: u8 = 0;
+/// Extension header: options for the destination.
+pub const DESTINATION: u8 = 60;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const NO_NEXT_HEADER: u8 = 59;
+const PAD1: u8 = 0;
+const PAD_N: u8 = 1;
+/// RFC 2711: for routers.
+const ROUTER_ALERT: u8 = 5;
+const NEXT_HEADER_AT: usize = 6;
+const LABEL_MASK: u32 = 0xf_ffff;
+
+#[cfg(test)]
+mod tests;
