@@ -24,6 +24,7 @@ pub struct Object {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all objects are sockets, and one more allocation for each would cost an accept.
 pub enum Body {
     Socket(Socket),
     Epoll(Box<Set>),
