@@ -35,6 +35,7 @@ impl FlowSettings {
             no_room: 0,
             lazy_reports: false,
             compact: false,
+            urgent: 0,
         };
         let settings = Settings { congestion: algorithm, receive_capacity: 8 << 20, ..Settings::default() };
         FlowSettings {
@@ -105,6 +106,18 @@ impl Flow {
             let state = host.connection.as_ref().map(Connection::state);
             if state != Some(State::Closed) {
                 return Err(format!("ends in {state:?}"));
+            }
+        }
+        self.compare_marks()
+    }
+
+    /// Each end has heard of the last urgent octet of the other.
+    fn compare_marks(&self) -> Result<(), String> {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let sent = self.hosts[from].urgent_end.map(|end| end - 1);
+            let seen = self.hosts[to].connection.as_ref().and_then(Connection::receive_mark);
+            if sent != seen {
+                return Err(format!("the mark is at {sent:?}, and was seen at {seen:?}"));
             }
         }
         Ok(())

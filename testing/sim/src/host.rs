@@ -25,6 +25,8 @@ pub struct Plan {
     pub lazy_reports: bool,
     /// Whether a connection in TIME-WAIT is replaced by its record.
     pub compact: bool,
+    /// Chance per million that the end of what is written at a time is urgent.
+    pub urgent: u32,
 }
 
 /// One endpoint.
@@ -46,6 +48,8 @@ pub struct Host {
     read: u64,
     reported: u64,
     closed: bool,
+    /// Where the urgent text that was written last ends.
+    pub urgent_end: Option<u64>,
     buffer: Vec<Option<u8>>,
     /// When the application looks again although nothing has happened.
     pub wakes_at: Option<Instant>,
@@ -71,6 +75,7 @@ impl Host {
             read: 0,
             reported: 0,
             closed: false,
+            urgent_end: None,
             buffer: Vec::new(),
             wakes_at: None,
         }
@@ -196,6 +201,10 @@ impl Host {
             let some = if calm { room } else { u64::from(rng.below(room as u32 + 1)) };
             self.written += some;
             connection.handle_send_tail(now, self.written);
+            if self.plan.urgent > 0 && some > 0 && rng.chance_per_million(self.plan.urgent) {
+                connection.handle_urgent(self.written);
+                self.urgent_end = Some(self.written);
+            }
             if self.written == self.plan.write {
                 self.closed = true;
                 connection.shutdown_send(now);

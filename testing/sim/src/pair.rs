@@ -77,8 +77,9 @@ impl Scenario {
             no_room: [0, 0, 0, 100_000][rng.below(4) as usize],
             lazy_reports: rng.below(2) == 0,
             compact: rng.below(2) == 0,
+            urgent: 0,
         };
-        let plans = [plan(), plan()];
+        let mut plans = [plan(), plan()];
         let mut settings = || Settings {
             nodelay: rng.below(2) == 0,
             cork: rng.below(8) == 0,
@@ -99,6 +100,9 @@ impl Scenario {
             strip_blocks: rng.below(20) == 0,
             mss_max: (rng.below(4) == 0).then(|| [100, 536, 1300][rng.below(3) as usize]),
         };
+        for plan in &mut plans {
+            plan.urgent = [0, 0, 300_000, 1_000_000][rng.below(4) as usize];
+        }
         let flow = FlowSettings { plans, settings, mss, simultaneous_open, middlebox };
         Scenario { seed, flow, links, faults_for: Duration::from_secs(60) }
     }

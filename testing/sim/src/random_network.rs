@@ -85,6 +85,7 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         no_room: 0,
         lazy_reports: rng.below(2) == 0,
         compact: rng.below(2) == 0,
+        urgent: 0,
     };
     let plans = [plan(), plan()];
     let mut settings = || Settings {

@@ -35,6 +35,7 @@ mod output;
 mod pending;
 mod prune;
 mod ranges;
+mod rare;
 mod rcv;
 mod reassembly;
 mod recovery;
@@ -43,6 +44,7 @@ mod snd;
 mod state;
 mod time_wait;
 mod timers;
+mod urgent;
 
 pub use closed::answer_for_closed;
 pub use connection::Connection;

@@ -70,8 +70,8 @@ impl Connection {
         self.congestion = Congestion::new(algorithm, self.snd.mss);
         self.snd.window_max = u32::from(syn.window);
         self.snd.edge = i64::from(syn.window);
-        self.snd.wl1 = -1;
-        self.snd.wl2 = -1;
+        self.snd.wl1 = syn.seq;
+        self.snd.wl2 = self.snd.seq(-1);
     }
 
     /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment

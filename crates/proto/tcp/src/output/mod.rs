@@ -24,11 +24,15 @@ impl Connection {
     ///
     /// Only the last call, which gives `None`, arms the timer that probes a closed window.
     pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
-        let transmit = self.next_transmit(now, len_max);
-        if transmit.is_some() {
-            self.segments_out = self.segments_out.saturating_add(1);
+        let urgent = self.urgent_end();
+        // A device that cuts segments does not know which pointer each of them needs.
+        let len_max = if urgent.is_some() { 0 } else { len_max };
+        let mut transmit = self.next_transmit(now, len_max)?;
+        self.segments_out = self.segments_out.saturating_add(1);
+        if let Some(end) = urgent {
+            self.point_to_urgent(&mut transmit, end);
         }
-        transmit
+        Some(transmit)
     }
 
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
@@ -142,6 +146,10 @@ impl Connection {
         let mut segment = self.acknowledging(now);
         segment.seq = self.snd.seq(self.snd.una - 1);
         self.acknowledged();
+        if self.urgent_end().is_some() {
+            // The pointer of a segment before the window is not looked at. RFC 9293 §3.8.5: urgency is told in spite of it.
+            self.pending.set(Pending::ACK);
+        }
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 

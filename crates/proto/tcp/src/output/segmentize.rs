@@ -127,6 +127,10 @@ impl Connection {
             // segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
         }
+        // As on Linux, urgent text waits for nothing.
+        if self.urgent_end().is_some() {
+            return true;
+        }
         if self.config.cork {
             return false;
         }
