@@ -6,7 +6,6 @@ use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::listener::{Claim, Listener, Offer, claim};
-use atoll_sockets::stream::Local;
 use atoll_sockets::{Errno, Failure};
 
 use crate::object::{Body, Datagram, Kind, Object, Place, Socket};
@@ -256,7 +255,7 @@ fn accept_one(
         Place { session: 0, replica: usize::from(offer.replica), slot: offer.slot, generation: offer.generation };
     let mut child = Object::socket(Protocol::Tcp, v6, nonblocking);
     if let Body::Socket(socket) = &mut child.body {
-        socket.kind = Kind::Stream(place, Local { receive_low: inherited.receive_low, ..Local::default() });
+        socket.kind = Kind::Stream(place, inherited.local());
         socket.local = offer.local;
         socket.remote = offer.remote;
         socket.options = inherited;
@@ -497,8 +496,7 @@ fn start_connecting(state: &mut State, object: u32, remote: Endpoint) -> Result<
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     socket.remote = remote;
     socket.connect_reported = false;
-    let receive_low = socket.options.receive_low;
-    socket.kind = Kind::Stream(place, Local { receive_low, ..Local::default() });
+    socket.kind = Kind::Stream(place, socket.options.local());
     options::tell_all(state, object);
     Ok(())
 }

@@ -359,7 +359,7 @@ impl<'a> Words<'a> {
             1 => Kind::Bound,
             2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),
             3 => {
-                let local = Local { error_taken: extra != 0, receive_low: options.receive_low, ..Local::default() };
+                let local = Local { error_taken: extra != 0, ..options.local() };
                 Kind::Stream(*places.first()?, local)
             }
             4 if !places.is_empty() => Kind::Datagram(Box::new(Datagram {

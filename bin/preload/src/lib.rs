@@ -2,6 +2,7 @@
 //!
 //! * [`symbols`]: the C library's names
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
+//! * [`urgent`]: urgent octets, and the signal for them
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
 //! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
 //! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
@@ -36,6 +37,7 @@ mod stats;
 mod symbols;
 mod table;
 mod transfer;
+mod urgent;
 mod wait;
 
 extern "C" fn start() {

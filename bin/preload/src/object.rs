@@ -8,6 +8,7 @@ use atoll_sockets::watch::Head;
 
 use crate::groups::Multicast;
 use crate::table::Internal;
+use crate::urgent::Owner;
 use crate::wait::Waiter;
 
 /// A socket or an epoll instance.
@@ -21,6 +22,9 @@ pub struct Object {
     pub body: Body,
     /// Watches of epoll instances on it.
     pub watchers: Head,
+    /// Who gets SIGURG, and the mark that it was sent for last.
+    pub owner: Owner,
+    pub told: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -135,6 +139,13 @@ pub struct Options {
     pub send_timeout_us: u64,
 }
 
+impl Options {
+    /// What the options mean to one connection.
+    pub fn local(&self) -> Local {
+        Local { receive_low: self.receive_low, urgent_inline: self.oob_inline, ..Local::default() }
+    }
+}
+
 /// An epoll instance.
 #[derive(Debug)]
 pub struct Set {
@@ -165,7 +176,15 @@ pub struct Set {
 impl Object {
     /// An object that one descriptor names.
     pub fn new(body: Body, nonblocking: bool) -> Object {
-        Object { descriptors: 1, pins: 0, nonblocking, body, watchers: Head::default() }
+        Object {
+            descriptors: 1,
+            pins: 0,
+            nonblocking,
+            body,
+            watchers: Head::default(),
+            owner: Owner::default(),
+            told: None,
+        }
     }
 
     /// A socket that is nothing yet.

@@ -96,7 +96,12 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::SOL_SOCKET, libc::SO_INCOMING_CPU | libc::SO_BUSY_POLL | libc::SO_MARK | libc::SO_TIMESTAMP) => {
                 int()?;
             }
-            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => o.oob_inline = flag()?,
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+                o.oob_inline = flag()?;
+                if let Kind::Stream(_, local) = &mut socket.kind {
+                    local.urgent_inline = o.oob_inline;
+                }
+            }
             (libc::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, _) if !tcp => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {

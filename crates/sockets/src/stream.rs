@@ -4,7 +4,9 @@
 
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
-use atoll_ipc::slot::{APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, Slot, SlotState};
+use atoll_ipc::slot::{
+    APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, Slot, SlotState,
+};
 use atoll_ipc::{Cause, Memory, Ready};
 
 use crate::errno::{Errno, Failure};
@@ -19,6 +21,10 @@ pub struct Local {
     pub receive_low: u32,
     /// The last attempt to send found room in the window of the buffer, but no memory.
     pub starved: bool,
+    /// `SO_OOBINLINE`: the urgent octet is part of the stream.
+    pub urgent_inline: bool,
+    /// The last attempt to read found only octets that are none of the stream, up to here: see [`Stream::pass`].
+    pub pass: Option<u64>,
 }
 
 /// One connection, looked at for the length of one call.
@@ -37,6 +43,8 @@ pub struct Readable {
     pub head: u64,
     /// How many; 0 is the end of the stream.
     pub len: u64,
+    /// There are more, beyond the mark: no reason to wait for them.
+    pub is_cut: bool,
     extents: Extents,
 }
 
@@ -91,7 +99,12 @@ impl<'a, M: Memory> Stream<'a, M> {
     /// Whether the connection has ended.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.slot.replica_generation() == self.generation && self.slot.replica_flags() & REPLICA_CLOSED != 0
+        self.is_current() && self.slot.replica_flags() & REPLICA_CLOSED != 0
+    }
+
+    /// Whether the replica means this generation of the slot, too.
+    pub(crate) fn is_current(&self) -> bool {
+        self.slot.replica_generation() == self.generation
     }
 
     /// The error that the connection ended with, whether told already or not.
@@ -117,6 +130,15 @@ impl<'a, M: Memory> Stream<'a, M> {
         let flags = self.slot.replica_flags();
         let shut = self.slot.app_flags();
         let mut ready = Ready::default();
+        let mut low = u64::from(local.receive_low.max(1));
+        if flags & REPLICA_URGENT != 0 {
+            if self.urgent_octet().is_some() {
+                ready |= Ready::PRI;
+            }
+            // As Linux: the octet at the mark alone is nothing to read.
+            low += u64::from(!local.urgent_inline && self.is_at_mark(local));
+            low += self.slot.mark().map_or(0, |mark| self.passed(local, mark));
+        }
         if flags & REPLICA_CLOSED != 0 {
             ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
             if !local.error_taken && self.slot.error() != Cause::None {
@@ -134,7 +156,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             }
         } else {
             let waiting = self.slot.receive_tail().wrapping_sub(self.slot.receive_head());
-            if waiting >= u64::from(local.receive_low.max(1)) && waiting <= self.layout.receive_bytes as u64 {
+            if waiting >= low && waiting <= self.layout.receive_bytes as u64 {
                 ready |= Ready::IN;
             }
         }
@@ -162,12 +184,19 @@ impl<'a, M: Memory> Stream<'a, M> {
         let head = self.slot.receive_head();
         let len = self.slot.receive_tail().wrapping_sub(head);
         if len != 0 && len <= self.layout.receive_bytes as u64 {
-            if let Some(extents) = self.slot.receive_extents(self.layout) {
-                return Ok(Readable { head, len, extents });
+            let Some(readable) = self.octets_at(head, len) else {
+                return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
+            };
+            // After the tail: the mark is published before a tail beyond it.
+            let found = match self.slot.mark() {
+                Some(mark) if mark >= head => self.up_to_mark(mark, readable, local),
+                _ => Some(readable),
+            };
+            if let Some(readable) = found {
+                return Ok(readable);
             }
-            return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
         }
-        let end = Ok(Readable { head, len: 0, extents: Extents::default() });
+        let end = Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
             // recv(2): a pending error is told once; afterwards the stream has ended.
             return self.take_error(local).map_or(end, |errno| Err(errno.into()));
@@ -176,6 +205,13 @@ impl<'a, M: Memory> Stream<'a, M> {
             return end;
         }
         Err(Failure::WouldBlock)
+    }
+
+    /// `len` octets from `head` on; `None` if the replica publishes nonsense.
+    #[inline]
+    pub(crate) fn octets_at(&self, head: u64, len: u64) -> Option<Readable> {
+        let extents = self.slot.receive_extents(self.layout)?;
+        Some(Readable { head, len, is_cut: false, extents })
     }
 
     /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`. Returns false
@@ -256,6 +292,14 @@ impl<'a, M: Memory> Stream<'a, M> {
         }
     }
 
+    /// As [`Stream::commit`], of octets that are urgent (MSG_OOB): the last of them becomes the mark.
+    pub fn commit_urgent(&self, room: &Writable, len: usize) {
+        if len > 0 {
+            self.slot.set_send_urgent(room.tail + len as u64);
+        }
+        self.commit(room, len);
+    }
+
     /// Publishes the first `len` octets of `room`.
     #[inline]
     pub fn commit(&self, room: &Writable, len: usize) {
@@ -303,8 +347,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         Ok(())
     }
 
-    /// Octets waiting to be read (`FIONREAD`).
-    pub fn unread(&self) -> u64 {
+    /// Octets that were received and not read.
+    pub(crate) fn waiting(&self) -> u64 {
         self.slot.receive_tail().wrapping_sub(self.slot.receive_head()).min(self.layout.receive_bytes as u64)
     }
 

@@ -15,6 +15,7 @@ use atoll_ipc::{Cause, Command, Event, HeapMemory, SocketOption};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
+use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
 use atoll_transport::{Config, EcnMode, FrameSink, Offload, Secrets, TextRef, Transport};
 
@@ -416,7 +417,11 @@ impl Host {
     /// read(2), recv(2): up to `most` octets. With `peek` they stay.
     pub fn read(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
         let (len, kick) = self.with_stream(fd, |stream, local| {
-            let readable = stream.readable(local)?;
+            let found = stream.readable(local);
+            if local.pass.is_some() {
+                return found.map(|_| (0, !peek && stream.pass(local)));
+            }
+            let readable = found?;
             let len = readable.len.min(most as u64);
             let mut bytes = vec![0; len as usize];
             assert!(stream.copy_out(&readable, readable.head, &mut bytes), "published octets are covered");
@@ -428,8 +433,33 @@ impl Host {
         Ok(len as i64)
     }
 
-    /// write(2), send(2). Called again while it blocks, with the same length.
-    pub fn write(&mut self, fd: i32, len: usize) -> Outcome {
+    /// recv(2) with MSG_OOB.
+    pub fn read_urgent(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
+        let found = self.with_stream(fd, |stream, local| stream.receive_urgent(local, peek));
+        match found {
+            Ok(Urgent::Octet(_)) => Ok(most.min(1) as i64),
+            Ok(Urgent::End) => Ok(0),
+            // It never blocks.
+            Err(Failure::WouldBlock) => Err(Errno::EAGAIN.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// SIOCATMARK.
+    pub fn is_at_mark(&mut self, fd: i32) -> Outcome {
+        self.with_stream(fd, |stream, local| Ok(stream.is_at_mark(local).into()))
+    }
+
+    /// SO_OOBINLINE of a connection.
+    pub fn set_urgent_inline(&mut self, fd: i32, inline: bool) -> Outcome {
+        self.with_stream(fd, |_, local| {
+            local.urgent_inline = inline;
+            Ok(0)
+        })
+    }
+
+    /// write(2), send(2). Called again while it blocks, with the same length. `urgent`: MSG_OOB.
+    pub fn write(&mut self, fd: i32, len: usize, urgent: bool) -> Outcome {
         loop {
             let socket = self.socket_mut(fd)?;
             let (left, nonblocking) = (len - socket.written.min(len), socket.nonblocking);
@@ -439,7 +469,11 @@ impl Host {
                 self.with_stream(fd, |stream, local| {
                     let room = stream.writable(local, left)?;
                     stream.copy_in(&room, 0, &vec![0; room.len]);
-                    stream.commit(&room, room.len);
+                    if urgent {
+                        stream.commit_urgent(&room, room.len);
+                    } else {
+                        stream.commit(&room, room.len);
+                    }
                     Ok(room.len)
                 })
             };
@@ -544,7 +578,9 @@ impl Host {
 
     /// SIOCINQ and SIOCOUTQ.
     pub fn queued(&mut self, fd: i32, outgoing: bool) -> Outcome {
-        self.with_stream(fd, |stream, _| Ok(if outgoing { stream.unacknowledged() } else { stream.unread() } as i64))
+        self.with_stream(fd, |stream, local| {
+            Ok(if outgoing { stream.unacknowledged() } else { stream.unread(local) } as i64)
+        })
     }
 
     /// The bits of poll(2) that hold.

@@ -217,7 +217,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
                 None => msg.msg_namelen = 0,
             }
             msg.msg_controllen = 0;
-            msg.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            let truncated = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            msg.msg_flags = truncated | if received.urgent { libc::MSG_OOB } else { 0 };
             received.len as ssize_t
         }
         Err(errno) => length(Err(errno)),

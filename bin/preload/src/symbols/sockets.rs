@@ -1,6 +1,6 @@
 //! socket(2) to shutdown(2), and the options of sockets.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
@@ -299,12 +299,14 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
 }
 
-/// sockatmark(3): urgent octets are part of the stream here.
+/// `SIOCATMARK`, linux/sockios.h.
+pub(super) const SIOCATMARK: c_ulong = 0x8905;
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut mark: c_int = 0;
-    // SAFETY: the kernel fills an int.
-    let result = unsafe { real::ioctl(fd, 0x8905, (&raw mut mark).cast()) };
+    // SAFETY: an int is filled.
+    let result = unsafe { super::descriptors::ioctl(fd, SIOCATMARK, (&raw mut mark).cast()) };
     if result < 0 { result } else { mark }
 }
 

@@ -195,6 +195,9 @@ impl<M: Memory> Transport<M> {
         entry.published_mark = u64::MAX;
         entry.deadline = now + self.config.claim_timeout;
         entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        if entry.connection.receive_mark().is_some() {
+            entry.flags.set(Flags::MARK);
+        }
         self.touch(index);
     }
 

@@ -76,6 +76,9 @@ impl<M: Memory> Transport<M> {
             Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => self.establish(now, index),
             _ => {}
         }
+        if segment.has(Flags::URG) {
+            self.note_reader(index);
+        }
         let segment = &self.make_room(now, index, segment);
         let Some(entry) = self.entries.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
@@ -106,6 +109,13 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get_mut(index) else { return };
         if events.contains(Events::READABLE) {
             entry.ready |= Ready::IN;
+            if entry.connection.receive_mark().is_some() {
+                entry.ready |= Ready::PRI;
+            }
+        }
+        if events.contains(Events::URGENT) {
+            entry.ready |= Ready::PRI;
+            entry.flags.set(entry::Flags::MARK);
         }
         if events.contains(Events::FIN) {
             entry.ready |= Ready::IN | Ready::RDHUP;

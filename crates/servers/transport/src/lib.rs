@@ -48,6 +48,7 @@ mod slab;
 mod stats;
 mod time_wait;
 mod transport;
+mod urgent;
 
 pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};

@@ -144,6 +144,9 @@ impl Entry {
         if self.flags.take(Flags::EXTENTS) {
             slot.set_receive_extents(&self.receive.extents());
         }
+        if self.flags.take(Flags::MARK) {
+            self.publish_urgent_mark(&slot);
+        }
         let tail = self.connection.receive_nxt();
         if tail != self.published_tail {
             self.published_tail = tail;
