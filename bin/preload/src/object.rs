@@ -118,6 +118,7 @@ pub struct Options {
     pub oob_inline: bool,
     pub dont_route: bool,
     pub packet_info: bool,
+    pub fast_open_connect: bool,
     pub linger: Option<u32>,
     pub keep_idle: u32,
     pub keep_interval: u32,
@@ -135,6 +136,7 @@ pub struct Options {
     pub priority: u32,
     /// `IP_MTU_DISCOVER`, if it was set.
     pub mtu_discover: Option<u32>,
+    pub fast_open: u32,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,
 }

@@ -8,6 +8,7 @@ use atoll_sockets::{Errno, Failure};
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
+use crate::fast_open::{self, MSG_FASTOPEN};
 use crate::object::{Kind, Socket};
 use crate::real::sys;
 use crate::state::{STATE, State};
@@ -237,6 +238,9 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
 /// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    if flags & MSG_FASTOPEN != 0 && STATE.with(|s| s.socket(object).is_some_and(|s| s.protocol == Protocol::Tcp)) {
+        return fast_open::send_to(object, parts, flags, peer);
+    }
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
     if flags & libc::MSG_OOB != 0

@@ -24,6 +24,8 @@ pub const RECORD_BYTES: usize = 16;
 pub const APP_SHUT_SEND: u32 = 1;
 /// Application flag: received octets are no longer wanted (`shutdown(SHUT_RD)`).
 pub const APP_SHUT_RECEIVE: u32 = 2;
+/// Application flag, before the connection is opened: its SYN may wait for text (TCP Fast Open).
+pub const APP_FAST_OPEN: u32 = 4;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;
@@ -34,6 +36,8 @@ pub const REPLICA_RESET: u32 = 4;
 
 /// Replica flag: there has been an urgent octet: [`Slot::mark`] says where.
 pub const REPLICA_URGENT: u32 = 8;
+/// Replica flag: the SYN waits for text, or has taken some along (TCP Fast Open).
+pub const REPLICA_FAST_OPEN: u32 = 16;
 
 /// State of a slot as its replica publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
-    APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, Slot, SlotState,
+    APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET,
+    REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
@@ -96,6 +97,24 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.state() == SlotState::Connecting && self.slot.replica_flags() & REPLICA_CLOSED == 0
     }
 
+    /// Asks for TCP Fast Open, before the replica is told to open the connection.
+    pub fn ask_for_fast_open(&self) {
+        self.slot.set_app_flags(APP_FAST_OPEN);
+    }
+
+    /// Whether the replica has taken up the command to connect.
+    pub fn is_answered(&self) -> bool {
+        self.is_current()
+    }
+
+    /// Whether the replica has taken up this generation, and the SYN waits for text (TCP Fast Open).
+    pub fn waits_for_text(&self) -> bool {
+        self.is_current()
+            && self.slot.replica_flags() & REPLICA_FAST_OPEN != 0
+            && self.slot.state() == SlotState::Connecting
+            && self.slot.send_tail() == 0
+    }
+
     /// Whether the connection has ended.
     #[inline]
     pub fn is_closed(&self) -> bool {
@@ -147,7 +166,8 @@ impl<'a, M: Memory> Stream<'a, M> {
             return ready.0 | NORMAL;
         }
         if self.slot.state() == SlotState::Connecting {
-            return 0;
+            // tcp_poll: so that the program writes, and the SYN has text to take along.
+            return if self.waits_for_text() { with_normal(Ready::OUT.0) } else { 0 };
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
             ready |= Ready::IN | Ready::RDHUP;
@@ -252,7 +272,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             // send(2): the pending error first, then EPIPE.
             return Err(self.take_error(local).unwrap_or(Errno::EPIPE).into());
         }
-        if self.slot.state() == SlotState::Connecting {
+        if self.slot.state() == SlotState::Connecting && !self.waits_for_text() {
             return Err(Failure::WouldBlock);
         }
         let tail = self.slot.send_tail();

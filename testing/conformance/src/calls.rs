@@ -46,6 +46,10 @@ pub enum Prepared {
     },
     /// write(2) and its kin: descriptor, octets, whether it does not block, MSG_OOB.
     Write(i32, usize, bool, bool),
+    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it does not block.
+    SendFast(i32, usize, bool),
+    /// TCP_FASTOPEN_CONNECT.
+    FastOpenConnect(i32, bool),
     /// SO_OOBINLINE.
     UrgentInline(i32, bool),
     /// SIOCATMARK that is to be this.
@@ -75,7 +79,10 @@ impl Prepared {
     pub fn is_nonblocking(&self) -> bool {
         match self {
             Prepared::Accept { now, .. } | Prepared::Read { now, .. } => *now,
-            Prepared::Write(_, _, now, _) | Prepared::Poll(_, _, _, now) | Prepared::Connect(_, now) => *now,
+            Prepared::Write(_, _, now, _)
+            | Prepared::SendFast(_, _, now)
+            | Prepared::Poll(_, _, _, now)
+            | Prepared::Connect(_, now) => *now,
             _ => false,
         }
     }
@@ -93,6 +100,8 @@ pub fn attempt(host: &mut Host, call: &Prepared) -> Outcome {
         Prepared::Read { fd, most, peek, urgent: true, .. } => host.read_urgent(fd, most, peek),
         Prepared::Read { fd, most, peek, .. } => host.read(fd, most, peek),
         Prepared::Write(fd, len, _, urgent) => host.write(fd, len, urgent),
+        Prepared::SendFast(fd, len, now) => host.send_fast(fd, len, now),
+        Prepared::FastOpenConnect(fd, on) => host.set_fast_open_connect(fd, on),
         Prepared::UrgentInline(fd, inline) => host.set_urgent_inline(fd, inline),
         Prepared::AtMark(fd, expected) => same(host.is_at_mark(fd)?, expected),
         Prepared::Shutdown(fd, receive, send) => host.shutdown(fd, receive, send),
@@ -142,6 +151,7 @@ fn constant(name: &str) -> Option<i64> {
         "POLLWRNORM" => 0x100,
         "POLLRDHUP" => 0x2000,
         "MSG_NOSIGNAL" => 0x4000,
+        "MSG_FASTOPEN" => 0x2000_0000,
         "O_NONBLOCK" | "SOCK_NONBLOCK" => 0o4000,
         "SOCK_CLOEXEC" => 0o2_000_000,
         "IPPROTO_TCP" | "SOL_TCP" => 6,
@@ -205,6 +215,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
     };
     const NOW: i64 = 0x40;
     const OOB: i64 = 1;
+    const FAST: i64 = 0x2000_0000;
     const PEEK: i64 = 2;
     const NONBLOCK: i64 = 0o4000;
     Ok(match call.name.as_str() {
@@ -236,8 +247,11 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
             Prepared::Read { fd: of, most, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
         }
         "write" | "send" | "sendto" => {
-            let (of, len, flags) = (fd()?, wanted(2)?, flags(3, NOW | OOB | 0x4000)?);
+            let (of, len, flags) = (fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | 0x4000)?);
             let now = flags & NOW != 0 || host.is_nonblocking(of);
+            if flags & FAST != 0 {
+                return Ok(Prepared::SendFast(of, usize::try_from(len).unwrap_or(0), now));
+            }
             Prepared::Write(of, usize::try_from(len).unwrap_or(0), now, flags & OOB != 0)
         }
         "writev" | "readv" => {
@@ -329,6 +343,8 @@ fn set_option(fd: i32, name: &str, value: &Value) -> Result<Prepared, String> {
     let (option, number) = match name {
         // Every bind is allowed to take the port of what has ended.
         "SO_REUSEADDR" => return Ok(Prepared::Nothing),
+        "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, number != 0)),
+        "TCP_FASTOPEN" => (SocketOption::FastOpen, number),
         "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, number != 0)),
         // socket(7): the kernel doubles it; the stack is told the size that counts.
         "SO_SNDBUF" => (SocketOption::SendBuffer, number.saturating_mul(2)),

@@ -85,6 +85,7 @@ fn lookup(name: &str, info: &Info) -> Option<f64> {
         "TCP_CA_CWR" | "TCPI_OPT_SACK" => 2,
         "TCP_CA_Recovery" => 3,
         "TCP_CA_Loss" | "TCPI_OPT_WSCALE" => 4,
+        "TCPI_OPT_SYN_DATA" => 32,
         "TCP_INFINITE_SSTHRESH" => 0x7fff_ffff,
         _ => return None,
     };

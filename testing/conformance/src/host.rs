@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId, SlotId};
+use atoll_base::{Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, SessionId, SlotId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::{ArenaConfig, INFO};
 use atoll_ipc::command::{CloseMode, Protocol};
@@ -17,7 +17,7 @@ use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
-use atoll_transport::{Config, EcnMode, FrameSink, Offload, Secrets, TextRef, Transport};
+use atoll_transport::{Config, EcnMode, FastOpenSides, FrameSink, Offload, Secrets, TextRef, Transport};
 
 use crate::wire::{self, Segment, Sent};
 
@@ -36,8 +36,19 @@ pub struct Settings {
     pub ecn: Option<u32>,
     /// Receive buffer in octets, at first and at most.
     pub receive: Option<(u32, u32)>,
+    /// `net.ipv4.tcp_fastopen`.
+    pub fast_open: Option<u32>,
     /// Whether scripts are held to PSH.
     pub checks_push: bool,
+}
+
+/// The key of the stack's Fast Open cookies.
+const COOKIE_KEY: [u8; 16] = [8; 16];
+
+/// The Fast Open cookie that the stack gives to the other end.
+pub fn cookie_of_peer() -> Vec<u8> {
+    let tuple = FourTuple { local: Endpoint::new(wire::LOCAL, 0), remote: Endpoint::new(wire::REMOTE, 0) };
+    atoll_tcp::fast_open_cookie(&COOKIE_KEY, &tuple, START).bytes().to_vec()
 }
 
 /// The outcome of a call; [`Failure::WouldBlock`]: not yet.
@@ -57,6 +68,8 @@ struct Socket {
     local: Endpoint,
     nonblocking: bool,
     options: Vec<(SocketOption, u32)>,
+    /// TCP_FASTOPEN_CONNECT.
+    fast_open: bool,
     /// SO_LINGER with zero time.
     aborts: bool,
     /// Octets of a blocking write that were taken already.
@@ -145,11 +158,14 @@ impl Host {
         if let Some(receive) = settings.receive {
             config.receive_capacity = receive;
         }
+        if let Some(bits) = settings.fast_open {
+            config.fast_open = FastOpenSides::from_bits(bits);
+        }
         let mut ip_config = atoll_ip::Config::new(wire::LOCAL_MAC, wire::LOCAL, wire::PREFIX_LEN);
         ip_config.gateway = Some(wire::GATEWAY);
         let ip = Ip::new(ip_config, 7, START).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [7; 16], table: 5, ports: 9 };
+        let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, table: 5, ports: 9 };
         let mut transport = Transport::new(config, secrets, ip, page, START);
         let layout = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 }.layout();
         let arena = HeapMemory::new(layout.total);
@@ -260,6 +276,7 @@ impl Host {
             local: Endpoint::default(),
             nonblocking: false,
             options: Vec::new(),
+            fast_open: false,
             aborts: false,
             written: 0,
         };
@@ -350,13 +367,44 @@ impl Host {
     /// connect(2) to [`PORT`] of the other end. Called again while it blocks.
     pub fn connect(&mut self, fd: i32) -> Outcome {
         let socket = self.socket_mut(fd)?;
-        let (lease, local, options, nonblocking) =
-            (socket.lease, socket.local, socket.options.clone(), socket.nonblocking);
+        let (nonblocking, fast) = (socket.nonblocking, socket.fast_open);
         match socket.kind {
             Kind::Listening => return Err(Errno::EISCONN.into()),
             Kind::Stream { .. } => return self.connected(fd),
             Kind::Fresh => {}
         }
+        self.open(fd, fast)?;
+        if fast && self.waits_for_text(fd)? {
+            return Ok(0);
+        }
+        if nonblocking { Err(Errno::EINPROGRESS.into()) } else { self.connected(fd) }
+    }
+
+    /// sendto(2) with MSG_FASTOPEN. Called again while it blocks.
+    pub fn send_fast(&mut self, fd: i32, len: usize, nonblocking: bool) -> Outcome {
+        if self.is_fresh(fd) {
+            self.open(fd, true)?;
+            if !self.waits_for_text(fd)? && nonblocking {
+                return Err(Errno::EINPROGRESS.into());
+            }
+        }
+        self.write(fd, len, false)
+    }
+
+    /// TCP_FASTOPEN_CONNECT.
+    pub fn set_fast_open_connect(&mut self, fd: i32, on: bool) -> Outcome {
+        self.socket_mut(fd)?.fast_open = on;
+        Ok(0)
+    }
+
+    fn waits_for_text(&mut self, fd: i32) -> Result<bool, Failure> {
+        self.with_stream(fd, |stream, _| Ok(stream.waits_for_text()))
+    }
+
+    /// Begins to connect; `fast`: by Fast Open.
+    fn open(&mut self, fd: i32, fast: bool) -> Result<(), Failure> {
+        let socket = self.socket_mut(fd)?;
+        let (lease, local, options) = (socket.lease, socket.local, socket.options.clone());
         let (slot, generation) = self.port.allocate_slot().ok_or(Errno::ENOBUFS)?;
         if let Some(view) = self.port.slot(slot) {
             view.set_holders(1);
@@ -364,6 +412,12 @@ impl Host {
         }
         self.socket_mut(fd)?.kind = Kind::Stream { slot, generation, local: Local::default(), reported: false };
         let remote = Endpoint::new(wire::REMOTE, PORT);
+        if fast {
+            self.with_stream(fd, |stream, _| {
+                stream.ask_for_fast_open();
+                Ok(())
+            })?;
+        }
         let connect = Command::Connect { slot, generation, lease, local, remote };
         assert!(self.port.push(&connect), "the command ring is full");
         for (option, value) in options {
@@ -373,7 +427,7 @@ impl Host {
             );
         }
         self.step();
-        if nonblocking { Err(Errno::EINPROGRESS.into()) } else { self.connected(fd) }
+        Ok(())
     }
 
     /// Whether a connection that is opened is open.

@@ -292,6 +292,7 @@ impl<'a> Cursor<'a> {
                     let _ = self.takes_word("ecr");
                     TcpOption::Timestamps { value, echo: self.number()? }
                 }
+                "FO" => TcpOption::FastOpen(self.cookie()?),
                 other => return self.unsupported(&format!("the TCP option `{other}`")),
             });
             if self.takes(">") {
@@ -301,6 +302,16 @@ impl<'a> Cursor<'a> {
             }
             self.expect(",")?;
         }
+    }
+
+    /// The digits of a cookie, or none; `TFO_COOKIE` is the one that the stack gives to the other end.
+    fn cookie(&mut self) -> Result<Vec<u8>> {
+        let digits = self.word();
+        if digits == "TFO_COOKIE" {
+            return Ok(crate::host::cookie_of_peer());
+        }
+        let octets = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
+        octets.collect::<Option<Vec<u8>>>().ok_or_else(|| self.trouble("a cookie has an even number of digits", false))
     }
 
     fn call(&mut self) -> Result<Call> {

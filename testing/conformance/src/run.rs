@@ -128,10 +128,10 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
         match (key, numbers.as_slice()) {
             ("net.ipv4.tcp_rmem", &[_, first, most]) => settings.receive = Some((first, most)),
             ("net.ipv4.tcp_ecn", &[mode]) if mode <= 3 => settings.ecn = Some(mode),
+            ("net.ipv4.tcp_fastopen", &[bits]) => settings.fast_open = Some(bits),
             ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
             ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
             | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])
-            | ("net.ipv4.tcp_fastopen", [0])
             | ("net.ipv4.tcp_min_tso_segs", _) => {}
             ("net.ipv4.tcp_congestion_control", _) if value == "cubic" => {}
             _ => return Err(format!("{key}={value}")),
@@ -319,13 +319,13 @@ impl Runner {
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
         let opens = match prepared {
             Prepared::Listen(..) => true,
-            Prepared::Connect(fd, _) => self.host.is_fresh(fd),
+            Prepared::Connect(fd, _) | Prepared::SendFast(fd, ..) => self.host.is_fresh(fd),
             _ => false,
         };
         if opens {
             self.flows += 1;
             self.flow = Flow::new(self.flows);
-            if call.name == "connect" {
+            if call.name != "listen" {
                 self.flow.remote = Endpoint::new(wire::REMOTE, PORT);
             }
         }

@@ -96,6 +96,8 @@ pub enum TcpOption {
         /// The clock of the other end that the sender saw last.
         echo: u32,
     },
+    /// A Fast Open cookie; empty: the wish for one.
+    FastOpen(Vec<u8>),
     /// Another: kind, octets.
     Other(u8, Vec<u8>),
 }
@@ -110,7 +112,7 @@ impl TcpOption {
             TcpOption::SackOk => 2,
             TcpOption::Sack(blocks) => 2 + 8 * blocks.len(),
             TcpOption::Timestamps { .. } => 10,
-            TcpOption::Other(_, octets) => 2 + octets.len(),
+            TcpOption::FastOpen(octets) | TcpOption::Other(_, octets) => 2 + octets.len(),
         }
     }
 }

@@ -22,6 +22,8 @@ pub const LOCAL_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub const GATEWAY_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 const TCP_HEADER: usize = 20;
+/// The kind of the Fast Open option.
+const FAST_OPEN: u8 = 34;
 
 /// A segment with the ports of both ends, and numbers as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,10 @@ fn put_options(options: &[TcpOption], out: &mut Vec<u8>) {
                 out.extend([8, 10]);
                 out.extend(value.to_be_bytes());
                 out.extend(echo.to_be_bytes());
+            }
+            TcpOption::FastOpen(octets) => {
+                out.extend([FAST_OPEN, 2 + octets.len() as u8]);
+                out.extend(octets);
             }
             TcpOption::Other(kind, octets) => {
                 out.extend([*kind, 2 + octets.len() as u8]);
@@ -95,6 +101,7 @@ fn get_options(mut bytes: &[u8]) -> Vec<TcpOption> {
                 value: word(body).unwrap_or_default(),
                 echo: word(&body[4..]).unwrap_or_default(),
             },
+            (FAST_OPEN, cookie) => TcpOption::FastOpen(cookie.to_vec()),
             _ => TcpOption::Other(kind, body.to_vec()),
         });
     }
@@ -253,6 +260,10 @@ fn describe_option(option: &TcpOption) -> String {
             format!("sack {}", blocks.join(" "))
         }
         TcpOption::Timestamps { value, echo } => format!("TS val {value} ecr {echo}"),
+        TcpOption::FastOpen(octets) => {
+            let digits: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+            format!("FO {digits}").trim_end().to_owned()
+        }
         TcpOption::Other(kind, octets) => format!("kind {kind} {octets:?}"),
     }
 }

@@ -153,6 +153,11 @@ impl Host {
         Ok(())
     }
 
+    /// The text that came with the SYN.
+    pub fn place(&mut self, text: &[u8]) {
+        self.buffer = text.iter().copied().map(Some).collect();
+    }
+
     /// Takes note of what happened.
     pub fn note(&mut self, events: Events) -> Result<(), String> {
         self.events |= events;
@@ -196,7 +201,8 @@ impl Host {
     pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
         self.wakes_at = None;
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if !matches!(connection.state(), State::SynSent | State::SynReceived) && !self.closed {
+        let is_early = connection.waits_for_text() || connection.is_open_early();
+        if (is_early || !matches!(connection.state(), State::SynSent | State::SynReceived)) && !self.closed {
             let room = (connection.send_una() + self.plan.send_buffer).min(self.plan.write) - self.written;
             let some = if calm { room } else { u64::from(rng.below(room as u32 + 1)) };
             self.written += some;
@@ -211,6 +217,11 @@ impl Host {
             } else if some < room {
                 self.wakes_at = Some(now + core::time::Duration::from_millis(1));
             }
+        }
+        // What was read before anybody asked for it.
+        if self.read > self.reported && connection.receive_read_mark().is_some_and(|mark| self.read >= mark) {
+            self.reported = self.read;
+            connection.handle_read_head(now, self.read);
         }
         let available = connection.receive_nxt() - self.read;
         if available > 0 && !calm && rng.chance_per_million(self.plan.stall) {

@@ -103,7 +103,8 @@ impl Scenario {
         for plan in &mut plans {
             plan.urgent = [0, 0, 300_000, 1_000_000][rng.below(4) as usize];
         }
-        let flow = FlowSettings { plans, settings, mss, simultaneous_open, middlebox };
+        let fast_open = rng.below(4) == 0;
+        let flow = FlowSettings { plans, settings, mss, simultaneous_open, fast_open, middlebox };
         Scenario { seed, flow, links, faults_for: Duration::from_secs(60) }
     }
 }

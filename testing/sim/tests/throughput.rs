@@ -31,6 +31,7 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
                     settings: [settings, settings],
                     mss: [1460, 1460],
                     simultaneous_open: false,
+                    fast_open: false,
                     middlebox: Middlebox { strip_sack, ..Middlebox::default() },
                 },
                 links: [link, LinkSettings { loss: 0, reorder: 0, ..link }],

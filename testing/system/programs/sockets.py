@@ -736,6 +736,77 @@ def urgency_does_not_outlive_a_fork():
     show_urgent(accepted)
 
 
+# --- TCP Fast Open
+
+TCP_FASTOPEN_CONNECT = 30
+
+
+@case
+def fast_open_options():
+    tcp = socket.IPPROTO_TCP
+    server, client = socket.socket(), socket.socket()
+    print("default:", server.getsockopt(tcp, socket.TCP_FASTOPEN), client.getsockopt(tcp, TCP_FASTOPEN_CONNECT))
+    attempt("of a client", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 1)
+    attempt("of a client, strange", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 2)
+    print("set:", client.getsockopt(tcp, TCP_FASTOPEN_CONNECT))
+    server.bind((LOOPBACK, 0))
+    server.listen(5)
+    attempt("of a listener", server.setsockopt, tcp, socket.TCP_FASTOPEN, 16)
+    attempt("negative", server.setsockopt, tcp, socket.TCP_FASTOPEN, -1)
+    print("set:", server.getsockopt(tcp, socket.TCP_FASTOPEN))
+    attempt("as a client", server.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 1)
+    client.connect(server.getsockname())
+    attempt("of a connection", client.setsockopt, tcp, socket.TCP_FASTOPEN, 1)
+    attempt("of a connection, as a client", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 0)
+
+
+@case
+def fast_open_without_cookie():
+    server = listener()
+    client = socket.socket()
+    attempt("sendto", client.sendto, b"hello", socket.MSG_FASTOPEN, server.getsockname())
+    accepted, _ = server.accept()
+    attempt("recv", accepted.recv, 100)
+    attempt("sendto again", client.sendto, b"more", socket.MSG_FASTOPEN, server.getsockname())
+    attempt("send", client.send, b"world")
+    attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_without_cookie_or_blocking():
+    server = listener()
+    client = socket.socket()
+    client.setblocking(False)
+    attempt("sendto", client.sendto, b"hello", socket.MSG_FASTOPEN, server.getsockname())
+    print("writable:", bool(select.select([], [client], [], 5)[1]))
+    attempt("send", client.send, b"hello")
+    accepted, _ = server.accept()
+    attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_by_connect_without_cookie():
+    server = listener()
+    for blocking in (True, False):
+        client = socket.socket()
+        client.setblocking(blocking)
+        client.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+        attempt("connect", client.connect, server.getsockname())
+        print("writable:", bool(select.select([], [client], [], 5)[1]))
+        attempt("send", client.send, b"hello")
+        accepted, _ = server.accept()
+        attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_refused():
+    attempt("sendto", socket.socket().sendto, b"hello", socket.MSG_FASTOPEN, (LOOPBACK, unused_port()))
+    attempt("to nobody", socket.socket().send, b"hello", socket.MSG_FASTOPEN)
+    client, accepted = pair()
+    attempt("on a connection", client.sendto, b"hello", socket.MSG_FASTOPEN, accepted.getsockname())
+    attempt("on a listener", listener().sendto, b"hello", socket.MSG_FASTOPEN, accepted.getsockname())
+
+
 # --- ends
 
 @case

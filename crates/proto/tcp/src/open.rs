@@ -84,6 +84,10 @@ impl Connection {
 
     /// Our SYN is acknowledged and the peer's is known.
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
+        if self.is_open_early() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
+            // The application has read the text of the SYN, which nobody could be told before.
+            self.pending.set(Pending::ACK);
+        }
         self.transition(State::Established);
         self.recovery.untimed = false;
         self.recovery.forget_flight();

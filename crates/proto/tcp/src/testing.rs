@@ -82,6 +82,10 @@ impl Seg {
         Seg { urgent: pointer, ..self }.with(Flags::URG)
     }
 
+    pub(crate) fn only(self, flags: Flags) -> Seg {
+        Seg { flags, ..self }
+    }
+
     pub(crate) fn with(self, flags: Flags) -> Seg {
         Seg { flags: self.flags | flags, ..self }
     }
@@ -156,7 +160,7 @@ impl Tcb {
         Tcb::of(Connection::accept(now, &segment, ISS, 77, Path { mss: MSS as u16 }, settings), now)
     }
 
-    fn of(conn: Connection, now: Instant) -> Tcb {
+    pub(crate) fn of(conn: Connection, now: Instant) -> Tcb {
         Tcb { conn, now, written: 0, log: Vec::new() }
     }
 

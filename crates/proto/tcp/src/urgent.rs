@@ -30,7 +30,7 @@ pub(crate) struct Urgent {
 
 impl Default for Urgent {
     fn default() -> Urgent {
-        Urgent { snd_up: 0, mark: NO_MARK, reader: 0, passed: (0, 0) }
+        Urgent { snd_up: -1, mark: NO_MARK, reader: 0, passed: (0, 0) }
     }
 }
 
@@ -39,7 +39,7 @@ impl Connection {
     /// acknowledged, or not written yet, is passed over.
     pub fn handle_urgent(&mut self, end: u64) {
         let Ok(end) = i64::try_from(end) else { return };
-        if end <= self.snd.una || end > self.snd.tail || self.snd.fin {
+        if end <= self.snd.una.max(0) || end > self.snd.tail || self.snd.fin {
             return;
         }
         let urgent = &mut self.rare.get_or_insert_default().urgent;

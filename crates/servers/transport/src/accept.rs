@@ -24,6 +24,7 @@ impl<M: Memory> Transport<M> {
         now: Instant,
         tuple: FourTuple,
         segment: &Segment,
+        text: &[u8],
         internal: bool,
         iss_above: Option<SeqNum>,
         listener: ListenerId,
@@ -37,8 +38,14 @@ impl<M: Memory> Transport<M> {
             // RFC 6191 §2: above everything that the old connection has used.
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
-        let connection = self.open_passively(now, tuple, segment, iss, internal, &inherited.settings);
+        let (connection, early) = match self.accept_fast(now, tuple, segment, iss, internal, listener) {
+            Some(accepted) => accepted,
+            None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), 0),
+        };
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        if early > 0 {
+            self.establish_early(now, index, early, text);
+        }
         self.touch(index);
     }
 

@@ -30,6 +30,7 @@ mod config;
 mod cookie;
 mod datagram;
 mod entry;
+mod fast_open;
 mod flows;
 mod fragment;
 mod input;
@@ -52,6 +53,7 @@ mod urgent;
 
 pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
+pub use fast_open::FastOpenSides;
 pub use list::SocketFacts;
 pub use sink::{FrameSink, Offload, TextRef};
 pub use transport::Transport;

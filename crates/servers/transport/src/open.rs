@@ -3,7 +3,7 @@
 use atoll_base::{Duration, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
@@ -45,7 +45,9 @@ impl<M: Memory> Transport<M> {
         let inherited = Inherited::new(&self.config);
         let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
+        let mut connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
+        let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
+        let waits = wants_fast && self.open_fast(now, &tuple, &mut connection);
         let mut entry = Entry::new(connection, tuple, Stage::Open);
         entry.inherit(&self.config, &inherited);
         entry.place = Some(Place { session: session_index, slot, generation });
@@ -65,11 +67,22 @@ impl<M: Memory> Transport<M> {
             view.replica_reset(generation, SlotState::Connecting, limit);
             view.set_addresses(tuple.local, tuple.remote);
         }
+        if let Some(entry) = self.entries.get_mut(index)
+            && waits
+        {
+            entry.replica_flags |= REPLICA_FAST_OPEN;
+            entry.flags.set(Flags::STATE);
+            entry.ready |= Ready::OUT;
+        }
         self.time_waits.remove(&tuple);
         self.flows.insert(&self.entries, index);
         // Text may have been written before.
         self.handle_kick(now, index);
         self.touch(index);
+    }
+
+    fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
+        self.session(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
     }
 
     /// The connection fails before it exists. Its slot still has to be closed by the application.

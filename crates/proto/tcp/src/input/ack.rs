@@ -109,11 +109,11 @@ impl Connection {
     }
 
     /// The peer's SYN-ACK acknowledges our SYN.
-    pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment) {
+    pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment, ack: i64) {
         let mut delivery = Delivery::new(self.recovery.recover);
-        delivery.acked = 1;
-        self.take_acknowledged(0, &mut delivery);
-        self.snd.una = 0;
+        delivery.acked = ack - self.snd.una;
+        self.take_acknowledged(ack, &mut delivery);
+        self.snd.una = ack;
         self.learn(now, segment, &delivery);
     }
 

@@ -43,7 +43,8 @@ impl Connection {
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
             // keep their size.
             _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
-            state if state.may_send() => {
+            // RFC 7413 §4.2.2: the answer need not wait for the last ACK of the handshake.
+            state if state.may_send() || self.is_open_early() => {
                 let text = self
                     .paced(now, len_max)
                     .and_then(|len_max| self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max)));
@@ -73,10 +74,12 @@ impl Connection {
     fn syn(&mut self, now: Instant) -> Transmit {
         let acks = self.state() == State::SynReceived;
         let retransmit = self.snd.nxt > -1;
+        // RFC 7413 §4.2.1: the first SYN alone brings text.
+        let len = if retransmit { 0 } else { self.text_on_syn() };
         if retransmit {
             self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
         } else {
-            self.snd.nxt = 0;
+            self.snd.nxt = len;
             self.progress_at = now;
             self.sent_at = now;
         }
@@ -93,10 +96,11 @@ impl Connection {
         let ecn = if acks { self.ecn_of_syn_ack() } else { self.ecn_of_syn(retransmit) };
         let segment = Segment {
             seq: self.snd.seq(-1),
-            ack: if acks { self.rcv.seq(0) } else { SeqNum(0) },
+            ack: if acks { self.rcv.seq(self.rcv.nxt) } else { SeqNum(0) },
             flags: ecn | if acks { Flags::SYN | Flags::ACK } else { Flags::SYN },
             window,
             options,
+            len: u32::try_from(len).unwrap_or(0),
             ..Segment::default()
         };
         self.pending.clear(Pending::ACK);
