@@ -27,7 +27,9 @@ pub struct Object {
     pub told: Option<u64>,
 }
 
+/// Nearly all are sockets, so these are not the ones behind a pointer.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
 pub enum Body {
     Socket(Socket),
     Epoll(Box<Set>),

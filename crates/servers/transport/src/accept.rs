@@ -31,6 +31,9 @@ impl<M: Memory> Transport<M> {
         defer: u16,
     ) {
         let inherited = self.inherited(listener);
+        if iss_above.is_some() {
+            self.time_waits.replace(&tuple);
+        }
         let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         if let Some(above) = iss_above
             && !iss.after(above)
