@@ -203,7 +203,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
     let wanted =
         |n: usize| number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)));
-    let fd = || wanted(0).map(|fd| fd as i32);
+    let fd = || wanted(0).map(|fd| host.descriptor(fd as i32));
     let symbol = |n: usize| match argument(n) {
         Value::Symbol(name) => name.as_str(),
         _ => "",
@@ -283,7 +283,20 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
             };
             Prepared::Queued(fd()?, outgoing, wanted(2)?)
         }
-        "poll" => poll(argument(0), wanted(2)?).ok_or("poll but of one descriptor")?,
+        "sendmsg" | "recvmsg" => {
+            let (of, flags) = (fd()?, flags(2, NOW | PEEK | OOB | 0x4000)?);
+            let len = message_len(argument(1)).ok_or_else(|| format!("the message of {}", call.name))?;
+            let now = flags & NOW != 0 || host.is_nonblocking(of);
+            if call.name == "recvmsg" {
+                Prepared::Read { fd: of, most: len, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
+            } else {
+                Prepared::Write(of, len, now, flags & OOB != 0)
+            }
+        }
+        "poll" => match poll(argument(0), wanted(2)?).ok_or("poll but of one descriptor")? {
+            Prepared::Poll(of, asked, expected, now) => Prepared::Poll(host.descriptor(of), asked, expected, now),
+            other => other,
+        },
         "setsockopt" => set_option(fd()?, symbol(2), argument(3))?,
         "getsockopt" => match symbol(2) {
             "SO_ERROR" => Prepared::Error(fd()?, wanted(3)?),
@@ -307,6 +320,21 @@ fn total(vectors: &Value) -> Option<usize> {
         _ => None,
     });
     lens.sum()
+}
+
+/// Whether a call returns a descriptor.
+pub fn gives_descriptor(name: &str) -> bool {
+    matches!(name, "socket" | "accept" | "accept4")
+}
+
+/// Octets of a message without control messages, whose vectors alone count.
+fn message_len(message: &Value) -> Option<usize> {
+    let Value::Fields(fields) = message else { return None };
+    let of = |wanted: &str| fields.iter().find_map(|(name, value)| (name == wanted).then_some(value));
+    if of("msg_control").is_some() {
+        return None;
+    }
+    total(of("msg_iov")?)
 }
 
 fn poll(descriptors: &Value, timeout: i64) -> Option<Prepared> {

@@ -38,6 +38,8 @@ pub struct Settings {
     pub receive: Option<(u32, u32)>,
     /// `net.ipv4.tcp_fastopen`.
     pub fast_open: Option<u32>,
+    /// `net.ipv4.tcp_timestamps` is 0.
+    pub strips_timestamps: bool,
     /// Whether scripts are held to PSH.
     pub checks_push: bool,
 }
@@ -132,6 +134,8 @@ pub struct Host {
     out: Out,
     port: Port<HeapMemory>,
     sockets: BTreeMap<i32, Socket>,
+    /// Descriptors as the script numbers them.
+    names: BTreeMap<i32, i32>,
     offers: VecDeque<Offer>,
     verdict: Option<bool>,
     claimed: Option<Offer>,
@@ -177,6 +181,7 @@ impl Host {
             out: Out::default(),
             port: Port::new(arena, layout),
             sockets: BTreeMap::new(),
+            names: BTreeMap::new(),
             offers: VecDeque::new(),
             verdict: None,
             claimed: None,
@@ -207,8 +212,23 @@ impl Host {
 
     /// A segment arrives.
     pub fn inject(&mut self, segment: &Segment) {
-        self.transport.handle_frame(self.now, &wire::frame(segment), ChecksumOffload::Unknown, false);
+        self.inject_frame(&wire::frame(segment));
+    }
+
+    /// A frame arrives.
+    pub fn inject_frame(&mut self, frame: &[u8]) {
+        self.transport.handle_frame(self.now, frame, ChecksumOffload::Unknown, false);
         self.step();
+    }
+
+    /// The script calls the descriptor `live` by another number.
+    pub fn name_descriptor(&mut self, name: i32, live: i32) {
+        self.names.insert(name, live);
+    }
+
+    /// The descriptor that the script means; one that it has never heard of keeps its number.
+    pub fn descriptor(&self, name: i32) -> i32 {
+        self.names.get(&name).copied().unwrap_or(name)
     }
 
     /// Lets the stack do what there is to do now.
@@ -388,7 +408,14 @@ impl Host {
                 return Err(Errno::EINPROGRESS.into());
             }
         }
-        self.write(fd, len, false)
+        let written = self.write(fd, len, false)?;
+        // As in the library: a call that blocks comes back when the connection is open.
+        let is_connecting = self.with_stream(fd, |stream, _| Ok(stream.is_connecting()))?;
+        if is_connecting && !nonblocking {
+            self.socket_mut(fd)?.written = len;
+            return Err(Failure::WouldBlock);
+        }
+        Ok(written)
     }
 
     /// TCP_FASTOPEN_CONNECT.

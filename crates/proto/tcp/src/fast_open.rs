@@ -55,7 +55,13 @@ impl Connection {
 
     /// Whether the SYN still waits for text (TCP_FASTOPEN_CONNECT).
     pub fn waits_for_text(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.early.waits)
+        self.text_wanted().is_some()
+    }
+
+    /// How much text the SYN takes along that waits for it.
+    pub fn text_wanted(&self) -> Option<u16> {
+        let early = self.rare.as_ref()?.early;
+        early.waits.then_some(early.room)
     }
 
     /// There is text, or there will be none: the SYN waits no more.

@@ -29,6 +29,10 @@ impl Connection {
         self.snd.mss_path = mss;
         let before = self.snd.mss;
         self.update_mss();
+        if self.state() == State::SynSent && self.snd.nxt > 0 {
+            // RFC 7413 §4.2.1: the SYN was too large for the way with its text.
+            self.pending.set(Pending::SYN);
+        }
         if self.snd.mss < before && self.state().is_synchronized() {
             let cwnd = self.congestion.cwnd;
             let (una, nxt) = (self.snd.una, self.snd.nxt);

@@ -43,11 +43,11 @@ impl<M: Memory> Transport<M> {
         }
         let (connection, early) = match self.accept_fast(now, tuple, segment, iss, internal, listener) {
             Some(accepted) => accepted,
-            None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), 0),
+            None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), None),
         };
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
-        if early > 0 {
-            self.establish_early(now, index, early, text);
+        if let Some(len) = early {
+            self.establish_early(now, index, len, text);
         }
         self.touch(index);
     }

@@ -86,9 +86,10 @@ impl Cookies {
         let known = self.servers.entry(addr).or_insert(fresh);
         if let Some(cookie) = answer {
             known.cookie = cookie;
-            known.mss = mss;
         }
-        if lost {
+        known.mss = mss;
+        // An option that comes back shows that such SYNs pass: the time-out was another's fault.
+        if lost && answer.is_none() {
             known.losses = known.losses.saturating_add(1);
             known.lost_at = now;
         } else {
@@ -101,7 +102,7 @@ impl<M: Memory> Transport<M> {
     // ---- server ----
 
     /// A SYN for a listener that does Fast Open. Takes its text if the cookie is good; otherwise the SYN-ACK brings one. Returns the
-    /// connection, and how much text is in it.
+    /// connection, and how much text is in it; `None`: it is an ordinary one.
     pub(crate) fn accept_fast(
         &mut self,
         now: Instant,
@@ -110,7 +111,7 @@ impl<M: Memory> Transport<M> {
         iss: SeqNum,
         internal: bool,
         listener: ListenerId,
-    ) -> Option<(Connection, u32)> {
+    ) -> Option<(Connection, Option<u32>)> {
         let option = self.syn_option?;
         let inherited = self.inherited(listener);
         if !self.config.fast_open.server || inherited.fast_open == 0 {
@@ -124,12 +125,12 @@ impl<M: Memory> Transport<M> {
                 }
                 let mut connection = self.open_passively(now, tuple, syn, iss, internal, &inherited.settings);
                 connection.grant_fast(newest);
-                return Some((connection, 0));
+                return Some((connection, None));
             }
         };
         let pending = self.fast_open_pending.get(&listener).copied().unwrap_or(0);
-        if syn.len == 0 || pending >= inherited.fast_open || !self.cm.may_establish(listener) {
-            self.stats.add(Stat::FastOpenRefused, (syn.len > 0).into());
+        if pending >= inherited.fast_open || !self.cm.may_establish(listener) {
+            self.stats.count(Stat::FastOpenRefused);
             return None;
         }
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
@@ -137,7 +138,7 @@ impl<M: Memory> Transport<M> {
         let settings = &inherited.settings;
         let connection = Connection::accept_fast(now, syn, iss, ts_offset, path, settings, len, newer);
         let len = u32::try_from(connection.receive_nxt()).unwrap_or(0);
-        Some((connection, len))
+        Some((connection, Some(len)))
     }
 
     /// The connection that took `len` octets of its SYN's text goes to the application at once.
@@ -147,7 +148,9 @@ impl<M: Memory> Transport<M> {
         entry.flags.set(Flags::FAST_OPEN);
         self.stats.count(Stat::FastOpens);
         *self.fast_open_pending.entry(listener).or_default() += 1;
-        self.place_text(index, Text { offset: 0, skip: 0, len }, text);
+        if len > 0 {
+            self.place_text(index, Text { offset: 0, skip: 0, len }, text);
+        }
         self.early_listeners.insert(index, listener);
         self.establish(now, index);
     }
@@ -169,15 +172,15 @@ impl<M: Memory> Transport<M> {
 
     // ---- client ----
 
-    /// A new connection whose application wants Fast Open. Returns whether its SYN waits for text.
-    pub(crate) fn open_fast(&self, now: Instant, tuple: &FourTuple, connection: &mut Connection) -> bool {
+    /// A new connection whose application wants Fast Open. Returns how much text its SYN waits for.
+    pub(crate) fn open_fast(&self, now: Instant, tuple: &FourTuple, connection: &mut Connection) -> Option<u16> {
         if !self.config.fast_open.client {
-            return false;
+            return None;
         }
         if let Some((option, mss)) = self.cookies.option_for(now, tuple.remote.addr) {
             connection.open_fast(option, mss);
         }
-        connection.waits_for_text()
+        connection.text_wanted()
     }
 
     /// The server has answered.

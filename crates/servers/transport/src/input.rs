@@ -157,7 +157,7 @@ impl<M: Memory> Transport<M> {
                 _ => {
                     self.stats.count(Stat::ActiveOpens);
                     entry.ready |= Ready::OUT;
-                    entry.flags.set(entry::Flags::STATE);
+                    entry.flags.set(entry::Flags::STATE.with(entry::Flags::LIMIT));
                     self.learn_fast_open(now, index);
                 }
             }

@@ -55,7 +55,7 @@ impl<M: Memory> Transport<M> {
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let mut connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
         let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
-        let waits = wants_fast && self.open_fast(now, &tuple, &mut connection);
+        let wanted = if wants_fast { self.open_fast(now, &tuple, &mut connection) } else { None };
         let mut entry = Entry::new(connection, tuple, Stage::Open);
         entry.inherit(&self.config, &inherited);
         entry.place = Some(Place { session: session_index, slot, generation });
@@ -72,11 +72,12 @@ impl<M: Memory> Transport<M> {
             return;
         }
         if let Some(view) = session.slot(slot) {
-            view.replica_reset(generation, SlotState::Connecting, limit);
+            // As on Linux, no more than the SYN holds is taken before there is a connection.
+            view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
             view.set_addresses(tuple.local, tuple.remote);
         }
         if let Some(entry) = self.entries.get_mut(index)
-            && waits
+            && wanted.is_some()
         {
             entry.replica_flags |= REPLICA_FAST_OPEN;
             entry.flags.set(Flags::STATE);

@@ -209,3 +209,11 @@ fn a_cookie_is_good_for_one_address_and_two_periods() {
         guesses.iter().all(|guess| matches!(check_fast_open(&KEY, &TUPLE, guess, at(0)), CookieVerdict::Bad { .. }))
     );
 }
+
+#[test]
+fn a_syn_that_is_too_large_for_the_way_leaves_again_without_text() {
+    let mut t = client(500);
+    t.poll();
+    t.conn.handle_mtu(t.now, 400, t.conn.snd.seq(-1));
+    t.expect([syn_with(0).retransmit()]);
+}

@@ -71,7 +71,9 @@ impl Connection {
         }
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;
-        let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
+        // A SYN that is still unacknowledged (RFC 7413) is no text.
+        let syn = i64::from(self.snd.una < 0);
+        let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd) + syn;
         // A FIN alone is no load: as on Linux it leaves even when the congestion window is used up.
         if available > 0 && by_congestion < available.min(mss) {
             self.note_limited(by_window > 0);
