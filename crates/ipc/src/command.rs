@@ -88,6 +88,8 @@ pub enum SocketOption {
     MulticastAll = 35,
     /// `IP_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInside = 36,
+    /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is off.
+    FastOpen = 18,
 }
 
 impl SocketOption {
@@ -116,6 +118,7 @@ impl SocketOption {
             34 => SocketOption::MulticastLoop,
             35 => SocketOption::MulticastAll,
             36 => SocketOption::MulticastInside,
+            18 => SocketOption::FastOpen,
             _ => return None,
         })
     }

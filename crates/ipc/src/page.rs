@@ -50,7 +50,14 @@ pub struct StackFacts {
     pub claim_timeout_us: u32,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
+    /// `FAST_OPEN_*`.
+    pub fast_open: u32,
 }
+
+/// Programs may open connections by TCP Fast Open.
+pub const FAST_OPEN_CLIENT: u32 = 1;
+/// Listeners may.
+pub const FAST_OPEN_SERVER: u32 = 2;
 
 impl<M: Memory> StackPage<M> {
     /// Writes the facts, magic and version last.
@@ -71,6 +78,7 @@ impl<M: Memory> StackPage<M> {
         m.store32(80, facts.spin_us);
         m.store32(84, facts.claim_timeout_us);
         m.store32(88, facts.ecn.into());
+        m.store32(92, facts.fast_open);
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -98,6 +106,7 @@ impl<M: Memory> StackPage<M> {
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
             ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
+            fast_open: m.load32(92),
         })
     }
 
@@ -211,6 +220,10 @@ stats! {
     SynCookiesSent => "syn_cookies_sent",
     /// Handshakes completed by a cookie.
     SynCookiesReceived => "syn_cookies_received",
+    /// Connections whose SYN brought text that was taken, by either end.
+    FastOpens => "fast_opens",
+    /// SYNs whose text was not taken: a cookie that is none, or too many such connections.
+    FastOpenRefused => "fast_open_refused",
     /// Connections dropped because the accept queue was full.
     AcceptDrops => "accept_drops",
     /// Offers made to acceptors (CONNECTION-AVAILABLE).
@@ -381,6 +394,7 @@ mod tests {
             spin_us: 5,
             claim_timeout_us: 1000,
             ecn: 2,
+            fast_open: 3,
         };
         page.write_facts(&facts);
         assert_eq!(page.facts(), Some(facts));

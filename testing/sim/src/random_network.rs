@@ -85,6 +85,7 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         no_room: 0,
         lazy_reports: rng.below(2) == 0,
         compact: rng.below(2) == 0,
+        urgent: 0,
     };
     let plans = [plan(), plan()];
     let mut settings = || Settings {
@@ -102,5 +103,5 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         mss_max: (rng.below(6) == 0).then(|| [200, 536, 1300][rng.below(3) as usize]),
     };
     let mss = [[536, 1460, 8960][rng.below(3) as usize], 1460];
-    FlowSettings { plans, settings, mss, simultaneous_open: rng.below(20) == 0, middlebox }
+    FlowSettings { plans, settings, mss, simultaneous_open: rng.below(20) == 0, fast_open: false, middlebox }
 }

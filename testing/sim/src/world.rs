@@ -117,7 +117,12 @@ impl Machine {
             let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
             let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
             let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-            let secrets = Secrets { sequence: [host; 16], table: seed + 5, ports: seed + u64::from(index) };
+            let secrets = Secrets {
+                sequence: [host; 16],
+                fast_open: [host; 16],
+                table: seed + 5,
+                ports: seed + u64::from(index),
+            };
             let mut transport = Transport::new(config, secrets, ip, page, now);
             transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
             transport

@@ -225,6 +225,7 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
         spin_us: config.wait.spin_us,
         claim_timeout_us: config.accept.claim_timeout_us,
         ecn: config.tcp.ecn as u8,
+        fast_open: config.tcp.fast_open.bits(),
     });
 }
 

@@ -3,7 +3,7 @@
 use atoll_base::{Duration, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
@@ -17,6 +17,8 @@ pub(crate) const LOOPBACK: u32 = 0x7f00_0001;
 /// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
 /// Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
+/// How far beyond the sequence numbers of the connection before a new one begins at least.
+const ABOVE_LAST: u32 = 65_537;
 /// Ports found in TIME-WAIT before one of them is taken.
 const REUSE_TRIES: u32 = 64;
 
@@ -43,10 +45,18 @@ impl<M: Memory> Transport<M> {
         };
         let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
         let inherited = Inherited::new(&self.config);
-        let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        if let Some(above) = self.time_waits.replace(&tuple)
+            && !iss.after(above)
+        {
+            // As Linux: beyond the window of the connection before.
+            iss = above.plus(ABOVE_LAST + self.rng.below(1 << 16));
+        }
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let mut connection = Connection::connect(now, iss, ts_offset, self.path(internal), &inherited.settings);
         self.limit_path(now, &mut connection, tuple.remote, internal);
+        let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
+        let wanted = if wants_fast { self.open_fast(now, &tuple, &mut connection) } else { None };
         let mut entry = Entry::new(connection, tuple, Stage::Open);
         entry.inherit(&self.config, &inherited);
         entry.place = Some(Place { session: session_index, slot, generation });
@@ -63,14 +73,25 @@ impl<M: Memory> Transport<M> {
             return;
         }
         if let Some(view) = session.slot(slot) {
-            view.replica_reset(generation, SlotState::Connecting, limit);
+            // As on Linux, no more than the SYN holds is taken before there is a connection.
+            view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
             view.set_addresses(tuple.local, tuple.remote);
         }
-        self.time_waits.remove(&tuple);
+        if let Some(entry) = self.entries.get_mut(index)
+            && wanted.is_some()
+        {
+            entry.replica_flags |= REPLICA_FAST_OPEN;
+            entry.flags.set(Flags::STATE);
+            entry.ready |= Ready::OUT;
+        }
         self.flows.insert(&self.entries, index);
         // Text may have been written before.
         self.handle_kick(now, index);
         self.touch(index);
+    }
+
+    fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
+        self.session(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
     }
 
     /// The connection fails before it exists. Its slot still has to be closed by the application.
@@ -117,7 +138,9 @@ impl<M: Memory> Transport<M> {
         if local.port != 0 {
             let tuple = tuple_with(local.port);
             let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && self.flows.find(&self.entries, &tuple).is_none();
+            let is_free = tuple.local != remote
+                && self.flows.find(&self.entries, &tuple).is_none()
+                && self.time_waits.may_open(now, &tuple, REUSE_AFTER).is_some();
             return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
         }
         self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
@@ -140,16 +163,16 @@ impl<M: Memory> Transport<M> {
             if self.flows.find(&self.entries, &tuple).is_some() {
                 continue;
             }
-            match self.time_waits.since(&tuple) {
-                None => return Some(tuple),
-                Some(since) if now.since(since) >= REUSE_AFTER => {
+            match self.time_waits.may_open(now, &tuple, REUSE_AFTER) {
+                Some(false) => return Some(tuple),
+                Some(true) => {
                     in_time_wait = in_time_wait.or(Some(tuple));
                     tries += 1;
                     if tries >= REUSE_TRIES {
                         break;
                     }
                 }
-                Some(_) => {}
+                None => {}
             }
         }
         in_time_wait

@@ -29,6 +29,8 @@ pub(crate) struct Inherited {
     pub(crate) send_limit: Option<u32>,
     /// Whether `SO_RCVBUF` was set.
     pub(crate) fixed_receive: bool,
+    /// `TCP_FASTOPEN`: how many connections the application may have before their handshakes are complete.
+    pub(crate) fast_open: u32,
 }
 
 /// Smallest buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
@@ -76,6 +78,7 @@ impl Inherited {
             tos: 0,
             send_limit: None,
             fixed_receive: false,
+            fast_open: 0,
         }
     }
 
@@ -99,6 +102,7 @@ impl Inherited {
                 None => return false,
             },
             SocketOption::Linger2 => settings.linger2 = linger2(value),
+            SocketOption::FastOpen => self.fast_open = value.min(config.backlog_max),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
             SocketOption::TypeOfService => self.tos = value as u8,
             SocketOption::DeferAccept
@@ -160,6 +164,7 @@ impl Entry {
             // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
+            | SocketOption::FastOpen
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
             | SocketOption::MtuDiscover => {

@@ -5,6 +5,7 @@ use atoll_ip::{HEADERS_LEN, Ip, Link, Outgoing, Route, TTL};
 use atoll_ipc::page::{REPLICAS_MAX, Stat};
 use atoll_ipc::{Cause, Memory};
 use atoll_tcp::{State, Transmit};
+use atoll_wire::fast_open::{self, FastOpen};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::tcp::{self, Segment};
 use atoll_wire::{Mac, checksum};
@@ -154,7 +155,9 @@ impl<M: Memory> Transport<M> {
         };
         let way = Way { internal: entry.flags.has(Flags::INTERNAL), mac: entry.mac, tos: entry.tos, ttl: entry.ttl };
         let mss = entry.connection.segment_size(transmit);
-        let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, mss, text, out);
+        let is_syn = transmit.segment.has(tcp::Flags::SYN);
+        let option = if is_syn { entry.connection.fast_open_option(transmit.retransmit) } else { None };
+        let sent = send_segment(&mut self.ip, &way, &entry.tuple, &transmit.segment, option.as_ref(), mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);
             self.stats.add(Stat::Retransmits, transmit.retransmit.into());
@@ -244,7 +247,7 @@ impl<M: Memory> Transport<M> {
                 continue;
             }
             let way = Way { internal, mac, tos: 0, ttl: TTL };
-            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, u16::MAX, TextRef::None, out) {
+            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, None, u16::MAX, TextRef::None, out) {
                 self.stats.count(Stat::SegmentsOut);
             } else {
                 full.set(link);
@@ -315,6 +318,7 @@ fn send_segment<M: Memory>(
     way: &Way,
     tuple: &FourTuple,
     segment: &Segment,
+    option: Option<&FastOpen>,
     mss: u16,
     text: TextRef<'_, M>,
     out: &mut impl FrameSink<M>,
@@ -322,7 +326,10 @@ fn send_segment<M: Memory>(
     let mut headers = [0u8; HEADERS_LEN + tcp::HEADER_MAX];
     let segment = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..*segment };
     let Some(place) = headers.last_chunk_mut() else { return true };
-    let tcp_len = tcp::emit(&segment, place);
+    let mut tcp_len = tcp::emit(&segment, place);
+    if let Some(option) = option {
+        tcp_len = fast_open::append(option, place, tcp_len);
+    }
     let len = tcp_len + segment.len as usize;
     let packet = Outgoing {
         dst_mac: way.mac,

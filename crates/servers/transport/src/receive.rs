@@ -10,7 +10,7 @@ use crate::session::Session;
 use crate::transport::Transport;
 
 /// Text kept for a connection that has no acceptor: a request usually fits.
-const PARKED_MAX: usize = 4096;
+pub(crate) const PARKED_MAX: usize = 4096;
 /// A window grows to this part of the receive area at most.
 const AREA_SHARE: usize = 16;
 

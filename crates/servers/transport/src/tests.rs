@@ -9,3 +9,4 @@ mod groups;
 pub(crate) mod kit;
 mod limits;
 mod loss;
+mod urgent;

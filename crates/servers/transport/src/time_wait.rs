@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use atoll_base::{FourTuple, Instant};
+use atoll_base::{Duration, FourTuple, Instant, SeqNum};
 use atoll_tcp::{TimeWait, TimeWaitAnswer};
 use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
@@ -52,7 +52,8 @@ impl TimeWaits {
         self.records.insert(tuple, Record { since: now, time_wait });
     }
 
-    /// The record's answer; `None` if there is no record. A deleted or reused record is gone afterwards.
+    /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may be reused waits for who takes its
+    /// place.
     pub(crate) fn handle_segment(
         &mut self,
         now: Instant,
@@ -60,23 +61,26 @@ impl TimeWaits {
         segment: &Segment,
     ) -> Option<TimeWaitAnswer> {
         let answer = self.records.get_mut(tuple)?.time_wait.handle_segment(now, segment);
-        if matches!(answer, TimeWaitAnswer::Delete | TimeWaitAnswer::Reuse { .. }) {
+        if answer == TimeWaitAnswer::Delete {
             self.records.remove(tuple);
         }
         Some(answer)
     }
 
-    /// When the record was made, if there is one.
-    pub(crate) fn since(&self, tuple: &FourTuple) -> Option<Instant> {
-        self.records.get(tuple).map(|record| record.since)
+    /// Whether a connection may be opened under this name: there is no record, or one that is `min_age` old and whose successor cannot
+    /// be confused with it. `None`: it may not; the bool: there is a record.
+    pub(crate) fn may_open(&self, now: Instant, tuple: &FourTuple, min_age: Duration) -> Option<bool> {
+        let Some(record) = self.records.get(tuple) else { return Some(false) };
+        (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
     }
 
     pub(crate) fn tuples(&self) -> impl Iterator<Item = &FourTuple> {
         self.queue.iter().map(|(_, tuple)| tuple).filter(|tuple| self.records.contains_key(*tuple))
     }
 
-    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
-        self.records.remove(tuple);
+    /// A connection takes the name. Returns the last sequence number of the one before.
+    pub(crate) fn replace(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
+        self.records.remove(tuple)?.time_wait.reusable()
     }
 
     pub(crate) fn expire(&mut self, now: Instant) {
