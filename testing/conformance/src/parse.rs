@@ -223,10 +223,10 @@ impl<'a> Cursor<'a> {
         self.expect(":")?;
         self.number::<u32>()?;
         self.expect("(")?;
-        self.number::<u32>()?;
+        let len = self.number()?;
         self.expect(")")?;
         self.expect("]")?;
-        Ok(Icmp { kind, code, mtu, seq })
+        Ok(Icmp { kind, code, mtu, seq, len })
     }
 
     fn packet(&mut self) -> Result<Packet> {

@@ -66,6 +66,8 @@ pub struct Icmp {
     pub mtu: u16,
     /// The sequence number of the segment that it is about.
     pub seq: u32,
+    /// And its octets of text.
+    pub len: u16,
 }
 
 /// A TCP segment in the script's numbers: both ends start at 0.

@@ -172,7 +172,7 @@ pub fn icmp_frame(message: &Icmp, local: Endpoint, remote: Endpoint, seq: u32) -
         ipv4::emit(&header, &mut bytes);
         bytes
     };
-    let mut quoted = header(local.addr, remote.addr, ipv4::Protocol::TCP, 20);
+    let mut quoted = header(local.addr, remote.addr, ipv4::Protocol::TCP, message.len.saturating_add(20));
     quoted.extend(local.port.to_be_bytes());
     quoted.extend(remote.port.to_be_bytes());
     quoted.extend(seq.to_be_bytes());
