@@ -148,7 +148,7 @@ impl Flow {
         segment: &Segment,
         text: &[u8],
     ) -> Result<(), String> {
-        if self.hosts[index].connection.is_none() && segment.flags == Flags::SYN {
+        if self.hosts[index].connection.is_none() && segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             let path = Path { mss: self.settings.mss[index] };
             let (iss, ts_offset) = (SeqNum(rng.next_u32()), rng.next_u32());
             let settings = &self.settings.settings[index];
@@ -245,6 +245,10 @@ impl Outgoing {
             let mut cut = segment;
             cut.seq = segment.seq.plus(from as u32);
             cut.len = piece.len() as u32;
+            if index > 0 {
+                // RFC 3168 §6.1.2: once is enough, and a link with segmentation offload says it once.
+                cut.flags = cut.flags.without(Flags::CWR);
+            }
             if index != count - 1 {
                 cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
             }
@@ -264,6 +268,8 @@ fn through_the_wire(segment: &Segment) -> Segment {
     let len = atoll_wire::tcp::emit(segment, &mut header);
     let (mut parsed, _) = parse(&header[..len]).expect("emitted headers are valid");
     parsed.len = segment.len;
+    // Of the IP header.
+    parsed.ecn = segment.ecn;
     assert_eq!(&parsed, segment);
     parsed
 }

@@ -1,7 +1,7 @@
 //! Which networks does a seed stand for?
 
 use atoll_base::{Duration, Rng};
-use atoll_tcp::Settings;
+use atoll_tcp::{EcnMode, Settings};
 use atoll_testkit::{LineSettings, Loss, Marking};
 
 use crate::flow::{FlowSettings, any_algorithm};
@@ -92,6 +92,7 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         nodelay: rng.below(2) == 0,
         congestion: any_algorithm(rng),
         receive_capacity: [3_000, 65_536, 1 << 20][rng.below(3) as usize],
+        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][rng.below(3) as usize],
         ..Settings::default()
     };
     let settings = [settings(), settings()];
