@@ -33,14 +33,14 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, Secrets, SocketFacts, Transport};
+use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
 use atoll_wire::{Mac, vnet};
 
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
 use crate::neighbour;
 use crate::path;
 use crate::rows::{self, SocketRow, TcpRow};
-use crate::setup::{LINK_BYTES, LinkSetup, MESH_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
+use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
 const BATCH: usize = 64;
@@ -121,7 +121,9 @@ impl Replica {
         let stack = StackPage(ShmMemory::map(next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
         let page = ReplicaPage(ShmMemory::map(next()?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
         let bell = next()?;
-        let mesh = ShmMemory::map(next()?, MESH_BYTES, Access::ReadWrite)?;
+        let mesh = ShmMemory::map(next()?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
+        let mut fast_open = [0; 16];
+        mesh.read(COOKIE_KEY, &mut fast_open);
         let queue = if setup.has_tap { Some(Queue::from_fd(next()?)) } else { None };
         let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
         let clock = Clock::new(calibration(facts.calibration));
@@ -161,10 +163,11 @@ impl Replica {
         page.announce(ReplicaId(setup.index), Epoch(setup.epoch));
         let mut sequence = [0; 16];
         sequence.copy_from_slice(&seed[24..40]);
-        let secrets = Secrets { sequence, table: word(8), ports: word(16) };
+        let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
         let config = Config {
             ephemeral: facts.ephemeral,
             claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
+            fast_open: FastOpenSides::from_bits(facts.fast_open),
             ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
         };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);

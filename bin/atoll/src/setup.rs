@@ -7,7 +7,7 @@
 //!   stack page (opened read-only)
 //!   own replica page
 //!   own bell
-//!   mesh memory, MESH_BYTES
+//!   mesh memory, MESH_MEMORY_BYTES
 //!   TAP queue                                  only if `has_tap`
 //!   bells of all replicas, by index            `replicas` of them
 //!   link memory, LINK_BYTES                    }
@@ -25,6 +25,10 @@ pub const RING_LOG2: u8 = 20;
 pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
 /// Bytes of the mesh of a stack: a ring for every ordered pair of replicas.
 pub const MESH_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
+/// Where the key of Fast Open cookies lies in the memory of the mesh, which no application sees.
+pub const COOKIE_KEY: usize = MESH_BYTES;
+/// Bytes of the memory of the mesh.
+pub const MESH_MEMORY_BYTES: usize = MESH_BYTES + 4096;
 /// Bytes of a link: a mesh for each direction.
 pub const LINK_BYTES: usize = 2 * MESH_BYTES;
 /// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.

@@ -35,7 +35,7 @@ impl Rig {
         let ip =
             Ip::new(atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 24), 7, now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [1; 16], table: 5, ports: 1 };
+        let secrets = Secrets { sequence: [1; 16], fast_open: [1; 16], table: 5, ports: 1 };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         let layout = ArenaConfig { slots: 1024, send_log2: 20, receive_log2: 20 }.layout();
         let arena = memory(layout.total);

@@ -6,16 +6,17 @@ use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
 use atoll_sockets::listener::{Claim, Listener, Offer, claim};
-use atoll_sockets::stream::Local;
+use atoll_sockets::stream::Stream;
 use atoll_sockets::{Errno, Failure};
 
+use crate::fast_open::Opened;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket, any};
 use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Internal};
 use crate::wait::{block, count_system_call};
-use crate::{epoll, options, real};
+use crate::{epoll, fast_open, options, real};
 
 /// Deadline of a command that is answered: a replica that takes longer is not there.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -262,7 +263,7 @@ fn accept_one(
         Place { session: 0, replica: usize::from(offer.replica), slot: offer.slot, generation: offer.generation };
     let mut child = Object::socket(Protocol::Tcp, v6, nonblocking);
     if let Body::Socket(socket) = &mut child.body {
-        socket.kind = Kind::Stream(place, Local { receive_low: inherited.receive_low, ..Local::default() });
+        socket.kind = Kind::Stream(place, inherited.local());
         socket.local = offer.local;
         socket.remote = offer.remote;
         socket.options = inherited;
@@ -443,6 +444,13 @@ pub fn disconnect(object: u32) -> Result<(), Errno> {
 }
 
 fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
+    let is_fast = STATE.with(|state| state.socket(object).is_some_and(|socket| socket.options.fast_open_connect));
+    let opened = if is_fast { fast_open::connect(object, remote)? } else { Opened::Before };
+    match opened {
+        Opened::Waits => return Ok(()),
+        Opened::Left if STATE.with(|state| state.is_nonblocking(object)) => return Err(Errno::EINPROGRESS),
+        _ => {}
+    }
     let wait = STATE.with(|state| {
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
         match &socket.kind {
@@ -464,7 +472,7 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
                 }
             }
             _ => {
-                start_connecting(state, object, remote)?;
+                start_connecting(state, object, remote, false)?;
                 return if state.is_nonblocking(object) { Err(Errno::EINPROGRESS) } else { Ok(true) };
             }
         }
@@ -476,6 +484,11 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
     if !wait {
         return Ok(());
     }
+    await_connection(object)
+}
+
+/// Waits until a connection that is being opened is open.
+pub fn await_connection(object: u32) -> Result<(), Errno> {
     let timeout = STATE.with(|state| state.socket(object).map_or(0, |s| s.options.send_timeout_us));
     let timeout = (timeout > 0).then(|| Duration::from_micros(timeout));
     let result = block(Some(object), timeout, |state| {
@@ -496,7 +509,8 @@ fn connect_stream(object: u32, remote: Endpoint) -> Result<(), Errno> {
     result.map_err(|errno| if errno == Errno::EAGAIN { Errno::EINPROGRESS } else { errno })
 }
 
-fn start_connecting(state: &mut State, object: u32, remote: Endpoint) -> Result<(), Errno> {
+/// Tells a replica to open the connection; `fast`: the SYN may wait for text.
+pub fn start_connecting(state: &mut State, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
     let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
     let (local, lease) = (socket.local, socket.lease);
     let session = state.sessions.first().ok_or(Errno::ENETDOWN)?;
@@ -511,12 +525,14 @@ fn start_connecting(state: &mut State, object: u32, remote: Endpoint) -> Result<
     };
     let place = state.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
     let (slot, generation) = (place.slot, place.generation);
+    if fast && let Some(stream) = Stream::new(&state.sessions[0].replicas[replica].port, slot, generation) {
+        stream.ask_for_fast_open();
+    }
     state.sessions[0].push(replica, &Command::Connect { slot, generation, lease, local, remote });
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     socket.remote = remote;
     socket.connect_reported = false;
-    let receive_low = socket.options.receive_low;
-    socket.kind = Kind::Stream(place, Local { receive_low, ..Local::default() });
+    socket.kind = Kind::Stream(place, socket.options.local());
     options::tell_all(state, object);
     Ok(())
 }

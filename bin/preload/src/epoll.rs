@@ -14,6 +14,7 @@ use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
+use crate::urgent;
 use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
 
 /// How often the kernel's descriptors of a mixed set are looked at while Atoll's keep the program busy.
@@ -335,6 +336,7 @@ fn wait_in_set(
     deadline: &mut Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
+    let mut signals = urgent::sent();
     loop {
         // (place to sleep, bells, time left), or what was found.
         let asleep = STATE.with(|state| {
@@ -364,7 +366,9 @@ fn wait_in_set(
             Ok(asleep) => asleep,
             Err(found) => return found,
         };
-        let slept = Waiter::sleep(number, left, mask);
+        // A handler of SIGURG has run in this thread: as if it had come during the sleep.
+        let is_late = urgent::interrupts(&mut signals);
+        let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, mask) };
         STATE.with(|state| {
             state.wake_up(bells);
             if let Some(set) = state.set_mut(epoll) {

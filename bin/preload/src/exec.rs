@@ -215,7 +215,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-const OPTION_WORDS: usize = 21;
+const OPTION_WORDS: usize = 22;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -232,6 +232,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.dont_route,
         o.packet_info,
         o.congestion & 2 != 0,
+        o.fast_open_connect,
     ];
     let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
     let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
@@ -253,6 +254,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.syn_count,
         o.priority,
         o.mtu_discover.map_or(0, |value| value + 1),
+        o.fast_open,
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -283,6 +285,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         oob_inline: bit(9),
         dont_route: bit(10),
         packet_info: bit(11),
+        fast_open_connect: bit(13),
         linger: (linger >> 32 != 0).then_some(linger as u32),
         keep_idle: small(0)?,
         keep_interval: small(1)?,
@@ -301,6 +304,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         syn_count: small(14)?,
         priority: small(15)?,
         mtu_discover: small(16)?.checked_sub(1),
+        fast_open: small(17)?,
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })
@@ -365,7 +369,7 @@ impl<'a> Words<'a> {
             1 => Kind::Bound,
             2 => Kind::Listening(Box::new(Listener { backlog: extra as u32, ..Listener::default() })),
             3 => {
-                let local = Local { error_taken: extra != 0, receive_low: options.receive_low, ..Local::default() };
+                let local = Local { error_taken: extra != 0, ..options.local() };
                 Kind::Stream(*places.first()?, local)
             }
             4 if !places.is_empty() => Kind::Datagram(Box::new(Datagram {

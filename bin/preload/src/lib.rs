@@ -2,6 +2,8 @@
 //!
 //! * [`symbols`]: the C library's names
 //! * [`calls`], [`transfer`], [`epoll`], [`poll`], [`options`]: what they do on Atoll's sockets
+//! * [`fast_open`]: text that goes along with a SYN
+//! * [`urgent`]: urgent octets, and the signal for them
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
 //! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
 //! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
@@ -21,6 +23,7 @@ mod buffers;
 mod calls;
 mod epoll;
 mod exec;
+mod fast_open;
 mod groups;
 mod heir;
 mod lock;
@@ -36,6 +39,7 @@ mod stats;
 mod symbols;
 mod table;
 mod transfer;
+mod urgent;
 mod wait;
 
 extern "C" fn start() {

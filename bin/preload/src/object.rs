@@ -8,6 +8,7 @@ use atoll_sockets::watch::Head;
 
 use crate::groups::Multicast;
 use crate::table::Internal;
+use crate::urgent::Owner;
 use crate::wait::Waiter;
 
 /// A socket or an epoll instance.
@@ -21,8 +22,12 @@ pub struct Object {
     pub body: Body,
     /// Watches of epoll instances on it.
     pub watchers: Head,
+    /// Who gets SIGURG, and the mark that it was sent for last.
+    pub owner: Owner,
+    pub told: Option<u64>,
 }
 
+/// Nearly all are sockets, so these are not the ones behind a pointer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Nearly all objects are sockets, and one more allocation for each would cost an accept.
 pub enum Body {
@@ -117,6 +122,7 @@ pub struct Options {
     pub oob_inline: bool,
     pub dont_route: bool,
     pub packet_info: bool,
+    pub fast_open_connect: bool,
     pub linger: Option<u32>,
     pub keep_idle: u32,
     pub keep_interval: u32,
@@ -137,8 +143,16 @@ pub struct Options {
     pub priority: u32,
     /// `IP_MTU_DISCOVER`, if it was set.
     pub mtu_discover: Option<u32>,
+    pub fast_open: u32,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,
+}
+
+impl Options {
+    /// What the options mean to one connection.
+    pub fn local(&self) -> Local {
+        Local { receive_low: self.receive_low, urgent_inline: self.oob_inline, ..Local::default() }
+    }
 }
 
 /// An epoll instance.
@@ -171,7 +185,15 @@ pub struct Set {
 impl Object {
     /// An object that one descriptor names.
     pub fn new(body: Body, nonblocking: bool) -> Object {
-        Object { descriptors: 1, pins: 0, nonblocking, body, watchers: Head::default() }
+        Object {
+            descriptors: 1,
+            pins: 0,
+            nonblocking,
+            body,
+            watchers: Head::default(),
+            owner: Owner::default(),
+            told: None,
+        }
     }
 
     /// A socket that is nothing yet.

@@ -6,6 +6,7 @@ use atoll_ipc::{CONGESTION_NAMES, Command};
 use atoll_sockets::{Errno, Failure};
 
 use crate::calls::take_error;
+use crate::fast_open;
 use crate::groups;
 use crate::object::{Kind, Options, Place};
 use crate::state::{STATE, State};
@@ -17,6 +18,8 @@ const SEND_BUFFER: u32 = 87040;
 const RECEIVE_BUFFER: u32 = 131_072;
 /// The hop limit that Linux reports where none was set.
 const HOPS: u32 = 64;
+/// `net.core.somaxconn`.
+const SOMAXCONN: u32 = 4096;
 
 /// ip(7), `IP_MTU_DISCOVER`: the default (`IP_PMTUDISC_WANT`) and the largest value.
 const MTU_DISCOVER: u32 = libc::IP_PMTUDISC_WANT as u32;
@@ -53,6 +56,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
         return STATE.with(|state| groups::set(state, object, name, value));
     }
     STATE.with(|state| {
+        let is_fast_open = fast_open::is_enabled(state);
         let Some(socket) = state.socket_mut(object) else { return Err(Errno::ENOTSOCK) };
         let tcp = socket.protocol == Protocol::Tcp;
         let o = &mut socket.options;
@@ -98,7 +102,12 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::SOL_SOCKET, libc::SO_INCOMING_CPU | libc::SO_BUSY_POLL | libc::SO_MARK | libc::SO_TIMESTAMP) => {
                 int()?;
             }
-            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => o.oob_inline = flag()?,
+            (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+                o.oob_inline = flag()?;
+                if let Kind::Stream(_, local) = &mut socket.kind {
+                    local.urgent_inline = o.oob_inline;
+                }
+            }
             (libc::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, _) if !tcp => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
@@ -138,6 +147,28 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
                 o.defer_accept = number()?;
                 tell = Some((SocketOption::DeferAccept, o.defer_accept));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => {
+                let limit = number()?;
+                if !matches!(socket.kind, Kind::Fresh | Kind::Bound | Kind::Listening(_)) {
+                    return Err(Errno::EINVAL);
+                }
+                // tcp_fastopen_init: no more than the backlog's limit.
+                o.fast_open = limit.min(SOMAXCONN);
+                tell = Some((SocketOption::FastOpen, o.fast_open));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => {
+                let on = number()?;
+                if on > 1 {
+                    return Err(Errno::EINVAL);
+                }
+                if !is_fast_open {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                if !matches!(socket.kind, Kind::Fresh | Kind::Bound) {
+                    return Err(Errno::EINVAL);
+                }
+                o.fast_open_connect = on != 0;
             }
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 o.max_segment = number()?;
@@ -272,6 +303,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => int(o.user_timeout),
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(o.defer_accept),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(or(o.max_segment, 1448)),
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => int(o.fast_open),
+            (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => int(o.fast_open_connect.into()),
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => int(or(o.linger2, 60)),
             (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => int(or(o.syn_count, 6)),
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
@@ -302,6 +335,7 @@ const CONGESTION_NAME_LEN: usize = 16;
 pub fn tell_all(state: &mut State, object: u32) {
     let Some((o, protocol)) = state.socket(object).map(|s| (s.options, s.protocol)) else { return };
     let udp = protocol == Protocol::Udp;
+    let listening = state.socket(object).is_some_and(|s| matches!(s.kind, Kind::Listening(_)));
     for (wanted, option, value) in [
         (o.nodelay, SocketOption::NoDelay, 1),
         (o.cork, SocketOption::Cork, 1),
@@ -312,6 +346,7 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
         (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
+        (o.fast_open > 0 && listening, SocketOption::FastOpen, o.fast_open),
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
         (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),

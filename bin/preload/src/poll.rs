@@ -10,6 +10,7 @@ use crate::real::sys;
 use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{Fd, lookup, object_at};
+use crate::urgent;
 use crate::wait::{Waiter, count_system_call, last_errno, met, spin_until_event, waited};
 
 /// Whether any entry is Atoll's.
@@ -69,6 +70,7 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let (bell, own) = (*bell, kernel.len() - 1);
+    let mut signals = urgent::sent();
     loop {
         let asleep = STATE.with(|state| {
             let bells =
@@ -95,7 +97,7 @@ fn sleep(
             }
             return Ok(merge(fds, &kernel[..own]));
         };
-        let slept = poll_kernel(kernel, left, mask);
+        let slept = if urgent::interrupts(&mut signals) { Err(Errno::EINTR) } else { poll_kernel(kernel, left, mask) };
         if kernel[own].revents != 0 {
             // Takes the bell's event, so that it can come again.
             let _ = Waiter::sleep(waiter.number(), Some(Duration::ZERO), std::ptr::null());

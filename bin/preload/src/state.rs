@@ -21,6 +21,7 @@ use crate::object::{Body, Kind, Object, Place, Set, Socket};
 use crate::session::{Control, FamilyLock, NOBODY, Session};
 use crate::settings::settings;
 use crate::table::{self, Internal};
+use crate::urgent::Owner;
 use crate::wait::{Waiter, bits};
 
 /// The state of this process.
@@ -65,6 +66,11 @@ pub struct State {
     pub listeners_idle: bool,
     /// The connections that own send buffers.
     pub buffers: Buffers,
+    /// Objects whose owner gets SIGURG, and those who are to get it now.
+    pub owned: Vec<u32>,
+    pub signals: Vec<Owner>,
+    /// Bell of the thread that watches for urgent octets; 0: there is none.
+    pub urgent_bell: u32,
     /// The stack could not be joined: everything is the kernel's.
     pub refused: bool,
 }
@@ -93,6 +99,9 @@ impl State {
             passed: Vec::new(),
             listeners_idle: false,
             buffers: Buffers::new(),
+            owned: Vec::new(),
+            signals: Vec::new(),
+            urgent_bell: 0,
             refused: false,
         }
     }
@@ -295,6 +304,9 @@ impl State {
                     {
                         datagrams.error_arrived();
                     }
+                    if ready.contains(Ready::PRI) {
+                        self.tell_owner(object);
+                    }
                     self.announce(object, ready.0);
                 }
             }
@@ -427,6 +439,7 @@ impl State {
             if is_new {
                 self.register_again(object, replica);
             }
+            self.tell_owner(object);
             self.announce(object, u32::MAX >> 1);
         }
     }
@@ -464,7 +477,8 @@ impl State {
                 socket.places().iter().fold(1u64, |seen, place| {
                     let port = &self.sessions[place.session].replicas[place.replica].port;
                     port.slot(place.slot).map_or(seen, |slot| {
-                        let now = slot.receive_tail() ^ slot.acknowledged().rotate_left(24);
+                        let mark = slot.mark().map_or(0, |mark| mark.wrapping_add(1).rotate_left(40));
+                        let now = slot.receive_tail() ^ slot.acknowledged().rotate_left(24) ^ mark;
                         let state = u64::from(slot.replica_flags()) << 56 | (slot.state() as u64) << 48;
                         seen.wrapping_mul(31).wrapping_add(now ^ state)
                     })
@@ -474,6 +488,7 @@ impl State {
             let Some(socket) = self.socket_mut(object) else { continue };
             if std::mem::replace(&mut socket.seen, seen) != seen {
                 let ready = self.readiness(object);
+                self.tell_owner(object);
                 self.announce(object, ready);
             }
         }
@@ -578,10 +593,15 @@ impl State {
         if let Some(at) = self.sleepers.iter().position(|s| *s == (object, bell)) {
             self.sleepers.swap_remove(at);
         }
+        self.restore_bell(object);
+        self.drain();
+    }
+
+    /// Events ring whoever sleeps on the object, or else the epoll instance that watches it.
+    pub fn restore_bell(&mut self, object: u32) {
         let other = self.sleepers.iter().find(|(sleeping, _)| *sleeping == object).map(|(_, bell)| *bell);
         let own = other.or_else(|| self.socket(object).map(|socket| socket.bell)).unwrap_or(0);
         self.set_bell(object, own);
-        self.drain();
     }
 
     /// Announces to all replicas that `bells` are to be rung from now on.
@@ -624,7 +644,9 @@ impl State {
 
     /// Sets the bell that events of the object ring.
     pub fn set_bell(&mut self, object: u32, bell: u32) {
-        let Some(Object { body: Body::Socket(socket), .. }) = self.objects.get(object) else { return };
+        let Some(Object { body: Body::Socket(socket), owner, .. }) = self.objects.get(object) else { return };
+        // Whoever watches for urgent octets takes all events, and wakes the others.
+        let bell = if owner.id != 0 && self.urgent_bell != 0 { self.urgent_bell } else { bell };
         for place in socket.places() {
             let session = &self.sessions[place.session];
             if let Some(slot) = session.replicas[place.replica].port.slot(place.slot) {
@@ -695,6 +717,7 @@ impl State {
     fn close_object(&mut self, object: u32) {
         self.unwatch_all(object);
         self.sleepers.retain(|(sleeping, _)| *sleeping != object);
+        self.owned.retain(|owned| *owned != object);
         let Some(entry) = self.objects.remove(object) else { return };
         let Body::Socket(socket) = entry.body else { return };
         let mode = if socket.options.linger == Some(0) { CloseMode::Abort } else { CloseMode::Graceful };
@@ -823,6 +846,7 @@ impl State {
 
     /// Threads of this process are gone: the child of a fork has one.
     pub fn forget_threads(&mut self) {
+        self.forget_owners();
         self.sleepers.clear();
         self.asleep = [0; BELLS];
         self.dozing = 0;

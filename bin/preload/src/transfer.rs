@@ -8,10 +8,12 @@ use atoll_sockets::{Errno, Failure};
 use libc::iovec;
 
 use crate::calls::ensure_datagrams;
+use crate::fast_open::{self, MSG_FASTOPEN};
 use crate::object::{Kind, Socket};
 use crate::real::sys;
 use crate::state::{STATE, State};
 use crate::stats;
+use crate::urgent;
 use crate::wait::{block, count_system_call, last_errno};
 
 /// Octets that are copied at once while the lock is held.
@@ -35,7 +37,7 @@ impl Parts<'_> {
     }
 
     /// The parts as slices to write to.
-    fn targets(&self) -> impl Iterator<Item = &mut [u8]> {
+    pub fn targets(&self) -> impl Iterator<Item = &mut [u8]> {
         self.0.iter().filter(|part| part.iov_len > 0).map(|part| {
             // SAFETY: the program promised writable memory, as to read(2).
             unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), part.iov_len) }
@@ -52,6 +54,8 @@ pub struct Received {
     pub peer: Option<(Endpoint, bool)>,
     /// The datagram was longer.
     pub truncated: bool,
+    /// It is an urgent octet.
+    pub urgent: bool,
 }
 
 /// How a call that sleeps goes on.
@@ -66,7 +70,11 @@ enum Now<R> {
 pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, Errno> {
     let _call = stats::Call::new(stats::RECEIVE);
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
-        return Err(if flags & libc::MSG_ERRQUEUE != 0 { Errno::EAGAIN } else { Errno::EINVAL });
+        return if flags & libc::MSG_ERRQUEUE != 0 {
+            Err(Errno::EAGAIN)
+        } else {
+            urgent::receive(object, parts, flags)
+        };
     }
     let want = parts.len();
     let mut done = 0;
@@ -116,13 +124,33 @@ fn receive_octets(
     done: &mut usize,
 ) -> Result<Received, Failure> {
     let peek = flags & libc::MSG_PEEK != 0;
+    let is_urgent = !state.signals.is_empty();
     let family = state.family(object);
     let Some((stream, local, place)) = state.stream(object) else { return Err(Errno::ENOTCONN.into()) };
     let all = |done: usize| Ok(Received { len: done, ..Received::default() });
     if want == 0 {
         return if stream.is_connecting() { Err(Failure::WouldBlock) } else { all(0) };
     }
-    let readable = match stream.readable(local) {
+    if stream.is_at_mark(local) {
+        if *done > 0 {
+            // tcp(7): no call reads beyond the mark.
+            return all(*done);
+        }
+        if is_urgent {
+            // As on Linux: the handler of SIGURG comes first, which may want the octet.
+            return Err(Failure::WouldBlock);
+        }
+    }
+    let found = stream.readable(local);
+    if local.pass.is_some() {
+        let kick = !peek && stream.pass(local);
+        drop(family);
+        if kick {
+            state.kick(place);
+        }
+        return found.and_then(|_| all(*done));
+    }
+    let readable = match found {
         Err(Failure::Error(_)) if *done > 0 => {
             // It is told by the next call.
             local.error_taken = false;
@@ -135,7 +163,7 @@ fn receive_octets(
     }
     let wait_all = flags & libc::MSG_WAITALL != 0;
     let low = if peek || wait_all { 1 } else { want.min(local.receive_low.max(1) as usize) };
-    if readable.len < low as u64 && !stream.has_ended() && flags & libc::MSG_DONTWAIT == 0 {
+    if readable.len < low as u64 && !readable.is_cut && !stream.has_ended() && flags & libc::MSG_DONTWAIT == 0 {
         return Err(Failure::WouldBlock);
     }
     let take = (want - *done).min(usize::try_from(readable.len).unwrap_or(usize::MAX));
@@ -203,7 +231,7 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
             datagram.next = (at + 1) % count;
         }
         let len = if flags & libc::MSG_TRUNC != 0 { waiting.len } else { skip };
-        return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated });
+        return Ok(Received { len, peer: Some((waiting.peer, v6)), truncated, urgent: false });
     }
     if is_shut { Ok(Received::default()) } else { Err(Failure::WouldBlock) }
 }
@@ -211,6 +239,9 @@ fn receive_datagram(state: &mut State, object: u32, parts: &Parts<'_>, flags: i3
 /// send(2), write(2), sendmsg(2), and sendto(2) with `peer`.
 #[inline]
 pub fn send(object: u32, parts: &Parts<'_>, flags: i32, peer: Option<Endpoint>) -> Result<usize, Errno> {
+    if flags & MSG_FASTOPEN != 0 && STATE.with(|s| s.socket(object).is_some_and(|s| s.protocol == Protocol::Tcp)) {
+        return fast_open::send_to(object, parts, flags, peer);
+    }
     let _call = stats::Call::new(stats::SEND);
     let want = parts.len();
     if flags & libc::MSG_OOB != 0
@@ -251,7 +282,7 @@ fn send_octets(
     if want == 0 {
         return Ok(());
     }
-    let more = flags & libc::MSG_MORE != 0;
+    let (more, urgent) = (flags & libc::MSG_MORE != 0, flags & libc::MSG_OOB != 0);
     let mut filled = 0;
     while *done < want && filled < AT_ONCE {
         let room = match stream.writable(local, want - *done) {
@@ -275,7 +306,11 @@ fn send_octets(
                 break;
             }
         }
-        stream.commit(&room, now);
+        if urgent {
+            stream.commit_urgent(&room, now)
+        } else {
+            stream.commit(&room, now)
+        }
         filled += now;
         *done += now;
         if now == 0 {

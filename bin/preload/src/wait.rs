@@ -21,6 +21,7 @@ use crate::real::sys;
 use crate::session::{SYSTEM_CALLS, Session};
 use crate::state::{STATE, State};
 use crate::table::Internal;
+use crate::urgent;
 
 /// A place to sleep: an epoll instance with bells in it.
 #[derive(Debug)]
@@ -159,6 +160,7 @@ fn block_on<R>(
     step: &mut impl FnMut(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Errno> {
     let (bell, number) = (*bell, waiter.number());
+    let mut signals = urgent::sent();
     if let Err(errno) = spin_until_event()
         && !(restarts && signals_restart())
     {
@@ -168,6 +170,9 @@ fn block_on<R>(
         let asleep = STATE.with(|state| {
             state.drain();
             state.look_if_due();
+            if urgent::interrupts(&mut signals) && !(restarts && signals_restart()) {
+                return Err(Err(Errno::EINTR.into()));
+            }
             match step(state) {
                 Err(Failure::WouldBlock) => {}
                 result => return Err(result),
@@ -203,7 +208,9 @@ fn block_on<R>(
             Err(Err(Failure::Error(errno))) => return Err(errno),
             Err(Err(Failure::WouldBlock)) => continue,
         };
-        let slept = Waiter::sleep(number, left, std::ptr::null());
+        // A handler of SIGURG has run in this thread: as if it had come during the sleep.
+        let is_late = urgent::interrupts(&mut signals);
+        let slept = if is_late { Err(Errno::EINTR) } else { Waiter::sleep(number, left, std::ptr::null()).map(drop) };
         STATE.with(|state| {
             state.wake_up(1 << bell);
             if let Some(object) = object {
@@ -275,20 +282,20 @@ pub fn waited() {
 }
 
 /// Blocks all signals; returns the mask of before. sigprocmask(2).
-fn hold_signals() -> u64 {
+pub fn hold_signals() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);
     // SAFETY: two masks of the kernel's size, 8.
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
     before
 }
 
-fn release_signals(before: u64) {
+pub fn release_signals(before: u64) {
     // SAFETY: a mask of the kernel's size, 8.
     unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8) };
 }
 
 /// The signals that wait to be delivered. sigpending(2).
-fn pending_signals() -> u64 {
+pub fn pending_signals() -> u64 {
     let mut pending = 0u64;
     // SAFETY: a mask of the kernel's size, 8.
     unsafe { sys!(libc::SYS_rt_sigpending, &raw mut pending, 8) };

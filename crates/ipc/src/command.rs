@@ -92,6 +92,8 @@ pub enum SocketOption {
     MulticastAll = 35,
     /// `IP_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInside = 36,
+    /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is off.
+    FastOpen = 20,
 }
 
 impl SocketOption {
@@ -122,6 +124,7 @@ impl SocketOption {
             34 => SocketOption::MulticastLoop,
             35 => SocketOption::MulticastAll,
             36 => SocketOption::MulticastInside,
+            20 => SocketOption::FastOpen,
             _ => return None,
         })
     }

@@ -15,6 +15,8 @@ pub struct Ready(pub u32);
 impl Ready {
     /// Octets, a datagram, a connection or the end of the stream can be read.
     pub const IN: Ready = Ready(0x001);
+    /// There is an urgent octet.
+    pub const PRI: Ready = Ready(0x002);
     /// There is room in the send buffer.
     pub const OUT: Ready = Ready(0x004);
     /// An error is pending.

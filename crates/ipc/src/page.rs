@@ -55,6 +55,8 @@ pub struct StackFacts {
     pub claim_timeout_us: u32,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
+    /// `FAST_OPEN_*`.
+    pub fast_open: u32,
     /// IPv6 on the link; `None`: it is spoken inside the stack only (`::1`).
     pub v6: Option<V6Facts>,
 }
@@ -69,6 +71,11 @@ pub struct V6Facts {
     /// Whether router advertisements are obeyed.
     pub autoconf: bool,
 }
+
+/// Programs may open connections by TCP Fast Open.
+pub const FAST_OPEN_CLIENT: u32 = 1;
+/// Listeners may.
+pub const FAST_OPEN_SERVER: u32 = 2;
 
 impl<M: Memory> StackPage<M> {
     /// Writes the facts, magic and version last.
@@ -95,6 +102,7 @@ impl<M: Memory> StackPage<M> {
         m.store32(V6 + 4, u32::from(prefix_len));
         m.write(V6 + 8, &addr.octets());
         m.write(V6 + 24, &v6.gateway.unwrap_or_default().octets());
+        m.store32(92, facts.fast_open);
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -122,6 +130,7 @@ impl<M: Memory> StackPage<M> {
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
             ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
+            fast_open: m.load32(92),
             v6: self.v6_facts(),
         })
     }
@@ -253,6 +262,10 @@ stats! {
     SynCookiesSent => "syn_cookies_sent",
     /// Handshakes completed by a cookie.
     SynCookiesReceived => "syn_cookies_received",
+    /// Connections whose SYN brought text that was taken, by either end.
+    FastOpens => "fast_opens",
+    /// SYNs whose text was not taken: a cookie that is none, or too many such connections.
+    FastOpenRefused => "fast_open_refused",
     /// Connections dropped because the accept queue was full.
     AcceptDrops => "accept_drops",
     /// Offers made to acceptors (CONNECTION-AVAILABLE).
@@ -439,6 +452,7 @@ mod tests {
                 gateway: Some(Addr::from_octets([0xfe; 16])),
                 autoconf: true,
             }),
+            fast_open: 3,
         };
         page.write_facts(&facts);
         assert_eq!(page.facts(), Some(facts));

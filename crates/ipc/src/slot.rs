@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
-//!   line 1  application   extents of the send buffer
-//!   line 2  replica       generation, state, acknowledged, receive tail, flags, error, own address
-//!   line 3  replica       extents of the receive buffer, own port
+//!   line 1  application   extents of the send buffer, end of urgent octets
+//!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error, own address
+//!   line 3  replica       extents of the receive buffer, the mark of urgent octets
 //! ```
 //! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram socket the
 //! streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
@@ -12,7 +12,7 @@
 use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::arena::ArenaLayout;
-use crate::buffer::Extents;
+use crate::buffer::{EXTENTS_BYTES, Extents};
 use crate::event::Cause;
 use crate::memory::Memory;
 use crate::pool::UNIT_BYTES;
@@ -24,6 +24,8 @@ pub const RECORD_BYTES: usize = 24;
 pub const APP_SHUT_SEND: u32 = 1;
 /// Application flag: received octets are no longer wanted (`shutdown(SHUT_RD)`).
 pub const APP_SHUT_RECEIVE: u32 = 2;
+/// Application flag, before the connection is opened: its SYN may wait for text (TCP Fast Open).
+pub const APP_FAST_OPEN: u32 = 4;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;
@@ -31,6 +33,11 @@ pub const REPLICA_FIN: u32 = 1;
 pub const REPLICA_CLOSED: u32 = 2;
 /// Replica flag: octets beyond the receive tail were lost with a reset (reads give the error after the tail).
 pub const REPLICA_RESET: u32 = 4;
+
+/// Replica flag: there has been an urgent octet: [`Slot::mark`] says where.
+pub const REPLICA_URGENT: u32 = 8;
+/// Replica flag: the SYN waits for text, or has taken some along (TCP Fast Open).
+pub const REPLICA_FAST_OPEN: u32 = 16;
 
 /// State of a slot as its replica publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,20 +79,34 @@ const A_HOLDERS: usize = 32;
 const A_LIBRARY: usize = 40;
 // Line 1, application.
 const A_EXTENTS: usize = 64;
+const A_URGENT: usize = 120;
 // Line 2, replica.
 const R_GENERATION: usize = 128;
 const R_STATE: usize = 132;
 const R_ACKNOWLEDGED: usize = 136;
 const R_RECEIVE_TAIL: usize = 144;
 const R_FLAGS: usize = 152;
-const R_ERROR: usize = 156;
+const R_PASSED: usize = 156;
 const R_REVOKED: usize = 160;
 const R_SEND_LIMIT: usize = 164;
 const R_READ_MARK: usize = 168;
 const R_LOCAL_ADDR: usize = 176;
 // Line 3, replica.
 const R_EXTENTS: usize = 192;
-const R_LOCAL_PORT: usize = 248;
+const R_MARK: usize = 248;
+const _: () = assert!(A_EXTENTS + EXTENTS_BYTES <= A_URGENT && R_EXTENTS + EXTENTS_BYTES <= R_MARK);
+/// The state shares its word with the own port, the flags theirs with the error. Only the replica writes them.
+const STATE_BITS: u32 = 0xffff;
+const PORT_SHIFT: u32 = 16;
+const FLAG_BITS: u32 = 0x00ff_ffff;
+const ERROR_SHIFT: u32 = 24;
+/// The library's word that says which urgent octet the program has taken out of the stream.
+const TAKEN_WORD: usize = 2;
+/// `R_PASSED` is this bit, 7 bits of a count less one, and 24 bits of an offset; or 0.
+const PASSED_AT: u32 = 1 << 31;
+const PASSED_MAX: u32 = 127;
+const COUNT_SHIFT: u32 = 24;
+const OFFSET_BITS: u32 = (1 << COUNT_SHIFT) - 1;
 
 /// One slot of one arena. Plain offsets: cheap to make, holds no state.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +134,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         m.store32(self.at + A_FLAGS, 0);
         m.store64(self.at + A_SEND_TAIL, 0);
         m.store64(self.at + A_RECEIVE_HEAD, 0);
+        m.store64(self.at + A_URGENT, 0);
+        self.set_library_word(TAKEN_WORD, 0);
         m.store32(self.at + A_CLAIMED, 0);
         Extents::default().store(m, self.at + A_EXTENTS);
         m.store32_release(self.at + A_GENERATION, generation);
@@ -136,6 +159,26 @@ impl<'m, M: Memory> Slot<'m, M> {
     /// Publishes octets after they were written.
     pub fn set_send_tail(&self, tail: u64) {
         self.memory.store64_release(self.at + A_SEND_TAIL, tail);
+    }
+
+    /// Octets before this offset are urgent (MSG_OOB); 0: none ever were.
+    pub fn send_urgent(&self) -> u64 {
+        self.memory.load64(self.at + A_URGENT)
+    }
+
+    /// Calls octets urgent, before the tail that they are part of is published.
+    pub fn set_send_urgent(&self, end: u64) {
+        self.memory.store64(self.at + A_URGENT, end);
+    }
+
+    /// The urgent octet that the program has taken out of the stream last (`recv(MSG_OOB)`).
+    pub fn taken(&self) -> Option<u64> {
+        self.library_word(TAKEN_WORD).checked_sub(1)
+    }
+
+    /// Remembers that the program has taken the urgent octet at `offset`.
+    pub fn set_taken(&self, offset: u64) {
+        self.set_library_word(TAKEN_WORD, offset.wrapping_add(1));
     }
 
     /// Octets before this offset were consumed by the application.
@@ -236,9 +279,10 @@ impl<'m, M: Memory> Slot<'m, M> {
         m.store64(self.at + R_ACKNOWLEDGED, 0);
         m.store64(self.at + R_RECEIVE_TAIL, 0);
         m.store32(self.at + R_FLAGS, 0);
-        m.store32(self.at + R_ERROR, 0);
         m.store32(self.at + R_SEND_LIMIT, send_limit);
         m.store64(self.at + R_READ_MARK, u64::MAX);
+        m.store64(self.at + R_MARK, 0);
+        m.store32(self.at + R_PASSED, 0);
         Extents::default().store(m, self.at + R_EXTENTS);
         m.store32(self.at + R_STATE, state as u32);
         m.store32_release(self.at + R_GENERATION, generation);
@@ -246,12 +290,12 @@ impl<'m, M: Memory> Slot<'m, M> {
 
     /// State of the slot.
     pub fn state(&self) -> SlotState {
-        SlotState::from_u32(self.memory.load32_acquire(self.at + R_STATE))
+        SlotState::from_u32(self.memory.load32_acquire(self.at + R_STATE) & STATE_BITS)
     }
 
     /// Sets the state.
     pub fn set_state(&self, state: SlotState) {
-        self.memory.store32_release(self.at + R_STATE, state as u32);
+        self.replace(R_STATE, !STATE_BITS, state as u32);
     }
 
     /// Octets before this offset were acknowledged by the peer (datagrams: were sent); their memory is free.
@@ -276,22 +320,22 @@ impl<'m, M: Memory> Slot<'m, M> {
 
     /// `REPLICA_*` flags.
     pub fn replica_flags(&self) -> u32 {
-        self.memory.load32_acquire(self.at + R_FLAGS)
+        self.memory.load32_acquire(self.at + R_FLAGS) & FLAG_BITS
     }
 
     /// Sets the flags, after the error that explains them.
     pub fn set_replica_flags(&self, flags: u32) {
-        self.memory.store32_release(self.at + R_FLAGS, flags);
+        self.replace(R_FLAGS, !FLAG_BITS, flags & FLAG_BITS);
     }
 
     /// Why the connection ended.
     pub fn error(&self) -> Cause {
-        Cause::from_u8(u8::try_from(self.memory.load32(self.at + R_ERROR)).unwrap_or(u8::MAX))
+        Cause::from_u8((self.memory.load32(self.at + R_FLAGS) >> ERROR_SHIFT) as u8)
     }
 
     /// Sets the error.
     pub fn set_error(&self, cause: Cause) {
-        self.memory.store32(self.at + R_ERROR, cause as u32);
+        self.replace(R_FLAGS, FLAG_BITS, (cause as u32) << ERROR_SHIFT);
     }
 
     /// Most octets that the application should keep in the send buffer.
@@ -314,18 +358,52 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store64(self.at + R_READ_MARK, mark);
     }
 
+    /// Offset of the octet that the peer called urgent last.
+    #[inline]
+    pub fn mark(&self) -> Option<u64> {
+        self.memory.load64_acquire(self.at + R_MARK).checked_sub(1)
+    }
+
+    /// Marks that the stream has no octets for any more, because the reader stood there when the mark moved on: how many from
+    /// `head` on.
+    pub fn passed_marks(&self, head: u64) -> u64 {
+        let word = self.memory.load32(self.at + R_PASSED);
+        // Cannot be confused: the replica forgets it long before the reader has gone 16 MiB further.
+        if word & PASSED_AT != 0 && u64::from(word & OFFSET_BITS) == head & u64::from(OFFSET_BITS) {
+            u64::from(word >> COUNT_SHIFT & PASSED_MAX) + 1
+        } else {
+            0
+        }
+    }
+
+    /// Publishes the mark, before a tail beyond it. `passed`: offset and number of octets for [`Slot::passed_marks`].
+    pub fn set_mark(&self, mark: u64, passed: Option<(u64, u8)>) {
+        let word = passed.map_or(0, |(from, count)| {
+            let count = u32::from(count).saturating_sub(1).min(PASSED_MAX);
+            PASSED_AT | count << COUNT_SHIFT | from as u32 & OFFSET_BITS
+        });
+        self.memory.store32(self.at + R_PASSED, word);
+        self.memory.store64_release(self.at + R_MARK, mark.wrapping_add(1));
+    }
+
+    /// Puts `bits` into a word of the replica's, of which `kept` stays.
+    fn replace(&self, word: usize, kept: u32, bits: u32) {
+        let before = self.memory.load32(self.at + word);
+        self.memory.store32_release(self.at + word, before & kept | bits);
+    }
+
     /// Own address and port, as the replica has chosen them where the application left them open. The peer's are not here: the
     /// application has named them, or has learned them with the offer.
     pub fn local(&self) -> Endpoint {
         let mut octets = [0; 16];
         self.memory.read(self.at + R_LOCAL_ADDR, &mut octets);
-        Endpoint::at(Addr::from_octets(octets), self.memory.load32(self.at + R_LOCAL_PORT) as u16)
+        Endpoint::at(Addr::from_octets(octets), (self.memory.load32(self.at + R_STATE) >> PORT_SHIFT) as u16)
     }
 
     /// Sets them, before the generation that they are of.
     pub fn set_local(&self, local: Endpoint) {
         self.memory.write(self.at + R_LOCAL_ADDR, &local.addr.octets());
-        self.memory.store32(self.at + R_LOCAL_PORT, u32::from(local.port));
+        self.replace(R_STATE, STATE_BITS, u32::from(local.port) << PORT_SHIFT);
     }
 
     /// Rings of the receive buffer (for the library).
@@ -375,6 +453,25 @@ mod tests {
         assert!(!slot.revoke(4));
         assert!(slot.revoke(5));
         assert!(!slot.claim(5));
+    }
+
+    #[test]
+    fn marks_are_told_with_those_before() {
+        let (memory, layout) = arena();
+        let slot = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+        slot.replica_reset(1, SlotState::Open, 1);
+        assert_eq!((slot.mark(), slot.passed_marks(0)), (None, 0));
+        let at = (7 << 32) + 0x00ff_fff0;
+        slot.set_mark(at + 9, Some((at, 3)));
+        assert_eq!((slot.mark(), slot.passed_marks(at), slot.passed_marks(at + 1)), (Some(at + 9), 3, 0));
+        slot.set_mark(0, Some((0, 255)));
+        assert_eq!((slot.mark(), slot.passed_marks(0)), (Some(0), 128));
+        slot.set_mark(5, None);
+        assert_eq!(slot.passed_marks(0), 0);
+        slot.set_taken(0);
+        assert_eq!(slot.taken(), Some(0));
+        slot.app_reset(2);
+        assert_eq!((slot.taken(), slot.send_urgent()), (None, 0));
     }
 
     #[test]

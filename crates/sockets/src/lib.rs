@@ -5,6 +5,7 @@
 //!
 //! * [`port`]: the library's side of one session arena: commands out, events in, slots, send buffers
 //! * [`stream`]: receive, send, shutdown and readiness of a connection
+//! * [`urgent`]: the octets of which one is told, and where reading stops
 //! * [`datagram`]: the same for records
 //! * [`listener`]: connections on offer, and the claim (P4)
 //! * [`watch`]: interest lists and ready lists of epoll
@@ -20,6 +21,9 @@ pub mod listener;
 pub mod port;
 pub mod slab;
 pub mod stream;
+#[cfg(test)]
+mod testing;
+pub mod urgent;
 pub mod watch;
 
 pub use errno::{Errno, Failure};

@@ -4,7 +4,10 @@
 
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
-use atoll_ipc::slot::{APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, Slot, SlotState};
+use atoll_ipc::slot::{
+    APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET,
+    REPLICA_URGENT, Slot, SlotState,
+};
 use atoll_ipc::{Cause, Memory, Ready};
 
 use crate::errno::{Errno, Failure};
@@ -19,6 +22,10 @@ pub struct Local {
     pub receive_low: u32,
     /// The last attempt to send found room in the window of the buffer, but no memory.
     pub starved: bool,
+    /// `SO_OOBINLINE`: the urgent octet is part of the stream.
+    pub urgent_inline: bool,
+    /// The last attempt to read found only octets that are none of the stream, up to here: see [`Stream::pass`].
+    pub pass: Option<u64>,
 }
 
 /// One connection, looked at for the length of one call.
@@ -37,6 +44,8 @@ pub struct Readable {
     pub head: u64,
     /// How many; 0 is the end of the stream.
     pub len: u64,
+    /// There are more, beyond the mark: no reason to wait for them.
+    pub is_cut: bool,
     extents: Extents,
 }
 
@@ -88,10 +97,33 @@ impl<'a, M: Memory> Stream<'a, M> {
         self.slot.state() == SlotState::Connecting && self.slot.replica_flags() & REPLICA_CLOSED == 0
     }
 
+    /// Asks for TCP Fast Open, before the replica is told to open the connection.
+    pub fn ask_for_fast_open(&self) {
+        self.slot.set_app_flags(APP_FAST_OPEN);
+    }
+
+    /// Whether the replica has taken up the command to connect.
+    pub fn is_answered(&self) -> bool {
+        self.is_current()
+    }
+
+    /// Whether the replica has taken up this generation, and the SYN waits for text (TCP Fast Open).
+    pub fn waits_for_text(&self) -> bool {
+        self.is_current()
+            && self.slot.replica_flags() & REPLICA_FAST_OPEN != 0
+            && self.slot.state() == SlotState::Connecting
+            && self.slot.send_tail() == 0
+    }
+
     /// Whether the connection has ended.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.slot.replica_generation() == self.generation && self.slot.replica_flags() & REPLICA_CLOSED != 0
+        self.is_current() && self.slot.replica_flags() & REPLICA_CLOSED != 0
+    }
+
+    /// Whether the replica means this generation of the slot, too.
+    pub(crate) fn is_current(&self) -> bool {
+        self.slot.replica_generation() == self.generation
     }
 
     /// The error that the connection ended with, whether told already or not.
@@ -117,6 +149,15 @@ impl<'a, M: Memory> Stream<'a, M> {
         let flags = self.slot.replica_flags();
         let shut = self.slot.app_flags();
         let mut ready = Ready::default();
+        let mut low = u64::from(local.receive_low.max(1));
+        if flags & REPLICA_URGENT != 0 {
+            if self.urgent_octet().is_some() {
+                ready |= Ready::PRI;
+            }
+            // As Linux: the octet at the mark alone is nothing to read.
+            low += u64::from(!local.urgent_inline && self.is_at_mark(local));
+            low += self.slot.mark().map_or(0, |mark| self.passed(local, mark));
+        }
         if flags & REPLICA_CLOSED != 0 {
             ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
             if !local.error_taken && self.slot.error() != Cause::None {
@@ -125,7 +166,8 @@ impl<'a, M: Memory> Stream<'a, M> {
             return ready.0 | NORMAL;
         }
         if self.slot.state() == SlotState::Connecting {
-            return 0;
+            // tcp_poll: so that the program writes, and the SYN has text to take along.
+            return if self.waits_for_text() { with_normal(Ready::OUT.0) } else { 0 };
         }
         if flags & REPLICA_FIN != 0 || shut & APP_SHUT_RECEIVE != 0 {
             ready |= Ready::IN | Ready::RDHUP;
@@ -134,7 +176,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             }
         } else {
             let waiting = self.slot.receive_tail().wrapping_sub(self.slot.receive_head());
-            if waiting >= u64::from(local.receive_low.max(1)) && waiting <= self.layout.receive_bytes as u64 {
+            if waiting >= low && waiting <= self.layout.receive_bytes as u64 {
                 ready |= Ready::IN;
             }
         }
@@ -162,12 +204,19 @@ impl<'a, M: Memory> Stream<'a, M> {
         let head = self.slot.receive_head();
         let len = self.slot.receive_tail().wrapping_sub(head);
         if len != 0 && len <= self.layout.receive_bytes as u64 {
-            if let Some(extents) = self.slot.receive_extents(self.layout) {
-                return Ok(Readable { head, len, extents });
+            let Some(readable) = self.octets_at(head, len) else {
+                return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
+            };
+            // After the tail: the mark is published before a tail beyond it.
+            let found = match self.slot.mark() {
+                Some(mark) if mark >= head => self.up_to_mark(mark, readable, local),
+                _ => Some(readable),
+            };
+            if let Some(readable) = found {
+                return Ok(readable);
             }
-            return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
         }
-        let end = Ok(Readable { head, len: 0, extents: Extents::default() });
+        let end = Ok(Readable { head, len: 0, is_cut: false, extents: Extents::default() });
         if flags & (REPLICA_CLOSED | REPLICA_RESET) != 0 {
             // recv(2): a pending error is told once; afterwards the stream has ended.
             return self.take_error(local).map_or(end, |errno| Err(errno.into()));
@@ -176,6 +225,13 @@ impl<'a, M: Memory> Stream<'a, M> {
             return end;
         }
         Err(Failure::WouldBlock)
+    }
+
+    /// `len` octets from `head` on; `None` if the replica publishes nonsense.
+    #[inline]
+    pub(crate) fn octets_at(&self, head: u64, len: u64) -> Option<Readable> {
+        let extents = self.slot.receive_extents(self.layout)?;
+        Some(Readable { head, len, is_cut: false, extents })
     }
 
     /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`. Returns false
@@ -216,7 +272,7 @@ impl<'a, M: Memory> Stream<'a, M> {
             // send(2): the pending error first, then EPIPE.
             return Err(self.take_error(local).unwrap_or(Errno::EPIPE).into());
         }
-        if self.slot.state() == SlotState::Connecting {
+        if self.slot.state() == SlotState::Connecting && !self.waits_for_text() {
             return Err(Failure::WouldBlock);
         }
         let tail = self.slot.send_tail();
@@ -254,6 +310,14 @@ impl<'a, M: Memory> Stream<'a, M> {
         if let Some(pieces) = self.places(room, skip, bytes.len()) {
             pieces.write(self.memory, self.layout.send_area, bytes);
         }
+    }
+
+    /// As [`Stream::commit`], of octets that are urgent (MSG_OOB): the last of them becomes the mark.
+    pub fn commit_urgent(&self, room: &Writable, len: usize) {
+        if len > 0 {
+            self.slot.set_send_urgent(room.tail + len as u64);
+        }
+        self.commit(room, len);
     }
 
     /// Publishes the first `len` octets of `room`.
@@ -303,8 +367,8 @@ impl<'a, M: Memory> Stream<'a, M> {
         Ok(())
     }
 
-    /// Octets waiting to be read (`FIONREAD`).
-    pub fn unread(&self) -> u64 {
+    /// Octets that were received and not read.
+    pub(crate) fn waiting(&self) -> u64 {
         self.slot.receive_tail().wrapping_sub(self.slot.receive_head()).min(self.layout.receive_bytes as u64)
     }
 

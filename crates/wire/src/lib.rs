@@ -18,6 +18,7 @@ extern crate std;
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod fast_open;
 pub mod icmp;
 pub mod icmpv6;
 pub mod igmp;

@@ -39,11 +39,21 @@ pub enum Prepared {
         most: usize,
         /// MSG_PEEK.
         peek: bool,
+        /// MSG_OOB.
+        urgent: bool,
         /// Does not block.
         now: bool,
     },
-    /// write(2) and its kin: descriptor, octets, whether it does not block.
-    Write(i32, usize, bool),
+    /// write(2) and its kin: descriptor, octets, whether it does not block, MSG_OOB.
+    Write(i32, usize, bool, bool),
+    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it does not block.
+    SendFast(i32, usize, bool),
+    /// TCP_FASTOPEN_CONNECT.
+    FastOpenConnect(i32, bool),
+    /// SO_OOBINLINE.
+    UrgentInline(i32, bool),
+    /// SIOCATMARK that is to be this.
+    AtMark(i32, i64),
     /// shutdown(2): descriptor, receiving, sending.
     Shutdown(i32, bool, bool),
     /// close(2).
@@ -69,7 +79,10 @@ impl Prepared {
     pub fn is_nonblocking(&self) -> bool {
         match self {
             Prepared::Accept { now, .. } | Prepared::Read { now, .. } => *now,
-            Prepared::Write(_, _, now) | Prepared::Poll(_, _, _, now) | Prepared::Connect(_, now) => *now,
+            Prepared::Write(_, _, now, _)
+            | Prepared::SendFast(_, _, now)
+            | Prepared::Poll(_, _, _, now)
+            | Prepared::Connect(_, now) => *now,
             _ => false,
         }
     }
@@ -84,8 +97,13 @@ pub fn attempt(host: &mut Host, call: &Prepared) -> Outcome {
         Prepared::Listen(fd, backlog) => host.listen(fd, backlog),
         Prepared::Accept { fd, nonblocking, .. } => host.accept(fd, nonblocking),
         Prepared::Connect(fd, _) => host.connect(fd),
+        Prepared::Read { fd, most, peek, urgent: true, .. } => host.read_urgent(fd, most, peek),
         Prepared::Read { fd, most, peek, .. } => host.read(fd, most, peek),
-        Prepared::Write(fd, len, _) => host.write(fd, len),
+        Prepared::Write(fd, len, _, urgent) => host.write(fd, len, urgent),
+        Prepared::SendFast(fd, len, now) => host.send_fast(fd, len, now),
+        Prepared::FastOpenConnect(fd, on) => host.set_fast_open_connect(fd, on),
+        Prepared::UrgentInline(fd, inline) => host.set_urgent_inline(fd, inline),
+        Prepared::AtMark(fd, expected) => same(host.is_at_mark(fd)?, expected),
         Prepared::Shutdown(fd, receive, send) => host.shutdown(fd, receive, send),
         Prepared::Close(fd) => host.close(fd),
         Prepared::SetOption(fd, option, value) => host.set_option(fd, option, value),
@@ -124,8 +142,8 @@ pub fn number(value: &Value) -> Option<i64> {
 fn constant(name: &str) -> Option<i64> {
     Some(match name {
         "SHUT_RD" => 0,
-        "SHUT_WR" | "SOCK_STREAM" | "SOL_SOCKET" | "POLLIN" => 1,
-        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" => 2,
+        "SHUT_WR" | "SOCK_STREAM" | "SOL_SOCKET" | "POLLIN" | "MSG_OOB" => 1,
+        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" | "POLLPRI" => 2,
         "POLLOUT" => 4,
         "POLLERR" => 8,
         "POLLHUP" => 0x10,
@@ -133,6 +151,7 @@ fn constant(name: &str) -> Option<i64> {
         "POLLWRNORM" => 0x100,
         "POLLRDHUP" => 0x2000,
         "MSG_NOSIGNAL" => 0x4000,
+        "MSG_FASTOPEN" => 0x2000_0000,
         "O_NONBLOCK" | "SOCK_NONBLOCK" => 0o4000,
         "SOCK_CLOEXEC" => 0o2_000_000,
         "IPPROTO_TCP" | "SOL_TCP" => 6,
@@ -184,7 +203,7 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
     let wanted =
         |n: usize| number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)));
-    let fd = || wanted(0).map(|fd| fd as i32);
+    let fd = || wanted(0).map(|fd| host.descriptor(fd as i32));
     let symbol = |n: usize| match argument(n) {
         Value::Symbol(name) => name.as_str(),
         _ => "",
@@ -195,6 +214,8 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
         if flags & !known == 0 { Ok(flags) } else { Err(format!("the flags of {}", call.name)) }
     };
     const NOW: i64 = 0x40;
+    const OOB: i64 = 1;
+    const FAST: i64 = 0x2000_0000;
     const PEEK: i64 = 2;
     const NONBLOCK: i64 = 0o4000;
     Ok(match call.name.as_str() {
@@ -220,23 +241,27 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
             Prepared::Connect(of, host.is_nonblocking(of))
         }
         "read" | "recv" | "recvfrom" => {
-            let (of, most, flags) = (fd()?, wanted(2)?, flags(3, NOW | PEEK | 0x4000)?);
+            let (of, most, flags) = (fd()?, wanted(2)?, flags(3, NOW | PEEK | OOB | 0x4000)?);
             let now = flags & NOW != 0 || host.is_nonblocking(of);
-            Prepared::Read { fd: of, most: usize::try_from(most).unwrap_or(0), peek: flags & PEEK != 0, now }
+            let most = usize::try_from(most).unwrap_or(0);
+            Prepared::Read { fd: of, most, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
         }
         "write" | "send" | "sendto" => {
-            let (of, len, flags) = (fd()?, wanted(2)?, flags(3, NOW | 0x4000)?);
+            let (of, len, flags) = (fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | 0x4000)?);
             let now = flags & NOW != 0 || host.is_nonblocking(of);
-            Prepared::Write(of, usize::try_from(len).unwrap_or(0), now)
+            if flags & FAST != 0 {
+                return Ok(Prepared::SendFast(of, usize::try_from(len).unwrap_or(0), now));
+            }
+            Prepared::Write(of, usize::try_from(len).unwrap_or(0), now, flags & OOB != 0)
         }
         "writev" | "readv" => {
             let of = fd()?;
             let len = total(argument(1)).ok_or_else(|| format!("the vectors of {}", call.name))?;
             let now = host.is_nonblocking(of);
             if call.name == "readv" {
-                Prepared::Read { fd: of, most: len, peek: false, now }
+                Prepared::Read { fd: of, most: len, peek: false, urgent: false, now }
             } else {
-                Prepared::Write(of, len, now)
+                Prepared::Write(of, len, now, false)
             }
         }
         "shutdown" => {
@@ -253,11 +278,25 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
             let outgoing = match symbol(1) {
                 "SIOCINQ" | "FIONREAD" => false,
                 "SIOCOUTQ" => true,
+                "SIOCATMARK" => return Ok(Prepared::AtMark(fd()?, wanted(2)?)),
                 other => return Err(format!("ioctl {other}")),
             };
             Prepared::Queued(fd()?, outgoing, wanted(2)?)
         }
-        "poll" => poll(argument(0), wanted(2)?).ok_or("poll but of one descriptor")?,
+        "sendmsg" | "recvmsg" => {
+            let (of, flags) = (fd()?, flags(2, NOW | PEEK | OOB | 0x4000)?);
+            let len = message_len(argument(1)).ok_or_else(|| format!("the message of {}", call.name))?;
+            let now = flags & NOW != 0 || host.is_nonblocking(of);
+            if call.name == "recvmsg" {
+                Prepared::Read { fd: of, most: len, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
+            } else {
+                Prepared::Write(of, len, now, flags & OOB != 0)
+            }
+        }
+        "poll" => match poll(argument(0), wanted(2)?).ok_or("poll but of one descriptor")? {
+            Prepared::Poll(of, asked, expected, now) => Prepared::Poll(host.descriptor(of), asked, expected, now),
+            other => other,
+        },
         "setsockopt" => set_option(fd()?, symbol(2), argument(3))?,
         "getsockopt" => match symbol(2) {
             "SO_ERROR" => Prepared::Error(fd()?, wanted(3)?),
@@ -281,6 +320,21 @@ fn total(vectors: &Value) -> Option<usize> {
         _ => None,
     });
     lens.sum()
+}
+
+/// Whether a call returns a descriptor.
+pub fn gives_descriptor(name: &str) -> bool {
+    matches!(name, "socket" | "accept" | "accept4")
+}
+
+/// Octets of a message without control messages, whose vectors alone count.
+fn message_len(message: &Value) -> Option<usize> {
+    let Value::Fields(fields) = message else { return None };
+    let of = |wanted: &str| fields.iter().find_map(|(name, value)| (name == wanted).then_some(value));
+    if of("msg_control").is_some() {
+        return None;
+    }
+    total(of("msg_iov")?)
 }
 
 fn poll(descriptors: &Value, timeout: i64) -> Option<Prepared> {
@@ -317,6 +371,9 @@ fn set_option(fd: i32, name: &str, value: &Value) -> Result<Prepared, String> {
     let (option, number) = match name {
         // Every bind is allowed to take the port of what has ended.
         "SO_REUSEADDR" => return Ok(Prepared::Nothing),
+        "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, number != 0)),
+        "TCP_FASTOPEN" => (SocketOption::FastOpen, number),
+        "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, number != 0)),
         // socket(7): the kernel doubles it; the stack is told the size that counts.
         "SO_SNDBUF" => (SocketOption::SendBuffer, number.saturating_mul(2)),
         "SO_RCVBUF" => (SocketOption::ReceiveBuffer, number.saturating_mul(2)),

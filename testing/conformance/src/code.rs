@@ -82,9 +82,12 @@ fn lookup(name: &str, info: &Info) -> Option<f64> {
         "tcpi_segs_in" => info.segs_in,
         "TCP_CA_Open" => 0,
         "TCP_CA_Disorder" | "TCPI_OPT_TIMESTAMPS" | "TCP_ESTABLISHED" | "True" => 1,
+        "TCP_CLOSE" => 7,
+        "TCP_CLOSE_WAIT" => 8,
         "TCP_CA_CWR" | "TCPI_OPT_SACK" => 2,
-        "TCP_CA_Recovery" => 3,
+        "TCP_CA_Recovery" | "TCP_SYN_RECV" => 3,
         "TCP_CA_Loss" | "TCPI_OPT_WSCALE" => 4,
+        "TCPI_OPT_SYN_DATA" => 32,
         "TCP_INFINITE_SSTHRESH" => 0x7fff_ffff,
         _ => return None,
     };

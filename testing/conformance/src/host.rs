@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId, SlotId};
+use atoll_base::{Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, SessionId, SlotId};
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::{ArenaConfig, INFO};
 use atoll_ipc::command::{CloseMode, Protocol};
@@ -15,8 +15,9 @@ use atoll_ipc::{Cause, Command, Event, HeapMemory, SocketOption};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
+use atoll_sockets::urgent::Urgent;
 use atoll_sockets::{Errno, Failure};
-use atoll_transport::{Config, EcnMode, FrameSink, Offload, Secrets, TextRef, Transport};
+use atoll_transport::{Config, EcnMode, FastOpenSides, FrameSink, Offload, Secrets, TextRef, Transport};
 
 use crate::wire::{self, Segment, Sent};
 
@@ -35,8 +36,21 @@ pub struct Settings {
     pub ecn: Option<u32>,
     /// Receive buffer in octets, at first and at most.
     pub receive: Option<(u32, u32)>,
+    /// `net.ipv4.tcp_fastopen`.
+    pub fast_open: Option<u32>,
+    /// `net.ipv4.tcp_timestamps` is 0.
+    pub strips_timestamps: bool,
     /// Whether scripts are held to PSH.
     pub checks_push: bool,
+}
+
+/// The key of the stack's Fast Open cookies.
+const COOKIE_KEY: [u8; 16] = [8; 16];
+
+/// The Fast Open cookie that the stack gives to the other end.
+pub fn cookie_of_peer() -> Vec<u8> {
+    let tuple = FourTuple { local: Endpoint::new(wire::LOCAL, 0), remote: Endpoint::new(wire::REMOTE, 0) };
+    atoll_tcp::fast_open_cookie(&COOKIE_KEY, &tuple, START).bytes().to_vec()
 }
 
 /// The outcome of a call; [`Failure::WouldBlock`]: not yet.
@@ -56,6 +70,8 @@ struct Socket {
     local: Endpoint,
     nonblocking: bool,
     options: Vec<(SocketOption, u32)>,
+    /// TCP_FASTOPEN_CONNECT.
+    fast_open: bool,
     /// SO_LINGER with zero time.
     aborts: bool,
     /// Octets of a blocking write that were taken already.
@@ -118,6 +134,8 @@ pub struct Host {
     out: Out,
     port: Port<HeapMemory>,
     sockets: BTreeMap<i32, Socket>,
+    /// Descriptors as the script numbers them.
+    names: BTreeMap<i32, i32>,
     offers: VecDeque<Offer>,
     verdict: Option<bool>,
     claimed: Option<Offer>,
@@ -144,11 +162,14 @@ impl Host {
         if let Some(receive) = settings.receive {
             config.receive_capacity = receive;
         }
+        if let Some(bits) = settings.fast_open {
+            config.fast_open = FastOpenSides::from_bits(bits);
+        }
         let mut ip_config = atoll_ip::Config::new(wire::LOCAL_MAC, wire::LOCAL, wire::PREFIX_LEN);
         ip_config.gateway = Some(wire::GATEWAY);
         let ip = Ip::new(ip_config, 7, START).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [7; 16], table: 5, ports: 9 };
+        let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, table: 5, ports: 9 };
         let mut transport = Transport::new(config, secrets, ip, page, START);
         let layout = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 }.layout();
         let arena = HeapMemory::new(layout.total);
@@ -160,6 +181,7 @@ impl Host {
             out: Out::default(),
             port: Port::new(arena, layout),
             sockets: BTreeMap::new(),
+            names: BTreeMap::new(),
             offers: VecDeque::new(),
             verdict: None,
             claimed: None,
@@ -190,8 +212,23 @@ impl Host {
 
     /// A segment arrives.
     pub fn inject(&mut self, segment: &Segment) {
-        self.transport.handle_frame(self.now, &wire::frame(segment), ChecksumOffload::Unknown, false);
+        self.inject_frame(&wire::frame(segment));
+    }
+
+    /// A frame arrives.
+    pub fn inject_frame(&mut self, frame: &[u8]) {
+        self.transport.handle_frame(self.now, frame, ChecksumOffload::Unknown, false);
         self.step();
+    }
+
+    /// The script calls the descriptor `live` by another number.
+    pub fn name_descriptor(&mut self, name: i32, live: i32) {
+        self.names.insert(name, live);
+    }
+
+    /// The descriptor that the script means; one that it has never heard of keeps its number.
+    pub fn descriptor(&self, name: i32) -> i32 {
+        self.names.get(&name).copied().unwrap_or(name)
     }
 
     /// Lets the stack do what there is to do now.
@@ -259,6 +296,7 @@ impl Host {
             local: Endpoint::default(),
             nonblocking: false,
             options: Vec::new(),
+            fast_open: false,
             aborts: false,
             written: 0,
         };
@@ -365,13 +403,51 @@ impl Host {
     /// connect(2) to [`PORT`] of the other end. Called again while it blocks.
     pub fn connect(&mut self, fd: i32) -> Outcome {
         let socket = self.socket_mut(fd)?;
-        let (lease, local, options, nonblocking) =
-            (socket.lease, socket.local, socket.options.clone(), socket.nonblocking);
+        let (nonblocking, fast) = (socket.nonblocking, socket.fast_open);
         match socket.kind {
             Kind::Listening => return Err(Errno::EISCONN.into()),
             Kind::Stream { .. } => return self.connected(fd),
             Kind::Fresh => {}
         }
+        self.open(fd, fast)?;
+        if fast && self.waits_for_text(fd)? {
+            return Ok(0);
+        }
+        if nonblocking { Err(Errno::EINPROGRESS.into()) } else { self.connected(fd) }
+    }
+
+    /// sendto(2) with MSG_FASTOPEN. Called again while it blocks.
+    pub fn send_fast(&mut self, fd: i32, len: usize, nonblocking: bool) -> Outcome {
+        if self.is_fresh(fd) {
+            self.open(fd, true)?;
+            if !self.waits_for_text(fd)? && nonblocking {
+                return Err(Errno::EINPROGRESS.into());
+            }
+        }
+        let written = self.write(fd, len, false)?;
+        // As in the library: a call that blocks comes back when the connection is open.
+        let is_connecting = self.with_stream(fd, |stream, _| Ok(stream.is_connecting()))?;
+        if is_connecting && !nonblocking {
+            self.socket_mut(fd)?.written = len;
+            return Err(Failure::WouldBlock);
+        }
+        Ok(written)
+    }
+
+    /// TCP_FASTOPEN_CONNECT.
+    pub fn set_fast_open_connect(&mut self, fd: i32, on: bool) -> Outcome {
+        self.socket_mut(fd)?.fast_open = on;
+        Ok(0)
+    }
+
+    fn waits_for_text(&mut self, fd: i32) -> Result<bool, Failure> {
+        self.with_stream(fd, |stream, _| Ok(stream.waits_for_text()))
+    }
+
+    /// Begins to connect; `fast`: by Fast Open.
+    fn open(&mut self, fd: i32, fast: bool) -> Result<(), Failure> {
+        let socket = self.socket_mut(fd)?;
+        let (lease, local, options) = (socket.lease, socket.local, socket.options.clone());
         let (slot, generation) = self.port.allocate_slot().ok_or(Errno::ENOBUFS)?;
         if let Some(view) = self.port.slot(slot) {
             view.set_holders(1);
@@ -379,6 +455,12 @@ impl Host {
         }
         self.socket_mut(fd)?.kind = Kind::Stream { slot, generation, local: Local::default(), reported: false };
         let remote = Endpoint::new(wire::REMOTE, PORT);
+        if fast {
+            self.with_stream(fd, |stream, _| {
+                stream.ask_for_fast_open();
+                Ok(())
+            })?;
+        }
         let connect = Command::Connect { slot, generation, lease, local, remote };
         assert!(self.port.push(&connect), "the command ring is full");
         for (option, value) in options {
@@ -388,7 +470,7 @@ impl Host {
             );
         }
         self.step();
-        if nonblocking { Err(Errno::EINPROGRESS.into()) } else { self.connected(fd) }
+        Ok(())
     }
 
     /// Whether a connection that is opened is open.
@@ -432,7 +514,11 @@ impl Host {
     /// read(2), recv(2): up to `most` octets. With `peek` they stay.
     pub fn read(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
         let (len, kick) = self.with_stream(fd, |stream, local| {
-            let readable = stream.readable(local)?;
+            let found = stream.readable(local);
+            if local.pass.is_some() {
+                return found.map(|_| (0, !peek && stream.pass(local)));
+            }
+            let readable = found?;
             let len = readable.len.min(most as u64);
             let mut bytes = vec![0; len as usize];
             assert!(stream.copy_out(&readable, readable.head, &mut bytes), "published octets are covered");
@@ -444,8 +530,33 @@ impl Host {
         Ok(len as i64)
     }
 
-    /// write(2), send(2). Called again while it blocks, with the same length.
-    pub fn write(&mut self, fd: i32, len: usize) -> Outcome {
+    /// recv(2) with MSG_OOB.
+    pub fn read_urgent(&mut self, fd: i32, most: usize, peek: bool) -> Outcome {
+        let found = self.with_stream(fd, |stream, local| stream.receive_urgent(local, peek));
+        match found {
+            Ok(Urgent::Octet(_)) => Ok(most.min(1) as i64),
+            Ok(Urgent::End) => Ok(0),
+            // It never blocks.
+            Err(Failure::WouldBlock) => Err(Errno::EAGAIN.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// SIOCATMARK.
+    pub fn is_at_mark(&mut self, fd: i32) -> Outcome {
+        self.with_stream(fd, |stream, local| Ok(stream.is_at_mark(local).into()))
+    }
+
+    /// SO_OOBINLINE of a connection.
+    pub fn set_urgent_inline(&mut self, fd: i32, inline: bool) -> Outcome {
+        self.with_stream(fd, |_, local| {
+            local.urgent_inline = inline;
+            Ok(0)
+        })
+    }
+
+    /// write(2), send(2). Called again while it blocks, with the same length. `urgent`: MSG_OOB.
+    pub fn write(&mut self, fd: i32, len: usize, urgent: bool) -> Outcome {
         loop {
             let socket = self.socket_mut(fd)?;
             let (left, nonblocking) = (len - socket.written.min(len), socket.nonblocking);
@@ -455,7 +566,11 @@ impl Host {
                 self.with_stream(fd, |stream, local| {
                     let room = stream.writable(local, left)?;
                     stream.copy_in(&room, 0, &vec![0; room.len]);
-                    stream.commit(&room, room.len);
+                    if urgent {
+                        stream.commit_urgent(&room, room.len);
+                    } else {
+                        stream.commit(&room, room.len);
+                    }
                     Ok(room.len)
                 })
             };
@@ -560,7 +675,9 @@ impl Host {
 
     /// SIOCINQ and SIOCOUTQ.
     pub fn queued(&mut self, fd: i32, outgoing: bool) -> Outcome {
-        self.with_stream(fd, |stream, _| Ok(if outgoing { stream.unacknowledged() } else { stream.unread() } as i64))
+        self.with_stream(fd, |stream, local| {
+            Ok(if outgoing { stream.unacknowledged() } else { stream.unread(local) } as i64)
+        })
     }
 
     /// The bits of poll(2) that hold.

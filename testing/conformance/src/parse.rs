@@ -1,6 +1,6 @@
 //! How is a script read? The language is packetdrill's (its grammar: `parser.y` there), as far as it concerns TCP over IPv4.
 
-use crate::script::{Action, Call, Event, Micros, Packet, Script, TcpOption, Time, Value};
+use crate::script::{Action, Call, Event, Icmp, Micros, Packet, Script, TcpOption, Time, Value};
 
 /// A script that cannot be read, or not be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         let rest = self.rest();
         let action = if rest.starts_with('<') {
             self.at += 1;
-            Action::Inject(self.packet()?)
+            if self.takes_word("icmp") { Action::InjectIcmp(self.icmp()?) } else { Action::Inject(self.packet()?) }
         } else if rest.starts_with('>') {
             self.at += 1;
             Action::Expect(self.packet()?)
@@ -204,6 +204,29 @@ impl<'a> Cursor<'a> {
             Action::Call(self.call()?)
         };
         Ok(Event { line, time, action })
+    }
+
+    /// `icmp unreachable frag_needed mtu 1200 [1:1461(1460)]`, behind `icmp`.
+    fn icmp(&mut self) -> Result<Icmp> {
+        let (kind, code) = match (self.word(), self.word()) {
+            ("unreachable", "net_unreachable") => (3, 0),
+            ("unreachable", "host_unreachable") => (3, 1),
+            ("unreachable", "protocol_unreachable") => (3, 2),
+            ("unreachable", "port_unreachable") => (3, 3),
+            ("unreachable", "frag_needed") => (3, 4),
+            ("unreachable", "source_route_failed") => (3, 5),
+            (kind, code) => return self.unsupported(&format!("icmp {kind} {code}")),
+        };
+        let mtu = if self.takes_word("mtu") { self.number()? } else { 0 };
+        self.expect("[")?;
+        let seq = self.number()?;
+        self.expect(":")?;
+        self.number::<u32>()?;
+        self.expect("(")?;
+        let len = self.number()?;
+        self.expect(")")?;
+        self.expect("]")?;
+        Ok(Icmp { kind, code, mtu, seq, len })
     }
 
     fn packet(&mut self) -> Result<Packet> {
@@ -292,6 +315,7 @@ impl<'a> Cursor<'a> {
                     let _ = self.takes_word("ecr");
                     TcpOption::Timestamps { value, echo: self.number()? }
                 }
+                "FO" => TcpOption::FastOpen(self.cookie()?),
                 other => return self.unsupported(&format!("the TCP option `{other}`")),
             });
             if self.takes(">") {
@@ -301,6 +325,16 @@ impl<'a> Cursor<'a> {
             }
             self.expect(",")?;
         }
+    }
+
+    /// The digits of a cookie, or none; `TFO_COOKIE` is the one that the stack gives to the other end.
+    fn cookie(&mut self) -> Result<Vec<u8>> {
+        let digits = self.word();
+        if digits == "TFO_COOKIE" {
+            return Ok(crate::host::cookie_of_peer());
+        }
+        let octets = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
+        octets.collect::<Option<Vec<u8>>>().ok_or_else(|| self.trouble("a cookie has an even number of digits", false))
     }
 
     fn call(&mut self) -> Result<Call> {
@@ -317,7 +351,8 @@ impl<'a> Cursor<'a> {
         let rest = self.rest();
         let tail = rest.split('\n').next().unwrap_or_default();
         let tail = tail.split("//").next().unwrap_or_default();
-        let errno = tail.split_whitespace().next().filter(|word| word.starts_with('E')).map(str::to_owned);
+        let errno = tail.split([' ', '\t', '(']).find(|word| !word.is_empty());
+        let errno = errno.filter(|word| word.starts_with('E')).map(str::to_owned);
         self.at += tail.len();
         Ok(Call { ends, name, arguments, result, errno })
     }

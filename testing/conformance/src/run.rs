@@ -10,7 +10,7 @@ use crate::calls::{self, Prepared};
 use crate::code;
 use crate::host::{Host, PORT, START, Settings};
 use crate::parse::{self, parse};
-use crate::script::{Action, Call, Event, Micros, Packet, Script, TcpOption, Time, Value};
+use crate::script::{Action, Call, Event, Icmp, Micros, Packet, Script, TcpOption, Time, Value};
 use crate::wire::{self, Segment};
 
 /// How much earlier or later than its time something may happen: packetdrill's default.
@@ -18,6 +18,8 @@ const TOLERANCE: Micros = 4000;
 /// Ports of the other end, a new one for each connection.
 const REMOTE_PORT: u16 = 40_000;
 const PSH: u8 = 0x08;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug)]
@@ -62,6 +64,7 @@ pub fn run(text: &str) -> Result<(), Box<Report>> {
         timestamps: BTreeMap::new(),
         // Where PSH lies depends on how a stack keeps what was written: scripts of others are not held to it.
         compared: if settings.checks_push { 0xff } else { !PSH },
+        strips_timestamps: settings.strips_timestamps,
         blocked: None,
         exchange: Vec::new(),
     };
@@ -90,12 +93,15 @@ fn configure(script: &Script) -> Result<(Settings, Micros), parse::Trouble> {
                 tolerance = value.parse().map_err(|_| trouble(format!("--{name}={value}")))?;
             }
             // What it is anyway, or what changes nothing here.
-            ("ip_version", "ipv4") | ("mtu", "1500") | ("mss" | "verbose" | "wire_protocol", _) => {}
+            ("ip_version", "ipv4")
+            | ("mtu", "1500")
+            | ("tcp_ts_tick_usecs", "1000")
+            | ("mss" | "verbose" | "wire_protocol", _) => {}
             _ => return Err(trouble(format!("the option --{name}={value}"))),
         }
     }
     if let Some((line, command)) = &script.setup {
-        for words in command.lines() {
+        for words in command.replace("\\\n", " ").lines() {
             configure_by(words, &mut settings).map_err(|what| parse::Trouble {
                 line: *line,
                 what,
@@ -113,6 +119,7 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
     if program.ends_with("/defaults.sh") {
         // What it sets: a receive buffer that grows to 15 MiB.
         settings.receive = Some((540_000, 15_728_640));
+        settings.fast_open = Some(3);
         return words.next().map_or(Ok(()), |more| Err(format!("`{more}` behind {program}")));
     }
     if program != "sysctl" && !program.ends_with("/set_sysctls.py") {
@@ -128,10 +135,11 @@ fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
         match (key, numbers.as_slice()) {
             ("net.ipv4.tcp_rmem", &[_, first, most]) => settings.receive = Some((first, most)),
             ("net.ipv4.tcp_ecn", &[mode]) if mode <= 3 => settings.ecn = Some(mode),
+            ("net.ipv4.tcp_timestamps", [0]) => settings.strips_timestamps = true,
+            ("net.ipv4.tcp_fastopen", &[bits]) => settings.fast_open = Some(bits),
             ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
             ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
             | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])
-            | ("net.ipv4.tcp_fastopen", [0])
             | ("net.ipv4.tcp_min_tso_segs", _) => {}
             ("net.ipv4.tcp_congestion_control", _) if value == "cubic" => {}
             _ => return Err(format!("{key}={value}")),
@@ -170,13 +178,32 @@ impl Wrong {
 struct Flow {
     local: Option<Endpoint>,
     remote: Endpoint,
-    /// What the script's 0 is on the wire.
-    offset: u32,
+    /// Our initial sequence number on the wire, and in the script.
+    iss: (u32, u32),
+    /// The other end's, which is the same in both.
+    irs: u32,
+    /// That of a SYN of the other end's which we have not answered yet.
+    offered: Option<u32>,
+    /// Our SYN is not answered yet.
+    is_opening: bool,
 }
 
 impl Flow {
+    /// What the script's numbers of ours miss to those on the wire.
+    fn offset(&self, is_syn: bool) -> u32 {
+        let (live, script) = self.iss;
+        if is_syn { live.wrapping_sub(script) } else { live }
+    }
+
     fn new(number: u16) -> Flow {
-        Flow { local: None, remote: Endpoint::new(wire::REMOTE, REMOTE_PORT + number), offset: 0 }
+        Flow {
+            local: None,
+            remote: Endpoint::new(wire::REMOTE, REMOTE_PORT + number),
+            iss: (0, 0),
+            irs: 0,
+            offered: None,
+            is_opening: false,
+        }
     }
 }
 
@@ -199,6 +226,8 @@ struct Runner {
     timestamps: BTreeMap<u32, u32>,
     /// Control bits that have to be the same.
     compared: u8,
+    /// The stack has no switch for timestamps: where a script wants none, the way takes them from its SYNs.
+    strips_timestamps: bool,
     blocked: Option<Blocked>,
     exchange: Vec<String>,
 }
@@ -240,6 +269,7 @@ impl Runner {
         self.base = from;
         match &event.action {
             Action::Inject(packet) => self.inject(packet),
+            Action::InjectIcmp(message) => self.inject_icmp(message),
             Action::Call(call) => {
                 let ends = call.ends.map(|ends| instant(if relative { base + ends } else { ends }));
                 self.call(event.line, call, ends)?;
@@ -251,6 +281,8 @@ impl Runner {
                     code::Trouble::Unsupported(what) => Wrong { what, unsupported: true },
                 })?;
             }
+            // What undoes the first command.
+            Action::Command(text) if text.contains("sysctl_restore") => {}
             Action::Command(text) => {
                 return Err(Wrong { what: format!("the command `{}`", text.trim()), unsupported: true });
             }
@@ -319,13 +351,13 @@ impl Runner {
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
         let opens = match prepared {
             Prepared::Listen(..) => true,
-            Prepared::Connect(fd, _) => self.host.is_fresh(fd),
+            Prepared::Connect(fd, _) | Prepared::SendFast(fd, ..) => self.host.is_fresh(fd),
             _ => false,
         };
         if opens {
             self.flows += 1;
             self.flow = Flow::new(self.flows);
-            if call.name == "connect" {
+            if call.name != "listen" {
                 self.flow.remote = Endpoint::new(wire::REMOTE, PORT);
             }
         }
@@ -347,9 +379,16 @@ impl Runner {
     }
 
     /// Whether a call has returned what the script says.
-    fn judge(&self, call: &Call, outcome: Result<i64, Failure>) -> Result<(), Wrong> {
+    fn judge(&mut self, call: &Call, outcome: Result<i64, Failure>) -> Result<(), Wrong> {
+        if let (Ok(live), Value::Number(name @ 0..), true) =
+            (outcome, &call.result, calls::gives_descriptor(&call.name))
+        {
+            self.host.name_descriptor(*name as i32, live as i32);
+        }
         let is_right = match (&outcome, &call.result, &call.errno) {
             (Ok(_), Value::Whatever, _) => true,
+            // Descriptors have the numbers that the script gives them.
+            (Ok(_), Value::Number(0..), None) if calls::gives_descriptor(&call.name) => true,
             (Ok(value), expected, None) => calls::number(expected) == Some(*value),
             (Err(Failure::Error(errno)), Value::Number(-1), Some(name)) => {
                 // EWOULDBLOCK is EAGAIN.
@@ -370,7 +409,16 @@ impl Runner {
 
     fn inject(&mut self, packet: &Packet) {
         let mut live = packet.clone();
-        let offset = self.flow.offset;
+        let is_syn = packet.flags & SYN != 0;
+        if is_syn {
+            self.flow.offered = Some(packet.seq);
+            if std::mem::take(&mut self.flow.is_opening) {
+                self.flow.irs = packet.seq;
+            }
+        } else {
+            live.seq = packet.seq.wrapping_add(self.flow.irs);
+        }
+        let offset = self.flow.offset(is_syn);
         live.ack = live.ack.map(|ack| ack.wrapping_add(offset));
         for option in live.options.iter_mut().flatten() {
             match option {
@@ -387,6 +435,14 @@ impl Runner {
         self.log('<', self.host.now(), packet);
         let local = self.flow.local.unwrap_or(Endpoint::new(wire::LOCAL, PORT));
         self.host.inject(&Segment { from: self.flow.remote, to: local, packet: live });
+    }
+
+    /// A message about a segment of ours, whose numbers are those after the handshake.
+    fn inject_icmp(&mut self, message: &Icmp) {
+        let offset = self.flow.offset(false);
+        let local = self.flow.local.unwrap_or(Endpoint::new(wire::LOCAL, PORT));
+        self.exchange.push(format!("{} < icmp", seconds(micros(self.host.now()))));
+        self.host.inject_frame(&wire::icmp_frame(message, local, self.flow.remote, message.seq.wrapping_add(offset)));
     }
 
     fn log(&mut self, direction: char, at: Instant, packet: &Packet) {
@@ -441,10 +497,31 @@ impl Runner {
     fn in_script_numbers(&mut self, segment: Segment, expected: &Packet) -> Packet {
         let mut packet = segment.packet;
         self.flow.local = Some(segment.from);
-        if packet.flags & expected.flags & 0x02 != 0 {
-            self.flow.offset = packet.seq.wrapping_sub(expected.seq);
+        let is_syn = packet.flags & SYN != 0;
+        if is_syn && expected.flags & SYN != 0 {
+            self.flow.iss = (packet.seq, expected.seq);
+            match self.flow.offered {
+                Some(irs) if packet.flags & ACK != 0 => self.flow.irs = irs,
+                _ => self.flow.is_opening = true,
+            }
         }
-        packet.seq = packet.seq.wrapping_sub(self.flow.offset);
+        if self.strips_timestamps && is_syn {
+            strip_timestamps(packet.options.get_or_insert_default());
+        }
+        packet.seq = packet.seq.wrapping_sub(self.flow.offset(is_syn));
+        if !is_syn {
+            // After the SYNs the numbers of both ends count from them.
+            let irs = self.flow.irs;
+            packet.ack = packet.ack.map(|ack| ack.wrapping_sub(irs));
+            for option in packet.options.iter_mut().flatten() {
+                if let TcpOption::Sack(blocks) = option {
+                    for (left, right) in blocks {
+                        *left = left.wrapping_sub(irs);
+                        *right = right.wrapping_sub(irs);
+                    }
+                }
+            }
+        }
         let theirs = expected.options.iter().flatten().find_map(|option| match option {
             TcpOption::Timestamps { value, .. } => Some(*value),
             _ => None,
@@ -456,6 +533,15 @@ impl Runner {
             }
         }
         packet
+    }
+}
+
+/// A SYN's options without timestamps, as Linux lays them out then.
+fn strip_timestamps(options: &mut Vec<TcpOption>) {
+    let Some(at) = options.iter().position(|option| matches!(option, TcpOption::Timestamps { .. })) else { return };
+    options.remove(at);
+    if let Some(sack) = options.iter().position(|option| *option == TcpOption::SackOk) {
+        options.splice(sack..sack, [TcpOption::Nop, TcpOption::Nop]);
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Event {
 pub enum Action {
     /// A segment reaches the stack.
     Inject(Packet),
+    /// An ICMP message about a segment of the stack's reaches it.
+    InjectIcmp(Icmp),
     /// The stack sends a segment.
     Expect(Packet),
     /// The program calls.
@@ -51,6 +53,21 @@ pub enum Action {
     Command(String),
     /// `%{ }%`.
     Code(String),
+}
+
+/// An ICMP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// Its type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// The MTU of the next hop, if it tells one.
+    pub mtu: u16,
+    /// The sequence number of the segment that it is about.
+    pub seq: u32,
+    /// And its octets of text.
+    pub len: u16,
 }
 
 /// A TCP segment in the script's numbers: both ends start at 0.
@@ -96,6 +113,8 @@ pub enum TcpOption {
         /// The clock of the other end that the sender saw last.
         echo: u32,
     },
+    /// A Fast Open cookie; empty: the wish for one.
+    FastOpen(Vec<u8>),
     /// Another: kind, octets.
     Other(u8, Vec<u8>),
 }
@@ -110,7 +129,7 @@ impl TcpOption {
             TcpOption::SackOk => 2,
             TcpOption::Sack(blocks) => 2 + 8 * blocks.len(),
             TcpOption::Timestamps { .. } => 10,
-            TcpOption::Other(_, octets) => 2 + octets.len(),
+            TcpOption::FastOpen(octets) | TcpOption::Other(_, octets) => 2 + octets.len(),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 use atoll_wire::{Mac, arp, checksum, ethernet, ipv4};
 
 use crate::parse::FLAGS;
-use crate::script::{Packet, TcpOption};
+use crate::script::{Icmp, Packet, TcpOption};
 
 /// Who talks to whom: packetdrill's usual addresses.
 pub const LOCAL: u32 = u32::from_be_bytes([192, 168, 0, 1]);
@@ -22,6 +22,8 @@ pub const LOCAL_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub const GATEWAY_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 const TCP_HEADER: usize = 20;
+/// The kind of the Fast Open option.
+const FAST_OPEN: u8 = 34;
 
 /// A segment with the ports of both ends, and numbers as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +58,10 @@ fn put_options(options: &[TcpOption], out: &mut Vec<u8>) {
                 out.extend([8, 10]);
                 out.extend(value.to_be_bytes());
                 out.extend(echo.to_be_bytes());
+            }
+            TcpOption::FastOpen(octets) => {
+                out.extend([FAST_OPEN, 2 + octets.len() as u8]);
+                out.extend(octets);
             }
             TcpOption::Other(kind, octets) => {
                 out.extend([*kind, 2 + octets.len() as u8]);
@@ -95,6 +101,7 @@ fn get_options(mut bytes: &[u8]) -> Vec<TcpOption> {
                 value: word(body).unwrap_or_default(),
                 echo: word(&body[4..]).unwrap_or_default(),
             },
+            (FAST_OPEN, cookie) => TcpOption::FastOpen(cookie.to_vec()),
             _ => TcpOption::Other(kind, body.to_vec()),
         });
     }
@@ -145,6 +152,39 @@ pub fn frame(segment: &Segment) -> Vec<u8> {
     let mut ip = vec![0; ipv4::HEADER_LEN];
     ipv4::emit(&header, &mut ip);
     ip.extend(tcp);
+    ethernet(ethernet::EtherType::IPV4, &ip)
+}
+
+/// The frame of an ICMP message about a segment of the stack's that begins at `seq`.
+pub fn icmp_frame(message: &Icmp, local: Endpoint, remote: Endpoint, seq: u32) -> Vec<u8> {
+    let header = |src: Addr, dst: Addr, protocol, payload_len| {
+        let header = ipv4::Header {
+            src: src.to_v4().unwrap_or_default(),
+            dst: dst.to_v4().unwrap_or_default(),
+            protocol,
+            payload_len,
+            tos: 0,
+            ttl: 64,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+        };
+        let mut bytes = vec![0; ipv4::HEADER_LEN];
+        ipv4::emit(&header, &mut bytes);
+        bytes
+    };
+    let mut quoted = header(local.addr, remote.addr, ipv4::Protocol::TCP, message.len.saturating_add(20));
+    quoted.extend(local.port.to_be_bytes());
+    quoted.extend(remote.port.to_be_bytes());
+    quoted.extend(seq.to_be_bytes());
+    let mut icmp = vec![message.kind, message.code, 0, 0, 0, 0];
+    icmp.extend(message.mtu.to_be_bytes());
+    icmp.extend(quoted);
+    let sum = checksum::sum(&icmp).finish();
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut ip = header(remote.addr, local.addr, ipv4::Protocol::ICMP, icmp.len() as u16);
+    ip.extend(icmp);
     ethernet(ethernet::EtherType::IPV4, &ip)
 }
 
@@ -255,6 +295,10 @@ fn describe_option(option: &TcpOption) -> String {
             format!("sack {}", blocks.join(" "))
         }
         TcpOption::Timestamps { value, echo } => format!("TS val {value} ecr {echo}"),
+        TcpOption::FastOpen(octets) => {
+            let digits: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+            format!("FO {digits}").trim_end().to_owned()
+        }
         TcpOption::Other(kind, octets) => format!("kind {kind} {octets:?}"),
     }
 }

@@ -81,8 +81,8 @@ fn what_is_not_supported_never_passes() {
         "`sysctl -q net.ipv4.tcp_sack=0`\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
         "`rm -rf /`\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
         "--ip_version=ipv6\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
-        "0 < icmp unreachable frag_needed mtu 1200 [1:1461(1460)]",
-        "0 < S 0:0(0) win 100 <mss 1000,FO 1234>",
+        "0 < icmp time_exceeded ttl [1:1461(1460)]",
+        "0 < S 0:0(0) win 100 <mss 1000,md5 1234>",
         "0 < 1001 > 80 S 0:0(0) win 100",
         "0 > udp (10)",
     ];

@@ -22,11 +22,22 @@ pub struct Watch {
 impl Watch {
     /// A segment leaves the end whose connection is `connection`.
     pub fn sends(&mut self, now: Instant, connection: &Connection, segment: &Segment) -> Result<(), String> {
-        let end = segment.seq.plus(segment.len);
-        if segment.len > 0 && self.allowed.is_none_or(|allowed| end.distance_from(allowed) > 0) {
+        // The text of a SYN follows it.
+        let end = segment.seq.plus(segment.len + u32::from(segment.flags.contains(Flags::SYN)));
+        // RFC 7413: text goes along with a SYN, and answers one, before anything was allowed.
+        let is_early = segment.flags.contains(Flags::SYN) || connection.is_open_early();
+        let is_allowed = self.allowed.is_some_and(|allowed| end.distance_from(allowed) <= 0);
+        if segment.len > 0 && is_early && !is_allowed {
+            // It may have to be sent again.
+            self.allowed = Some(end);
+        } else if segment.len > 0 && !is_allowed {
             return Err(format!("text up to {end} is sent, {:?} is allowed", self.allowed));
         }
         if !segment.flags.contains(Flags::ACK) || segment.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        // The window of a SYN is never scaled: one that is repeated, after a server has answered early, has no room for the truth.
+        if segment.flags.contains(Flags::SYN) && self.announced.is_some() {
             return Ok(());
         }
         let scale = if segment.flags.contains(Flags::SYN) { 0 } else { connection.info(now).rcv_wscale };
@@ -34,7 +45,9 @@ impl Watch {
         if let Some(before) = self.announced {
             // RFC 7323 §2.4: what rounding to the scale takes from the field does not count.
             let lost = before.distance_from(edge);
-            if lost >= 1 << scale {
+            // Nor does what the field of a SYN, which is never scaled, has no room for.
+            let is_cut = segment.flags.contains(Flags::SYN) && segment.window == u16::MAX;
+            if lost >= 1 << scale && !is_cut {
                 return Err(format!("the window's right edge goes back by {lost} octets, its scale is {scale}"));
             }
             if lost > 0 {

@@ -2,6 +2,7 @@
 
 use atoll_base::{Instant, Rng, SeqNum};
 use atoll_tcp::{Algorithm, Connection, Path, Settings, State};
+use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::{Flags, Segment, parse};
 
 use crate::checks::Watch;
@@ -19,6 +20,8 @@ pub struct FlowSettings {
     pub mss: [u16; 2],
     /// Both ends send a SYN.
     pub simultaneous_open: bool,
+    /// The client has a cookie of the server: its first text goes along with the SYN.
+    pub fast_open: bool,
     /// What alters the headers on the way.
     pub middlebox: Middlebox,
 }
@@ -35,6 +38,7 @@ impl FlowSettings {
             no_room: 0,
             lazy_reports: false,
             compact: false,
+            urgent: 0,
         };
         let settings = Settings { congestion: algorithm, receive_capacity: 8 << 20, ..Settings::default() };
         FlowSettings {
@@ -42,6 +46,7 @@ impl FlowSettings {
             settings: [settings, settings],
             mss: [1460, 1460],
             simultaneous_open: false,
+            fast_open: false,
             middlebox: Middlebox::default(),
         }
     }
@@ -78,7 +83,13 @@ impl Flow {
         for (index, host) in hosts.iter_mut().enumerate().take(active) {
             let path = Path { mss: settings.mss[index] };
             let iss = SeqNum(rng.next_u32());
-            host.connection = Some(Connection::connect(now, iss, rng.next_u32(), path, &settings.settings[index]));
+            let mut connection = Connection::connect(now, iss, rng.next_u32(), path, &settings.settings[index]);
+            if settings.fast_open
+                && let Some(cookie) = FastOpen::cookie(&[7; 8])
+            {
+                connection.open_fast(cookie, settings.mss[1 - index]);
+            }
+            host.connection = Some(connection);
         }
         Flow { settings: settings.clone(), hosts, watches: [Watch::default(); 2], retransmits: 0, polled: 0 }
     }
@@ -107,6 +118,18 @@ impl Flow {
                 return Err(format!("ends in {state:?}"));
             }
         }
+        self.compare_marks()
+    }
+
+    /// Each end has heard of the last urgent octet of the other.
+    fn compare_marks(&self) -> Result<(), String> {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let sent = self.hosts[from].urgent_end.map(|end| end - 1);
+            let seen = self.hosts[to].connection.as_ref().and_then(Connection::receive_mark);
+            if sent != seen {
+                return Err(format!("the mark is at {sent:?}, and was seen at {seen:?}"));
+            }
+        }
         Ok(())
     }
 
@@ -125,11 +148,20 @@ impl Flow {
         segment: &Segment,
         text: &[u8],
     ) -> Result<(), String> {
-        if self.hosts[index].connection.is_none() && segment.flags == Flags::SYN {
+        if self.hosts[index].connection.is_none() && segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
             let path = Path { mss: self.settings.mss[index] };
             let (iss, ts_offset) = (SeqNum(rng.next_u32()), rng.next_u32());
             let settings = &self.settings.settings[index];
-            self.hosts[index].connection = Some(Connection::accept(now, segment, iss, ts_offset, path, settings));
+            let connection = if segment.len > 0 {
+                // Some servers have room for less than all of it.
+                let len = if rng.below(3) == 0 { rng.below(segment.len) } else { segment.len };
+                let connection = Connection::accept_fast(now, segment, iss, ts_offset, path, settings, len, None);
+                self.hosts[index].place(&text[..connection.receive_nxt() as usize]);
+                connection
+            } else {
+                Connection::accept(now, segment, iss, ts_offset, path, settings)
+            };
+            self.hosts[index].connection = Some(connection);
         }
         self.hosts[index].handle(now, rng, segment, text)?;
         if let Some(connection) = &self.hosts[index].connection {
@@ -213,6 +245,10 @@ impl Outgoing {
             let mut cut = segment;
             cut.seq = segment.seq.plus(from as u32);
             cut.len = piece.len() as u32;
+            if index > 0 {
+                // RFC 3168 §6.1.2: once is enough, and a link with segmentation offload says it once.
+                cut.flags = cut.flags.without(Flags::CWR);
+            }
             if index != count - 1 {
                 cut.flags = cut.flags.without(Flags::FIN | Flags::PSH);
             }
@@ -232,6 +268,8 @@ fn through_the_wire(segment: &Segment) -> Segment {
     let len = atoll_wire::tcp::emit(segment, &mut header);
     let (mut parsed, _) = parse(&header[..len]).expect("emitted headers are valid");
     parsed.len = segment.len;
+    // Of the IP header.
+    parsed.ecn = segment.ecn;
     assert_eq!(&parsed, segment);
     parsed
 }

@@ -25,6 +25,8 @@ pub struct Plan {
     pub lazy_reports: bool,
     /// Whether a connection in TIME-WAIT is replaced by its record.
     pub compact: bool,
+    /// Chance per million that the end of what is written at a time is urgent.
+    pub urgent: u32,
 }
 
 /// One endpoint.
@@ -46,6 +48,8 @@ pub struct Host {
     read: u64,
     reported: u64,
     closed: bool,
+    /// Where the urgent text that was written last ends.
+    pub urgent_end: Option<u64>,
     buffer: Vec<Option<u8>>,
     /// When the application looks again although nothing has happened.
     pub wakes_at: Option<Instant>,
@@ -71,6 +75,7 @@ impl Host {
             read: 0,
             reported: 0,
             closed: false,
+            urgent_end: None,
             buffer: Vec::new(),
             wakes_at: None,
         }
@@ -148,6 +153,11 @@ impl Host {
         Ok(())
     }
 
+    /// The text that came with the SYN.
+    pub fn place(&mut self, text: &[u8]) {
+        self.buffer = text.iter().copied().map(Some).collect();
+    }
+
     /// Takes note of what happened.
     pub fn note(&mut self, events: Events) -> Result<(), String> {
         self.events |= events;
@@ -191,17 +201,27 @@ impl Host {
     pub fn act(&mut self, now: Instant, rng: &mut Rng, calm: bool) -> Result<(), String> {
         self.wakes_at = None;
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if !matches!(connection.state(), State::SynSent | State::SynReceived) && !self.closed {
+        let is_early = connection.waits_for_text() || connection.is_open_early();
+        if (is_early || !matches!(connection.state(), State::SynSent | State::SynReceived)) && !self.closed {
             let room = (connection.send_una() + self.plan.send_buffer).min(self.plan.write) - self.written;
             let some = if calm { room } else { u64::from(rng.below(room as u32 + 1)) };
             self.written += some;
             connection.handle_send_tail(now, self.written);
+            if self.plan.urgent > 0 && some > 0 && rng.chance_per_million(self.plan.urgent) {
+                connection.handle_urgent(self.written);
+                self.urgent_end = Some(self.written);
+            }
             if self.written == self.plan.write {
                 self.closed = true;
                 connection.shutdown_send(now);
             } else if some < room {
                 self.wakes_at = Some(now + core::time::Duration::from_millis(1));
             }
+        }
+        // What was read before anybody asked for it.
+        if self.read > self.reported && connection.receive_read_mark().is_some_and(|mark| self.read >= mark) {
+            self.reported = self.read;
+            connection.handle_read_head(now, self.read);
         }
         let available = connection.receive_nxt() - self.read;
         if available > 0 && !calm && rng.chance_per_million(self.plan.stall) {

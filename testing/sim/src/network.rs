@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use atoll_base::{Duration, Instant, Rng};
 use atoll_testkit::{Ecn, Line, LineCounts, LineSettings, Loss};
+use atoll_wire::ipv4;
 use atoll_wire::tcp::{HEADER_MAX, Segment};
 
 use crate::flow::{Flow, FlowSettings};
@@ -198,7 +199,11 @@ impl Network {
         let mut touched = self.begin_flows();
         for line in 0..self.lines.len() {
             while let Some(arrival) = self.lines[line].poll(self.now) {
-                if let Some(end) = self.arrive(arrival.item)? {
+                let mut packet = arrival.item;
+                if arrival.marked {
+                    packet.segment.ecn = ipv4::Ecn::Ce;
+                }
+                if let Some(end) = self.arrive(packet)? {
                     touched.insert(end);
                 }
             }
@@ -296,9 +301,9 @@ fn octets_of(segment: &Segment) -> u32 {
     14 + 20 + header_len as u32 + segment.len
 }
 
-/// Whether the segment's sender understands marks. Nobody does yet: no segment carries the field of the IP header.
-fn ecn_of(_segment: &Segment) -> Ecn {
-    Ecn::Incapable
+/// Whether the segment's sender understands marks.
+fn ecn_of(segment: &Segment) -> Ecn {
+    if segment.ecn == ipv4::Ecn::NotEct { Ecn::Incapable } else { Ecn::Capable }
 }
 
 /// One packet always fits into a queue.

@@ -90,8 +90,9 @@ impl Scenario {
             no_room: [0, 0, 0, 100_000][rng.below(4) as usize],
             lazy_reports: rng.below(2) == 0,
             compact: rng.below(2) == 0,
+            urgent: 0,
         };
-        let plans = [plan(), plan()];
+        let mut plans = [plan(), plan()];
         let mut settings = || Settings {
             nodelay: rng.below(2) == 0,
             cork: rng.below(8) == 0,
@@ -114,7 +115,11 @@ impl Scenario {
         };
         let longest = [usize::MAX, usize::MAX, 1300, 300][rng.below(4) as usize];
         let links = links.map(|link| LinkSettings { longest, ..link });
-        let flow = FlowSettings { plans, settings, mss, simultaneous_open, middlebox };
+        for plan in &mut plans {
+            plan.urgent = [0, 0, 300_000, 1_000_000][rng.below(4) as usize];
+        }
+        let fast_open = rng.below(4) == 0;
+        let flow = FlowSettings { plans, settings, mss, simultaneous_open, fast_open, middlebox };
         Scenario { seed, flow, links, faults_for: Duration::from_secs(60), stranger: 0 }
     }
 }

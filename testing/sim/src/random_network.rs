@@ -1,7 +1,7 @@
 //! Which networks does a seed stand for?
 
 use atoll_base::{Duration, Rng};
-use atoll_tcp::Settings;
+use atoll_tcp::{EcnMode, Settings};
 use atoll_testkit::{LineSettings, Loss, Marking};
 
 use crate::flow::{FlowSettings, any_algorithm};
@@ -85,12 +85,14 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         no_room: 0,
         lazy_reports: rng.below(2) == 0,
         compact: rng.below(2) == 0,
+        urgent: 0,
     };
     let plans = [plan(), plan()];
     let mut settings = || Settings {
         nodelay: rng.below(2) == 0,
         congestion: any_algorithm(rng),
         receive_capacity: [3_000, 65_536, 1 << 20][rng.below(3) as usize],
+        ecn: [EcnMode::Off, EcnMode::Accept, EcnMode::Request][rng.below(3) as usize],
         ..Settings::default()
     };
     let settings = [settings(), settings()];
@@ -102,5 +104,5 @@ fn ends(rng: &mut Rng) -> FlowSettings {
         mss_max: (rng.below(6) == 0).then(|| [200, 536, 1300][rng.below(3) as usize]),
     };
     let mss = [[536, 1460, 8960][rng.below(3) as usize], 1460];
-    FlowSettings { plans, settings, mss, simultaneous_open: rng.below(20) == 0, middlebox }
+    FlowSettings { plans, settings, mss, simultaneous_open: rng.below(20) == 0, fast_open: false, middlebox }
 }

@@ -6,8 +6,8 @@
 use core::time::Duration;
 
 use atoll_sim::{FlowSettings, Network, NetworkSettings};
-use atoll_tcp::Algorithm;
-use atoll_testkit::{LineSettings, Loss};
+use atoll_tcp::{Algorithm, EcnMode};
+use atoll_testkit::{LineSettings, Loss, Marking};
 
 const RATE: u64 = 10_000_000;
 const SECONDS: u64 = 10;
@@ -55,4 +55,34 @@ fn goodput_over_loss_delay_and_buffer() {
     }
     let expected = include_str!("goodput.txt");
     assert!(table.trim() == expected.trim(), "the table is now\n{table}\ninstead of\n{expected}");
+}
+
+#[test]
+fn marks_take_the_place_of_losses() {
+    let marking = Marking::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
+    let line = LineSettings {
+        rate: RATE,
+        delay: Duration::from_millis(10),
+        queue: 200_000,
+        marking,
+        ..LineSettings::default()
+    };
+    for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
+        let mut flow = FlowSettings::bulk(algorithm);
+        flow.settings[0].ecn = EcnMode::Request;
+        let mut network = Network::new(&NetworkSettings::dumbbell(1, [line; 2], vec![(flow, Duration::ZERO)]));
+        // Slow start goes beyond any queue; what comes after it does not.
+        network.run_for(Duration::from_secs(5)).expect("all rules hold");
+        let so_far =
+            |network: &Network| network.flows().map(|flow| (flow.retransmits(), flow.hosts()[1].read())).next();
+        let (again, before) = so_far(&network).expect("it has begun");
+        network.take_counts(0);
+        network.run_for(Duration::from_secs(SECONDS)).expect("all rules hold");
+        let (again_after, after) = so_far(&network).expect("it has begun");
+        let counts = network.take_counts(0);
+        let mbps = ((after - before) * 8 / SECONDS) as f64 / 1e6;
+        assert!(counts.marked > 5 && counts.overflowed == 0, "{algorithm:?}: {counts:?}");
+        assert_eq!(again_after, again, "{algorithm:?}");
+        assert!(mbps > 8.5, "{algorithm:?}: {mbps} Mb/s");
+    }
 }

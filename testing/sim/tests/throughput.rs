@@ -26,6 +26,7 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
         no_room: 0,
         lazy_reports: false,
         compact: false,
+        urgent: 0,
     };
     let settings = Settings { congestion: algorithm, receive_capacity: 1 << 20, ..Settings::default() };
     let mut runs: Vec<(u64, u64)> = (0..5)
@@ -37,6 +38,7 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
                     settings: [settings, settings],
                     mss: [1460, 1460],
                     simultaneous_open: false,
+                    fast_open: false,
                     middlebox: Middlebox { strip_sack, ..Middlebox::default() },
                 },
                 links: [link, LinkSettings { loss: 0, reorder: 0, ..link }],

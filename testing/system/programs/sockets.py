@@ -435,10 +435,376 @@ def read_and_write():
     attempt("pread", os.pread, accepted.fileno(), 1, 0)
 
 
+# --- urgent octets
+
+SIOCATMARK = 0x8905
+
+
+def at_mark(sock):
+    answer = array.array("i", [-1])
+    fcntl.ioctl(sock.fileno(), SIOCATMARK, answer)
+    return answer[0]
+
+
+def unread(sock):
+    answer = array.array("i", [-1])
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, answer)
+    return answer[0]
+
+
+def all_has_come(client, accepted):
+    """Text does not wait for its urgent octets, nor they for it: the other direction is the proof that both have come."""
+    accepted.setblocking(True)
+    queued = array.array("i", [1])
+    for _ in range(1000):
+        fcntl.ioctl(client.fileno(), termios.TIOCOUTQ, queued)
+        if queued[0] == 0:
+            break
+        time.sleep(0.01)
+    time.sleep(0.05)
+    accepted.setblocking(False)
+
+
+def urgent_pair(*pieces, inline=False):
+    """A connection on which pieces were sent: bytes, or strings, which are urgent."""
+    client, accepted = pair()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, int(inline))
+    for piece in pieces:
+        client.send(piece.encode() if isinstance(piece, str) else piece, socket.MSG_OOB if isinstance(piece, str) else 0)
+    all_has_come(client, accepted)
+    return client, accepted
+
+
+def show_urgent(accepted, size=100):
+    """Everything that there is to read, and what is urgent on the way."""
+    for _ in range(8):
+        print("poll:", poll_of(accepted, select.POLLIN | select.POLLPRI), "mark:", at_mark(accepted), "unread:", unread(accepted))
+        if attempt("recv", accepted.recv, size) is None:
+            break
+
+
 @case
 def out_of_band_is_urgent():
     client, accepted = pair()
     attempt("recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+    attempt("of nothing", socket.socket().recv, 1, socket.MSG_OOB)
+    attempt("of a listener", listener().recv, 1, socket.MSG_OOB)
+    attempt("send to nobody", socket.socket().send, b"x", socket.MSG_OOB)
+    attempt("send nothing", client.send, b"", socket.MSG_OOB)
+    print("mark:", at_mark(accepted))
+
+
+@case
+def urgent_octet_is_taken_aside():
+    client, accepted = urgent_pair(b"ab", "cX", b"de")
+    for flags in (socket.MSG_PEEK, socket.MSG_PEEK, 0, 0):
+        attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB | flags)
+    show_urgent(accepted)
+    attempt("recv MSG_OOB afterwards", accepted.recv, 10, socket.MSG_OOB)
+
+
+@case
+def urgent_octet_is_passed_over():
+    client, accepted = urgent_pair(b"ab", "X", b"de")
+    show_urgent(accepted, 2)
+    attempt("recv MSG_OOB afterwards", accepted.recv, 10, socket.MSG_OOB)
+
+
+@case
+def urgent_octet_in_line():
+    client, accepted = urgent_pair(b"ab", "X", b"de", inline=True)
+    attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+@case
+def urgent_octet_alone():
+    client, accepted = urgent_pair("X")
+    print("poll:", poll_of(accepted, select.POLLIN | select.POLLPRI), "mark:", at_mark(accepted), "unread:", unread(accepted))
+    attempt("peek", accepted.recv, 10, socket.MSG_PEEK)
+    attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+@case
+def urgent_octet_alone_in_line():
+    client, accepted = urgent_pair("X", inline=True)
+    show_urgent(accepted)
+
+
+@case
+def urgent_octet_at_the_end():
+    client, accepted = urgent_pair(b"a", "X")
+    client.shutdown(socket.SHUT_WR)
+    readable(accepted)
+    time.sleep(0.05)
+    attempt("recv", accepted.recv, 10)
+    attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB)
+    attempt("recv at the mark", accepted.recv, 10)
+    print("poll:", poll_of(accepted, select.POLLIN | select.POLLPRI), "mark:", at_mark(accepted))
+    attempt("recv MSG_OOB at the end", accepted.recv, 10, socket.MSG_OOB)
+
+
+@case
+def urgent_octets_in_a_row():
+    client, accepted = pair()
+    for octet in (b"X", b"Y", b"Z"):
+        client.send(octet, socket.MSG_OOB)
+        all_has_come(client, accepted)
+        print("mark:", at_mark(accepted))
+    client.send(b"ab")
+    all_has_come(client, accepted)
+    attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+@case
+def urgent_octets_that_were_overtaken():
+    client, accepted = pair()
+    for piece, flags in ((b"ab", 0), (b"X", socket.MSG_OOB), (b"cd", 0), (b"Y", socket.MSG_OOB), (b"e", 0)):
+        client.send(piece, flags)
+        all_has_come(client, accepted)
+    show_urgent(accepted)
+
+
+@case
+def urgent_octet_after_one_that_was_taken():
+    client, accepted = urgent_pair(b"a", "X")
+    attempt("recv", accepted.recv, 10)
+    attempt("recv MSG_OOB", accepted.recv, 10, socket.MSG_OOB)
+    client.send(b"bY", socket.MSG_OOB)
+    all_has_come(client, accepted)
+    attempt("recv MSG_OOB again", accepted.recv, 10, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+@case
+def waiting_for_all_ends_at_the_mark():
+    client, accepted = urgent_pair(b"ab", "X", b"cdefgh")
+    accepted.setblocking(True)
+    attempt("recv", accepted.recv, 4, socket.MSG_WAITALL)
+    attempt("recv", accepted.recv, 4, socket.MSG_WAITALL)
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
+    client.send(b"Y", socket.MSG_OOB)
+    all_has_come(client, accepted)
+    attempt("recv below the low water mark", accepted.recv, 100)
+
+
+@case
+def peeking_at_the_mark():
+    client, accepted = urgent_pair(b"ab", "X", b"cd")
+    attempt("peek", accepted.recv, 10, socket.MSG_PEEK)
+    attempt("recv", accepted.recv, 10)
+    attempt("peek at the mark", accepted.recv, 10, socket.MSG_PEEK)
+    print("mark:", at_mark(accepted))
+    show_urgent(accepted)
+
+
+@case
+def urgent_messages():
+    client, accepted = urgent_pair(b"ab", "X")
+    _, _, flags, _ = accepted.recvmsg(10)
+    print("flags:", flags)
+    for room in (0, 1):
+        data, _, flags, _ = accepted.recvmsg(room, 0, socket.MSG_OOB | socket.MSG_PEEK)
+        print("recvmsg:", data, "MSG_OOB:", bool(flags & socket.MSG_OOB), "MSG_TRUNC:", bool(flags & socket.MSG_TRUNC))
+    print("sendmsg:", client.sendmsg([b"c", b"dY"], [], socket.MSG_OOB))
+    all_has_come(client, accepted)
+    attempt("recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+@case
+def urgency_is_an_exception():
+    client, accepted = pair()
+    epoll = select.epoll()
+    epoll.register(accepted, select.EPOLLPRI | select.EPOLLET)
+    print("select:", [len(found) for found in select.select([], [], [accepted], 0)], "epoll:", epoll.poll(0))
+    client.send(b"ab")
+    readable(accepted)
+    print("select:", [len(found) for found in select.select([], [], [accepted], 0)])
+    client.send(b"X", socket.MSG_OOB)
+    print("select:", [len(found) for found in select.select([], [], [accepted], 10)])
+    print("epoll:", names_of(epoll.poll(10), "EPOLL"), names_of(epoll.poll(0), "EPOLL"))
+    accepted.setblocking(False)
+    attempt("recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+    print("select:", [len(found) for found in select.select([accepted], [], [accepted], 0)])
+
+
+@case
+def urgent_signal():
+    client, accepted = pair()
+    seen = []
+    signal.signal(signal.SIGURG, lambda number, frame: seen.append(accepted.recv(1, socket.MSG_OOB | socket.MSG_DONTWAIT)))
+    print("owner:", fcntl.fcntl(accepted, fcntl.F_GETOWN))
+    fcntl.fcntl(accepted, fcntl.F_SETOWN, os.getpid())
+    print("owner is me:", fcntl.fcntl(accepted, fcntl.F_GETOWN) == os.getpid())
+    attempt("owner that is nobody", fcntl.fcntl, accepted, fcntl.F_SETOWN, 2**22 + 1)
+
+    def send():
+        time.sleep(0.2)
+        client.send(b"X", socket.MSG_OOB)
+        time.sleep(0.2)
+        client.send(b"done")
+    sender = threading.Thread(target=send)
+    sender.start()
+    attempt("recv", accepted.recv, 10)
+    print("handled:", seen)
+    sender.join()
+    signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+@case
+def urgent_signal_of_another_socket():
+    client, accepted = pair()
+    other, waiting = pair()
+    seen = []
+    signal.signal(signal.SIGURG, lambda number, frame: seen.append(number == signal.SIGURG))
+    fcntl.fcntl(accepted, fcntl.F_SETOWN, os.getpid())
+
+    def send():
+        time.sleep(0.2)
+        client.send(b"X", socket.MSG_OOB)
+        time.sleep(0.2)
+        other.send(str(len(seen)).encode())
+    sender = threading.Thread(target=send)
+    sender.start()
+    attempt("recv, with as many signals before", waiting.recv, 10)
+    sender.join()
+    print("poll:", poll_of(accepted, select.POLLPRI), "signals:", seen)
+    fcntl.fcntl(accepted, fcntl.F_SETOWN, 0)
+    client.send(b"Y", socket.MSG_OOB)
+    print("poll:", poll_of(accepted, select.POLLPRI, 5000), "signals:", seen)
+
+
+@case
+def urgent_signal_without_calls():
+    client, accepted = pair()
+    seen = []
+    signal.signal(signal.SIGURG, lambda number, frame: seen.append(accepted.recv(1, socket.MSG_OOB)))
+    fcntl.fcntl(accepted, fcntl.F_SETOWN, os.getpid())
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.2)
+        client.send(b"X", socket.MSG_OOB)
+        time.sleep(0.2)
+        client.send(b"Y", socket.MSG_OOB)
+        time.sleep(1)
+        os._exit(0)
+    signal.pause()
+    print("after pause:", seen)
+    deadline = time.monotonic() + 10
+    while len(seen) < 2 and time.monotonic() < deadline:
+        pass
+    print("after work:", seen)
+    os.waitpid(child, 0)
+
+
+@case
+def urgent_octets_among_megabytes():
+    client, accepted = pair()
+    total, marks = 3_000_000, 30
+
+    def send():
+        for n in range(marks):
+            client.sendall(b"-" * (total // marks - 1))
+            client.sendall(bytes([65 + n]), socket.MSG_OOB)
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+    sender = threading.Thread(target=send)
+    sender.start()
+    received = bytearray()
+    wrong = 0
+    while len(received) < total:
+        if at_mark(accepted):
+            wrong += accepted.recv(1, socket.MSG_PEEK) not in (bytes([65 + n]) for n in range(marks))
+        received += accepted.recv(100_000)
+    sender.join()
+    print("octets:", len(received), "urgent:", bytes(received).replace(b"-", b""), "wrong marks:", wrong)
+
+
+@case
+def urgency_does_not_outlive_a_fork():
+    client, accepted = urgent_pair(b"ab", "X", b"cd")
+    child = os.fork()
+    if child == 0:
+        attempt("child: recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+        attempt("child: recv", accepted.recv, 10)
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    attempt("recv MSG_OOB", accepted.recv, 1, socket.MSG_OOB)
+    show_urgent(accepted)
+
+
+# --- TCP Fast Open
+
+TCP_FASTOPEN_CONNECT = 30
+
+
+@case
+def fast_open_options():
+    tcp = socket.IPPROTO_TCP
+    server, client = socket.socket(), socket.socket()
+    print("default:", server.getsockopt(tcp, socket.TCP_FASTOPEN), client.getsockopt(tcp, TCP_FASTOPEN_CONNECT))
+    attempt("of a client", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 1)
+    attempt("of a client, strange", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 2)
+    print("set:", client.getsockopt(tcp, TCP_FASTOPEN_CONNECT))
+    server.bind((LOOPBACK, 0))
+    server.listen(5)
+    attempt("of a listener", server.setsockopt, tcp, socket.TCP_FASTOPEN, 16)
+    attempt("negative", server.setsockopt, tcp, socket.TCP_FASTOPEN, -1)
+    print("set:", server.getsockopt(tcp, socket.TCP_FASTOPEN))
+    attempt("as a client", server.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 1)
+    client.connect(server.getsockname())
+    attempt("of a connection", client.setsockopt, tcp, socket.TCP_FASTOPEN, 1)
+    attempt("of a connection, as a client", client.setsockopt, tcp, TCP_FASTOPEN_CONNECT, 0)
+
+
+@case
+def fast_open_without_cookie():
+    server = listener()
+    client = socket.socket()
+    attempt("sendto", client.sendto, b"hello", socket.MSG_FASTOPEN, server.getsockname())
+    accepted, _ = server.accept()
+    attempt("recv", accepted.recv, 100)
+    attempt("sendto again", client.sendto, b"more", socket.MSG_FASTOPEN, server.getsockname())
+    attempt("send", client.send, b"world")
+    attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_without_cookie_or_blocking():
+    server = listener()
+    client = socket.socket()
+    client.setblocking(False)
+    attempt("sendto", client.sendto, b"hello", socket.MSG_FASTOPEN, server.getsockname())
+    print("writable:", bool(select.select([], [client], [], 5)[1]))
+    attempt("send", client.send, b"hello")
+    accepted, _ = server.accept()
+    attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_by_connect_without_cookie():
+    server = listener()
+    for blocking in (True, False):
+        client = socket.socket()
+        client.setblocking(blocking)
+        client.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+        attempt("connect", client.connect, server.getsockname())
+        print("writable:", bool(select.select([], [client], [], 5)[1]))
+        attempt("send", client.send, b"hello")
+        accepted, _ = server.accept()
+        attempt("recv", accepted.recv, 100)
+
+
+@case
+def fast_open_refused():
+    attempt("sendto", socket.socket().sendto, b"hello", socket.MSG_FASTOPEN, (LOOPBACK, unused_port()))
+    attempt("to nobody", socket.socket().send, b"hello", socket.MSG_FASTOPEN)
+    client, accepted = pair()
+    attempt("on a connection", client.sendto, b"hello", socket.MSG_FASTOPEN, accepted.getsockname())
+    attempt("on a listener", listener().sendto, b"hello", socket.MSG_FASTOPEN, accepted.getsockname())
 
 
 # --- ends

@@ -94,8 +94,17 @@ impl Net {
     /// Any configuration.
     pub fn with(stack: Stack, configuration: &str, impairments: Option<Impairments>) -> Net {
         let lock = lock();
-        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
-        net.set_up(configuration, impairments);
+        Net::set(stack, configuration, impairments, "", lock)
+    }
+
+    /// A network with TCP Fast Open at both ends, as client and as server.
+    pub fn fast_open(stack: Stack) -> Net {
+        let net = Net::set(stack, "TS2LS2CM2", None, "[tcp]\nfast_open = \"both\"\n", lock());
+        let Names { server, client, .. } = net.names();
+        for namespace in [server, client] {
+            let mut set = net.in_namespace(&namespace, "sh");
+            set.args(["-c", "echo 3 >/proc/sys/net/ipv4/tcp_fastopen"]).status().expect("there is a shell");
+        }
         net
     }
 
@@ -155,7 +164,14 @@ impl Net {
         }
     }
 
-    fn set_up(&mut self, configuration: &str, impairments: Option<Impairments>) {
+    fn set(stack: Stack, configuration: &str, impairments: Option<Impairments>, settings: &str, lock: File) -> Net {
+        let mut net = Net { stack, scratch: Scratch::new(), name: fresh_name(), relay: None, _lock: lock };
+        let settings = net.scratch.file("atoll.toml", settings);
+        net.set_up(configuration, &settings, impairments);
+        net
+    }
+
+    fn set_up(&mut self, configuration: &str, settings: &str, impairments: Option<Impairments>) {
         let Names { server, middle, client } = self.names();
         for name in [&server, &client] {
             ip(&format!("netns add {name}"));
@@ -179,6 +195,7 @@ impl Net {
             Stack::Atoll => {
                 let mut up = Command::new(atoll());
                 up.args(["up", "--daemon", "--name", &self.name, "--configuration", configuration, "--netns", peer]);
+                up.args(["--config", settings]);
                 up.args(["--address", "198.18.0.2/24", "--peer-address", "198.18.0.1/24"]);
                 up.args(["--address6", "2001:db8::2/64", "--peer-address6", "2001:db8::1/64"]);
                 Proc::start(&mut up, None).success(20);

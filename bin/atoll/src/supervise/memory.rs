@@ -9,9 +9,9 @@ use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::{create_memfd, eventfd};
+use atoll_sys::{create_memfd, eventfd, process};
 
-use crate::setup::MESH_BYTES;
+use crate::setup::{COOKIE_KEY, MESH_MEMORY_BYTES};
 
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
@@ -50,10 +50,19 @@ impl StackMemory {
         Ok(StackMemory {
             stack: StackPage(ShmMemory::map(&stack_page, STACK_PAGE_BYTES, Access::ReadWrite)?),
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
-            mesh: create_memfd("atoll-mesh", MESH_BYTES)?,
+            mesh: mesh_memory()?,
             replicas,
         })
     }
+}
+
+/// The rings between replicas, and what only they may know.
+fn mesh_memory() -> io::Result<OwnedFd> {
+    let mesh = create_memfd("atoll-mesh", MESH_MEMORY_BYTES)?;
+    let mut key = [0; 16];
+    process::random(&mut key)?;
+    ShmMemory::map(&mesh, MESH_MEMORY_BYTES, Access::ReadWrite)?.write(COOKIE_KEY, &key);
+    Ok(mesh)
 }
 
 impl ReplicaMemory {

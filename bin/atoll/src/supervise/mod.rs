@@ -230,6 +230,7 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
             gateway: v6.gateway.map(Addr::from),
             autoconf: v6.autoconf,
         }),
+        fast_open: config.tcp.fast_open.bits(),
     });
 }
 

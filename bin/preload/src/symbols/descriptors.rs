@@ -4,11 +4,21 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use atoll_sockets::Errno;
 
-use super::{fail, streams};
+use super::sockets::SIOCATMARK;
+use super::{answer, fail, streams};
 use crate::object::{Kind, Socket};
 use crate::state::STATE;
 use crate::table::{self, Fd, lookup};
+use crate::urgent::{self, Owner, OwnerEx};
 use crate::{calls, real, stats};
+
+// fcntl.h, linux/sockios.h.
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
+const FIOGETOWN: c_ulong = 0x8903;
+const SIOCGPGRP: c_ulong = 0x8904;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
@@ -180,10 +190,27 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void)
             share(fd, new, command == libc::F_DUPFD_CLOEXEC);
             return new;
         }
+        libc::F_GETOWN => return urgent::owner(object).id,
+        F_GETOWN_EX if !argument.is_null() => {
+            // SAFETY: the program's struct.
+            unsafe { argument.cast::<OwnerEx>().write(OwnerEx::of(urgent::owner(object))) };
+            return 0;
+        }
         _ => {}
     }
     let is_fresh = STATE.with(|state| state.socket(object).map(|socket| matches!(socket.kind, Kind::Fresh)));
     match (command, is_fresh) {
+        (libc::F_SETOWN | F_SETOWN_EX, Some(is_fresh)) => {
+            let owner = match command {
+                libc::F_SETOWN => Ok(Owner { id: number, is_thread: false }),
+                // SAFETY: null or the program's struct.
+                _ => unsafe { argument.cast::<OwnerEx>().as_ref() }.ok_or(Errno::EFAULT).and_then(OwnerEx::owner),
+            };
+            let result = owner.and_then(|owner| urgent::set_owner(object, owner));
+            if result.is_err() || !is_fresh {
+                return answer(result);
+            }
+        }
         (libc::F_SETFL, Some(is_fresh)) => {
             set_nonblocking(object, number & libc::O_NONBLOCK != 0);
             if !is_fresh {
@@ -242,6 +269,21 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
                 return 0;
             }
         }
+        SIOCATMARK if !argument.is_null() => {
+            // SAFETY: the program's int.
+            unsafe { *argument.cast::<c_int>() = urgent::is_at_mark(object).into() };
+            return 0;
+        }
+        FIOSETOWN | SIOCSPGRP if !argument.is_null() => {
+            // SAFETY: the program's int.
+            let id = unsafe { *argument.cast::<c_int>() };
+            return answer(urgent::set_owner(object, Owner { id, is_thread: false }));
+        }
+        FIOGETOWN | SIOCGPGRP if !argument.is_null() => {
+            // SAFETY: the program's int.
+            unsafe { *argument.cast::<c_int>() = urgent::owner(object).id };
+            return 0;
+        }
         libc::FIONREAD | libc::TIOCOUTQ if !is_fresh && !argument.is_null() => {
             if is_listening {
                 return fail(Errno::EINVAL);
@@ -262,8 +304,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 fn octets(object: u32, received: bool) -> u64 {
     STATE.with(|state| {
         state.drain();
-        if let Some((stream, ..)) = state.stream(object) {
-            return if received { stream.unread() } else { stream.unacknowledged() };
+        if let Some((stream, local, _)) = state.stream(object) {
+            return if received { stream.unread(local) } else { stream.unacknowledged() };
         }
         let Some(Socket { kind: Kind::Datagram(datagram), .. }) = state.socket(object) else { return 0 };
         let first = |place| state.datagrams(place).and_then(|d| d.waiting()).map(|waiting| waiting.len as u64);

@@ -7,8 +7,9 @@ use atoll_ipc::command::Protocol;
 use atoll_sockets::Errno;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::sockets::goes_to_kernel;
+use super::sockets::{goes_to_kernel, server};
 use super::{Address, fail, length, parts_of, passing, write_address};
+use crate::fast_open::MSG_FASTOPEN;
 use crate::state::STATE;
 use crate::table::object_at;
 use crate::transfer::{self, Parts};
@@ -151,13 +152,22 @@ pub unsafe extern "C" fn __recvfrom_chk(
 ///
 /// # Safety
 /// As for [`Address::read`].
-unsafe fn receiver(object: u32, addr: *const sockaddr, len: socklen_t) -> Result<Option<Endpoint>, Option<Errno>> {
+unsafe fn receiver(
+    object: u32,
+    addr: *const sockaddr,
+    len: socklen_t,
+    flags: c_int,
+) -> Result<Option<Endpoint>, Option<Errno>> {
     if addr.is_null() {
         return Ok(None);
     }
-    // send(2): with a connection the address is ignored.
     let known = STATE.with(|state| state.socket(object).map(|s| (s.protocol, s.v6, s.options.v6_only)));
-    let Some((Protocol::Udp, v6_socket, v6_only)) = known else { return Ok(None) };
+    let Some((protocol, v6_socket, v6_only)) = known else { return Ok(None) };
+    if protocol == Protocol::Tcp {
+        // send(2): with a connection the address is ignored; with MSG_FASTOPEN there is none yet.
+        // SAFETY: the caller's promise.
+        return if flags & MSG_FASTOPEN == 0 { Ok(None) } else { server(object, unsafe { Address::read(addr, len) }) };
+    }
     // SAFETY: the caller's promise.
     match unsafe { Address::read(addr, len) } {
         // udpv6_sendmsg: an AF_INET6 socket takes addresses of both kinds.
@@ -192,7 +202,7 @@ pub unsafe extern "C" fn sendto(
         return unsafe { real::sendto(fd, buf, len, flags, addr, alen) };
     };
     // SAFETY: the program's address.
-    match unsafe { receiver(object, addr, alen) } {
+    match unsafe { receiver(object, addr, alen, flags) } {
         Ok(peer) => length(transfer::send(object, &Parts(&part(buf, len)), flags, peer)),
         Err(Some(errno)) => length(Err(errno)),
         Err(None) => {
@@ -224,7 +234,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
                 None => msg.msg_namelen = 0,
             }
             msg.msg_controllen = 0;
-            msg.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            let truncated = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            msg.msg_flags = truncated | if received.urgent { libc::MSG_OOB } else { 0 };
             received.len as ssize_t
         }
         Err(errno) => length(Err(errno)),
@@ -243,7 +254,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
     // SAFETY: the program's message.
     let message = unsafe { &*msg };
     // SAFETY: its address, if it has one.
-    let peer = match unsafe { receiver(object, message.msg_name.cast(), message.msg_namelen) } {
+    let peer = match unsafe { receiver(object, message.msg_name.cast(), message.msg_namelen, flags) } {
         Ok(peer) => peer,
         Err(Some(errno)) => return length(Err(errno)),
         Err(None) => {

@@ -1,6 +1,6 @@
 //! socket(2) to shutdown(2), and the options of sockets.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 
 use atoll_base::Endpoint;
 use atoll_ipc::command::Protocol;
@@ -134,21 +134,16 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let Some(object) = table::object_at(fd) else {
-        // SAFETY: passed on.
-        return unsafe { real::connect(fd, addr, len) };
-    };
-    // SAFETY: the program's address.
-    let address = unsafe { Address::read(addr, len) };
-    enum Choice {
-        Stack(Endpoint),
-        Kernel,
-        Fail(Errno),
-        Disconnect,
-    }
-    let choice = STATE.with(|state| {
+/// Whose a connection is to be.
+enum Choice {
+    Stack(Endpoint),
+    Kernel,
+    Fail(Errno),
+    Disconnect,
+}
+
+fn choose(object: u32, address: Address) -> Choice {
+    STATE.with(|state| {
         let undecided = is_undecided(state, object);
         let Some(socket) = state.socket(object) else { return Choice::Fail(Errno::ENOTSOCK) };
         match address.endpoint(socket.v6) {
@@ -161,13 +156,34 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
             _ if address == Address::Unspecified => Choice::Disconnect,
             _ => Choice::Fail(if address == Address::Other { Errno::EAFNOSUPPORT } else { Errno::EINVAL }),
         }
-    });
-    match choice {
-        Choice::Stack(to) => {
-            let here = to.addr.is_unspecified();
-            let to = if here { Endpoint::at(to.addr.loopback_of_family(), to.port) } else { to };
-            answer(calls::connect(object, to))
-        }
+    })
+}
+
+/// Who connects to nowhere in particular means this machine.
+pub(super) fn or_loopback(to: Endpoint) -> Endpoint {
+    if to.addr.is_unspecified() { Endpoint::at(to.addr.loopback_of_family(), to.port) } else { to }
+}
+
+/// The server that sendto(2) with MSG_FASTOPEN means. `Err`: the call fails, or (`None`) is the kernel's.
+pub(super) fn server(object: u32, address: Address) -> Result<Option<Endpoint>, Option<Errno>> {
+    match choose(object, address) {
+        Choice::Stack(to) => Ok(Some(or_loopback(to))),
+        Choice::Kernel => Err(None),
+        Choice::Disconnect => Err(Some(Errno::EOPNOTSUPP)),
+        Choice::Fail(errno) => Err(Some(errno)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(object) = table::object_at(fd) else {
+        // SAFETY: passed on.
+        return unsafe { real::connect(fd, addr, len) };
+    };
+    // SAFETY: the program's address.
+    let address = unsafe { Address::read(addr, len) };
+    match choose(object, address) {
+        Choice::Stack(to) => answer(calls::connect(object, or_loopback(to))),
         Choice::Kernel => {
             if address != Address::Unspecified {
                 calls::to_kernel(object);
@@ -300,12 +316,14 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
 }
 
-/// sockatmark(3): urgent octets are part of the stream here.
+/// `SIOCATMARK`, linux/sockios.h.
+pub(super) const SIOCATMARK: c_ulong = 0x8905;
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut mark: c_int = 0;
-    // SAFETY: the kernel fills an int.
-    let result = unsafe { real::ioctl(fd, 0x8905, (&raw mut mark).cast()) };
+    // SAFETY: an int is filled.
+    let result = unsafe { super::descriptors::ioctl(fd, SIOCATMARK, (&raw mut mark).cast()) };
     if result < 0 { result } else { mark }
 }
 

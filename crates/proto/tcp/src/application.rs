@@ -18,6 +18,9 @@ impl Connection {
         let limit = self.snd.una.max(0) + WAITING_MAX;
         let tail = i64::try_from(tail).unwrap_or(i64::MAX).min(limit);
         self.snd.tail = self.snd.tail.max(tail);
+        if self.rare.is_some() {
+            self.release_syn();
+        }
     }
 
     /// The application has read the text `[..head)`; a window update may become due. Repeating it or going backwards is
@@ -55,7 +58,12 @@ impl Connection {
         }
         match self.state() {
             // The FIN waits for the handshake; `enter_established` goes on from there.
-            State::SynSent | State::SynReceived => self.snd.fin = true,
+            State::SynSent | State::SynReceived => {
+                self.snd.fin = true;
+                if self.rare.is_some() {
+                    self.release_syn();
+                }
+            }
             State::Established => {
                 self.snd.fin = true;
                 self.transition(State::FinWait1);

@@ -10,6 +10,7 @@ use crate::mtu_probe::MtuSearch;
 use crate::options::Negotiated;
 use crate::outcome::Events;
 use crate::pending::Pending;
+use crate::rare::Rare;
 use crate::rcv::Rcv;
 use crate::recovery::Recovery;
 use crate::settings::{Algorithm, Config, KeepAlive, Settings};
@@ -49,6 +50,8 @@ pub struct Connection {
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
     pub(crate) ecn: EcnState,
+    /// What few connections have.
+    pub(crate) rare: Option<Box<Rare>>,
     state: State,
     pub(crate) pending: Pending,
     /// Keep-alive probes sent since the peer was heard.
@@ -87,6 +90,7 @@ impl Connection {
             segments_in: 0,
             segments_out: 0,
             ecn: EcnState::new(),
+            rare: None,
             state,
             pending: Pending::SYN,
             keep_probes: 0,

@@ -4,6 +4,7 @@ use atoll_base::{Instant, SeqNum};
 
 use crate::connection::Connection;
 use crate::outcome::Events;
+use crate::pending::Pending;
 use crate::state::State;
 
 /// How an ICMP destination-unreachable message is meant (RFC 1122 §4.2.3.9).
@@ -23,6 +24,12 @@ impl Connection {
         let mss = path_mss(mtu);
         if !self.is_in_flight(quoted_seq) {
             return false;
+        }
+        if self.state() == State::SynSent && self.snd.nxt > 0 {
+            // RFC 7413 §4.2.1: the SYN was too large for the way with its text.
+            self.limit_path(mtu);
+            self.pending.set(Pending::SYN);
+            return true;
         }
         let offset = self.snd.offset_of(quoted_seq);
         if mss >= self.snd.mss_path {

@@ -30,6 +30,8 @@ pub struct Info {
     pub ecn: bool,
     /// Window scaling is in use.
     pub window_scaling: bool,
+    /// A SYN brought text that was taken (RFC 7413).
+    pub syn_text: bool,
     /// Shift of the peer's windows.
     pub snd_wscale: u8,
     /// Shift of our windows.
@@ -109,6 +111,7 @@ impl Connection {
             sack: self.options.sack,
             ecn: self.ecn.is_agreed(),
             window_scaling: self.options.window_scaling,
+            syn_text: self.has_fast_text(),
             snd_wscale: self.options.snd_scale,
             rcv_wscale: self.options.rcv_scale,
             rto: rtt.rto(),

@@ -14,6 +14,8 @@ use alloc::boxed::Box;
 
 use atoll_base::{Duration, Instant};
 
+use atoll_wire::tcp::Flags;
+
 use crate::connection::{Connection, text_offset};
 use crate::outcome::Transmit;
 use crate::pending::Pending;
@@ -59,7 +61,7 @@ impl MtuSearch {
 
 impl Connection {
     /// Octets of text into which a transmit is cut, if it has more (gso_size): [`Connection::mss`] but for a probe, which is one
-    /// segment.
+    /// segment, and a SYN, whose text is no more than fits before a size is agreed upon.
     pub fn segment_size(&self, transmit: &Transmit) -> u16 {
         let is_probe = |probe: Probe| {
             !transmit.retransmit
@@ -68,6 +70,7 @@ impl Connection {
         };
         match self.mtu.as_ref().and_then(|search| search.probe) {
             Some(probe) if is_probe(probe) => u16::MAX,
+            _ if transmit.segment.has(Flags::SYN) => u16::MAX,
             _ => self.snd.mss,
         }
     }

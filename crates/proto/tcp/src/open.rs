@@ -70,8 +70,8 @@ impl Connection {
         self.congestion = Congestion::new(algorithm, self.snd.mss);
         self.snd.window_max = u32::from(syn.window);
         self.snd.edge = i64::from(syn.window);
-        self.snd.wl1 = -1;
-        self.snd.wl2 = -1;
+        self.snd.wl1 = syn.seq;
+        self.snd.wl2 = self.snd.seq(-1);
     }
 
     /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment
@@ -84,6 +84,10 @@ impl Connection {
 
     /// Our SYN is acknowledged and the peer's is known.
     pub(crate) fn enter_established(&mut self, now: Instant) -> Events {
+        if self.is_open_early() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
+            // The application has read the text of the SYN, which nobody could be told before.
+            self.pending.set(Pending::ACK);
+        }
         self.transition(State::Established);
         self.recovery.untimed = false;
         self.recovery.forget_flight();

@@ -48,6 +48,8 @@ impl Events {
     pub const fn union(self, other: Events) -> Events {
         Events(self.0 | other.0)
     }
+    /// `receive_mark` moved: the peer has called text urgent.
+    pub const URGENT: Events = Events(1 << 11);
 
     /// Whether every fact of `other` holds.
     pub const fn contains(self, other: Events) -> bool {

@@ -39,7 +39,7 @@ pub(crate) struct Rcv {
     pub(crate) segment_max: u16,
     /// Full-sized segments still to be acknowledged at once (quick-ack at the start and after loss).
     pub(crate) quick: u8,
-    /// Segments with text since the last ACK sent.
+    /// What has come since the last ACK sent, by weight: see `ack_is_overdue`.
     pub(crate) unacked: u8,
     /// Duplicate ACKs owed to a peer without SACK, beyond the one that is pending.
     pub(crate) duplicates_owed: u8,

@@ -19,14 +19,14 @@ pub(crate) struct Snd {
     pub(crate) tail: i64,
     /// Right edge of the peer's window.
     pub(crate) edge: i64,
-    /// Receive offset of the segment that set `edge` last (SND.WL1).
-    pub(crate) wl1: i64,
-    /// Acknowledgement that set `edge` last (SND.WL2).
-    pub(crate) wl2: i64,
     /// End of the last segment sent that was not full: what Minshall's variant of Nagle's rule waits for.
     pub(crate) small_end: i64,
     /// Sequence number of offset 0: ISS + 1.
     pub(crate) start: SeqNum,
+    /// Sequence number of the segment that set `edge` last (SND.WL1).
+    pub(crate) wl1: SeqNum,
+    /// Acknowledgement number that set `edge` last (SND.WL2).
+    pub(crate) wl2: SeqNum,
     /// Largest window the peer has offered.
     pub(crate) window_max: u32,
     /// Largest segment by the path: link MTU less 40, or what ICMP said.
@@ -48,10 +48,11 @@ impl Snd {
             nxt: -1,
             tail: 0,
             edge: 0,
-            wl1: i64::MIN,
-            wl2: i64::MIN,
             small_end: -1,
             start: iss.plus(1),
+            // Until there is a SYN of the peer's nothing is compared with it.
+            wl1: SeqNum(0),
+            wl2: iss,
             window_max: 0,
             mss_path,
             mss_peer: MSS_DEFAULT,

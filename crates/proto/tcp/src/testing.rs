@@ -29,6 +29,7 @@ pub(crate) struct Seg {
     ack: Option<u32>,
     len: u32,
     window: Option<u16>,
+    urgent: u16,
     retransmit: bool,
     options: Options,
     ecn: Ecn,
@@ -75,6 +76,14 @@ impl Seg {
 
     pub(crate) fn window(self, window: u16) -> Seg {
         Seg { window: Some(window), ..self }
+    }
+
+    pub(crate) fn urgent(self, pointer: u16) -> Seg {
+        Seg { urgent: pointer, ..self }.with(Flags::URG)
+    }
+
+    pub(crate) fn only(self, flags: Flags) -> Seg {
+        Seg { flags, ..self }
     }
 
     pub(crate) fn with(self, flags: Flags) -> Seg {
@@ -151,7 +160,7 @@ impl Tcb {
         Tcb::of(Connection::accept(now, &segment, ISS, 77, Path { mss: MSS as u16 }, settings), now)
     }
 
-    fn of(conn: Connection, now: Instant) -> Tcb {
+    pub(crate) fn of(conn: Connection, now: Instant) -> Tcb {
         Tcb { conn, now, written: 0, log: Vec::new() }
     }
 
@@ -244,6 +253,7 @@ impl Tcb {
             options: Options { sack, ..seg.options },
             len: seg.len,
             ecn: seg.ecn,
+            urgent: seg.urgent,
             ..Segment::default()
         };
         self.log.push(format!("{:?} < {segment:?}", self.now));

@@ -1,4 +1,8 @@
 //! How is a closed connection remembered, and what do late segments get? RFC 9293 §3.6.1, RFC 6191.
+//!
+//! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early. What ends the wait early
+//! here is a SYN or a RST, and only one that a late segment can hardly be: a SYN that is newer than everything, a RST at the very
+//! sequence number that is expected.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
@@ -28,8 +32,8 @@ const _: () = assert!(size_of::<TimeWait>() <= 64);
 pub enum TimeWaitAnswer {
     /// Send this, ports filled in; the deadline may have moved.
     Ack(Segment),
-    /// A new SYN that cannot be confused with the old connection: delete the record and treat it as a SYN to the
-    /// listener, with an initial sequence number above this one.
+    /// A new SYN that cannot be confused with the old connection: treat it as a SYN to the listener, and delete the record if
+    /// that takes it, with an initial sequence number above this one.
     Reuse {
         /// The last sequence number in use.
         iss_above: SeqNum,
@@ -62,18 +66,27 @@ impl TimeWait {
         self.deadline
     }
 
+    /// The last sequence number in use, if a new connection that this end opens can take the place of the old one: its timestamps tell
+    /// their segments apart (RFC 6191, RFC 7323 §5.8; Linux' `tcp_tw_reuse`).
+    pub fn reusable(&self) -> Option<SeqNum> {
+        self.timestamps.then_some(self.snd_nxt)
+    }
+
     /// Judges a segment of the old connection, or of a new one with the same ports.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) -> TimeWaitAnswer {
         let timestamps = segment.options.timestamps.filter(|_| self.timestamps);
         let is_old = timestamps.is_some_and(|peer| SeqNum(peer.value).before(SeqNum(self.ts_recent)));
         if segment.has(Flags::RST) {
-            // RFC 5961 §3: only an exact match counts.
+            // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would pass over every RST; like Linux, this stack believes those that a
+            // late duplicate cannot be, because they tell that the peer has forgotten the connection, too.
             return if segment.seq == self.rcv_nxt && !is_old { TimeWaitAnswer::Delete } else { TimeWaitAnswer::Drop };
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
-            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection.
+            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection. So is one with timestamps where the
+            // old one had none: PAWS will tell their segments apart.
             let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
-            if later || (!is_old && segment.seq.after(self.rcv_nxt)) {
+            let first = !self.timestamps && segment.options.timestamps.is_some();
+            if later || first || (!is_old && segment.seq.after(self.rcv_nxt)) {
                 return TimeWaitAnswer::Reuse { iss_above: self.snd_nxt };
             }
             return self.answer_rarely(now);

@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::page::REPLICAS_MAX;
+use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, REPLICAS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressError, Cidr, Cidr6, Mac};
@@ -136,6 +136,33 @@ pub enum EcnMode {
     Accept = 2,
     /// Both ends; our SYNs ask for accurate ECN (RFC 9768).
     Accurate = 3,
+}
+
+/// Who does TCP Fast Open (RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FastOpen {
+    /// Nobody.
+    None,
+    /// Programs that ask for it when they connect.
+    #[default]
+    Client,
+    /// Listeners with TCP_FASTOPEN.
+    Server,
+    /// Both.
+    Both,
+}
+
+impl FastOpen {
+    /// The bits of the stack page.
+    pub const fn bits(self) -> u32 {
+        match self {
+            FastOpen::None => 0,
+            FastOpen::Client => FAST_OPEN_CLIENT,
+            FastOpen::Server => FAST_OPEN_SERVER,
+            FastOpen::Both => FAST_OPEN_CLIENT | FAST_OPEN_SERVER,
+        }
+    }
 }
 
 /// Which ports are handed out by the stack.

@@ -28,12 +28,16 @@ impl<M: Memory> Transport<M> {
         now: Instant,
         tuple: FourTuple,
         segment: &Segment,
+        text: &[u8],
         internal: bool,
         iss_above: Option<SeqNum>,
         listener: ListenerId,
         defer: u16,
     ) {
         let inherited = self.inherited(listener);
+        if iss_above.is_some() {
+            self.replace_time_wait(&tuple);
+        }
         let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
         if let Some(above) = iss_above
             && !iss.after(above)
@@ -41,8 +45,14 @@ impl<M: Memory> Transport<M> {
             // RFC 6191 §2: above everything that the old connection has used.
             iss = above.plus(1 + self.rng.below(1 << 16));
         }
-        let connection = self.open_passively(now, tuple, segment, iss, internal, &inherited.settings);
+        let (connection, early) = match self.accept_fast(now, tuple, segment, iss, internal, listener) {
+            Some(accepted) => accepted,
+            None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), None),
+        };
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        if let Some(len) = early {
+            self.establish_early(now, index, len, text);
+        }
         self.touch(index);
     }
 
@@ -224,6 +234,9 @@ impl<M: Memory> Transport<M> {
         entry.published_mark = u64::MAX;
         entry.deadline = now + self.config.claim_timeout;
         entry.flags.set(Flags::OFFER.with(Flags::EXTENTS).with(Flags::STATE));
+        if entry.connection.receive_mark().is_some() {
+            entry.flags.set(Flags::MARK);
+        }
         self.touch(index);
     }
 

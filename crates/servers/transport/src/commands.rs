@@ -154,6 +154,8 @@ impl<M: Memory> Transport<M> {
             // The rings are published before the tail that needs them.
             entry.send = slot.send_extents(&session.layout).unwrap_or_default().into();
             connection.handle_send_tail(now, tail);
+            // Published before the tail, too.
+            connection.handle_urgent(slot.send_urgent());
             // The application may have looked at the limit before it was doubled: half of two thirds. And with two rings there may
             // be no room for a third, however little is in them.
             if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) || entry.send.old().is_some() {
@@ -165,6 +167,7 @@ impl<M: Memory> Transport<M> {
         }
         if head > connection.receive_head() {
             connection.handle_read_head(now, head);
+            entry.forget_passed_marks(head);
             // A ring that was drained is kept for the next request; the sweep finds it if there is none.
             if entry.receive.old().is_some() {
                 entry.release_drained(session, head);

@@ -4,6 +4,8 @@ use atoll_base::{Duration, Epoch, FlowKey, ReplicaId};
 use atoll_ipc::page::StackFacts;
 use atoll_tcp::EcnMode;
 
+use crate::fast_open::FastOpenSides;
+
 /// Sizes, times and identity of one replica's transport server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -44,6 +46,10 @@ pub struct Config {
     pub ecn: EcnMode,
     /// How long the connections of a process that has ended may take to deliver what it wrote.
     pub orphan_timeout: Duration,
+    /// Which sides of TCP Fast Open there are.
+    pub fast_open: FastOpenSides,
+    /// Servers whose Fast Open cookies are remembered at most; then the oldest is forgotten.
+    pub cookies_max: usize,
     /// How often buffers that their application has drained are looked for.
     pub sweep_interval: Duration,
 }
@@ -53,6 +59,8 @@ pub struct Config {
 pub struct Secrets {
     /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so that they keep rising.
     pub sequence: [u8; 16],
+    /// Key of Fast Open cookies: the same for all replicas, because a client comes back to any.
+    pub fast_open: [u8; 16],
     /// Seed of hash tables.
     pub table: u64,
     /// Seed of port choices.
@@ -81,6 +89,8 @@ impl Config {
             internal_mss: 16 << 10,
             ecn: EcnMode::Accept,
             orphan_timeout: Duration::from_secs(60),
+            fast_open: FastOpenSides { client: true, server: false },
+            cookies_max: 4096,
             sweep_interval: Duration::from_millis(250),
         }
     }
@@ -98,6 +108,7 @@ impl Config {
         if facts.claim_timeout_us != 0 {
             config.claim_timeout = Duration::from_micros(facts.claim_timeout_us as u64);
         }
+        config.fast_open = FastOpenSides::from_bits(facts.fast_open);
         config
     }
 }

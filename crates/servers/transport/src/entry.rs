@@ -102,6 +102,10 @@ impl Flags {
     pub(crate) const INTERNAL: Flags = Flags(256);
     /// The send limit is to be published.
     pub(crate) const LIMIT: Flags = Flags(512);
+    /// The application has it, but the handshake is not complete.
+    pub(crate) const FAST_OPEN: Flags = Flags(2048);
+    /// The mark of urgent octets is to be published.
+    pub(crate) const MARK: Flags = Flags(1024);
 
     #[inline]
     pub(crate) const fn has(self, flags: Flags) -> bool {

@@ -7,6 +7,7 @@ use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
 use atoll_ipc::{Cause, Memory, Ready};
 use atoll_tcp::{Events, State, TimeWaitAnswer, Unreachable, Verdict};
+use atoll_wire::fast_open;
 use atoll_wire::icmp::code;
 use atoll_wire::ipv4::Ecn;
 use atoll_wire::ipv4::Protocol;
@@ -35,6 +36,9 @@ impl<M: Memory> Transport<M> {
                     local: atoll_base::Endpoint::at(dst, header.dst_port),
                     remote: atoll_base::Endpoint::at(src, header.src_port),
                 };
+                if header.has(Flags::SYN) {
+                    self.syn_option = fast_open::find(segment.get(..header_len).unwrap_or_default());
+                }
                 let text = segment.get(header_len..).unwrap_or_default();
                 self.handle_segment(now, tuple, &header, text, internal);
             }
@@ -82,6 +86,9 @@ impl<M: Memory> Transport<M> {
             Stage::Deferred { .. } if entry.connection.text_range(segment).is_some() => self.establish(now, index),
             _ => {}
         }
+        if segment.has(Flags::URG) {
+            self.note_reader(index);
+        }
         let segment = &self.make_room(now, index, segment);
         let Some(entry) = self.entries.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
@@ -112,6 +119,13 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get_mut(index) else { return };
         if events.contains(Events::READABLE) {
             entry.ready |= Ready::IN;
+            if entry.connection.receive_mark().is_some() {
+                entry.ready |= Ready::PRI;
+            }
+        }
+        if events.contains(Events::URGENT) {
+            entry.ready |= Ready::PRI;
+            entry.flags.set(entry::Flags::MARK);
         }
         if events.contains(Events::FIN) {
             entry.ready |= Ready::IN | Ready::RDHUP;
@@ -142,10 +156,15 @@ impl<M: Memory> Transport<M> {
                         self.establish(now, index);
                     }
                 }
+                _ if entry.flags.has(entry::Flags::FAST_OPEN) => {
+                    self.stats.count(Stat::PassiveOpens);
+                    self.end_early(index);
+                }
                 _ => {
                     self.stats.count(Stat::ActiveOpens);
                     entry.ready |= Ready::OUT;
-                    entry.flags.set(entry::Flags::STATE);
+                    entry.flags.set(entry::Flags::STATE.with(entry::Flags::LIMIT));
+                    self.learn_fast_open(now, index);
                 }
             }
         } else if matches!(entry.stage, Stage::Deferred { .. }) && events.intersects(Events::READABLE | Events::FIN) {
@@ -181,7 +200,7 @@ impl<M: Memory> Transport<M> {
             None => {}
         }
         if segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST) {
-            self.handle_syn(now, tuple, segment, internal, iss_above);
+            self.handle_syn(now, tuple, segment, text, internal, iss_above);
         } else if !self.accept_by_cookie(now, tuple, segment, text, internal) {
             self.stats.count(Stat::SegmentsDropped);
             // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
@@ -196,6 +215,7 @@ impl<M: Memory> Transport<M> {
         now: Instant,
         tuple: FourTuple,
         segment: &Segment,
+        text: &[u8],
         internal: bool,
         iss_above: Option<SeqNum>,
     ) {
@@ -214,7 +234,7 @@ impl<M: Memory> Transport<M> {
                 if !self.has_room_for(listener) {
                     return;
                 }
-                self.accept(now, tuple, segment, internal, iss_above, listener, defer_accept);
+                self.accept(now, tuple, segment, text, internal, iss_above, listener, defer_accept);
             }
         }
     }

@@ -128,7 +128,11 @@ pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
         retransmits: info.retransmits.into(),
         probes: info.probes.into(),
         backoff: info.backoff.into(),
-        options: bit(info.timestamps, 1) | bit(info.sack, 2) | bit(info.window_scaling, 4) | bit(info.ecn, 8),
+        options: bit(info.timestamps, 1)
+            | bit(info.sack, 2)
+            | bit(info.window_scaling, 4)
+            | bit(info.ecn, 8)
+            | bit(info.syn_text, 32),
         snd_wscale: info.snd_wscale.into(),
         rcv_wscale: info.rcv_wscale.into(),
         rto: micros(info.rto),

@@ -1,9 +1,9 @@
 //! How does an application open a connection, and which port does it get?
 
-use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, SlotId};
+use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, SeqNum, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
@@ -15,6 +15,8 @@ use crate::transport::Transport;
 /// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
 /// Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
+/// How far beyond the sequence numbers of the connection before a new one begins at least.
+const ABOVE_LAST: u32 = 65_537;
 /// Ports found in TIME-WAIT before one of them is taken.
 const REUSE_TRIES: u32 = 64;
 
@@ -41,11 +43,19 @@ impl<M: Memory> Transport<M> {
         };
         let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
         let inherited = Inherited::new(&self.config);
-        let iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
+        if let Some(above) = self.replace_time_wait(&tuple)
+            && !iss.after(above)
+        {
+            // As Linux: beyond the window of the connection before.
+            iss = above.plus(ABOVE_LAST + self.rng.below(1 << 16));
+        }
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let remote = tuple.remote.addr;
         let mut connection = Connection::connect(now, iss, ts_offset, self.path(remote, internal), &inherited.settings);
         self.limit_path(now, &mut connection, remote, internal);
+        let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
+        let wanted = if wants_fast { self.open_fast(now, &tuple, &mut connection) } else { None };
         let name = self.name(&tuple);
         let mut entry = Entry::new(connection, name, Stage::Open);
         entry.inherit(&self.config, &inherited, self.ip.hop_limit());
@@ -63,14 +73,25 @@ impl<M: Memory> Transport<M> {
             return;
         }
         if let Some(view) = session.slot(slot) {
-            view.replica_reset(generation, SlotState::Connecting, limit);
+            // As on Linux, no more than the SYN holds is taken before there is a connection.
+            view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
             view.set_local(tuple.local);
         }
-        self.time_waits.remove(&name);
+        if let Some(entry) = self.entries.get_mut(index)
+            && wanted.is_some()
+        {
+            entry.replica_flags |= REPLICA_FAST_OPEN;
+            entry.flags.set(Flags::STATE);
+            entry.ready |= Ready::OUT;
+        }
         self.flows.insert(&self.entries, index);
         // Text may have been written before.
         self.handle_kick(now, index);
         self.touch(index);
+    }
+
+    fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
+        self.session(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
     }
 
     /// The connection fails before it exists. Its slot still has to be closed by the application.
@@ -123,10 +144,22 @@ impl<M: Memory> Transport<M> {
         if local.port != 0 {
             let tuple = tuple_with(local.port);
             let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && self.find(&tuple).is_none();
+            let is_free = tuple.local != remote && self.find(&tuple).is_none() && self.may_open(now, &tuple).is_some();
             return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
         }
         self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
+    }
+
+    /// Whether a connection may be opened under this name, as far as TIME-WAIT is concerned: see [`crate::time_wait::TimeWaits::may_open`].
+    fn may_open(&self, now: Instant, tuple: &FourTuple) -> Option<bool> {
+        // What has no name has no record.
+        self.locals.find(tuple).map_or(Some(false), |name| self.time_waits.may_open(now, &name, REUSE_AFTER))
+    }
+
+    /// A connection takes the place of one in TIME-WAIT. Returns the last sequence number of that.
+    pub(crate) fn replace_time_wait(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
+        let name = self.locals.find(tuple)?;
+        self.time_waits.replace(&name)
     }
 
     /// A random start, then one port after another: most are free, and one of every few replies steers here.
@@ -146,16 +179,16 @@ impl<M: Memory> Transport<M> {
             if self.find(&tuple).is_some() {
                 continue;
             }
-            match self.locals.find(&tuple).and_then(|name| self.time_waits.since(&name)) {
-                None => return Some(tuple),
-                Some(since) if now.since(since) >= REUSE_AFTER => {
+            match self.may_open(now, &tuple) {
+                Some(false) => return Some(tuple),
+                Some(true) => {
                     in_time_wait = in_time_wait.or(Some(tuple));
                     tries += 1;
                     if tries >= REUSE_TRIES {
                         break;
                     }
                 }
-                Some(_) => {}
+                None => {}
             }
         }
         in_time_wait

@@ -33,6 +33,8 @@ pub(crate) struct Inherited {
     pub(crate) send_limit: Option<u32>,
     /// Whether `SO_RCVBUF` was set.
     pub(crate) fixed_receive: bool,
+    /// `TCP_FASTOPEN`: how many connections the application may have before their handshakes are complete.
+    pub(crate) fast_open: u32,
 }
 
 /// Smallest buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
@@ -82,6 +84,7 @@ impl Inherited {
             class: 0,
             send_limit: None,
             fixed_receive: false,
+            fast_open: 0,
         }
     }
 
@@ -105,6 +108,7 @@ impl Inherited {
                 None => return false,
             },
             SocketOption::Linger2 => settings.linger2 = linger2(value),
+            SocketOption::FastOpen => self.fast_open = value.min(config.backlog_max),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
             SocketOption::TypeOfService => self.tos = value as u8,
             SocketOption::UnicastHops => self.hops = u8::try_from(value).ok(),
@@ -172,6 +176,7 @@ impl Entry {
             // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
+            | SocketOption::FastOpen
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
             | SocketOption::UnicastHops

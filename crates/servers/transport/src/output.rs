@@ -5,6 +5,7 @@ use atoll_ip::{HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, TTL, headers_len};
 use atoll_ipc::page::{REPLICAS_MAX, Stat};
 use atoll_ipc::{Cause, Memory};
 use atoll_tcp::{State, Transmit};
+use atoll_wire::fast_open::{self, FastOpen};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::tcp::{self, Segment};
 use atoll_wire::{Mac, checksum};
@@ -159,8 +160,10 @@ impl<M: Memory> Transport<M> {
         };
         let way = Way { internal: entry.flags.has(Flags::INTERNAL), mac: entry.mac, tos: entry.tos, ttl: entry.ttl };
         let mss = entry.connection.segment_size(transmit);
+        let is_syn = transmit.segment.has(tcp::Flags::SYN);
+        let option = if is_syn { entry.connection.fast_open_option(transmit.retransmit) } else { None };
         let tuple = self.locals.tuple(&entry.name);
-        let sent = send_segment(&mut self.ip, &way, &tuple, &transmit.segment, mss, text, out);
+        let sent = send_segment(&mut self.ip, &way, &tuple, &transmit.segment, option.as_ref(), mss, text, out);
         if sent {
             self.stats.count(Stat::SegmentsOut);
             self.stats.add(Stat::Retransmits, transmit.retransmit.into());
@@ -252,7 +255,7 @@ impl<M: Memory> Transport<M> {
             }
             let ttl = if tuple.remote.addr.is_v4() { TTL } else { self.ip.hop_limit() };
             let way = Way { internal, mac, tos: 0, ttl };
-            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, u16::MAX, TextRef::None, out) {
+            if send_segment(&mut self.ip, &way, &tuple, &answer.segment, None, u16::MAX, TextRef::None, out) {
                 self.stats.count(Stat::SegmentsOut);
             } else {
                 full.set(link);
@@ -323,6 +326,7 @@ fn send_segment<M: Memory>(
     way: &Way,
     tuple: &FourTuple,
     segment: &Segment,
+    option: Option<&FastOpen>,
     mss: u16,
     text: TextRef<'_, M>,
     out: &mut impl FrameSink<M>,
@@ -331,7 +335,10 @@ fn send_segment<M: Memory>(
     let segment = Segment { src_port: tuple.local.port, dst_port: tuple.remote.port, ..*segment };
     let start = headers_len(tuple.remote.addr);
     let Some(place) = headers.get_mut(start..).and_then(<[u8]>::first_chunk_mut) else { return true };
-    let tcp_len = tcp::emit(&segment, place);
+    let mut tcp_len = tcp::emit(&segment, place);
+    if let Some(option) = option {
+        tcp_len = fast_open::append(option, place, tcp_len);
+    }
     let len = tcp_len + segment.len as usize;
     let packet = Outgoing {
         dst_mac: way.mac,

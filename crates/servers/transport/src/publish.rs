@@ -8,6 +8,7 @@ use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Stage};
+use crate::fast_open::is_connecting;
 use crate::flows::Locals;
 use crate::session::Session;
 use crate::stats::Stats;
@@ -73,6 +74,8 @@ impl<M: Memory> Transport<M> {
     fn finish(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         let name = entry.name;
+        self.end_early(index);
+        let Some(entry) = self.entries.get_mut(index) else { return };
         if let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) {
             let session = self.session(place.session).map(|session| session.id).unwrap_or_default();
             if self.take_back(index) {
@@ -109,6 +112,7 @@ impl<M: Memory> Transport<M> {
 
     /// Forgets a connection. Its slot must have been given back.
     pub(crate) fn remove(&mut self, index: u32) {
+        self.end_early(index);
         let Some(entry) = self.entries.remove(index) else { return };
         debug_assert!(entry.place.is_none(), "the slot was given back");
         self.orphans -= usize::from(entry.stage == Stage::Closing);
@@ -146,6 +150,9 @@ impl Entry {
         if self.flags.take(Flags::EXTENTS) {
             slot.set_receive_extents(&self.receive.extents());
         }
+        if self.flags.take(Flags::MARK) {
+            self.publish_urgent_mark(&slot);
+        }
         let tail = self.connection.receive_nxt();
         if tail != self.published_tail {
             self.published_tail = tail;
@@ -158,7 +165,7 @@ impl Entry {
         if self.flags.take(Flags::STATE) {
             slot.set_error(self.cause);
             if lease.is_none() {
-                let connecting = matches!(self.connection.state(), State::SynSent | State::SynReceived);
+                let connecting = is_connecting(&self.connection);
                 slot.set_state(if connecting { SlotState::Connecting } else { SlotState::Open });
             }
             slot.set_replica_flags(self.replica_flags);

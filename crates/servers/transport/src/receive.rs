@@ -10,9 +10,11 @@ use crate::session::Session;
 use crate::transport::Transport;
 
 /// Text kept for a connection that has no acceptor: a request usually fits.
-const PARKED_MAX: usize = 4096;
+pub(crate) const PARKED_MAX: usize = 4096;
 /// A window grows to this part of the receive area at most.
 const AREA_SHARE: usize = 16;
+/// By how much a receive buffer grows at a time: as much as Linux's, which takes twice what arrives in a round trip that doubles.
+const GROWTH: u32 = 4;
 
 impl<M: Memory> Transport<M> {
     /// Makes room for the text of the segment, and returns the segment without the part that found none.
@@ -124,7 +126,8 @@ impl Entry {
 }
 
 impl Entry {
-    /// Lets the receive buffer grow while the application keeps up: after each full buffer received of which it has read most.
+    /// Lets the receive buffer grow while the application keeps up: after each half of a buffer received, as soon as it has read
+    /// most of what there is. A sender in slow start doubles its flight every round trip, and the window has to be ahead of it.
     /// `area`: octets of the receive area, of which one connection shall not claim too much.
     pub(crate) fn tune(&mut self, capacity_max: u32, area: usize) {
         let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
@@ -132,12 +135,17 @@ impl Entry {
         let capacity = u64::from(self.receive_capacity);
         let fixed = self.flags.has(entry::Flags::FIXED_RECEIVE);
         // While two rings are in use there is no place for what a larger window would promise.
-        if nxt - self.tuned_at < capacity || fixed || self.receive.old().is_some() {
+        if nxt - self.tuned_at < capacity / 2 || fixed || self.receive.old().is_some() {
+            return;
+        }
+        // Over a long path a whole window comes as one burst, of which little may have been read when its end arrives. That says
+        // nothing about the reader: it is looked at again when more has been read, not after another buffer.
+        if (nxt - self.connection.receive_head()) * 2 > capacity {
             return;
         }
         self.tuned_at = nxt;
-        if (nxt - self.connection.receive_head()) * 2 <= capacity && self.receive_capacity < capacity_max {
-            self.receive_capacity = (self.receive_capacity * 2).min(capacity_max);
+        if self.receive_capacity < capacity_max {
+            self.receive_capacity = self.receive_capacity.saturating_mul(GROWTH).min(capacity_max);
             self.connection.set_receive_capacity(self.receive_capacity);
         }
     }

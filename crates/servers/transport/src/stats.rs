@@ -91,6 +91,8 @@ const OURS: &[Stat] = &[
     Stat::SynDrops,
     Stat::SynCookiesSent,
     Stat::SynCookiesReceived,
+    Stat::FastOpens,
+    Stat::FastOpenRefused,
     Stat::AcceptDrops,
     Stat::Offers,
     Stat::Claims,

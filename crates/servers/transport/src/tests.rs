@@ -9,4 +9,5 @@ mod groups;
 pub(crate) mod kit;
 mod limits;
 mod loss;
+mod urgent;
 mod v6;

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant, SeqNum};
 use atoll_tcp::{TimeWait, TimeWaitAnswer};
 use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
@@ -54,18 +54,21 @@ impl TimeWaits {
         self.records.insert(name, Record { since: now, time_wait });
     }
 
-    /// The record's answer; `None` if there is no record. A deleted or reused record is gone afterwards.
+    /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may be reused waits for who takes its
+    /// place.
     pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
         let answer = self.records.get_mut(name)?.time_wait.handle_segment(now, segment);
-        if matches!(answer, TimeWaitAnswer::Delete | TimeWaitAnswer::Reuse { .. }) {
+        if answer == TimeWaitAnswer::Delete {
             self.records.remove(name);
         }
         Some(answer)
     }
 
-    /// When the record was made, if there is one.
-    pub(crate) fn since(&self, name: &Name) -> Option<Instant> {
-        self.records.get(name).map(|record| record.since)
+    /// Whether a connection may be opened under this name: there is no record, or one that is `min_age` old and whose successor cannot
+    /// be confused with it. `None`: it may not; the bool: there is a record.
+    pub(crate) fn may_open(&self, now: Instant, name: &Name, min_age: Duration) -> Option<bool> {
+        let Some(record) = self.records.get(name) else { return Some(false) };
+        (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
@@ -77,8 +80,9 @@ impl TimeWaits {
         self.queue.iter().map(|(_, name)| name)
     }
 
-    pub(crate) fn remove(&mut self, name: &Name) {
-        self.records.remove(name);
+    /// A connection takes the name. Returns the last sequence number of the one before.
+    pub(crate) fn replace(&mut self, name: &Name) -> Option<SeqNum> {
+        self.records.remove(name)?.time_wait.reusable()
     }
 
     pub(crate) fn expire(&mut self, now: Instant) {

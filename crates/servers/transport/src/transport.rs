@@ -11,12 +11,14 @@ use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::network::{AddressFacts, AddressState, Network};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
+use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
 
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
+use crate::fast_open::Cookies;
 use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
@@ -58,6 +60,13 @@ pub struct Transport<M: Memory> {
     pub(crate) answers: VecDeque<Answer>,
     /// Those of them whose neighbour is being asked for.
     pub(crate) unresolved_answers: Vec<Answer>,
+    /// The Fast Open option of the SYN that is being handled.
+    pub(crate) syn_option: Option<FastOpen>,
+    /// Cookies of servers.
+    pub(crate) cookies: Cookies,
+    /// Connections that applications have before their handshakes are complete, and how many there are of each listener.
+    pub(crate) early_listeners: BTreeMap<u32, ListenerId>,
+    pub(crate) fast_open_pending: BTreeMap<ListenerId, u32>,
     /// Until when somebody may have a SYN cookie.
     pub(crate) cookies_until: Instant,
     /// The frame that each link did not take.
@@ -114,6 +123,10 @@ impl<M: Memory> Transport<M> {
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
+            syn_option: None,
+            cookies: Cookies::new(config.cookies_max, seeds.next_u64()),
+            early_listeners: BTreeMap::new(),
+            fast_open_pending: BTreeMap::new(),
             cookies_until: Instant::ZERO,
             unresolved_answers: Vec::new(),
             stalled: [None; LINKS],

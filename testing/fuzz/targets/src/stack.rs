@@ -102,7 +102,7 @@ impl Machine {
             atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned },
         );
         let page = ReplicaPage(SparseMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [9; 16], table: 5, ports: 6 };
+        let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], table: 5, ports: 6 };
         let mut transport = Transport::new(config, secrets, ip, page, now);
         let mut processes = vec![Process::attach(&mut transport, SessionId(1), false)];
         if hostile {

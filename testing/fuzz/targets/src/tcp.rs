@@ -71,6 +71,8 @@ pub fn tcp_script(data: &[u8]) {
                 connection.handle_mtu(now, word(2), iss.plus(u32::from(word(4))));
             }
             7 => connection.set_receive_capacity(u32::from(word(2)) << (step[1] % 8)),
+            8 => connection.handle_urgent(u64::from(word(2)) << (step[1] % 48)),
+            9 => connection.handle_urgent(tail),
             _ => {
                 let near = |base: u64, at: usize| (base as u32).wrapping_add_signed(i32::from(word(at) as i16));
                 let segment = Segment {
@@ -78,10 +80,12 @@ pub fn tcp_script(data: &[u8]) {
                     ack: SeqNum(near(connection.send_nxt() + u64::from(iss.0) + 1, 6)),
                     flags: Flags(step[1].into()),
                     window: word(2),
+                    urgent: word(8),
                     len: u32::from(word(8) % 3000),
                     options: Options::default(),
                     ..syn
                 };
+                connection.note_reader(connection.receive_nxt().saturating_sub(u64::from(step[0] >> 4)));
                 let range = connection.text_range(&segment);
                 let input = connection.handle_segment(now, &segment);
                 if let Some(text) = input.text {

@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod clients;
+mod fast_open;
 mod fragments;
 mod groups;
 mod hostile;

@@ -57,7 +57,16 @@ pub fn start_nginx(net: &Net) -> Proc {
     nginx_with(net, "daemon off;")
 }
 
+/// The same with parameters of `listen`.
+pub fn nginx_that_listens(net: &Net, parameters: &str) -> Proc {
+    start_nginx_as(net, "daemon off;", parameters)
+}
+
 fn nginx_with(net: &Net, settings: &str) -> Proc {
+    start_nginx_as(net, settings, "")
+}
+
+fn start_nginx_as(net: &Net, settings: &str, listen: &str) -> Proc {
     let folder = files(net);
     let config = net.scratch.file(
         "nginx.conf",
@@ -67,7 +76,7 @@ fn nginx_with(net: &Net, settings: &str) -> Proc {
              http {{ access_log off; keepalive_requests 1000000; client_max_body_size 0;
                      client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
                      uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-                     server {{ listen 80 backlog=4096; root {folder}; }} }}"
+                     server {{ listen 80 backlog=4096 {listen}; root {folder}; }} }}"
         ),
     );
     net.serve("/usr/sbin/nginx", &["-p", &folder, "-c", &config])

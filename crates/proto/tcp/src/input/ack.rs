@@ -12,7 +12,7 @@ use crate::state::State;
 use crate::timers::{Retransmit, Timer};
 
 impl Connection {
-    pub(super) fn process_ack(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<Events, Input> {
+    pub(super) fn process_ack(&mut self, now: Instant, segment: &Segment) -> Result<Events, Input> {
         let ack = self.snd.offset_of(segment.ack);
         let mut events = Events::NONE;
         if self.state() == State::SynReceived {
@@ -39,7 +39,7 @@ impl Connection {
             return Ok(events);
         }
         self.judge_tail_probe(segment, ack);
-        let window_moved = self.update_window(segment, seq, ack);
+        let window_moved = self.update_window(segment, ack);
         if ack > self.snd.una {
             events |= self.advance_una(now, segment, ack, &mut delivery);
         } else {
@@ -110,11 +110,11 @@ impl Connection {
     }
 
     /// The peer's SYN-ACK acknowledges our SYN.
-    pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment) {
+    pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment, ack: i64) {
         let mut delivery = Delivery::new(self.recovery.recover);
-        delivery.acked = 1;
-        self.take_acknowledged(0, &mut delivery);
-        self.snd.una = 0;
+        delivery.acked = ack - self.snd.una;
+        self.take_acknowledged(ack, &mut delivery);
+        self.snd.una = ack;
         self.learn(now, segment, &delivery);
     }
 
@@ -258,20 +258,23 @@ impl Connection {
 
     /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and
     /// SND.WL2). Returns whether the right edge moved.
-    fn update_window(&mut self, segment: &Segment, seq: i64, ack: i64) -> bool {
+    fn update_window(&mut self, segment: &Segment, ack: i64) -> bool {
         // RFC 7323 §2.2: the window of a SYN is never scaled.
         let scale = if segment.has(Flags::SYN) { 0 } else { self.options.snd_scale };
         let window = u32::from(segment.window) << scale;
         let edge = ack + i64::from(window);
         let snd = &mut self.snd;
-        let newer = (snd.wl1, snd.wl2) < (seq, ack) || ((snd.wl1, snd.wl2) == (seq, ack) && edge > snd.edge);
+        let same = snd.wl1 == segment.seq;
+        let newer = snd.wl1.before(segment.seq)
+            || (same && snd.wl2.before(segment.ack))
+            || (same && snd.wl2 == segment.ack && edge > snd.edge);
         if !newer {
             return false;
         }
         let moved = edge != snd.edge;
         snd.edge = edge;
-        snd.wl1 = seq;
-        snd.wl2 = ack;
+        snd.wl1 = segment.seq;
+        snd.wl2 = segment.ack;
         snd.window_max = snd.window_max.max(window);
         if moved && edge > snd.nxt && snd.flight() == 0 {
             // The window is open: probing is over.

@@ -30,8 +30,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 §3.10.7.4: the other states. (Third, security, and sixth, URG, do not exist here: urgent text is
-    /// ordinary text.)
+    /// RFC 9293 §3.10.7.4: the other states. (Third, security, does not exist here.)
     fn segment_arrives(&mut self, now: Instant, segment: &Segment) -> Input {
         let seq = self.rcv.offset_of(segment.seq);
         if let Err(input) = self.check_sequence(now, segment, seq) {
@@ -52,7 +51,7 @@ impl Connection {
         }
         let mut events = self.pass_over_impossible_blocks(&mut segment);
         let segment = &segment;
-        events |= match self.process_ack(now, segment, seq) {
+        events |= match self.process_ack(now, segment) {
             Ok(events) => events,
             Err(input) => return input,
         };
@@ -61,6 +60,7 @@ impl Connection {
         if self.state() == State::Closed {
             return Input::accepted(None, events);
         }
+        events |= self.process_urgent(segment, seq);
         let text = self.process_text(now, segment, seq, &mut events);
         if marked {
             self.pending.set(Pending::ACK);

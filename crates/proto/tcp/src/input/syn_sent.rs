@@ -37,12 +37,17 @@ impl Connection {
             self.pending.set(Pending::SYN);
             return Input::accepted(None, Events::NONE);
         }
-        self.acknowledge_syn(now, segment);
+        let ack = self.snd.offset_of(segment.ack);
+        self.judge_syn_text(ack);
+        // The window counts from the acknowledgement.
+        self.snd.edge += ack;
+        self.acknowledge_syn(now, segment, ack);
         self.recovery.retries = 0;
         self.progress_at = now;
-        let events = self.enter_established(now);
+        let acked = if ack > 0 { Events::ACKED } else { Events::NONE };
+        let events = self.enter_established(now) | acked;
         self.pending.set(Pending::ACK);
-        // Text on a SYN-ACK is left to be sent again: nobody sends it without TCP Fast Open.
+        // Text on a SYN-ACK is left to be sent again: servers answer in segments of their own.
         Input::accepted(None, events)
     }
 }

@@ -20,19 +20,27 @@ const SYNCHRONIZED: [State; 7] = [
 // ---------------------------------------------------------------------------------------------------------------
 
 #[test]
-fn many_segments_at_once_make_an_ack_overdue_and_few_when_some_are_missing() {
+fn every_second_segment_is_acknowledged_before_more_are_looked_at_and_each_while_some_are_missing() {
+    // covers: RFC 5681 §4.2
+    let mut t = Tcb::established();
+    t.takes(data(1..1001));
+    assert!(!t.conn.ack_is_overdue());
+    t.takes(data(1001..2001));
+    assert!(t.conn.ack_is_overdue());
+    t.expect([ack(2001)]);
+    assert!(!t.conn.ack_is_overdue());
+    t.takes(data(3001..4001));
+    assert!(t.conn.ack_is_overdue());
+}
+
+#[test]
+fn frames_of_many_segments_are_acknowledged_eight_at_a_time() {
     let mut t = Tcb::established();
     for n in 0..7 {
-        t.takes(data(1 + n * MSS..1 + (n + 1) * MSS));
+        t.takes(data(1 + n * 5 * MSS..1 + (n + 1) * 5 * MSS));
         assert!(!t.conn.ack_is_overdue());
     }
-    t.takes(data(1 + 7 * MSS..1 + 8 * MSS));
-    assert!(t.conn.ack_is_overdue());
-    t.expect([ack(1 + 8 * MSS)]);
-    assert!(!t.conn.ack_is_overdue());
-    t.takes(data(1 + 9 * MSS..1 + 10 * MSS));
-    assert!(!t.conn.ack_is_overdue());
-    t.takes(data(1 + 10 * MSS..1 + 11 * MSS));
+    t.takes(data(1 + 35 * MSS..1 + 40 * MSS));
     assert!(t.conn.ack_is_overdue());
 }
 

@@ -15,7 +15,9 @@ use crate::timers::Timer;
 impl Connection {
     /// Text has been taken: `nxt` is what `rcv.nxt` was before, `left` where the text taken begins.
     pub(crate) fn acknowledge_text(&mut self, now: Instant, segment: &Segment, nxt: i64, left: i64) {
-        self.rcv.unacked = self.rcv.unacked.saturating_add(1);
+        let is_gathered = segment.len > u32::from(self.rcv.mss);
+        let weight = if is_gathered { WEIGHT_GATHERED } else { WEIGHT_SEGMENT };
+        self.rcv.unacked = self.rcv.unacked.saturating_add(weight);
         let size = u16::try_from(segment.len).unwrap_or(u16::MAX);
         self.rcv.segment_max = self.rcv.segment_max.max(size.min(self.rcv.mss));
         if left > nxt {
@@ -37,9 +39,8 @@ impl Connection {
         }
     }
 
-    /// Whether an ACK should leave before more segments are looked at. RFC 5681 §4.2 asks for one for every second segment; where
-    /// several arrive at once, what came as one frame counts as one segment, and four times that many are waited for, as long as none is
-    /// missing.
+    /// Whether an ACK should leave before more segments are looked at: RFC 5681 §4.2 asks for one for every second segment, and for
+    /// each while some are missing. What the link has gathered into one frame (GRO) comes so fast that four times as much may wait.
     pub fn ack_is_overdue(&self) -> bool {
         let limit = if self.rcv.reassembly.is_some() { UNACKED_MAX_DISORDER } else { UNACKED_MAX };
         self.rcv.unacked >= limit && self.pending.has(Pending::ACK)
@@ -96,8 +97,11 @@ impl Rcv {
 
 const ACK_DELAY: Duration = Duration::from_millis(40);
 const ACK_DELAY_QUICK: Duration = Duration::from_millis(1);
-/// Segments to be acknowledged together at most.
-const UNACKED_MAX: u8 = 8;
-const UNACKED_MAX_DISORDER: u8 = 2;
+/// What a segment counts until it is acknowledged, and a frame of many.
+const WEIGHT_SEGMENT: u8 = 4;
+const WEIGHT_GATHERED: u8 = 1;
+/// How much may be acknowledged together.
+const UNACKED_MAX: u8 = 2 * WEIGHT_SEGMENT;
+const UNACKED_MAX_DISORDER: u8 = 2 * WEIGHT_GATHERED;
 /// Three duplicates are enough for any peer; a few more survive loss.
 const DUPLICATES_OWED_MAX: u8 = 7;

@@ -24,11 +24,15 @@ impl Connection {
     ///
     /// Only the last call, which gives `None`, arms the timer that probes a closed window.
     pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
-        let transmit = self.next_transmit(now, len_max);
-        if transmit.is_some() {
-            self.segments_out = self.segments_out.saturating_add(1);
+        let urgent = self.urgent_end();
+        // A device that cuts segments does not know which pointer each of them needs.
+        let len_max = if urgent.is_some() { 0 } else { len_max };
+        let mut transmit = self.next_transmit(now, len_max)?;
+        self.segments_out = self.segments_out.saturating_add(1);
+        if let Some(end) = urgent {
+            self.point_to_urgent(&mut transmit, end);
         }
-        transmit
+        Some(transmit)
     }
 
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
@@ -39,7 +43,8 @@ impl Connection {
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
             // keep their size.
             _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
-            state if state.may_send() => {
+            // RFC 7413 §4.2.2: the answer need not wait for the last ACK of the handshake.
+            state if state.may_send() || self.is_open_early() => {
                 let text = self
                     .paced(now, len_max)
                     .and_then(|len_max| self.retransmission(now, len_max).or_else(|| self.new_text(now, len_max)));
@@ -69,10 +74,12 @@ impl Connection {
     fn syn(&mut self, now: Instant) -> Transmit {
         let acks = self.state() == State::SynReceived;
         let retransmit = self.snd.nxt > -1;
+        // RFC 7413 §4.2.1: the first SYN alone brings text.
+        let len = if retransmit { 0 } else { self.text_on_syn() };
         if retransmit {
             self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
         } else {
-            self.snd.nxt = 0;
+            self.snd.nxt = len;
             self.progress_at = now;
             self.sent_at = now;
         }
@@ -89,10 +96,11 @@ impl Connection {
         let ecn = if acks { self.ecn_of_syn_ack() } else { self.ecn_of_syn(retransmit) };
         let segment = Segment {
             seq: self.snd.seq(-1),
-            ack: if acks { self.rcv.seq(0) } else { SeqNum(0) },
+            ack: if acks { self.rcv.seq(self.rcv.nxt) } else { SeqNum(0) },
             flags: ecn | if acks { Flags::SYN | Flags::ACK } else { Flags::SYN },
             window,
             options,
+            len: u32::try_from(len).unwrap_or(0),
             ..Segment::default()
         };
         self.pending.clear(Pending::ACK);
@@ -142,6 +150,10 @@ impl Connection {
         let mut segment = self.acknowledging(now);
         segment.seq = self.snd.seq(self.snd.una - 1);
         self.acknowledged();
+        if self.urgent_end().is_some() {
+            // The pointer of a segment before the window is not looked at. RFC 9293 §3.8.5: urgency is told in spite of it.
+            self.pending.set(Pending::ACK);
+        }
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 

@@ -76,7 +76,9 @@ impl Connection {
         }
         let available = tail - nxt;
         let by_window = self.snd.edge - nxt;
-        let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd);
+        // A SYN that is still unacknowledged (RFC 7413) is no text.
+        let syn = i64::from(self.snd.una < 0);
+        let by_congestion = i64::from(self.congestion.cwnd) - self.recovery.pipe(&self.snd) + syn;
         // A FIN alone is no load: as on Linux it leaves even when the congestion window is used up.
         if available > 0 && by_congestion < available.min(mss) {
             self.note_limited(by_window > 0);
@@ -131,6 +133,10 @@ impl Connection {
             // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a
             // segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
+        }
+        // As on Linux, urgent text waits for nothing.
+        if self.urgent_end().is_some() {
+            return true;
         }
         if self.config.cork {
             return false;

@@ -69,3 +69,49 @@ fn time_wait_ends_after_a_minute() {
     let (wait, events) = t.advance_to_timer();
     assert_eq!((wait, events), (TIME_WAIT, crate::Events::CLOSED));
 }
+
+#[test]
+fn timestamps_decide_which_syn_is_new() {
+    // covers: RFC 6191 §2
+    let timestamps = |value| Options { timestamps: Some(Timestamps { value, echo: 0 }), ..Options::default() };
+    let (plain, next, t) = record();
+    let stamped = TimeWait { timestamps: true, ts_recent: 1000, ..plain };
+    let (newer, older) = (next.seq.plus(100), next.seq.minus(100));
+    let syn = |seq, options| Segment { seq, flags: Flags::SYN, options, ..Segment::default() };
+    let none = Options::default();
+    let cases = [
+        ("stamped, a later stamp", stamped, syn(older, timestamps(1001)), true),
+        ("stamped, the same stamp, a later number", stamped, syn(newer, timestamps(1000)), true),
+        ("stamped, the same stamp, an earlier number", stamped, syn(older, timestamps(1000)), false),
+        ("stamped, an earlier stamp", stamped, syn(newer, timestamps(999)), false),
+        ("stamped, no stamp, a later number", stamped, syn(newer, none), true),
+        ("stamped, no stamp, an earlier number", stamped, syn(older, none), false),
+        ("plain, a stamp", plain, syn(older, timestamps(5)), true),
+        ("plain, no stamp, a later number", plain, syn(newer, none), true),
+        ("plain, no stamp, an earlier number", plain, syn(older, none), false),
+    ];
+    for (name, mut record, segment, is_new) in cases {
+        let answer = record.handle_segment(t.now, &segment);
+        assert_eq!(matches!(answer, TimeWaitAnswer::Reuse { .. }), is_new, "{name}");
+    }
+    assert_eq!((stamped.reusable(), plain.reusable()), (Some(next.ack), None));
+}
+
+#[test]
+fn late_segments_do_not_end_the_wait() {
+    // covers: RFC 1337 §2, hazards of old duplicates
+    let (mut record, next, t) = record();
+    let before = record.deadline();
+    let late = [
+        Segment { flags: Flags::RST, seq: next.seq.minus(1), ..next },
+        Segment { flags: Flags::RST | Flags::ACK, seq: next.seq.minus(500), ..next },
+        Segment { seq: next.seq.minus(500), len: 499, ..next },
+        Segment { ack: next.ack.minus(500), ..next },
+        Segment { flags: Flags::SYN, seq: next.seq.minus(500), ..next },
+    ];
+    for segment in late {
+        let answer = record.handle_segment(t.now, &segment);
+        assert!(!matches!(answer, TimeWaitAnswer::Delete | TimeWaitAnswer::Reuse { .. }), "{segment:?}");
+    }
+    assert_eq!(record.deadline(), before);
+}

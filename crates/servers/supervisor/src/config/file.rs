@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, EcnMode, LinkType, Steering};
+use super::{Config, ConfigError, EcnMode, FastOpen, LinkType, Steering};
 
 /// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +95,8 @@ pub struct AcceptFile {
 pub struct TcpFile {
     /// See [`EcnMode`].
     pub ecn: EcnMode,
+    /// Who does TCP Fast Open.
+    pub fast_open: FastOpen,
 }
 
 /// `[ports]`

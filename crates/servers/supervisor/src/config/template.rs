@@ -78,6 +78,11 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("Explicit congestion notification: \"accept\" it if the peer asks, \"request\" it as well (RFC 3168), \"accurate\": request");
     out.text("the accurate kind (RFC 9768), or \"off\".");
     out.key("ecn", Some(quoted(ecn(file))), "");
+    out.text(
+        "Who does TCP Fast Open (text on the SYN): \"client\" (programs that ask for it when they connect), \"server\"",
+    );
+    out.text("(listeners with TCP_FASTOPEN), \"both\" or \"none\".");
+    out.key("fast_open", Some(quoted(fast_open(file))), "");
 
     out.section("ports");
     out.text("First and last port for connections that do not choose one.");
@@ -119,6 +124,15 @@ fn ecn(file: &ConfigFile) -> &'static str {
         super::EcnMode::Request => "request",
         super::EcnMode::Accept => "accept",
         super::EcnMode::Accurate => "accurate",
+    }
+}
+
+fn fast_open(file: &ConfigFile) -> &'static str {
+    match file.tcp.fast_open {
+        super::FastOpen::None => "none",
+        super::FastOpen::Client => "client",
+        super::FastOpen::Server => "server",
+        super::FastOpen::Both => "both",
     }
 }
 

@@ -118,7 +118,7 @@ impl Stack {
         let ip_config = atoll_ip::Config { v6, ..atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24) };
         let ip = Ip::new(ip_config, 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [host; 16], table: 5, ports: host.into() };
+        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         Stack { transport, page, out: Out::default(), bells: Vec::new() }
     }

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
-use atoll_ipc::{Cause, Command, Event, Ready};
+use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
 use atoll_udp::{Flags, RECORD_LEN, Record};
 
 use super::kit::{App, Net, Socket, Stack, addr};
@@ -121,6 +121,8 @@ fn out_is_said_once_when_a_third_of_the_buffer_is_free() {
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.settle();
     let s = server.accept().expect("offered");
+    let Socket { slot, generation } = s;
+    server.push(Command::SetOption { slot, generation, option: SocketOption::ReceiveBuffer, value: 64 << 10 });
     net.settle();
     client.take_ready(c);
     client.write(c, &[1; 10_000]);

@@ -1,0 +1,243 @@
+//! Who may open a connection with text on its SYN, and which servers take such a one? RFC 7413; the TCB's part is in `atoll_tcp`.
+//!
+//! As a server: a listener with TCP_FASTOPEN has a limit for connections that its application has before their handshake is complete,
+//! because each of them may be a lie (RFC 7413 §5.1); beyond it handshakes are ordinary ones. As a client: cookies of servers, a bounded
+//! number, with what is known about ways that drop such SYNs.
+
+use alloc::collections::VecDeque;
+
+use atoll_base::{Addr, Duration, FourTuple, Instant, SeqNum};
+use atoll_connmgr::ListenerId;
+use atoll_ipc::Memory;
+use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, Stat};
+use atoll_tcp::{Connection, CookieVerdict, State, Text};
+use atoll_wire::fast_open::FastOpen;
+use atoll_wire::tcp::Segment;
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+
+use crate::entry::Flags;
+use crate::receive::PARKED_MAX;
+use crate::transport::Transport;
+
+/// Which sides of Fast Open are there, as Linux' `net.ipv4.tcp_fastopen` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastOpenSides {
+    /// Programs may ask for it when they connect.
+    pub client: bool,
+    /// Listeners with TCP_FASTOPEN do it.
+    pub server: bool,
+}
+
+impl FastOpenSides {
+    /// The sides by the bits of the stack page.
+    pub const fn from_bits(bits: u32) -> FastOpenSides {
+        FastOpenSides { client: bits & FAST_OPEN_CLIENT != 0, server: bits & FAST_OPEN_SERVER != 0 }
+    }
+}
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    cookie: FastOpen,
+    /// The largest segment that it takes.
+    mss: u16,
+    /// SYNs with an option that were lost in a row, and when the last one was.
+    losses: u8,
+    lost_at: Instant,
+}
+
+/// Servers whose cookies are known. Lost in a crash, which costs a round trip each.
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    servers: HashMap<Addr, Known, FixedState>,
+    /// In the order in which they became known: the oldest makes room.
+    order: VecDeque<Addr>,
+    max: usize,
+}
+
+impl Cookies {
+    pub(crate) fn new(max: usize, seed: u64) -> Cookies {
+        Cookies { servers: HashMap::with_hasher(FixedState::with_seed(seed)), order: VecDeque::new(), max }
+    }
+
+    /// The option and the segment size for a SYN to `addr`; `None`: it goes without, because others were lost.
+    fn option_for(&self, now: Instant, addr: Addr) -> Option<(FastOpen, u16)> {
+        let Some(known) = self.servers.get(&addr) else { return Some((FastOpen::REQUEST, 0)) };
+        // As Linux had it: who loses one after the other is spared, for twice as long each time.
+        let wait = Duration::from_secs(LOSS_WAIT_S << known.losses.min(LOSSES_MAX));
+        let is_spared = known.losses > 1 && now.since(known.lost_at) < wait;
+        (!is_spared).then_some((known.cookie, known.mss))
+    }
+
+    /// What came of a SYN with an option: the answer's, and whether the first one was lost.
+    fn learn(&mut self, now: Instant, addr: Addr, answer: Option<FastOpen>, mss: u16, lost: bool) {
+        if !self.servers.contains_key(&addr) {
+            if answer.is_none() && !lost {
+                return;
+            }
+            while self.servers.len() >= self.max {
+                let Some(oldest) = self.order.pop_front() else { return };
+                self.servers.remove(&oldest);
+            }
+            self.order.push_back(addr);
+        }
+        let fresh = Known { cookie: FastOpen::REQUEST, mss: 0, losses: 0, lost_at: Instant::ZERO };
+        let known = self.servers.entry(addr).or_insert(fresh);
+        if let Some(cookie) = answer {
+            known.cookie = cookie;
+        }
+        known.mss = mss;
+        // An option that comes back shows that such SYNs pass: the time-out was another's fault.
+        if lost && answer.is_none() {
+            known.losses = known.losses.saturating_add(1);
+            known.lost_at = now;
+        } else {
+            known.losses = 0;
+        }
+    }
+}
+
+impl<M: Memory> Transport<M> {
+    // ---- server ----
+
+    /// A SYN for a listener that does Fast Open. Takes its text if the cookie is good; otherwise the SYN-ACK brings one. Returns the
+    /// connection, and how much text is in it; `None`: it is an ordinary one.
+    pub(crate) fn accept_fast(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        syn: &Segment,
+        iss: SeqNum,
+        internal: bool,
+        listener: ListenerId,
+    ) -> Option<(Connection, Option<u32>)> {
+        let option = self.syn_option?;
+        let inherited = self.inherited(listener);
+        if !self.config.fast_open.server || inherited.fast_open == 0 {
+            return None;
+        }
+        let newer = match atoll_tcp::check_fast_open(&self.secrets.fast_open, &tuple, &option, now) {
+            CookieVerdict::Good { newer } => newer,
+            CookieVerdict::Bad { newest } => {
+                if !option.is_request() {
+                    self.stats.count(Stat::FastOpenRefused);
+                }
+                let mut connection = self.open_passively(now, tuple, syn, iss, internal, &inherited.settings);
+                connection.grant_fast(newest);
+                return Some((connection, None));
+            }
+        };
+        let pending = self.fast_open_pending.get(&listener).copied().unwrap_or(0);
+        if pending >= inherited.fast_open || !self.cm.may_establish(listener) {
+            self.stats.count(Stat::FastOpenRefused);
+            return None;
+        }
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
+        let (path, len) = (self.path(tuple.remote.addr, internal), syn.len.min(PARKED_MAX as u32));
+        let settings = &inherited.settings;
+        let connection = Connection::accept_fast(now, syn, iss, ts_offset, path, settings, len, newer);
+        let len = u32::try_from(connection.receive_nxt()).unwrap_or(0);
+        Some((connection, Some(len)))
+    }
+
+    /// The connection that took `len` octets of its SYN's text goes to the application at once.
+    pub(crate) fn establish_early(&mut self, now: Instant, index: u32, len: u32, text: &[u8]) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(listener) = entry.stage.listener() else { return };
+        entry.flags.set(Flags::FAST_OPEN);
+        self.stats.count(Stat::FastOpens);
+        *self.fast_open_pending.entry(listener).or_default() += 1;
+        if len > 0 {
+            self.place_text(index, Text { offset: 0, skip: 0, len }, text);
+        }
+        self.early_listeners.insert(index, listener);
+        self.establish(now, index);
+    }
+
+    /// The handshake of a connection that the application had before is complete, or never will be.
+    pub(crate) fn end_early(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if !entry.flags.take(Flags::FAST_OPEN) {
+            return;
+        }
+        let Some(listener) = self.early_listeners.remove(&index) else { return };
+        if let Some(pending) = self.fast_open_pending.get_mut(&listener) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.fast_open_pending.remove(&listener);
+            }
+        }
+    }
+
+    // ---- client ----
+
+    /// A new connection whose application wants Fast Open. Returns how much text its SYN waits for.
+    pub(crate) fn open_fast(&self, now: Instant, tuple: &FourTuple, connection: &mut Connection) -> Option<u16> {
+        if !self.config.fast_open.client {
+            return None;
+        }
+        if let Some((option, mss)) = self.cookies.option_for(now, tuple.remote.addr) {
+            connection.open_fast(option, mss);
+        }
+        connection.text_wanted()
+    }
+
+    /// The server has answered.
+    #[cold]
+    pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get(index) else { return };
+        let connection = &entry.connection;
+        if connection.fast_open_option(false).is_none() {
+            return;
+        }
+        let info = connection.info(now);
+        let lost = info.total_retrans > 0;
+        let answer = self.syn_option.filter(|option| !option.is_request());
+        self.stats.add(Stat::FastOpens, info.syn_text.into());
+        self.cookies.learn(now, entry.name.remote_addr(), answer, connection.mss_of_peer(), lost);
+    }
+}
+
+/// Whether the application is to see a connection as open.
+pub(crate) fn is_connecting(connection: &Connection) -> bool {
+    matches!(connection.state(), State::SynSent | State::SynReceived) && !connection.is_open_early()
+}
+
+/// Seconds for which a server is spared after the second loss, halved.
+const LOSS_WAIT_S: u64 = 60;
+const LOSSES_MAX: u8 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_bounded_and_the_oldest_goes_first() {
+        let mut cookies = Cookies::new(3, 1);
+        let cookie = FastOpen::cookie(&[7; 8]).expect("a cookie");
+        for addr in 0..5 {
+            cookies.learn(Instant::ZERO, Addr::v4(addr), Some(cookie), 1460, false);
+        }
+        let known: alloc::vec::Vec<bool> =
+            (0..5).map(|addr| cookies.option_for(Instant::ZERO, Addr::v4(addr)) == Some((cookie, 1460))).collect();
+        assert_eq!(known, [false, false, true, true, true]);
+        assert_eq!(cookies.option_for(Instant::ZERO, Addr::v4(0)), Some((FastOpen::REQUEST, 0)));
+    }
+
+    #[test]
+    fn a_way_that_loses_such_syns_is_spared_for_a_while() {
+        // covers: RFC 7413 §4.1.3.1
+        let mut cookies = Cookies::new(3, 1);
+        let (mut now, cookie) = (Instant::from_millis(1000), FastOpen::cookie(&[7; 8]));
+        cookies.learn(now, Addr::v4(1), cookie, 1460, false);
+        cookies.learn(now, Addr::v4(1), None, 0, true);
+        assert!(cookies.option_for(now, Addr::v4(1)).is_some());
+        cookies.learn(now, Addr::v4(1), None, 0, true);
+        assert!(cookies.option_for(now, Addr::v4(1)).is_none());
+        now += Duration::from_secs(241);
+        assert_eq!(cookies.option_for(now, Addr::v4(1)).map(|(option, _)| Some(option)), Some(cookie));
+        cookies.learn(now, Addr::v4(1), None, 0, false);
+        assert!(cookies.option_for(now, Addr::v4(1)).is_some());
+    }
+}

@@ -1,0 +1,113 @@
+//! What do urgent octets do to reading? tcp(7), recv(2), sockatmark(3), as Linux does it.
+//!
+//! One octet is *the mark*: the one that the peer called urgent last. Reading never goes beyond it in one call. A program
+//! that has not set SO_OOBINLINE gets it by `recv(MSG_OOB)` alone, and reading from the mark on passes it over, taken or not.
+//!
+//! ```text
+//!          head                mark            tail
+//!   --read--|--one read ends here-|X|------------|        X: read(2) with SO_OOBINLINE, else recv(MSG_OOB)
+//! ```
+
+use atoll_ipc::Memory;
+use atoll_ipc::slot::REPLICA_URGENT;
+
+use crate::errno::{Errno, Failure};
+use crate::stream::{Local, Readable, Stream};
+
+#[cfg(test)]
+mod tests;
+
+/// What `recv(MSG_OOB)` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgent {
+    /// The urgent octet.
+    Octet(u8),
+    /// Nothing will come any more.
+    End,
+}
+
+impl<M: Memory> Stream<'_, M> {
+    /// Offset of the urgent octet, unless reading has passed it.
+    fn mark(&self) -> Option<u64> {
+        if self.slot().replica_flags() & REPLICA_URGENT == 0 || !self.is_current() {
+            return None;
+        }
+        self.slot().mark().filter(|mark| *mark >= self.slot().receive_head())
+    }
+
+    /// Octets at the head that are none of the stream, because they were marked when reading stopped there.
+    pub(crate) fn passed(&self, local: &Local, mark: u64) -> u64 {
+        let head = self.slot().receive_head();
+        if local.urgent_inline || mark <= head { 0 } else { self.slot().passed_marks(head) }
+    }
+
+    /// Whether the next octet to read is the urgent one: sockatmark(3), `SIOCATMARK`.
+    #[inline]
+    pub fn is_at_mark(&self, local: &Local) -> bool {
+        let head = self.slot().receive_head();
+        self.mark().is_some_and(|mark| mark == head.wrapping_add(self.passed(local, mark)))
+    }
+
+    /// The mark, while its octet is there and `recv(MSG_OOB)` has not taken it: POLLPRI.
+    pub fn urgent_octet(&self) -> Option<u64> {
+        self.mark().filter(|mark| *mark < self.slot().receive_tail() && self.slot().taken() != Some(*mark))
+    }
+
+    /// `recv(MSG_OOB)`; with `peek` it stays. Never blocks: [`Failure::WouldBlock`] is EAGAIN.
+    ///
+    /// Fails with EINVAL if there is no urgent octet, if it was taken already, or if it is part of the stream (SO_OOBINLINE).
+    pub fn receive_urgent(&self, local: &Local, peek: bool) -> Result<Urgent, Failure> {
+        let Some(mark) = self.mark().filter(|_| !local.urgent_inline) else { return Err(Errno::EINVAL.into()) };
+        if self.slot().taken() == Some(mark) {
+            return Err(Errno::EINVAL.into());
+        }
+        if self.urgent_octet().is_none() {
+            return if self.has_ended() { Ok(Urgent::End) } else { Err(Failure::WouldBlock) };
+        }
+        let head = self.slot().receive_head();
+        let mut octet = [0];
+        let readable = self.octets_at(head, 1);
+        if !readable.is_some_and(|readable| self.copy_out(&readable, mark, &mut octet)) {
+            return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
+        }
+        if !peek {
+            self.slot().set_taken(mark);
+        }
+        Ok(Urgent::Octet(octet[0]))
+    }
+
+    /// What of `readable` a call may read, given the mark; `None` if that is nothing.
+    #[cold]
+    pub(crate) fn up_to_mark(&self, mark: u64, mut readable: Readable, local: &mut Local) -> Option<Readable> {
+        let tail = readable.head.wrapping_add(readable.len);
+        let start = readable.head;
+        readable.head = start.saturating_add(self.passed(local, mark)).min(tail);
+        if !local.urgent_inline && mark == readable.head && mark < tail {
+            readable.head += 1;
+        }
+        readable.is_cut = (readable.head..tail).contains(&mark) && mark > readable.head;
+        let end = if readable.is_cut { mark } else { tail };
+        readable.len = end.wrapping_sub(readable.head);
+        if readable.len == 0 {
+            local.pass = Some(readable.head);
+            return None;
+        }
+        Some(readable)
+    }
+
+    /// After an attempt to read (not to peek): consumes the octets that it found to be none of the stream, if there was nothing
+    /// else. Returns whether the replica is to be kicked.
+    #[inline]
+    pub fn pass(&self, local: &mut Local) -> bool {
+        local.pass.take().is_some_and(|to| self.consume(to))
+    }
+
+    /// Octets that `FIONREAD` counts: as on Linux, those before the mark.
+    pub fn unread(&self, local: &Local) -> u64 {
+        let Some(mark) = self.mark() else { return self.waiting() };
+        let passed = self.passed(local, mark);
+        let all = self.waiting().saturating_sub(passed);
+        let before = mark.wrapping_sub(self.slot().receive_head()).wrapping_sub(passed);
+        if !local.urgent_inline && before < all { before } else { all }
+    }
+}
