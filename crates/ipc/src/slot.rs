@@ -284,7 +284,7 @@ impl<'m, M: Memory> Slot<'m, M> {
         m.store64(self.at + R_MARK, 0);
         m.store32(self.at + R_PASSED, 0);
         Extents::default().store(m, self.at + R_EXTENTS);
-        m.store32(self.at + R_STATE, state as u32);
+        self.replace(R_STATE, !STATE_BITS, state as u32);
         m.store32_release(self.at + R_GENERATION, generation);
     }
 
