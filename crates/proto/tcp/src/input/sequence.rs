@@ -40,6 +40,13 @@ impl Connection {
         if end >= self.rcv.acked && seq <= self.rcv.edge.max(self.rcv.nxt) {
             return Ok(());
         }
+        // Who stands at the edge of the window as it was told may be behind what rounding the field to the scale has hidden.
+        let hidden = (1 << self.options.rcv_scale) - 1;
+        if segment.sequence_len() == 0 && !is_reset && (self.rcv.acked - hidden..self.rcv.acked).contains(&seq) {
+            // It may be a probe as well, and wants an answer.
+            self.answer_unacceptable(now, segment, seq);
+            return Ok(());
+        }
         let events = if is_reset { Events::NONE } else { self.answer_unacceptable(now, segment, seq) };
         Err(Input::answered(Reason::OutsideWindow, events))
     }

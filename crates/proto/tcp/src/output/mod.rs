@@ -169,9 +169,13 @@ impl Connection {
     }
 
     /// A segment at `snd.nxt` with acknowledgement, window and timestamps as of now.
+    ///
+    /// Where more was sent than the peer's window takes (it was taken back, or a SYN carried text), the segment is within the window all
+    /// the same, as on Linux: two ends that both stand beyond each other's window would drop each other's ACKs for ever.
     fn acknowledging(&mut self, now: Instant) -> Segment {
+        let within = self.snd.nxt.min(self.snd.edge.max(self.snd.una));
         Segment {
-            seq: self.snd.seq(self.snd.nxt),
+            seq: self.snd.seq(within),
             ack: self.rcv.seq(self.rcv.nxt),
             flags: Flags::ACK | self.ecn.echo(),
             window: self.rcv.advertise(self.options.rcv_scale),

@@ -349,6 +349,15 @@ fn a_time_out_that_was_right_goes_on_with_what_is_lost() {
 }
 
 #[test]
+fn an_ack_stays_within_the_peers_window_even_if_more_was_sent() {
+    // As Linux's tcp_acceptable_seq; simulation seed 17968.
+    let mut t = Tcb::established().sent(10 * MSS);
+    t.takes(data(1..1001).ack(1).window(4000));
+    t.takes(data(1001..2001).ack(1).window(4000));
+    t.expect([ack(2001).seq(4001)]);
+}
+
+#[test]
 fn limited_transmit_keeps_the_acks_coming() {
     // covers: RFC 3042
     let mut t = Tcb::established().sent(20 * MSS);
