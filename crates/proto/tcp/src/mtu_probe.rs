@@ -109,7 +109,11 @@ impl Connection {
         }
         let (before, floor) = (self.snd.mss_path, SIZE_MIN.min(self.snd.mss_peer));
         // The segment that is lost may be smaller than others: the last one, or all that the peer has room for.
-        let lost = self.snd.flight().min(self.snd.edge - una).clamp(0, i64::from(self.snd.mss)) as u16;
+        // Beyond a closed window one whole segment asks for it (RFC 9293 §3.8.6); who answers that has room for nothing, and who does not may
+        // not have got it.
+        let asks = self.snd.edge <= una && self.heard_at < self.sent_at;
+        let room = if asks { i64::from(self.snd.mss) } else { self.snd.edge - una };
+        let lost = self.snd.flight().min(room).clamp(0, i64::from(self.snd.mss)) as u16;
         let size = if lost > SIZE_BASE { SIZE_BASE } else { (lost / 2).max(floor) };
         // What passes nearly everywhere is suspected later.
         let retries_before = RETRIES_BEFORE + u8::from(lost <= SIZE_BASE);
