@@ -137,19 +137,25 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     if header.fragment_offset != 0 {
         return Err(ParseError::Unsupported);
     }
-    let transport: &[u8; 8] = bytes.get(len..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
-    let [a, b, c, d, e, f, g, h] = *transport;
-    let (ports, seq) = match header.protocol {
-        Protocol::TCP => {
-            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-            (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h]))))
-        }
-        Protocol::UDP => ((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), None),
-        _ => ((0, 0), None),
-    };
+    let (ports, seq) = quoted_ports(header.protocol, bytes.get(len..))?;
     let source = Endpoint::new(header.src, ports.0);
     let destination = Endpoint::new(header.dst, ports.1);
     Ok(Quoted { header, source, destination, seq })
+}
+
+/// The ports, source first, and the sequence number of a packet of which `transport` is what an error quotes behind its headers: eight
+/// octets at least. Ports are 0 unless it was TCP or UDP; only TCP has a sequence number.
+pub(crate) fn quoted_ports(
+    protocol: Protocol,
+    transport: Option<&[u8]>,
+) -> Result<((u16, u16), Option<SeqNum>), ParseError> {
+    let &[a, b, c, d, e, f, g, h] = transport.and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+    let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    Ok(match protocol {
+        Protocol::TCP => (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h])))),
+        Protocol::UDP => (ports, None),
+        _ => ((0, 0), None),
+    })
 }
 
 /// Whether the message of which `bytes` is the beginning is an error; see [`Message::is_error`]. Nothing else about it is judged.

@@ -3,6 +3,7 @@
 
 use atoll_base::{Addr, Endpoint, SeqNum};
 
+use crate::icmp::quoted_ports;
 use crate::ipv4::Protocol;
 use crate::ipv6;
 use crate::{ParseError, checksum};
@@ -149,16 +150,7 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return Err(ParseError::Unsupported);
     }
-    let transport = payload.get(upper.at..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
-    let &[a, b, c, d, e, f, g, h] = transport;
-    let (ports, seq) = match upper.protocol {
-        Protocol::TCP => {
-            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-            (ports, Some(SeqNum(u32::from_be_bytes([e, f, g, h]))))
-        }
-        Protocol::UDP => ((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), None),
-        _ => ((0, 0), None),
-    };
+    let (ports, seq) = quoted_ports(upper.protocol, payload.get(upper.at..))?;
     let (source, destination) = (Endpoint::at(header.src, ports.0), Endpoint::at(header.dst, ports.1));
     Ok(Quoted { header, protocol: upper.protocol, source, destination, seq })
 }

@@ -107,11 +107,9 @@ impl Congestion {
         }
     }
 
-    /// Something was delivered or lost.
+    /// Something was delivered or lost. Only for algorithms that have a model.
     pub(crate) fn handle_sample(&mut self, sample: &Sample) {
-        if self.algorithm != Algorithm::Bbr {
-            return;
-        }
+        debug_assert!(self.has_model());
         let bbr =
             self.bbr.get_or_insert_with(|| Box::new(Bbr::new(sample.now, sample.seed, sample.mss, sample.srtt_us)));
         self.cwnd = bbr.handle_sample(sample, self.cwnd);
@@ -119,7 +117,7 @@ impl Congestion {
 
     /// Something has been acknowledged outside fast recovery.
     pub(crate) fn handle_ack(&mut self, ack: &Ack) {
-        if self.algorithm == Algorithm::Bbr {
+        if self.has_model() {
             return;
         }
         let mut acked = ack.acked;

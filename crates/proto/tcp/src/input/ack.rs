@@ -33,9 +33,7 @@ impl Connection {
             // Reordered: its blocks may be news, its window is not.
             self.learn(now, segment, &delivery);
             self.detect_loss(now, &delivery);
-            if self.congestion.has_model() {
-                self.sample_path(now, &delivery);
-            }
+            self.sample_path(now, &delivery);
             return Ok(events);
         }
         self.judge_tail_probe(segment, ack);
@@ -59,9 +57,7 @@ impl Connection {
             }
         }
         self.undo_if_all_arrived_twice(segment, ack);
-        if self.congestion.has_model() {
-            self.sample_path(now, &delivery);
-        }
+        self.sample_path(now, &delivery);
         events |= self.advance_state(now);
         Ok(events)
     }
@@ -338,11 +334,14 @@ impl Connection {
         }
     }
 
-    /// Tells congestion control what has been delivered and lost, and how fast.
+    /// Tells congestion control, if it has a model of the path, what has been delivered and lost, and how fast.
     fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
+        if !self.congestion.has_model() {
+            return;
+        }
         let min_rtt = Duration::from_micros(if self.recovery.reno { 0 } else { self.recovery.rtt.min_us.into() });
         // Nothing is in flight any more, or all of it left at once: what is known is what it remembers.
-        let mut counters = Counters { delivered_at: now, ..Counters::new(self.snd.una, now) };
+        let mut counters = Counters::new(self.snd.una, now);
         let mut lost = None;
         if let Some(flight) = &mut self.recovery.flight {
             counters = flight.counters;
@@ -377,7 +376,6 @@ impl Connection {
         let window = self.recovery.reordering_window(&self.snd);
         let Some(flight) = &mut self.recovery.flight else { return };
         match flight.detect_by_time(now, window) {
-            // A tick later, so that the deadline has passed when the timer fires.
             Some(wait) => self.timers.arm_retransmit(Retransmit::Reordering, now + wait),
             None if self.timers.is_armed_as(Retransmit::Reordering) => self.arm_rto(now),
             None => {}
@@ -390,9 +388,7 @@ impl Connection {
             self.arm_rto(now);
             let delivery = Delivery::new(self.recovery.recover);
             self.detect_loss(now, &delivery);
-            if self.congestion.has_model() {
-                self.sample_path(now, &delivery);
-            }
+            self.sample_path(now, &delivery);
         }
         Events::NONE
     }

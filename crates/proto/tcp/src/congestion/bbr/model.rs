@@ -148,12 +148,12 @@ impl Model {
         self.bw = self.max_bw().min(self.bw_shortterm);
     }
 
+    /// Something was lost. The first time in a round, the round that is looked at begins.
     pub(super) fn note_loss(&mut self, delivered: i64) {
         if !self.loss_in_round {
             self.loss_round_delivered = delivered;
         }
-        self.loss_in_round = true;
-        self.loss_events = self.loss_events.saturating_add(1);
+        self.note_mark();
     }
 
     /// Something was marked in this round.
