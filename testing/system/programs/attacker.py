@@ -13,6 +13,8 @@ import struct
 import sys
 import time
 
+from frames import checksum, station_of
+
 interface, address, port, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 KINDS = ["closed", "hole", "optimist", "octets", "tiny"]
@@ -21,23 +23,12 @@ BIG = b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n"
 
 victim = socket.create_connection((address, port), timeout=10)
 own, victim_port = victim.getsockname()
-with open("/proc/net/arp") as table:
-    mac = next(line.split()[3] for line in table if line.split()[0] == address)
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 raw.bind((interface, 0))
 our_mac = raw.getsockname()[4]
 server = socket.inet_aton(address)
 liar = server[:3] + bytes([77])
-ethernet = bytes.fromhex(mac.replace(":", "")) + our_mac
-
-
-def checksum(data):
-    if len(data) % 2:
-        data += b"\0"
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+ethernet = station_of(address) + our_mac
 
 
 def send(source, source_port, seq, ack, flags, window=65535, options=b"", text=b""):

@@ -9,25 +9,18 @@ import struct
 import sys
 import time
 
+from frames import checksum, station_of
+
 interface, address, rate, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 # The kernel finds out where the stack is.
 try:
     socket.create_connection((address, 9), timeout=5).close()
 except OSError:
     pass
-with open("/proc/net/arp") as table:
-    mac = next(line.split()[3] for line in table if line.split()[0] == address)
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 raw.bind((interface, 0))
-ethernet = bytes.fromhex(mac.replace(":", "")) + raw.getsockname()[4] + b"\x08\x00"
+ethernet = station_of(address) + raw.getsockname()[4] + b"\x08\x00"
 target = socket.inet_aton(address)
-
-
-def checksum(data):
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def fragment(source, number, offset, more, length, protocol=17):

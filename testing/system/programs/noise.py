@@ -10,6 +10,8 @@ import sys
 import time
 import urllib.request
 
+from frames import checksum
+
 interface, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 ALL = 3  # ETH_P_ALL
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
@@ -35,15 +37,6 @@ def record():
     except TimeoutError:
         pass
     return frames
-
-
-def checksum(data):
-    if len(data) % 2:
-        data += b"\0"
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def repaired(frame):

@@ -8,23 +8,16 @@ import struct
 import sys
 import time
 
+from frames import checksum, station_of
+
 interface, address, port, rate, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
 # The kernel finds out where the server is.
 socket.create_connection((address, port), timeout=10).close()
-with open("/proc/net/arp") as table:
-    mac = next(line.split()[3] for line in table if line.split()[0] == address)
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 raw.bind((interface, 0))
-ethernet = bytes.fromhex(mac.replace(":", "")) + raw.getsockname()[4] + b"\x08\x00"
+ethernet = station_of(address) + raw.getsockname()[4] + b"\x08\x00"
 server = socket.inet_aton(address)
 OPTIONS = bytes.fromhex("020405b4" "0402" "080a0000000100000000" "01" "030307")
-
-
-def checksum(data):
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def syn():
