@@ -89,7 +89,11 @@ impl Connection {
             self.pending.set(Pending::ACK);
         }
         self.transition(State::Established);
-        self.recovery.untimed = false;
+        self.recovery.rtt.begin();
+        if self.recovery.retries > 1 {
+            self.congestion.handle_lost_syn(self.snd.mss);
+        }
+        self.recovery.retries = 0;
         self.recovery.forget_flight();
         self.timers.cancel(Timer::Retransmit);
         self.arm_keep_alive(now);

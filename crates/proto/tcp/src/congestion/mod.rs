@@ -230,6 +230,12 @@ impl Congestion {
         }
     }
 
+    /// The handshake had to be repeated more than once: one segment to begin with (RFC 5681 §3.1; once is forgiven, as RFC 6928 §2
+    /// recommends and Linux does it).
+    pub(crate) fn handle_lost_syn(&mut self, mss: u16) {
+        self.cwnd = u32::from(mss);
+    }
+
     /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861,
     /// as on Linux).
     pub(crate) fn handle_idle(&mut self, now: Instant, idle: Duration, rto: Duration, mss: u16) {

@@ -425,6 +425,10 @@ impl Connection {
             None if delivery.acked > 0 && self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
         }
+        if delivery.acked > 0 {
+            // The SYN is acknowledged, whose copies could not be told apart.
+            self.recovery.untimed = false;
+        }
     }
 }
 

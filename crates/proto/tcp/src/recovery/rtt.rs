@@ -7,7 +7,7 @@ use atoll_base::Duration;
 pub(crate) struct Rtt {
     /// SRTT in microseconds; 0 before the first sample.
     pub(crate) srtt_us: u32,
-    /// RTTVAR in microseconds.
+    /// RTTVAR in microseconds. Before the first sample: what the time-out is, if it is not the initial one.
     pub(crate) rttvar_us: u32,
     /// Smallest sample in microseconds; `u32::MAX` before the first.
     pub(crate) min_us: u32,
@@ -41,7 +41,7 @@ impl Rtt {
     /// the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
-            return RTO_INITIAL;
+            return RTO_INITIAL.max(Duration::from_micros(u64::from(self.rttvar_us)));
         }
         let variance_us = self.rttvar_us.saturating_mul(4).max(RTO_MIN_US);
         Duration::from_micros(u64::from(self.srtt_us) + u64::from(variance_us)).min(RTO_MAX)
@@ -50,6 +50,15 @@ impl Rtt {
     /// The time-out as it stands now.
     pub(crate) fn rto(&self) -> Duration {
         self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
+    }
+
+    /// The handshake is complete. Where it had to be repeated, and nothing could be measured, text is waited for this long
+    /// (RFC 6298 §5.7).
+    pub(crate) fn begin(&mut self) {
+        if self.srtt_us == 0 && self.backoff > 0 {
+            self.rttvar_us = RTO_UNMEASURED_US;
+            self.backoff = 0;
+        }
     }
 
     /// Something was acknowledged that measures nothing.
@@ -65,6 +74,8 @@ impl Rtt {
 
 /// RFC 6298 §2.1.
 const RTO_INITIAL: Duration = Duration::from_secs(1);
+/// RFC 6298 §5.7.
+const RTO_UNMEASURED_US: u32 = 3_000_000;
 const RTO_MIN_US: u32 = 200_000;
 /// RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
 pub(crate) const RTO_MAX: Duration = Duration::from_secs(120);
