@@ -98,6 +98,8 @@ struct Replica {
     counts: Counts,
     control_at: Instant,
     publish_at: Instant,
+    /// Something has happened that the counters on the page do not tell.
+    unpublished: bool,
 }
 
 /// What the loop itself counts.
@@ -209,6 +211,7 @@ impl Replica {
             counts: Counts::default(),
             control_at: now,
             publish_at: now,
+            unpublished: true,
         })
     }
 
@@ -222,6 +225,7 @@ impl Replica {
             let then = self.clock.now();
             if busy {
                 self.counts.busy_nanos += then.since(now).as_nanos() as u64;
+                self.unpublished = true;
             }
             if busy && std::mem::take(&mut waits) {
                 self.patience.end(now);
@@ -414,6 +418,9 @@ impl Replica {
             let mut deadline = self.transport.next_timeout();
             if !self.answers.is_empty() {
                 deadline = Some(now + CONTROL_EVERY);
+            } else if self.unpublished {
+                // Who sleeps for long has told what happened before.
+                deadline = Some(deadline.map_or(self.publish_at, |deadline| deadline.min(self.publish_at)));
             }
             if let Some(deadline) = deadline {
                 self.timer.wake_at(now, deadline)?;
@@ -519,6 +526,7 @@ impl Replica {
 
     /// Puts the counters on the page.
     fn publish(&mut self, now: Instant) {
+        self.unpublished = false;
         self.page.set_heartbeat(now.as_nanos());
         let (counts, links) = (&self.counts, &self.links);
         for (stat, value) in [

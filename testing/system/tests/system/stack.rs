@@ -56,6 +56,19 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
     }
 }
 
+/// A replica that falls asleep right after its last frame tells of it soon, not only when something wakes it.
+#[test]
+fn what_was_counted_before_a_long_sleep_is_told() {
+    let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
+    let frames = || net.atoll_says("status")["replicas"][0]["stats"]["frames_in"].as_u64().expect("a counter");
+    ping(&net, 1);
+    for count in (2..6).cycle().take(24) {
+        let before = frames();
+        ping(&net, count);
+        until("the counter to move", 3, || (frames() >= before + u64::from(count)).then_some(()));
+    }
+}
+
 #[test]
 fn a_bad_wire_is_only_that() {
     let net = Net::impaired(Stack::Atoll, Impairments::USUAL);
