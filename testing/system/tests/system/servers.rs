@@ -8,6 +8,10 @@ use atoll_system_tests::{Net, Proc, Stack, program, until};
 on_both_stacks![
     nginx,
     lighttpd,
+    lighttpd_with_workers,
+    apache_prefork,
+    apache_worker,
+    apache_event,
     redis,
     memcached,
     haproxy,
@@ -153,6 +157,68 @@ fn lighttpd(stack: Stack) {
     );
     let mut server = net.serve("lighttpd", &["-D", "-f", &config]);
     serves_files(&net, &mut server, 8080);
+}
+
+fn lighttpd_with_workers(stack: Stack) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let config = net.scratch.file(
+        "lighttpd.conf",
+        format!(
+            "server.document-root = \"{folder}\"\nserver.port = 8080\nserver.bind = \"0.0.0.0\"\nserver.max-worker = 4\n"
+        ),
+    );
+    // In a session of its own: its parent ends its process group.
+    let mut server = net.serve("setsid", &["lighttpd", "-D", "-f", &config]);
+    serves_files(&net, &mut server, 8080);
+}
+
+/// Processes that wait in accept() or poll(), each for one connection.
+fn apache_prefork(stack: Stack) {
+    let limits =
+        "StartServers 8\nMinSpareServers 8\nMaxSpareServers 8\nMaxRequestWorkers 8\nMaxConnectionsPerChild 100";
+    apache(stack, "prefork", limits);
+}
+
+/// Processes of threads, of which one waits for connections.
+fn apache_worker(stack: Stack) {
+    let limits = "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
+    apache(stack, "worker", limits);
+}
+
+/// The same, with an epoll instance for the connections that are kept.
+fn apache_event(stack: Stack) {
+    let limits = "StartServers 2\nThreadsPerChild 8\nMinSpareThreads 8\nMaxSpareThreads 16\nMaxRequestWorkers 16";
+    apache(stack, "event", limits);
+}
+
+fn apache(stack: Stack, module: &str, limits: &str) {
+    let net = Net::new(stack);
+    let folder = files(&net);
+    let modules = "/usr/lib/apache2/modules";
+    // Children that have served their share end, and others are forked in their place.
+    let config = net.scratch.file(
+        "apache.conf",
+        format!(
+            "ServerRoot {folder}\nServerName stack\nPidFile {folder}/apache.pid\nErrorLog /dev/stderr\nMutex default:{folder}\n
+             LoadModule mpm_{module}_module {modules}/mod_mpm_{module}.so
+             LoadModule authz_core_module {modules}/mod_authz_core.so\n{limits}\n
+             Listen 0.0.0.0:80\nMaxKeepAliveRequests 0\nDocumentRoot {folder}\n<Directory {folder}>\nRequire all granted\n</Directory>\n
+             User www-data\nGroup www-data\n"
+        ),
+    );
+    // In a session of its own: when it ends it ends its process group.
+    let mut server = net.serve("setsid", &["/usr/sbin/apache2", "-DFOREGROUND", "-f", &config]);
+    serves_files(&net, &mut server, 80);
+    for kept in [false, true] {
+        let mut ab = net.on_client("ab");
+        ab.args(kept.then_some("-k"));
+        ab.args(["-q", "-s", "10", "-n", "2000", "-c", "8", &format!("http://{}/small", Net::SERVER)]);
+        let report = Proc::start(&mut ab, None).success(60);
+        assert!(report.contains("Failed requests:        0"), "{report}\n{}", server.report());
+    }
+    server.terminate();
+    assert!(server.end(20).success(), "{}", server.report());
 }
 
 fn redis(stack: Stack) {
