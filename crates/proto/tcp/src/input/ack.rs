@@ -70,6 +70,7 @@ impl Connection {
         self.snd.una = ack;
         self.note_mtu_news(now);
         self.learn(now, segment, delivery);
+        self.judge_handshake();
         self.recovery.retries = 0;
         self.progress_at = now;
         self.snd.unreachable = false;
@@ -112,6 +113,7 @@ impl Connection {
         self.take_acknowledged(ack, &mut delivery);
         self.snd.una = ack;
         self.learn(now, segment, &delivery);
+        self.judge_handshake();
     }
 
     /// What is in flight below `ack` has been delivered, if it was not SACKed before.

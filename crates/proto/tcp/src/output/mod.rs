@@ -77,6 +77,8 @@ impl Connection {
         // RFC 7413 §4.2.1: the first SYN alone brings text.
         let len = if retransmit { 0 } else { self.text_on_syn() };
         if retransmit {
+            // RFC 6298 §3: nothing sent twice is measured by its first copy.
+            self.recovery.untimed = true;
             self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
         } else {
             self.snd.nxt = len;

@@ -551,6 +551,40 @@ fn an_unanswered_syn_is_repeated_six_times() {
 // ---------------------------------------------------------------------------------------------------------------
 
 #[test]
+fn after_a_handshake_with_losses_a_connection_begins_carefully() {
+    // covers: RFC 6298 §5.7, RFC 5681 §3.1 with RFC 6928 §2
+    for (lost, window) in [(0, 10_000), (1, 10_000), (2, 1000), (3, 1000)] {
+        let (mut active, mut passive) = (Tcb::connecting(&settings()), Tcb::accepting(syn(), &settings()));
+        for t in [&mut active, &mut passive] {
+            t.poll();
+            for _ in 0..lost {
+                t.advance_to_timer();
+                t.poll();
+            }
+            t.advance(ms(100));
+        }
+        active.takes(syn_ack(1));
+        passive.takes(ack(1));
+        for t in [active, passive] {
+            assert_eq!(t.conn.congestion.cwnd, window, "{lost}");
+            let rtt = t.conn.recovery.rtt;
+            // Nobody knows which copy was answered: RFC 6298 §3.
+            assert_eq!((rtt.srtt_us, rtt.rto()), if lost == 0 { (100_000, ms(300)) } else { (0, ms(3000)) });
+        }
+    }
+}
+
+#[test]
+fn the_answer_to_a_cookie_is_not_measured() {
+    // covers: RFC 6298 §3. When the SYN-ACK left is forgotten.
+    let mut t = Tcb::accepting(syn(), &settings());
+    t.conn.skip_syn_ack(t.now);
+    t.takes(ack(1));
+    assert_eq!(t.conn.recovery.rtt.srtt_us, 0);
+    assert_eq!(t.conn.congestion.cwnd, 10_000);
+}
+
+#[test]
 fn a_closed_window_is_probed_for_as_long_as_the_peer_answers() {
     // covers: RFC 9293 §3.8.6.1 MUST-35, MUST-37, SHLD-29, SHLD-30
     let mut t = Tcb::established();

@@ -7,7 +7,7 @@ use atoll_base::Duration;
 pub(crate) struct Rtt {
     /// SRTT in microseconds; 0 before the first sample.
     pub(crate) srtt_us: u32,
-    /// RTTVAR in microseconds.
+    /// RTTVAR in microseconds; before the first sample the time-out, if it is longer than the initial one.
     pub(crate) rttvar_us: u32,
     /// Smallest sample in microseconds; `u32::MAX` before the first.
     pub(crate) min_us: u32,
@@ -35,13 +35,19 @@ impl Rtt {
         self.backoff = 0;
     }
 
+    /// The handshake took several SYNs and has measured nothing: the initial time-out was too short, perhaps (RFC 6298 §5.7).
+    pub(crate) fn distrust_initial(&mut self) {
+        self.rttvar_us = RTO_DISTRUSTED_US;
+        self.backoff = 0;
+    }
+
     /// The time-out without backing off.
     ///
     /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that
     /// the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
-            return RTO_INITIAL;
+            return RTO_INITIAL.max(Duration::from_micros(self.rttvar_us.into()));
         }
         let variance_us = self.rttvar_us.saturating_mul(4).max(RTO_MIN_US);
         Duration::from_micros(u64::from(self.srtt_us) + u64::from(variance_us)).min(RTO_MAX)
@@ -65,6 +71,7 @@ impl Rtt {
 
 /// RFC 6298 §2.1.
 const RTO_INITIAL: Duration = Duration::from_secs(1);
+const RTO_DISTRUSTED_US: u32 = 3_000_000;
 const RTO_MIN_US: u32 = 200_000;
 /// RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
 pub(crate) const RTO_MAX: Duration = Duration::from_secs(120);
