@@ -288,6 +288,30 @@ fn text_that_comes_twice_is_reported_as_such() {
 }
 
 #[test]
+fn a_stretch_that_grows_does_not_hide_the_others() {
+    // covers: RFC 2018 §4, as many blocks as there is room for
+    let mut t = Tcb::established();
+    t.takes(data(2001..3001));
+    for at in [5001, 6001, 7001, 8001, 9001] {
+        t.takes(data(at..at + 1000));
+    }
+    t.expect([ack_of(1).sack(5001..10_001).sack(2001..3001)]);
+}
+
+#[test]
+fn a_duplicate_is_followed_by_the_block_that_it_lies_in() {
+    // covers: RFC 2883 §4.1.2, RFC 2018 §4 (the first block)
+    let mut t = Tcb::established();
+    t.takes(data(2001..4001));
+    t.takes(data(6001..7001));
+    t.expect([ack_of(1).sack(6001..7001).sack(2001..4001)]);
+    t.takes(data(2001..3001));
+    t.expect([ack_of(1).sack(2001..3001).sack(2001..4001).sack(6001..7001)]);
+    t.takes(data(6001..6501));
+    t.expect([ack_of(1).sack(6001..6501).sack(6001..7001).sack(2001..4001)]);
+}
+
+#[test]
 fn what_was_there_already_inside_of_a_new_segment_is_reported() {
     // covers: RFC 2883 §4.2
     let mut t = Tcb::established();
