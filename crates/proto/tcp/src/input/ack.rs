@@ -420,7 +420,7 @@ impl Connection {
             None => None,
         };
         match sample {
-            Some(us) => self.recovery.rtt.sample(us),
+            Some(us) => self.recovery.rtt.sample(now, us),
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
             // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
             // progress takes back a doubling.
