@@ -201,6 +201,7 @@ impl Congestion {
             self.save_window();
         } else if first {
             self.lower_ssthresh(flight, mss);
+            self.cubic.forget_plateau();
         }
         self.cwnd = u32::from(mss);
     }

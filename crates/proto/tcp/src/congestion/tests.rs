@@ -70,6 +70,24 @@ fn a_timeout_leaves_one_segment_and_lowers_the_threshold_once() {
 }
 
 #[test]
+fn after_a_time_out_the_curve_begins_where_slow_start_has_ended() {
+    // covers: RFC 9438 §4.8: K is 0, and the plateau is the window at the start of congestion avoidance.
+    let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
+    congestion.limited = true;
+    congestion.cwnd = 100_000;
+    congestion.handle_timeout(100_000, MSS, true);
+    congestion.cwnd = congestion.ssthresh;
+    assert_eq!(congestion.cwnd, 70_000);
+    // W_cubic(2 s) = 0.4 * 2^3 + 70 segments.
+    for ms in (0..=2_000).step_by(500) {
+        for _ in 0..congestion.cwnd / 1000 {
+            congestion.handle_ack(&ack(at(ms), 1000, 1));
+        }
+    }
+    assert!(congestion.cwnd.abs_diff(73_200) < 1_000, "{}", congestion.cwnd);
+}
+
+#[test]
 fn idling_decays_the_window_to_the_initial_one() {
     let mut congestion = Congestion::new(Algorithm::Cubic, MSS);
     congestion.cwnd = 100_000;
