@@ -413,6 +413,29 @@ fn what_was_late_or_overtaken_is_no_loss() {
 }
 
 #[test]
+fn a_time_out_leaves_out_what_may_only_be_out_of_order() {
+    // covers: RFC 8985 §6.3
+    let mut t = Tcb::established();
+    t.conn.recovery.reordering.seen = true;
+    t.write(2 * MSS);
+    t.poll();
+    t.advance(ms(100));
+    t.takes(ack(1001));
+    // No probe of the end comes first.
+    t.conn.recovery.rtt.backoff = 1;
+    t.conn.arm_rto(t.now);
+    let wait = t.conn.next_timeout().expect("a time-out").since(t.now);
+    // The round trip is 100 ms, and 25 ms are waited for what is out of order: this one has 10 ms left.
+    t.advance(wait - ms(115));
+    t.write(MSS);
+    t.poll();
+    let left = t.conn.recovery.reordering_window(&t.conn.snd);
+    assert_eq!(left, ms(25));
+    t.advance(ms(115));
+    assert_eq!((t.conn.info(t.now).phase, t.conn.recovery.lost()), (Phase::Loss, i64::from(MSS)));
+}
+
+#[test]
 fn a_time_out_merges_small_segments() {
     let mut t = reno();
     for _ in 0..3 {

@@ -170,6 +170,7 @@ impl Recovery {
     pub(crate) fn enter_loss(&mut self, now: Instant, snd: &Snd, sent_at: Instant, undo: Option<Undo>) {
         let first_end = self.first_segment_end(snd);
         let retries = self.retries;
+        let (window, usual) = (self.reordering_window(snd), Duration::from_micros(self.rtt.srtt_us.into()));
         let flight = self.flight(snd, sent_at);
         // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it does not
         // acknowledge; and after a second time-out nothing is believed any more.
@@ -178,10 +179,11 @@ impl Recovery {
             flight.forget_sacks();
         }
         flight.mark_lost(snd.una, first_end);
-        // RFC 8985 §6.3: what left within the last round trip is not lost yet.
-        let rtt = flight.rack.rtt;
+        // RFC 8985 §6.3: what left within the last round trip, or may only have been overtaken, is not lost yet.
+        let rtt = if flight.rack.rtt.is_zero() { usual } else { flight.rack.rtt };
+        let wait = rtt + window;
         flight.judge_outstanding(|record| {
-            if record.sent_at + rtt <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
+            if record.sent_at + wait <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
         });
         // RFC 5682 §3.1, step 1: not within another episode.
         self.frto = if self.phase == Phase::Open { Frto::First } else { Frto::Off };
