@@ -77,8 +77,13 @@ impl Connection {
         self.recovery.probed = false;
         self.undo_if_spurious(segment);
         self.judge_timeout(delivery);
-        let phase_before = self.recovery.phase;
+        let (phase_before, dup_acks) = (self.recovery.phase, self.recovery.dup_acks);
         self.recovery.advance(&self.snd, delivery.acked);
+        if self.recovery.reno && phase_before == Phase::Recovery {
+            // RFC 9937 §6.2: each duplicate acknowledgement has counted a segment already.
+            let counted = i64::from(dup_acks.saturating_sub(self.recovery.dup_acks)) * i64::from(self.snd.mss);
+            delivery.delivered = (delivery.acked - counted).max(0);
+        }
         if phase_before != Phase::Open && self.recovery.phase == Phase::Open {
             self.congestion.end_recovery(self.snd.mss, phase_before == Phase::Recovery);
         }
@@ -403,7 +408,7 @@ impl Connection {
         let undo = self.remember_for_undo(now);
         let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
         self.congestion.handle_loss(flight, self.snd.mss);
-        self.recovery.enter_recovery(&self.snd, Some(undo));
+        self.recovery.enter_recovery(&self.snd, delivered, Some(undo));
         let ssthresh = self.congestion.ssthresh;
         let window = self.recovery.prr_window(&self.snd, delivered, ssthresh, false);
         self.congestion.set_recovery_window(window);

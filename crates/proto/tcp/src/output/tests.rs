@@ -436,6 +436,36 @@ fn a_time_out_leaves_out_what_may_only_be_out_of_order() {
 }
 
 #[test]
+fn proportional_rate_reduction_counts_what_was_in_flight_at_the_start() {
+    // covers: RFC 9937 §6.1. Ten segments, 3 SACKed; the last report begins the episode, so 8 were in flight before it.
+    let mut t = Tcb::established();
+    t.conn.congestion.cwnd = 20_000;
+    let mut t = t.sent(20 * MSS);
+    t.advance(ms(100));
+    for n in 2..=4 {
+        t.takes(ack(1).sack(1001..n * 1000 + 1));
+    }
+    assert_eq!(t.conn.info(t.now).phase, Phase::Recovery);
+    assert_eq!(t.conn.recovery.episode.as_ref().map(|episode| episode.prr.flight()), Some(18_000));
+}
+
+#[test]
+fn without_sack_what_duplicates_have_counted_is_not_counted_again() {
+    // covers: RFC 9937 §6.2
+    let mut t = reno();
+    t.conn.congestion.cwnd = 10_000;
+    let mut t = t.sent(10 * MSS);
+    for _ in 0..9 {
+        t.takes(ack(1));
+    }
+    let delivered = |t: &Tcb| t.conn.recovery.episode.as_ref().map(|episode| episode.prr.delivered());
+    assert_eq!(delivered(&t), Some(7_000));
+    // The first segment, which was lost, has come, and five that were counted: the seventh is lost, too.
+    t.takes(ack(6001));
+    assert_eq!(delivered(&t), Some(8_000));
+}
+
+#[test]
 fn a_time_out_merges_small_segments() {
     let mut t = reno();
     for _ in 0..3 {

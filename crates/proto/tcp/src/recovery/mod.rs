@@ -74,7 +74,7 @@ pub(crate) struct Recovery {
 /// What belongs to one episode of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
-    prr: Prr,
+    pub(crate) prr: Prr,
     /// What to go back to if the losses turn out to be none.
     pub(crate) undo: Option<Undo>,
 }
@@ -157,13 +157,16 @@ impl Recovery {
     // --- episodes
     // --------------------------------------------------------------------------------------------------------
 
-    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
-    pub(crate) fn enter_recovery(&mut self, snd: &Snd, undo: Option<Undo>) {
+    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2). `delivered`: octets that the acknowledgement that shows the loss has
+    /// reported.
+    pub(crate) fn enter_recovery(&mut self, snd: &Snd, delivered: i64, undo: Option<Undo>) {
         self.phase = Phase::Recovery;
         // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
         self.probe_end = i64::MAX;
         self.recover = snd.nxt;
-        self.episode = Some(Box::new(Episode { prr: Prr::new(self.pipe(snd) + self.lost()), undo }));
+        // RFC 9937 §6.1: what was reported before will not be delivered in this episode.
+        let flight = if self.reno { snd.flight() } else { self.pipe(snd) + self.lost() + delivered };
+        self.episode = Some(Box::new(Episode { prr: Prr::new(flight), undo }));
     }
 
     /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the left.
