@@ -133,6 +133,14 @@ impl Connection {
         }
     }
 
+    /// The peer's SYN has come again. If it does not ask any more the first was lost for asking, perhaps: RFC 3168 §6.1.1 wants no
+    /// ECT then. RFC 9768 §3.1.5 would go on counting marks; as none can come there are none to count.
+    pub(crate) fn hear_syn_again(&mut self, syn: &Segment) {
+        if ace(syn.flags) == 0 {
+            self.ecn.kind = Kind::None;
+        }
+    }
+
     /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns whether it should
     /// hear at once.
     pub(crate) fn take_mark(&mut self, segment: &Segment) -> bool {

@@ -53,6 +53,27 @@ fn a_syn_that_is_sent_again_does_not_ask() {
 }
 
 #[test]
+fn a_syn_that_comes_again_without_asking_ends_it() {
+    // covers: RFC 3168 §6.1.1: who has received a SYN that does not ask sends no ECT.
+    for asks in [Flags::ECE | Flags::CWR, Flags::AE | Flags::ECE | Flags::CWR] {
+        let mut t = Tcb::accepting(syn().with(asks), &settings());
+        t.poll();
+        t.recv(syn());
+        assert_eq!(t.poll()[0].segment.flags, Flags::SYN | Flags::ACK);
+        t.takes(ack(1));
+        t.write(MSS);
+        assert_eq!(t.poll()[0].segment.ecn, Ecn::NotEct);
+    }
+    // One that asks again changes nothing, and one that begins to ask neither.
+    for (first, answered) in [(Flags::ECE | Flags::CWR, true), (Flags(0), false)] {
+        let mut t = Tcb::accepting(syn().with(first), &settings());
+        t.poll();
+        t.recv(syn().with(Flags::ECE | Flags::CWR));
+        assert_eq!(t.poll()[0].segment.has(Flags::ECE), answered);
+    }
+}
+
+#[test]
 fn a_mark_is_echoed_until_the_peer_has_reduced_its_window() {
     // covers: RFC 3168 §6.1.3
     let mut t = agreed();
