@@ -741,6 +741,19 @@ fn an_idle_peer_is_probed_and_given_up() {
 // ---------------------------------------------------------------------------------------------------------------
 
 #[test]
+fn a_reset_carries_a_timestamp_if_the_other_segments_do() {
+    // covers: RFC 7323 §3.2
+    for agreed in [false, true] {
+        let answer = if agreed { syn_ack(1).timestamps(5, 0) } else { syn_ack(1) };
+        let mut t = Tcb::established_by(answer, &settings());
+        t.conn.abort();
+        let reset = t.poll()[0].segment;
+        assert!(reset.has(Flags::RST));
+        assert_eq!(reset.options.timestamps.map(|timestamps| timestamps.echo), agreed.then_some(5));
+    }
+}
+
+#[test]
 fn an_abort_sends_a_reset_where_the_state_wants_one() {
     // covers: RFC 9293 §3.10.5
     let wanted = [
