@@ -361,6 +361,29 @@ fn a_router_gives_prefix_address_way_and_mtu_and_takes_them_back() {
 }
 
 #[test]
+fn a_neighbour_that_is_no_router_any_more_is_none() {
+    // covers: RFC 4861 §7.2.5
+    let mut ip = machine(true);
+    advertise(&mut ip, at(3), advertisement("2001:db8:1::", 100, 100));
+    assert!(ip.has_v6_router());
+    let says = |router_flag| {
+        let target_mac = Some(MAC_PEER);
+        let message = Message::NeighbourAdvertisement {
+            target: router(),
+            router: router_flag,
+            solicited: false,
+            overriding: true,
+            target_mac,
+        };
+        nd_frame(router(), ALL_NODES, &message)
+    };
+    receive(&mut ip, at(4), &says(true));
+    assert!(ip.has_v6_router());
+    receive(&mut ip, at(5), &says(false));
+    assert!(!ip.has_v6_router());
+}
+
+#[test]
 fn a_forged_advertisement_cannot_end_an_address_at_once() {
     // covers: RFC 4862 §5.5.3 (e)
     let mut ip = machine(true);
