@@ -28,6 +28,7 @@ impl Ip {
         })?;
         if let Message::Other { kind, .. } = message
             && link == Link::Outside
+            && !message.is_error()
         {
             return match kind {
                 mld::QUERY => self.handle_query(now, header, bytes),
@@ -55,6 +56,9 @@ impl Ip {
                 ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
             }
             Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
+            Message::ParameterProblem { .. } => ErrorKind::Problem,
+            // RFC 4443 §2.4 (a): an error of a kind that nobody knows is an error all the same.
+            Message::Other { .. } if message.is_error() => ErrorKind::Problem,
             _ => return Err(Reason::IcmpIgnored),
         };
         self.attribute_v6(link, header.src, kind, body).map(Received::Error)

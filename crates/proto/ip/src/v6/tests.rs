@@ -504,6 +504,13 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
     }
     let port = icmpv6::Message::Unreachable { code: icmpv6::code::PORT };
     assert_eq!(kind_of(&mut ip, port), ErrorKind::Unreachable { code: atoll_wire::icmp::code::PORT });
+    // covers: RFC 4443 §3.4, §2.4 (a): errors that nobody knows are passed on, too; other messages are not (b).
+    for code in [0, 2] {
+        assert_eq!(kind_of(&mut ip, icmpv6::Message::ParameterProblem { code, pointer: 6 }), ErrorKind::Problem);
+    }
+    assert_eq!(kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0; 4] }), ErrorKind::Problem);
+    let unknown = error(icmpv6::Message::Other { kind: 200, code: 0, rest: [0; 4] });
+    assert_eq!(receive(&mut ip, at(3), &unknown), Received::Dropped(Reason::IcmpIgnored));
 }
 
 #[test]

@@ -137,6 +137,16 @@ fn an_error_about_a_packet_of_another_host_is_dropped() {
 }
 
 #[test]
+fn a_parameter_problem_is_passed_on() {
+    // covers: RFC 1122 §3.2.2.5
+    let frame = message(Message::Other { kind: 12, code: 0, rest: [20, 0, 0, 0] }, &ours(Protocol::TCP, FAR)).frame();
+    match receive(&mut ip(), &frame) {
+        Received::Error(error) => assert_eq!(error.kind, ErrorKind::Problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn source_quench_is_nothing() {
     // RFC 9293 §3.9.2.2, MUST-55; RFC 6633.
     let mut ip = ip();
