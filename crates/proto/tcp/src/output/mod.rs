@@ -42,7 +42,9 @@ impl Connection {
             State::SynSent => return None,
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
             // keep their size.
-            _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
+            _ if self.pending.has(Pending::ACK) && (self.rcv.has_sack_news() || self.owes_syn_mark()) => {
+                return Some(self.bare_ack(now));
+            }
             // RFC 7413 §4.2.2: the answer need not wait for the last ACK of the handshake.
             state if state.may_send() || self.is_open_early() => {
                 let text = self
@@ -135,6 +137,9 @@ impl Connection {
     fn bare_ack(&mut self, now: Instant) -> Transmit {
         let mut segment = self.acknowledging(now);
         segment.options.sack = self.sack_blocks();
+        if segment.options.sack.is_empty() {
+            self.tell_syn_mark(&mut segment);
+        }
         let owed = self.rcv.duplicates_owed;
         self.acknowledged();
         if let Some(rest) = owed.checked_sub(1) {
