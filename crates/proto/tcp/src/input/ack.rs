@@ -74,7 +74,6 @@ impl Connection {
         self.recovery.retries = 0;
         self.progress_at = now;
         self.snd.unreachable = false;
-        self.recovery.probed = false;
         self.undo_if_spurious(segment);
         self.judge_timeout(delivery);
         let (phase_before, dup_acks) = (self.recovery.phase, self.recovery.dup_acks);
@@ -425,7 +424,10 @@ impl Connection {
             None => None,
         };
         match sample {
-            Some(us) => self.recovery.rtt.sample(now, us),
+            Some(us) => {
+                self.recovery.rtt.sample(now, us);
+                self.recovery.probed = false;
+            }
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
             // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
             // progress takes back a doubling.

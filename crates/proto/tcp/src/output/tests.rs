@@ -520,6 +520,37 @@ fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
 }
 
 #[test]
+fn one_end_is_probed_at_a_time() {
+    // covers: RFC 8985 §7.3: none while another is in flight, and none without a round trip measured since.
+    for new_text in [false, true] {
+        let mut t = Tcb::established().sent(3 * MSS);
+        if new_text {
+            t.conn.congestion.cwnd = 3000;
+            t.write(MSS);
+            t.poll();
+        }
+        t.advance_to_timer();
+        let probe = t.poll();
+        assert_eq!((probe.len(), probe[0].retransmit), (1, !new_text));
+        t.takes(ack(1001));
+        t.poll();
+        assert!(!t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe), "new text: {new_text}");
+    }
+    // The probe is acknowledged, but which copy of it nobody knows.
+    let mut t = Tcb::established().sent(MSS);
+    t.advance_to_timer();
+    t.poll();
+    t.advance(ms(100));
+    t.takes(ack(1001));
+    let mut t = t.sent(MSS);
+    assert!(!t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe));
+    t.advance(ms(100));
+    t.takes(ack(2001));
+    let t = t.sent(MSS);
+    assert!(t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe));
+}
+
+#[test]
 fn a_probe_takes_the_place_of_a_time_out_that_would_come_first() {
     // covers: RFC 8985 §7.2. A lone segment: two round trips and a delayed ACK are more than the time-out.
     let mut t = Tcb::established().sent(100);

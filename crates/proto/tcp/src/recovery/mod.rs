@@ -51,7 +51,7 @@ pub(crate) struct Recovery {
     pub(crate) episode: Option<Box<Episode>>,
     /// The episode ends when this is acknowledged: `nxt` at its start.
     pub(crate) recover: i64,
-    /// `nxt` when the last segment was sent again as a probe; [`i64::MAX`]: no such probe is under way.
+    /// `nxt` after the end of what was sent has been probed; [`i64::MAX`]: no probe is under way (TLP.end_seq).
     pub(crate) probe_end: i64,
     pub(crate) rtt: Rtt,
     /// Segments sent again in the life of the connection.
@@ -65,7 +65,9 @@ pub(crate) struct Recovery {
     pub(crate) reordering: Reordering,
     /// The peer does not know SACK: duplicate acknowledgements are counted instead.
     pub(crate) reno: bool,
-    /// The end of the flight has been probed; once is enough until `una` moves.
+    /// The probe under way is the last segment again, not new text (TLP.is_retrans).
+    pub(crate) probe_is_old: bool,
+    /// No round trip was measured since the last probe: there is none before.
     pub(crate) probed: bool,
     /// Nobody knows when the SYN in flight left, or which one it is (Karn's rule).
     pub(crate) untimed: bool,
@@ -94,6 +96,7 @@ impl Recovery {
             frto: Frto::Off,
             reordering: Reordering::new(),
             reno: false,
+            probe_is_old: false,
             probed: false,
             untimed: false,
         }
