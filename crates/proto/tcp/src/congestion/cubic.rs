@@ -144,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_stands_still_while_the_window_is_not_used() {
+        // covers: RFC 9438 §4.2, §5.8
+        let at = |ms: u64| Instant::from_millis(ms);
+        let mut cubic = Cubic::new();
+        let ssthresh = cubic.handle_loss(100_000, 1000);
+        cubic.growth(at(1000), ssthresh, 1000, 1000, 1000);
+        cubic.growth(at(2000), ssthresh, 1000, 1000, 1000);
+        cubic.pause(at(12_000));
+        assert_eq!(cubic.epoch, at(11_000));
+    }
+
+    #[test]
     fn a_second_loss_below_the_plateau_gives_room_to_others() {
         // covers: RFC 9438 §4.7
         let mut cubic = Cubic::new();

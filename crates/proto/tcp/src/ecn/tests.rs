@@ -1,4 +1,5 @@
 use super::*;
+use crate::outcome::Reason;
 use crate::settings::Settings;
 use crate::testing::{MSS, Tcb, ack, data, ms, settings, syn, syn_ack};
 
@@ -91,6 +92,46 @@ fn a_mark_is_echoed_until_the_peer_has_reduced_its_window() {
 }
 
 #[test]
+fn a_mark_with_cwr_is_a_new_one() {
+    // covers: RFC 3168 §6.1.3
+    let mut t = agreed();
+    t.takes(data(1..1001).marked());
+    assert!(t.poll()[0].segment.has(Flags::ECE));
+    t.takes(data(1001..2001).with(Flags::CWR).marked());
+    t.advance(ms(50));
+    assert!(t.poll()[0].segment.has(Flags::ECE));
+}
+
+#[test]
+fn a_mark_outside_the_window_is_passed_over() {
+    // covers: RFC 3168 §6.1.5
+    let mut t = agreed();
+    t.drops(data(1_000_000..1_000_010).marked(), Reason::OutsideWindow);
+    assert!(!t.conn.ecn.echo().contains(Flags::ECE));
+}
+
+#[test]
+fn a_probe_of_a_closed_window_is_not_marked() {
+    // covers: RFC 3168 §6.1.6
+    let mut t = agreed();
+    t.takes(ack(1).window(0));
+    t.write(MSS);
+    t.poll();
+    t.advance_to_timer();
+    let probe = t.poll();
+    assert_eq!(probe.iter().map(|probe| probe.segment.ecn).collect::<std::vec::Vec<_>>(), [Ecn::NotEct]);
+}
+
+#[test]
+fn the_last_syn_is_the_one_that_is_told_of() {
+    // covers: RFC 9768 §3.1.5
+    let mut t = Tcb::accepting(syn().with(with_ace(0b111)), &settings());
+    assert_eq!(count(&t.poll()[0].segment), 0b010);
+    t.recv(syn().with(with_ace(0b111)).marked());
+    assert_eq!(count(&t.poll()[0].segment), CODE_CE);
+}
+
+#[test]
 fn an_echo_halves_the_window_once_and_the_next_segment_says_so() {
     // covers: RFC 3168 §6.1.2
     let mut t = agreed().sent(10 * MSS);
@@ -121,6 +162,8 @@ fn the_accurate_kind_falls_back_to_what_the_peer_knows() {
         (Flags::ECE, Kind::Classic),
         (Flags::CWR, Kind::Accurate),
         (Flags::AE | Flags::CWR, Kind::Accurate),
+        // RFC 9768 §3.1.3.
+        (Flags::AE | Flags::ECE, Kind::Accurate),
         (Flags::AE | Flags::CWR | Flags::ECE, Kind::None),
     ] {
         let mut t = Tcb::connecting(&asking_accurate());
