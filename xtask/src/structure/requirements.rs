@@ -146,9 +146,12 @@ fn labels_of_rfc_9293() -> Vec<String> {
     kinds.into_iter().flat_map(|(kind, count)| (1..=count).map(move |n| format!("{kind}-{n}"))).collect()
 }
 
-/// Names of the tests in a source file: functions under `#[test]`, or under `@case` in Python.
+/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in `on_both_stacks![]`.
 pub fn tests_in(text: &str) -> Vec<String> {
-    let mut names = Vec::new();
+    let lists = text.split("on_both_stacks![").skip(1).filter_map(|rest| rest.split_once(']'));
+    let mut names: Vec<String> =
+        lists.flat_map(|(list, _)| list.split(',')).map(|name| name.trim().to_owned()).collect();
+    names.retain(|name| !name.is_empty());
     let mut is_test = false;
     for line in text.lines().map(str::trim) {
         let function = line.trim_start_matches("pub ").strip_prefix("fn ");

@@ -218,5 +218,6 @@ fn nothing() -> requirements::Known {
 fn tests_are_found_by_their_attributes() {
     let text = "#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[should_panic]\nfn two() {}\n@case\ndef three():\n";
     assert_eq!(requirements::tests_in(text), ["one", "two", "three"]);
+    assert_eq!(requirements::tests_in("on_both_stacks![\n    one,\n    two,\n];\nfn one() {}\n"), ["one", "two"]);
     assert!(matches!(Labels::of("9293"), Labels::All(all) if all.len() == 119));
 }
