@@ -42,7 +42,7 @@ impl Ip {
         }
         let body = bytes.get(head..).unwrap_or_default();
         let kind = match message {
-            // RFC 4443 §4.2 lets a request to a group be ignored; that keeps us out of amplifications.
+            // DEVIATION: RFC 4443 §4.2 would have requests to groups answered, too. As with IPv4, that keeps us out of amplifications.
             Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
                 self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
                 return Ok(Received::Consumed);
