@@ -18,8 +18,9 @@ use std::process::Command;
 
 use arrows::Crate;
 
-/// The table of what TCP has to do.
-const RFC_9293: &str = "docs/rfc/9293.md";
+/// The tables of what standards ask for, by their numbers, and their index.
+const TABLES: &str = "docs/rfc";
+const INDEX: &str = "README.md";
 
 /// Checks the repository and prints what it violates.
 pub fn report(root: &Path) -> Result<(), String> {
@@ -59,9 +60,24 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             }
         }
     }
-    let table = std::fs::read_to_string(root.join(RFC_9293)).map_err(|e| format!("{RFC_9293}: {e}"))?;
-    violations.extend(requirements::check(RFC_9293, &table, &requirements::labels_of_rfc_9293(), &known));
+    violations.extend(tables(root, &known)?);
     violations.extend(forbidden_words(root)?);
+    Ok(violations)
+}
+
+/// Compares the tables of requirements with what is there.
+fn tables(root: &Path, known: &requirements::Known) -> Result<Vec<String>, String> {
+    let mut texts = BTreeMap::new();
+    for entry in std::fs::read_dir(root.join(TABLES)).map_err(|e| format!("{TABLES}: {e}"))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        texts.insert(name.clone(), std::fs::read_to_string(entry.path()).map_err(|e| format!("{name}: {e}"))?);
+    }
+    let index = texts.remove(INDEX).ok_or(format!("{TABLES}: no {INDEX}"))?;
+    let mut violations = requirements::check_index(&format!("{TABLES}/{INDEX}"), &index, &texts);
+    for (name, text) in &texts {
+        let labels = requirements::Labels::of(name.trim_end_matches(".md"));
+        violations.extend(requirements::check(&format!("{TABLES}/{name}"), text, &labels, known));
+    }
     Ok(violations)
 }
 

@@ -181,6 +181,8 @@ const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
+/// The type of the message that a packet of ours makes no sense.
+pub const PARAMETER_PROBLEM: u8 = 12;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
 use super::arrows::{Arrow, Crate};
+use super::requirements::Labels;
 use super::tokens::tokens;
 use super::{arrows, check, requirements, sources};
 
@@ -129,14 +130,18 @@ fn lines_are_counted_through_comments_and_strings() {
     assert_eq!(tokens("a /* b").len(), 1);
 }
 
-fn judged(rows: &str) -> Vec<String> {
+fn judged_by(labels: &Labels, rows: &str) -> Vec<String> {
     let known = requirements::Known {
         files: [("a.rs".to_owned(), "fn obey() {}".to_owned())].into(),
         tests: ["a_test".to_owned(), "script.pkt".to_owned()].into(),
     };
-    let labels = ["MUST-1".to_owned(), "MAY-1".to_owned()];
     let text = format!("| label | what | here | code | tests |\n|---|---|---|---|---|\n{rows}\n1. Because.\n");
-    requirements::check("t.md", &text, &labels, &known)
+    let notes = "nothing refers to note 1";
+    requirements::check("t.md", &text, labels, &known).into_iter().filter(|what| !what.ends_with(notes)).collect()
+}
+
+fn judged(rows: &str) -> Vec<String> {
+    judged_by(&Labels::All(vec!["MUST-1".to_owned(), "MAY-1".to_owned()]), rows)
 }
 
 #[test]
@@ -146,6 +151,7 @@ fn what_a_standard_asks_for_is_kept_or_argued_about() {
         "| MUST-1 | x | kept | `a.rs` `obey` | `a_test`, `script.pkt` |",
         "| MUST-1 | x | deviates (1) | | |",
         "| MUST-1 | x | missing (1) | `a.rs` `obey` | `a_test` |",
+        "| MUST-1 | x | not ours (1) | | |",
     ];
     for row in good {
         assert_eq!(judged(&format!("{row}\n{may}")), Vec::<String>::new(), "{row}");
@@ -159,6 +165,8 @@ fn what_a_standard_asks_for_is_kept_or_argued_about() {
         "| MUST-1 | x | kept | `a.rs` `obey` | `no_test` |",
         "| MUST-1 | x | deviates | | |",
         "| MUST-1 | x | deviates (2) | | |",
+        "| MUST-1 | x | kept (2) | `a.rs` `obey` | `a_test` |",
+        "| MUST-1 | x | kept | `a.rs` `obey` `b.rs` | `a_test` |",
         "| MUST-1 | x | not ours | | |",
         "| MUST-1 | x | perhaps | | |",
         "| MUST-1 | x | deviates (1) | | |\n| MUST-1 | x | deviates (1) | | |",
@@ -170,8 +178,46 @@ fn what_a_standard_asks_for_is_kept_or_argued_about() {
 }
 
 #[test]
+fn labels_are_sections_and_levels_where_a_standard_has_none() {
+    let labels = Labels::Sections(&["5.3-R1", "2.1"]);
+    let rest = "| 2.1 MUST | x | deviates (1) | | |";
+    let kept = "kept | `a.rs` `obey` | `a_test` |";
+    assert_eq!(
+        judged_by(&labels, &format!("| 5.3-R1 SHLD | x | {kept}\n| 4a MAY | x | not ours | | |\n{rest}")),
+        [""; 0]
+    );
+    let bad = [
+        "| 5.3-R2 SHLD | x | not ours | | |",
+        "| 5.3-R1 MUST | x | not ours | | |",
+        "| 5.3-R1 | x | not ours | | |",
+        "| 5.3-R1 PERHAPS | x | not ours | | |",
+    ];
+    for row in bad {
+        assert!(!judged_by(&labels, &format!("{row}\n{rest}")).is_empty(), "{row}");
+    }
+    let unused = requirements::check("t.md", "1. Because.\n", &Labels::Sections(&[]), &nothing());
+    assert_eq!(unused, ["t.md: nothing refers to note 1"]);
+}
+
+#[test]
+fn the_index_counts_the_verdicts() {
+    let rows = "| 1 MUST | x | kept | `a` `b` | `c` |\n| 2 MAY | x | not ours | | |\n| 3 MAY | x | missing (1) | | |\n";
+    let tables = [("1.md".to_owned(), rows.to_owned())].into();
+    let judge = |index| requirements::check_index("i.md", index, &tables).len();
+    assert_eq!(judge("| [1.md](1.md) | what | 1 | 0 | 1 | 1 |"), 0);
+    for index in ["", "| [2.md](2.md) | what | 1 | 0 | 1 | 1 |", "| [1.md](1.md) | what | 1 | 1 | 0 | 1 |"] {
+        assert_eq!(judge(index), 1, "{index}");
+    }
+}
+
+fn nothing() -> requirements::Known {
+    requirements::Known { files: [].into(), tests: [].into() }
+}
+
+#[test]
 fn tests_are_found_by_their_attributes() {
     let text = "#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[should_panic]\nfn two() {}\n@case\ndef three():\n";
     assert_eq!(requirements::tests_in(text), ["one", "two", "three"]);
-    assert_eq!(requirements::labels_of_rfc_9293().len(), 119);
+    assert_eq!(requirements::tests_in("on_both_stacks![\n    one,\n    two,\n];\nfn one() {}\n"), ["one", "two"]);
+    assert!(matches!(Labels::of("9293"), Labels::All(all) if all.len() == 119));
 }

@@ -249,7 +249,11 @@ impl Ip {
             ParseError::BadChecksum => Reason::BadChecksum,
             _ => Reason::Malformed,
         })?;
-        if message == Message::Other {
+        // RFC 3376 §9.1: who asks about all groups asks all hosts, or (§4.1.12) one; or else it is forged.
+        let is_misplaced = matches!(message, Message::Query { group: 0, .. })
+            && header.dst != igmp::ALL_SYSTEMS
+            && self.addresses.cast(header.dst) != Some(Cast::Unicast);
+        if message == Message::Other || is_misplaced {
             return Err(Reason::IgmpIgnored);
         }
         self.groups.handle(now, &mut self.rng, &message);

@@ -46,6 +46,8 @@ pub enum ErrorKind {
         /// See above.
         code: u8,
     },
+    /// Somebody could not make sense of it.
+    Problem,
 }
 
 impl Ip {
@@ -74,6 +76,8 @@ impl Ip {
             }
             Message::Unreachable { code, .. } => ErrorKind::Unreachable { code },
             Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
+            // RFC 1122 §3.2.2.5.
+            Message::Other { kind: icmp::PARAMETER_PROBLEM, .. } => ErrorKind::Problem,
             Message::EchoReply { .. } | Message::Other { .. } => return Err(Reason::IcmpIgnored),
         };
         self.attribute(link, header.src, kind, body).map(Received::Error)

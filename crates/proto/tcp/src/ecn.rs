@@ -18,13 +18,13 @@ use crate::settings::EcnMode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnState {
     kind: Kind,
-    /// Kind RFC 3168: a mark has arrived; the peer is told until it says that it has heard.
-    echo: bool,
+    /// Kind RFC 3168: a mark has arrived; the peer is told until it says that it has heard. Kind RFC 9768: the counters are not in use
+    /// yet; our next acknowledgement says how the peer's SYN came, or the peer's does.
+    owed: bool,
     /// Kind RFC 3168: the window was reduced; the peer is to be told.
     reduced: bool,
-    /// Kind RFC 9768: the counters are not in use yet. Our next acknowledgement says how the peer's SYN came, or the
-    /// peer's does.
-    handshake: bool,
+    /// Whether our text is marked.
+    ect: Ect,
     /// The mark of the peer's SYN or SYN-ACK.
     syn_mark: Ecn,
     /// Marked packets received, and those that the peer has told of (r.cep and s.cep), modulo 8.
@@ -43,13 +43,23 @@ enum Kind {
     Accurate,
 }
 
+/// Whether text of ours may be marked by the network, if ECN is agreed upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ect {
+    Sent,
+    /// No: a SYN has not asked, of ours or of the peer's, because something on the way may not like it.
+    Withheld,
+    /// No, and what the peer tells of marks means nothing: somebody clears the bits.
+    Deaf,
+}
+
 impl EcnState {
     pub(crate) const fn new() -> EcnState {
         EcnState {
             kind: Kind::None,
-            echo: false,
+            owed: false,
             reduced: false,
-            handshake: false,
+            ect: Ect::Sent,
             syn_mark: Ecn::NotEct,
             // RFC 9768 §3.2.1.
             received: COUNT_START,
@@ -70,32 +80,28 @@ impl EcnState {
     /// What an acknowledgement says.
     pub(crate) fn echo(self) -> Flags {
         match self.kind {
-            Kind::Classic if self.echo => Flags::ECE,
-            Kind::Accurate if self.handshake => with_ace(handshake_code(self.syn_mark)),
+            Kind::Classic if self.owed => Flags::ECE,
             Kind::Accurate => with_ace(self.received),
             _ => Flags(0),
         }
     }
-
-    /// An acknowledgement has left.
-    pub(crate) const fn note_acknowledged(&mut self) {
-        self.handshake = false;
-    }
 }
 
 impl Connection {
-    /// The flags of our SYN. One that is sent again does not ask any more: something on the way may not like it (RFC 3168
-    /// §6.1.1.1).
+    /// The flags of our SYN. One that is sent again does not ask any more (RFC 3168 §6.1.1.1), or asks once more (RFC 9768 §3.1.4.1).
     pub(crate) fn ecn_of_syn(&mut self, retransmit: bool) -> Flags {
         self.ecn.kind = match self.config.ecn {
-            EcnMode::Request if !retransmit => Kind::Offered,
-            EcnMode::RequestAccurate if !retransmit => Kind::OfferedAccurate,
+            EcnMode::Request => Kind::Offered,
+            EcnMode::RequestAccurate => Kind::OfferedAccurate,
             _ => Kind::None,
         };
         match self.ecn.kind {
-            Kind::Offered => Flags::ECE | Flags::CWR,
-            Kind::OfferedAccurate => Flags::AE | Flags::ECE | Flags::CWR,
-            _ => Flags(0),
+            Kind::Offered if !retransmit => Flags::ECE | Flags::CWR,
+            Kind::OfferedAccurate if self.recovery.retransmits <= 1 => Flags::AE | Flags::ECE | Flags::CWR,
+            _ => {
+                self.ecn.ect = Ect::Withheld;
+                Flags(0)
+            }
         }
     }
 
@@ -114,23 +120,50 @@ impl Connection {
         self.ecn.kind = if !syn.has(Flags::ACK) {
             match code {
                 _ if self.config.ecn == EcnMode::Off => Kind::None,
+                0b000 => Kind::None,
                 0b011 => Kind::Classic,
-                0b111 => Kind::Accurate,
-                _ => Kind::None,
+                // RFC 9768 §3.1.3: whatever else a later standard may mean by the bits.
+                _ => Kind::Accurate,
             }
         } else {
             match (self.ecn.kind, code) {
                 // All bits, or both, may be an echo of ours by somebody who does not know them.
-                (Kind::Offered | Kind::OfferedAccurate, 0b001 | 0b101) => Kind::Classic,
-                (Kind::OfferedAccurate, 0b010 | 0b011 | 0b100 | 0b110) => Kind::Accurate,
+                (Kind::Offered, 0b001 | 0b101) | (Kind::OfferedAccurate, 0b001) => Kind::Classic,
+                (Kind::OfferedAccurate, 0b010..=0b110) => Kind::Accurate,
                 _ => Kind::None,
             }
         };
+        // RFC 9768 §3.1.5: a client that hears of the accurate kind knows that the way lets it pass.
+        if self.ecn.kind == Kind::Accurate {
+            self.ecn.ect = Ect::Sent;
+        }
         self.ecn.syn_mark = syn.ecn;
-        self.ecn.handshake = self.ecn.kind == Kind::Accurate;
+        self.ecn.owed = self.ecn.kind == Kind::Accurate;
         if self.ecn.kind == Kind::Accurate && syn.has(Flags::ACK) && syn.ecn == Ecn::Ce {
             self.ecn.received += 1;
         }
+    }
+
+    /// Whether the peer is to hear how its SYN-ACK came, by an ACK without text before there is any (RFC 9768 §3.2.2.1).
+    pub(crate) fn owes_syn_mark(&self) -> bool {
+        self.ecn.kind == Kind::Accurate && self.ecn.owed && !self.passive
+    }
+
+    /// Says so on `segment`, if it is due.
+    pub(crate) fn tell_syn_mark(&mut self, segment: &mut Segment) {
+        if self.owes_syn_mark() {
+            self.ecn.owed = false;
+            segment.flags = segment.flags.without(with_ace(7)) | with_ace(handshake_code(self.ecn.syn_mark));
+        }
+    }
+
+    /// The peer's SYN has come again. What was agreed stays agreed, but if it does not ask any more the first was lost for asking,
+    /// perhaps: then we send no ECT (RFC 3168 §6.1.1, RFC 9768 §3.1.5).
+    pub(crate) fn hear_syn_again(&mut self, syn: &Segment) {
+        if ace(syn.flags) == 0 {
+            self.ecn.ect = Ect::Withheld;
+        }
+        self.ecn.syn_mark = syn.ecn;
     }
 
     /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns whether it should
@@ -143,10 +176,10 @@ impl Connection {
         match self.ecn.kind {
             Kind::Classic => {
                 if segment.has(Flags::CWR) {
-                    self.ecn.echo = false;
+                    self.ecn.owed = false;
                 }
-                let news = marked && !self.ecn.echo;
-                self.ecn.echo |= marked;
+                let news = marked && !self.ecn.owed;
+                self.ecn.owed |= marked;
                 news
             }
             Kind::Accurate => {
@@ -167,15 +200,19 @@ impl Connection {
         }
         let told = match self.ecn.kind {
             Kind::Classic => segment.has(Flags::ECE),
-            Kind::Accurate if self.ecn.handshake && self.passive => {
-                self.ecn.handshake = false;
-                // Somebody on the way clears the bits: then nothing would be heard of marks (RFC 9768 §3.2.2.4).
+            Kind::Accurate if self.ecn.owed && self.passive => {
+                self.ecn.owed = false;
+                // Somebody on the way clears the bits: then nothing would be heard of marks (RFC 9768 §3.2.2.1, note 1). What comes to us
+                // is told all the same.
                 if ace(segment.flags) == 0 {
-                    self.ecn.kind = Kind::None;
+                    self.ecn.ect = Ect::Deaf;
                 }
-                ace(segment.flags) == CODE_CE
+                // RFC 9768 §3.2.2.1: an ACK alone says how the SYN-ACK came, anything else counts. Both call one mark 6.
+                let marked = ace(segment.flags) == CODE_CE;
+                self.ecn.told += u8::from(marked);
+                marked
             }
-            Kind::Accurate if advances => {
+            Kind::Accurate if advances && self.ecn.ect != Ect::Deaf => {
                 let count = ace(segment.flags);
                 let more = count != self.ecn.told;
                 self.ecn.told = count;
@@ -195,7 +232,7 @@ impl Connection {
 
     /// Marks new text that leaves: the network may mark it, and the peer hears that the window was reduced.
     pub(crate) fn mark_new_text(&mut self, segment: &mut Segment) {
-        if !self.ecn.is_agreed() || segment.len == 0 {
+        if !self.ecn.is_agreed() || self.ecn.ect != Ect::Sent || segment.len == 0 {
             return;
         }
         segment.ecn = Ecn::Ect0;

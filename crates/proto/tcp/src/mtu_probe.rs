@@ -233,7 +233,7 @@ impl Connection {
     /// What is lost was too large, and is sent again in smaller segments; that is not congestion (RFC 1191 §6.4).
     fn resend_for_size(&mut self) {
         let cwnd = self.congestion.cwnd;
-        self.recovery.enter_recovery(&self.snd, None);
+        self.recovery.enter_recovery(&self.snd, 0, None);
         // The end of the episode restores the threshold as window: it is what it was.
         self.congestion.ssthresh = cwnd.max(u32::from(self.snd.mss));
         self.pending.set(Pending::RETRANSMIT);

@@ -89,11 +89,6 @@ impl Connection {
             self.pending.set(Pending::ACK);
         }
         self.transition(State::Established);
-        self.recovery.rtt.begin();
-        if self.recovery.retries > 1 {
-            self.congestion.handle_lost_syn(self.snd.mss);
-        }
-        self.recovery.retries = 0;
         self.recovery.forget_flight();
         self.timers.cancel(Timer::Retransmit);
         self.arm_keep_alive(now);
@@ -104,6 +99,20 @@ impl Connection {
             self.transition(State::FinWait1);
         }
         Events::ESTABLISHED
+    }
+
+    /// Our SYN is acknowledged, and the round trip measured if it could be.
+    pub(crate) fn judge_handshake(&mut self) {
+        if !core::mem::take(&mut self.recovery.untimed) {
+            return;
+        }
+        let retransmits = self.recovery.retransmits;
+        if retransmits > 0 && self.recovery.rtt.srtt_us == 0 {
+            self.recovery.rtt.distrust_initial();
+        }
+        if retransmits > SYN_LOSSES_FORGIVEN {
+            self.congestion.cwnd = u32::from(self.snd.mss);
+        }
     }
 
     /// The options of our SYN or SYN-ACK.
@@ -118,5 +127,7 @@ impl Connection {
     }
 }
 
+/// RFC 6928 §2: one SYN sent again may have been too early; after more the window begins with one segment (RFC 5681 §3.1).
+const SYN_LOSSES_FORGIVEN: u32 = 1;
 /// NOP NOP TS.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;

@@ -15,10 +15,18 @@ impl Reassembly {
     pub(crate) fn insert(&mut self, left: i64, right: i64) -> bool {
         let inserted = self.ranges.insert(left, right).is_some();
         if inserted {
-            self.recent.copy_within(0..RECENT - 1, 1);
-            self.recent[0] = left;
+            self.touch(left);
         }
         inserted
+    }
+
+    /// Text at `offset` has come now, perhaps again: the range that holds it is reported first, the others keep their order.
+    pub(crate) fn touch(&mut self, offset: i64) {
+        let Some((from, to)) = self.ranges.range_at(offset) else { return };
+        // A range has one place: one that grows must not push the others out.
+        let place = self.recent.iter().position(|recent| (from..to).contains(recent)).unwrap_or(RECENT - 1);
+        self.recent.copy_within(0..place, 1);
+        self.recent[0] = offset;
     }
 
     /// `nxt` after text up to `nxt` has arrived in order: ranges that it reaches are in order now, too.

@@ -262,7 +262,7 @@ impl<M: Memory> Transport<M> {
             ErrorKind::Unreachable { code: code::PORT | code::PROTOCOL } => {
                 entry.connection.handle_unreachable(now, Unreachable::Hard, seq)
             }
-            ErrorKind::Unreachable { .. } | ErrorKind::TimeExceeded { .. } => {
+            ErrorKind::Unreachable { .. } | ErrorKind::TimeExceeded { .. } | ErrorKind::Problem => {
                 entry.connection.handle_unreachable(now, Unreachable::Soft, seq)
             }
         };

@@ -52,6 +52,9 @@ fn options_without_length_and_groups_as_targets_are_refused() {
     // covers: RFC 4861 §7.1.1
     let mut out = [0; MESSAGE_LEN_MAX];
     let len = emit(PEER, US, &Message::NeighbourSolicitation { target: US, source_mac: Some(MAC) }, &mut out);
+    out[1] = 1;
+    assert_eq!(parse(&out[..len]), Err(ParseError::Unsupported), "of another code");
+    out[1] = 0;
     out[25] = 0;
     assert_eq!(parse(&out[..len]), Err(ParseError::BadLength));
     out[25] = 2;

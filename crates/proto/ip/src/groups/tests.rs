@@ -200,6 +200,18 @@ fn what_comes_from_far_away_is_ignored() {
 }
 
 #[test]
+fn a_question_about_all_groups_to_one_of_them_is_ignored() {
+    // covers: RFC 3376 §9.1, §4.1.12: but not one to us.
+    for (dst, heard) in [(GROUP, false), (igmp::ALL_SYSTEMS, true), (US, true)] {
+        let mut ip = member(&[GROUP]);
+        let question = igmp_packet(dst, &[0x11, 100, 0xee, 0x9b, 0, 0, 0, 0]);
+        let question = if dst == US { question.with(|b| b.dst_mac = Mac([2, 0, 0, 0, 0, 1])) } else { question };
+        let question = question.with(|b| b.header.src = PEER);
+        assert_eq!(receive(&mut ip, &question.frame()) == Received::Consumed, heard, "{dst:x}");
+    }
+}
+
+#[test]
 fn a_querier_without_address_is_answered() {
     // RFC 4541 §2.1.1: switches that ask for the sake of their tables.
     let mut ip = member(&[GROUP]);

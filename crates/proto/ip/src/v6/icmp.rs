@@ -28,6 +28,7 @@ impl Ip {
         })?;
         if let Message::Other { kind, .. } = message
             && link == Link::Outside
+            && !message.is_error()
         {
             return match kind {
                 mld::QUERY => self.handle_query(now, header, bytes),
@@ -41,7 +42,7 @@ impl Ip {
         }
         let body = bytes.get(head..).unwrap_or_default();
         let kind = match message {
-            // RFC 4443 §4.2 lets a request to a group be ignored; that keeps us out of amplifications.
+            // DEVIATION: RFC 4443 §4.2 would have requests to groups answered, too. As with IPv4, that keeps us out of amplifications.
             Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
                 self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
                 return Ok(Received::Consumed);
@@ -55,6 +56,9 @@ impl Ip {
                 ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
             }
             Message::TimeExceeded { code } => ErrorKind::TimeExceeded { code },
+            Message::ParameterProblem { .. } => ErrorKind::Problem,
+            // RFC 4443 §2.4 (a): an error of a kind that nobody knows is an error all the same.
+            Message::Other { .. } if message.is_error() => ErrorKind::Problem,
             _ => return Err(Reason::IcmpIgnored),
         };
         self.attribute_v6(link, header.src, kind, body).map(Received::Error)

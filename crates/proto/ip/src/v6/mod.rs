@@ -235,8 +235,13 @@ impl Ip {
             nd::Message::NeighbourSolicitation { target, source_mac } => {
                 self.handle_solicitation(now, from, header, target, source_mac)
             }
-            nd::Message::NeighbourAdvertisement { target, solicited, overriding, target_mac, .. } => {
-                self.handle_advertisement(now, header, target, solicited, overriding, target_mac)
+            nd::Message::NeighbourAdvertisement { target, router, solicited, overriding, target_mac } => {
+                let counts = overriding || target_mac.is_none() || self.v6.neighbours.station(target) == target_mac;
+                self.handle_advertisement(now, header, target, solicited, overriding, target_mac)?;
+                if !router && counts {
+                    self.forget_router(target);
+                }
+                Ok(())
             }
             nd::Message::RouterAdvertisement(advertisement) => {
                 self.handle_router(now, header, &advertisement).map(|()| self.v6.rearm())

@@ -77,6 +77,17 @@ impl Ip {
         }
     }
 
+    /// A neighbour says that it is no router: what is not configured is none any more (RFC 4861 §7.2.5).
+    pub(super) fn forget_router(&mut self, addr: Addr) {
+        let configured = self.v6.config.as_ref().and_then(|config| config.gateway);
+        let before = self.v6.routers.len();
+        self.v6.routers.retain(|router| router.what != addr || configured == Some(addr));
+        if self.v6.routers.len() < before {
+            self.v6.generation += 1;
+            self.v6.rearm();
+        }
+    }
+
     fn take_prefix(&mut self, now: Instant, prefix: &PrefixInformation) {
         let is_same =
             |other: &(Addr, u8)| other.1 == prefix.len && common_bits(other.0, prefix.prefix) >= other.1.into();

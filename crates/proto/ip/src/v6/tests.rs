@@ -233,6 +233,25 @@ fn what_a_router_may_have_passed_on_is_no_neighbour_discovery() {
 }
 
 #[test]
+fn an_answer_that_may_not_replace_a_station_does_not() {
+    // covers: RFC 4861 §7.2.5
+    for (overriding, solicited) in [(false, true), (false, false), (true, false)] {
+        let mut ip = machine(true);
+        ip.route(at(3), peer());
+        receive(&mut ip, at(3), &answer(MAC_PEER));
+        let message = Message::NeighbourAdvertisement {
+            target: peer(),
+            router: false,
+            solicited,
+            overriding,
+            target_mac: Some(MAC_OTHER),
+        };
+        receive(&mut ip, at(10), &nd_frame(peer(), us(), &message));
+        assert_eq!(ip.route(at(10), peer()), Route::Via { mac: MAC_PEER });
+    }
+}
+
+#[test]
 fn who_asks_for_us_is_answered_and_known() {
     let mut ip = machine(true);
     let question = Message::NeighbourSolicitation { target: us(), source_mac: Some(MAC_PEER) };
@@ -361,6 +380,72 @@ fn a_router_gives_prefix_address_way_and_mtu_and_takes_them_back() {
 }
 
 #[test]
+fn the_link_local_prefix_is_not_a_routers() {
+    // covers: RFC 4861 §6.3.4, RFC 4862 §5.5.3 (b)
+    let mut ip = machine(true);
+    advertise(&mut ip, at(3), advertisement("fe80::", 100, 100));
+    assert_eq!((ip.v6_addresses().len(), ip.v6_on_link().count()), (2, 1));
+}
+
+#[test]
+fn only_prefixes_that_say_so_make_addresses() {
+    // covers: RFC 4862 §5.5.3 (a), (c), (d)
+    let made = |change: fn(&mut PrefixInformation)| {
+        let mut prefix = advertisement("2001:db8:1::", 100, 50).prefixes.as_slice()[0];
+        change(&mut prefix);
+        let mut advertisement = RouterAdvertisement { router_lifetime: 1800, ..RouterAdvertisement::default() };
+        advertisement.prefixes.push(prefix);
+        let mut ip = machine(true);
+        advertise(&mut ip, at(3), advertisement);
+        ip.v6_addresses().len() > 2
+    };
+    assert!(made(|_| ()));
+    assert!(!made(|prefix| prefix.autonomous = false));
+    assert!(!made(|prefix| prefix.preferred_lifetime = 101));
+    assert!(!made(|prefix| (prefix.valid_lifetime, prefix.preferred_lifetime) = (0, 0)));
+    assert!(!made(|prefix| prefix.len = 63));
+}
+
+#[test]
+fn the_next_router_takes_over() {
+    // covers: RFC 4861 §6.3.6
+    let (mut ip, other, far) = (machine(true), addr("fe80::bb"), addr("2001:db8:ffff::1"));
+    advertise(&mut ip, at(3), RouterAdvertisement { source_mac: None, ..advertisement("2001:db8:1::", 100, 50) });
+    let second = RouterAdvertisement { source_mac: Some(MAC_OTHER), ..advertisement("2001:db8:1::", 100, 50) };
+    receive(&mut ip, at(3), &nd_frame(other, ALL_NODES, &Message::RouterAdvertisement(second)));
+    assert_eq!(ip.next_hop(far), Some(router()));
+    assert_eq!(ip.route(at(3), far), Route::Resolving);
+    // The first says nothing to three questions.
+    for n in 1..4 {
+        ip.handle_timeout(at(3) + Duration::from_millis(n * 1100));
+    }
+    assert_eq!((ip.next_hop(far), ip.route(at(7), far)), (Some(other), Route::Via { mac: MAC_OTHER }));
+}
+
+#[test]
+fn a_neighbour_that_is_no_router_any_more_is_none() {
+    // covers: RFC 4861 §7.2.5
+    let mut ip = machine(true);
+    advertise(&mut ip, at(3), advertisement("2001:db8:1::", 100, 100));
+    assert!(ip.has_v6_router());
+    let says = |router_flag| {
+        let target_mac = Some(MAC_PEER);
+        let message = Message::NeighbourAdvertisement {
+            target: router(),
+            router: router_flag,
+            solicited: false,
+            overriding: true,
+            target_mac,
+        };
+        nd_frame(router(), ALL_NODES, &message)
+    };
+    receive(&mut ip, at(4), &says(true));
+    assert!(ip.has_v6_router());
+    receive(&mut ip, at(5), &says(false));
+    assert!(!ip.has_v6_router());
+}
+
+#[test]
 fn a_forged_advertisement_cannot_end_an_address_at_once() {
     // covers: RFC 4862 §5.5.3 (e)
     let mut ip = machine(true);
@@ -481,6 +566,56 @@ fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
     }
     let port = icmpv6::Message::Unreachable { code: icmpv6::code::PORT };
     assert_eq!(kind_of(&mut ip, port), ErrorKind::Unreachable { code: atoll_wire::icmp::code::PORT });
+    // covers: RFC 4443 §3.4, §2.4 (a): errors that nobody knows are passed on, too; other messages are not (b).
+    for code in [0, 2] {
+        assert_eq!(kind_of(&mut ip, icmpv6::Message::ParameterProblem { code, pointer: 6 }), ErrorKind::Problem);
+    }
+    assert_eq!(kind_of(&mut ip, icmpv6::Message::Other { kind: 100, code: 0, rest: [0; 4] }), ErrorKind::Problem);
+    let unknown = error(icmpv6::Message::Other { kind: 200, code: 0, rest: [0; 4] });
+    assert_eq!(receive(&mut ip, at(3), &unknown), Received::Dropped(Reason::IcmpIgnored));
+}
+
+#[test]
+fn an_error_is_no_longer_than_the_smallest_link_carries() {
+    // covers: RFC 4443 §2.4 (c)
+    for (len, expected) in [(100, 48 + 40 + 100), (1240, 1280), (1400, 1280)] {
+        let mut ip = machine(true);
+        let datagram = packet(Protocol::UDP, &std::vec![0; len]).frame();
+        ip.unreachable(at(3), Link::Outside, &datagram, atoll_wire::icmp::code::PORT);
+        let (_, _, payload) = next_packet(&mut ip).unwrap();
+        assert_eq!(40 + payload.len(), expected, "{len}");
+    }
+}
+
+#[test]
+fn silence_where_errors_are_forbidden_v6() {
+    // covers: RFC 4443 §2.4 (e)
+    let port = atoll_wire::icmp::code::PORT;
+    let datagram = || packet(Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]);
+    let redirect = packet(Protocol::ICMPV6, &[137, 0, 0, 0, 0, 0, 0, 0]);
+    let cases = [
+        redirect,
+        datagram().with(|b| b.header.dst = ALL_NODES),
+        datagram().with(|b| b.dst_mac = Mac::BROADCAST),
+        datagram().with(|b| b.header.src = Addr::ANY),
+        datagram().with(|b| b.header.src = ALL_NODES),
+        datagram().with(|b| b.src_mac = Mac::BROADCAST),
+    ];
+    for (n, case) in cases.iter().enumerate() {
+        let mut ip = machine(true);
+        ip.unreachable(at(3), Link::Outside, &case.frame(), port);
+        assert_eq!(ip.poll_frame(), None, "{n}");
+    }
+    // An option that asks for it is answered although it went to a group (§2.4 (e.3)), one that asks for less is not.
+    for (option, answered) in [(0x80, true), (0xc0, false)] {
+        let mut ip = machine(true);
+        let problem = packet(Protocol(60), &[59, 0, option, 0, 1, 2, 0, 0]).with(|b| {
+            b.header.dst = ALL_NODES;
+            b.dst_mac = multicast_mac(ALL_NODES);
+        });
+        receive(&mut ip, at(3), &problem.frame());
+        assert_eq!(next_packet(&mut ip).map(|(_, header, _)| header.src), answered.then_some(us()), "{option:x}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(crate) struct Cubic {
     w_est: u32,
     /// K in milliseconds: when the curve reaches its plateau again.
     k_ms: u32,
-    /// The plateau of this epoch.
+    /// The plateau of this epoch, or of the next; 0: that is the window at its start.
     origin: u32,
 }
 
@@ -26,6 +26,13 @@ impl Cubic {
 
     pub(crate) fn reset_epoch(&mut self) {
         self.epoch = Instant::FAR_FUTURE;
+        self.origin = self.w_max;
+    }
+
+    /// A time-out: the next epoch begins at its plateau (RFC 9438 §4.8: K is 0).
+    pub(crate) fn forget_plateau(&mut self) {
+        self.epoch = Instant::FAR_FUTURE;
+        self.origin = 0;
     }
 
     /// The sender is not limited by the window: the curve stands still (RFC 9438 §5.8).
@@ -62,13 +69,14 @@ impl Cubic {
     pub(crate) fn handle_loss(&mut self, cwnd: u32, mss: u16) -> u32 {
         self.epoch = Instant::FAR_FUTURE;
         self.w_max = if cwnd < self.w_max { per_mille(cwnd, (1000 + BETA_PER_MILLE) / 2) } else { cwnd };
+        self.origin = self.w_max;
         per_mille(cwnd, BETA_PER_MILLE).max(2 * u32::from(mss))
     }
 
     fn begin_epoch(&mut self, now: Instant, cwnd: u32, mss: u16) {
         self.epoch = now;
         self.w_est = cwnd;
-        self.origin = self.w_max.max(cwnd);
+        self.origin = self.origin.max(cwnd);
         // K = cbrt((W_max - cwnd) / C) seconds with windows in segments and C = 0.4 (§4.2, figure 2).
         let missing = u64::from(self.origin - cwnd);
         let cubed_ms = missing.saturating_mul(2_500_000_000) / u64::from(mss.max(1));
@@ -133,6 +141,18 @@ mod tests {
         assert_eq!(cubic.curve(4217, 1000), 100_000);
         assert!(cubic.curve(0, 1000).abs_diff(70_000) < 100);
         assert!(cubic.curve(8434, 1000).abs_diff(130_000) < 100);
+    }
+
+    #[test]
+    fn a_curve_stands_still_while_the_window_is_not_used() {
+        // covers: RFC 9438 §4.2, §5.8
+        let at = |ms: u64| Instant::from_millis(ms);
+        let mut cubic = Cubic::new();
+        let ssthresh = cubic.handle_loss(100_000, 1000);
+        cubic.growth(at(1000), ssthresh, 1000, 1000, 1000);
+        cubic.growth(at(2000), ssthresh, 1000, 1000, 1000);
+        cubic.pause(at(12_000));
+        assert_eq!(cubic.epoch, at(11_000));
     }
 
     #[test]

@@ -201,6 +201,7 @@ impl Congestion {
             self.save_window();
         } else if first {
             self.lower_ssthresh(flight, mss);
+            self.cubic.forget_plateau();
         }
         self.cwnd = u32::from(mss);
     }
@@ -228,12 +229,6 @@ impl Congestion {
         if !self.has_model() {
             self.cwnd = cwnd;
         }
-    }
-
-    /// The handshake had to be repeated more than once: one segment to begin with (RFC 5681 §3.1; once is forgiven, as RFC 6928 §2
-    /// recommends and Linux does it).
-    pub(crate) fn handle_lost_syn(&mut self, mss: u16) {
-        self.cwnd = u32::from(mss);
     }
 
     /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861,

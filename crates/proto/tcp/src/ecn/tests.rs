@@ -1,4 +1,5 @@
 use super::*;
+use crate::outcome::Reason;
 use crate::settings::Settings;
 use crate::testing::{MSS, Tcb, ack, data, ms, settings, syn, syn_ack};
 
@@ -53,6 +54,30 @@ fn a_syn_that_is_sent_again_does_not_ask() {
 }
 
 #[test]
+fn after_a_syn_that_does_not_ask_any_more_text_is_not_marked() {
+    // covers: RFC 3168 §6.1.1: who has received a SYN that does not ask sends no ECT.
+    // RFC 9768 §3.1.5: the kind that was agreed upon stays.
+    for (asks, answer) in [(0b011, 0b001), (0b111, 0b010)] {
+        let mut t = Tcb::accepting(syn().with(with_ace(asks)), &settings());
+        t.poll();
+        t.recv(syn());
+        assert_eq!(count(&t.poll()[0].segment), answer);
+        t.takes(ack(1).with(with_ace(asks & 0b010)));
+        t.write(MSS);
+        assert_eq!(t.poll()[0].segment.ecn, Ecn::NotEct);
+        t.takes(data(1..1001).marked());
+        assert_ne!(count(&t.poll()[0].segment), 0);
+    }
+    // One that asks again changes nothing, and one that begins to ask neither.
+    for (first, answered) in [(Flags::ECE | Flags::CWR, true), (Flags(0), false)] {
+        let mut t = Tcb::accepting(syn().with(first), &settings());
+        t.poll();
+        t.recv(syn().with(Flags::ECE | Flags::CWR));
+        assert_eq!(t.poll()[0].segment.has(Flags::ECE), answered);
+    }
+}
+
+#[test]
 fn a_mark_is_echoed_until_the_peer_has_reduced_its_window() {
     // covers: RFC 3168 §6.1.3
     let mut t = agreed();
@@ -64,6 +89,46 @@ fn a_mark_is_echoed_until_the_peer_has_reduced_its_window() {
     t.takes(data(2001..3001).with(Flags::CWR));
     t.advance(ms(50));
     assert!(!t.poll()[0].segment.has(Flags::ECE));
+}
+
+#[test]
+fn a_mark_with_cwr_is_a_new_one() {
+    // covers: RFC 3168 §6.1.3
+    let mut t = agreed();
+    t.takes(data(1..1001).marked());
+    assert!(t.poll()[0].segment.has(Flags::ECE));
+    t.takes(data(1001..2001).with(Flags::CWR).marked());
+    t.advance(ms(50));
+    assert!(t.poll()[0].segment.has(Flags::ECE));
+}
+
+#[test]
+fn a_mark_outside_the_window_is_passed_over() {
+    // covers: RFC 3168 §6.1.5
+    let mut t = agreed();
+    t.drops(data(1_000_000..1_000_010).marked(), Reason::OutsideWindow);
+    assert!(!t.conn.ecn.echo().contains(Flags::ECE));
+}
+
+#[test]
+fn a_probe_of_a_closed_window_is_not_marked() {
+    // covers: RFC 3168 §6.1.6
+    let mut t = agreed();
+    t.takes(ack(1).window(0));
+    t.write(MSS);
+    t.poll();
+    t.advance_to_timer();
+    let probe = t.poll();
+    assert_eq!(probe.iter().map(|probe| probe.segment.ecn).collect::<std::vec::Vec<_>>(), [Ecn::NotEct]);
+}
+
+#[test]
+fn the_last_syn_is_the_one_that_is_told_of() {
+    // covers: RFC 9768 §3.1.5
+    let mut t = Tcb::accepting(syn().with(with_ace(0b111)), &settings());
+    assert_eq!(count(&t.poll()[0].segment), 0b010);
+    t.recv(syn().with(with_ace(0b111)).marked());
+    assert_eq!(count(&t.poll()[0].segment), CODE_CE);
 }
 
 #[test]
@@ -97,6 +162,8 @@ fn the_accurate_kind_falls_back_to_what_the_peer_knows() {
         (Flags::ECE, Kind::Classic),
         (Flags::CWR, Kind::Accurate),
         (Flags::AE | Flags::CWR, Kind::Accurate),
+        // RFC 9768 §3.1.3.
+        (Flags::AE | Flags::ECE, Kind::Accurate),
         (Flags::AE | Flags::CWR | Flags::ECE, Kind::None),
     ] {
         let mut t = Tcb::connecting(&asking_accurate());
@@ -143,11 +210,74 @@ fn what_the_peer_has_counted_reduces_the_window() {
 }
 
 #[test]
+fn a_server_takes_every_other_combination_for_the_accurate_kind() {
+    // covers: RFC 9768 §3.1.3: so that a later standard can use them.
+    for code in 0..8 {
+        let kind = match code {
+            0b000 => Kind::None,
+            0b011 => Kind::Classic,
+            _ => Kind::Accurate,
+        };
+        let t = Tcb::accepting(syn().with(with_ace(code)), &settings());
+        assert_eq!(t.conn.ecn.kind, kind, "{code:03b}");
+    }
+}
+
+#[test]
+fn how_the_syn_ack_came_is_told_by_an_ack_alone() {
+    // covers: RFC 9768 §3.2.2.1: on everything else the bits count.
+    let mut t = Tcb::connecting(&asking_accurate());
+    t.poll();
+    t.write(MSS);
+    t.takes(syn_ack(1).with(Flags::CWR));
+    let sent = t.poll();
+    assert_eq!(sent.iter().map(|transmit| transmit.segment.len).collect::<std::vec::Vec<_>>(), [0, MSS]);
+    assert_eq!((count(&sent[0].segment), count(&sent[1].segment)), (0b010, COUNT_START));
+    // The server reads it so: a mark on the SYN-ACK is counted then, and not by the next segment once more.
+    for (first, told) in [(ack(1).with(with_ace(CODE_CE)), 6), (data(1..11).ack(1).with(with_ace(6)), 6)] {
+        let mut t = Tcb::accepting(syn().with(with_ace(0b111)), &settings());
+        t.poll();
+        t.takes(first);
+        assert_eq!(t.conn.ecn.told, told);
+    }
+}
+
+#[test]
 fn bits_that_are_cleared_on_the_way_end_it() {
     // covers: RFC 9768 §3.2.2.4
     let asks = syn().with(Flags::AE | Flags::ECE | Flags::CWR);
     let mut t = Tcb::accepting(asks, &settings());
     t.poll();
     t.takes(ack(1));
-    assert!(!t.conn.ecn.is_agreed());
+    t.write(2 * MSS);
+    assert!(t.poll().iter().all(|transmit| transmit.segment.ecn == Ecn::NotEct));
+    // What is told means nothing, but marks of the peer's text are told.
+    t.takes(ack(1001).with(with_ace(3)));
+    assert!(t.conn.congestion.cwnd >= 10_000);
+    t.takes(data(1..1001).marked());
+    assert_eq!(count(&t.poll()[0].segment), COUNT_START + 1);
+}
+
+#[test]
+fn the_accurate_kind_is_asked_for_twice() {
+    // covers: RFC 9768 §3.1.4.1, §3.1.5
+    let mut t = Tcb::connecting(&asking_accurate());
+    let mut asked = std::vec::Vec::new();
+    for _ in 0..3 {
+        asked.push(count(&t.poll()[0].segment));
+        t.advance_to_timer();
+    }
+    assert_eq!(asked, [0b111, 0b111, 0]);
+    // What answers the first counts still; but for the old kind a SYN that did not ask is one too many.
+    for (code, marks) in [(0b010, true), (0b001, false)] {
+        let mut t = Tcb::connecting(&asking_accurate());
+        for _ in 0..3 {
+            t.poll();
+            t.advance_to_timer();
+        }
+        t.takes(syn_ack(1).with(with_ace(code)));
+        t.write(MSS);
+        let sent = t.poll();
+        assert_eq!(sent.last().map(|last| last.segment.ecn == Ecn::Ect0), Some(marks), "{code:03b}");
+    }
 }

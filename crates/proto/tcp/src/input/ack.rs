@@ -70,14 +70,19 @@ impl Connection {
         self.snd.una = ack;
         self.note_mtu_news(now);
         self.learn(now, segment, delivery);
+        self.judge_handshake();
         self.recovery.retries = 0;
         self.progress_at = now;
         self.snd.unreachable = false;
-        self.recovery.probed = false;
         self.undo_if_spurious(segment);
         self.judge_timeout(delivery);
-        let phase_before = self.recovery.phase;
+        let (phase_before, dup_acks) = (self.recovery.phase, self.recovery.dup_acks);
         self.recovery.advance(&self.snd, delivery.acked);
+        if self.recovery.reno && phase_before == Phase::Recovery {
+            // RFC 9937 §6.2: each duplicate acknowledgement has counted a segment already.
+            let counted = i64::from(dup_acks.saturating_sub(self.recovery.dup_acks)) * i64::from(self.snd.mss);
+            delivery.delivered = (delivery.acked - counted).max(0);
+        }
         if phase_before != Phase::Open && self.recovery.phase == Phase::Open {
             self.congestion.end_recovery(self.snd.mss, phase_before == Phase::Recovery);
         }
@@ -112,6 +117,7 @@ impl Connection {
         self.take_acknowledged(ack, &mut delivery);
         self.snd.una = ack;
         self.learn(now, segment, &delivery);
+        self.judge_handshake();
     }
 
     /// What is in flight below `ack` has been delivered, if it was not SACKed before.
@@ -401,7 +407,7 @@ impl Connection {
         let undo = self.remember_for_undo(now);
         let flight = u32::try_from(self.snd.flight()).unwrap_or(u32::MAX);
         self.congestion.handle_loss(flight, self.snd.mss);
-        self.recovery.enter_recovery(&self.snd, Some(undo));
+        self.recovery.enter_recovery(&self.snd, delivered, Some(undo));
         let ssthresh = self.congestion.ssthresh;
         let window = self.recovery.prr_window(&self.snd, delivered, ssthresh, false);
         self.congestion.set_recovery_window(window);
@@ -418,16 +424,15 @@ impl Connection {
             None => None,
         };
         match sample {
-            Some(us) => self.recovery.rtt.sample(us),
+            Some(us) => {
+                self.recovery.rtt.sample(now, us);
+                self.recovery.probed = false;
+            }
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
             // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
             // progress takes back a doubling.
             None if delivery.acked > 0 && self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
-        }
-        if delivery.acked > 0 {
-            // The SYN is acknowledged, whose copies could not be told apart.
-            self.recovery.untimed = false;
         }
     }
 }

@@ -30,6 +30,7 @@ impl Connection {
         // The peer lost our SYN-ACK and sends its SYN again: so do we.
         let is_syn = segment.has(Flags::SYN) && !segment.has(Flags::ACK);
         if self.state() == State::SynReceived && is_syn && seq == -1 {
+            self.hear_syn_again(segment);
             self.pending.set(Pending::SYN);
             return Err(Input::dropped(Reason::UnexpectedSyn));
         }

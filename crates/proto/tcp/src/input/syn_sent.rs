@@ -42,6 +42,7 @@ impl Connection {
         // The window counts from the acknowledgement.
         self.snd.edge += ack;
         self.acknowledge_syn(now, segment, ack);
+        self.recovery.retries = 0;
         self.progress_at = now;
         let acked = if ack > 0 { Events::ACKED } else { Events::NONE };
         let events = self.enter_established(now) | acked;

@@ -170,6 +170,50 @@ fn an_old_timestamp_means_an_old_segment() {
     assert_eq!(t.takes(data(11..21).timestamps(5, 0)), Events::READABLE);
 }
 
+#[test]
+fn a_timestamp_that_was_not_agreed_upon_is_passed_over() {
+    // covers: RFC 7323 §3.2
+    let mut t = Tcb::established();
+    t.takes(data(1..11).timestamps(1000, 0));
+    t.takes(data(11..21).timestamps(5, 0));
+    t.takes(data(21..31));
+    t.conn.send_challenge();
+    assert_eq!(t.poll()[0].segment.options.timestamps, None);
+}
+
+#[test]
+fn the_echo_is_that_of_the_first_segment_not_acknowledged() {
+    // covers: RFC 7323 §4.3, §5.3 R3
+    let mut t = Tcb::established_by(syn_ack(1).timestamps(5, 0), &settings());
+    let echo = |t: &mut Tcb| {
+        t.conn.send_challenge();
+        t.poll()[0].segment.options.timestamps.map(|timestamps| timestamps.echo)
+    };
+    t.takes(data(1..1001).timestamps(10, 0));
+    t.takes(data(1001..2001).timestamps(20, 0));
+    assert_eq!(echo(&mut t), Some(10));
+    // Out of order, and then what was missing before it.
+    t.takes(data(3001..4001).timestamps(30, 0));
+    assert_eq!(echo(&mut t), Some(10));
+    t.takes(data(2001..3001).timestamps(40, 0));
+    assert_eq!(echo(&mut t), Some(40));
+}
+
+#[test]
+fn a_late_echo_measures_nothing() {
+    // covers: RFC 7323 §4.1
+    let mut t = Tcb::established_by(syn_ack(1).timestamps(5, 0), &settings());
+    let sent = t.conn.options.clock(t.now);
+    let before = t.conn.recovery.rtt.srtt_us;
+    t.write(100);
+    t.poll();
+    t.advance(ms(50));
+    t.takes(ack(1).timestamps(6, sent));
+    assert_eq!(t.conn.recovery.rtt.srtt_us, before);
+    t.takes(ack(101).timestamps(7, sent));
+    assert_ne!(t.conn.recovery.rtt.srtt_us, before);
+}
+
 // --- second: RST
 // -------------------------------------------------------------------------------------------------------------
 
@@ -186,6 +230,16 @@ fn a_reset_counts_only_at_the_left_edge_of_the_window() {
         t.recv(rst(edge));
         assert_eq!(t.conn.state(), State::Closed, "{state:?}");
         t.expect_silence();
+    }
+}
+
+#[test]
+fn a_reset_is_not_judged_by_its_timestamp() {
+    // covers: RFC 7323 §5.2
+    for timestamps in [None, Some((5, 0)), Some((2000, 0))] {
+        let mut t = Tcb::established_by(syn_ack(1).timestamps(1000, 0), &settings());
+        let seg = timestamps.map_or(rst(1), |(value, echo)| rst(1).timestamps(value, echo));
+        assert!(t.takes(seg).contains(Events::RESET));
     }
 }
 
@@ -285,6 +339,30 @@ fn text_that_comes_twice_is_reported_as_such() {
     t.expect([ack_of(2001)]);
     t.drops(data(1..1001), Reason::OutsideWindow);
     t.expect([ack_of(2001).sack(1..1001)]);
+}
+
+#[test]
+fn a_stretch_that_grows_does_not_hide_the_others() {
+    // covers: RFC 2018 §4, as many blocks as there is room for
+    let mut t = Tcb::established();
+    t.takes(data(2001..3001));
+    for at in [5001, 6001, 7001, 8001, 9001] {
+        t.takes(data(at..at + 1000));
+    }
+    t.expect([ack_of(1).sack(5001..10_001).sack(2001..3001)]);
+}
+
+#[test]
+fn a_duplicate_is_followed_by_the_block_that_it_lies_in() {
+    // covers: RFC 2883 §4.1.2, RFC 2018 §4 (the first block)
+    let mut t = Tcb::established();
+    t.takes(data(2001..4001));
+    t.takes(data(6001..7001));
+    t.expect([ack_of(1).sack(6001..7001).sack(2001..4001)]);
+    t.takes(data(2001..3001));
+    t.expect([ack_of(1).sack(2001..3001).sack(2001..4001).sack(6001..7001)]);
+    t.takes(data(6001..6501));
+    t.expect([ack_of(1).sack(6001..6501).sack(6001..7001).sack(2001..4001)]);
 }
 
 #[test]

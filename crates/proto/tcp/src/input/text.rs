@@ -65,7 +65,11 @@ impl Connection {
         self.pending.set(Pending::ACK);
         if end <= self.rcv.nxt {
             self.rcv.report_duplicate(seq.max(0), end);
-        } else if self.rcv.reassembly.as_ref().is_some_and(|reassembly| reassembly.ranges.covers(seq, end)) {
+        } else if let Some(reassembly) = &mut self.rcv.reassembly
+            && reassembly.ranges.covers(seq, end)
+        {
+            // RFC 2883 §4: what it lies in is reported next.
+            reassembly.touch(seq);
             self.rcv.report_duplicate(seq, end);
         } else if seq < self.rcv.edge.min(self.rcv.fin) {
             return Events::TEXT_REFUSED;

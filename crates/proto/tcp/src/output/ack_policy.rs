@@ -84,7 +84,6 @@ impl Connection {
         self.timers.cancel(Timer::Ack);
         self.rcv.acked = self.rcv.nxt;
         self.rcv.unacked = 0;
-        self.ecn.note_acknowledged();
     }
 }
 

@@ -37,12 +37,14 @@ impl Connection {
 
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         match self.state() {
-            State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset()),
+            State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset(now)),
             State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
             State::SynSent => return None,
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
             // keep their size.
-            _ if self.pending.has(Pending::ACK) && self.rcv.has_sack_news() => return Some(self.bare_ack(now)),
+            _ if self.pending.has(Pending::ACK) && (self.rcv.has_sack_news() || self.owes_syn_mark()) => {
+                return Some(self.bare_ack(now));
+            }
             // RFC 7413 §4.2.2: the answer need not wait for the last ACK of the handshake.
             state if state.may_send() || self.is_open_early() => {
                 let text = self
@@ -77,6 +79,8 @@ impl Connection {
         // RFC 7413 §4.2.1: the first SYN alone brings text.
         let len = if retransmit { 0 } else { self.text_on_syn() };
         if retransmit {
+            // RFC 6298 §3: nothing sent twice is measured by its first copy.
+            self.recovery.untimed = true;
             self.recovery.retransmits = self.recovery.retransmits.saturating_add(1);
         } else {
             self.snd.nxt = len;
@@ -133,6 +137,9 @@ impl Connection {
     fn bare_ack(&mut self, now: Instant) -> Transmit {
         let mut segment = self.acknowledging(now);
         segment.options.sack = self.sack_blocks();
+        if segment.options.sack.is_empty() {
+            self.tell_syn_mark(&mut segment);
+        }
         let owed = self.rcv.duplicates_owed;
         self.acknowledged();
         if let Some(rest) = owed.checked_sub(1) {
@@ -158,11 +165,13 @@ impl Connection {
     }
 
     /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like.
-    fn reset(&mut self) -> Transmit {
+    fn reset(&mut self, now: Instant) -> Transmit {
         let segment = Segment {
             seq: self.snd.seq(self.snd.nxt),
             ack: self.rcv.seq(self.rcv.nxt),
             flags: Flags::RST | Flags::ACK,
+            // RFC 7323 §3.2: so that the peer can tell it from a late one.
+            options: Options { timestamps: self.options.stamp(now), ..Options::default() },
             ..Segment::default()
         };
         Transmit { segment, offset: self.send_nxt(), retransmit: false }

@@ -21,6 +21,8 @@ impl Connection {
             && recovery.sacked(&self.snd) == 0
             && recovery.rtt.srtt_us > 0
             && recovery.rtt.backoff == 0
+            // §7.3: one at a time, and none before a round trip was measured since the last.
+            && recovery.probe_end == i64::MAX
             && !recovery.probed
             // The peer would not take the end of what was sent.
             && !self.snd.window_was_taken_back();
@@ -61,7 +63,7 @@ impl Connection {
         }
         let text_end = nxt.min(self.snd.tail);
         let from = (text_end - mss).max(una.min(text_end));
-        self.recovery.probe_end = nxt;
+        (self.recovery.probe_end, self.recovery.probe_is_old) = (nxt, true);
         Some(self.retransmit(now, from, text_end - from, nxt))
     }
 
@@ -71,6 +73,9 @@ impl Connection {
         self.congestion.cwnd = pipe.saturating_add(u32::from(self.snd.mss)).max(cwnd);
         let transmit = self.new_text(now, u32::from(self.snd.mss));
         self.congestion.cwnd = cwnd;
+        if transmit.is_some() {
+            (self.recovery.probe_end, self.recovery.probe_is_old) = (self.snd.nxt, false);
+        }
         transmit
     }
 
@@ -78,6 +83,10 @@ impl Connection {
     /// repaired the loss, silently, and congestion control has to hear of it.
     pub(crate) fn judge_tail_probe(&mut self, segment: &Segment, ack: i64) {
         if ack < self.recovery.probe_end {
+            return;
+        }
+        if !self.recovery.probe_is_old {
+            self.recovery.probe_end = i64::MAX;
             return;
         }
         let first = segment.options.sack.iter().next();

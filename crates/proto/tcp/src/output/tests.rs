@@ -413,6 +413,59 @@ fn what_was_late_or_overtaken_is_no_loss() {
 }
 
 #[test]
+fn a_time_out_leaves_out_what_may_only_be_out_of_order() {
+    // covers: RFC 8985 §6.3
+    let mut t = Tcb::established();
+    t.conn.recovery.reordering.seen = true;
+    t.write(2 * MSS);
+    t.poll();
+    t.advance(ms(100));
+    t.takes(ack(1001));
+    // No probe of the end comes first.
+    t.conn.recovery.rtt.backoff = 1;
+    t.conn.arm_rto(t.now);
+    let wait = t.conn.next_timeout().expect("a time-out").since(t.now);
+    // The round trip is 100 ms, and 25 ms are waited for what is out of order: this one has 10 ms left.
+    t.advance(wait - ms(115));
+    t.write(MSS);
+    t.poll();
+    let left = t.conn.recovery.reordering_window(&t.conn.snd);
+    assert_eq!(left, ms(25));
+    t.advance(ms(115));
+    assert_eq!((t.conn.info(t.now).phase, t.conn.recovery.lost()), (Phase::Loss, i64::from(MSS)));
+}
+
+#[test]
+fn proportional_rate_reduction_counts_what_was_in_flight_at_the_start() {
+    // covers: RFC 9937 §6.1. Ten segments, 3 SACKed; the last report begins the episode, so 8 were in flight before it.
+    let mut t = Tcb::established();
+    t.conn.congestion.cwnd = 20_000;
+    let mut t = t.sent(20 * MSS);
+    t.advance(ms(100));
+    for n in 2..=4 {
+        t.takes(ack(1).sack(1001..n * 1000 + 1));
+    }
+    assert_eq!(t.conn.info(t.now).phase, Phase::Recovery);
+    assert_eq!(t.conn.recovery.episode.as_ref().map(|episode| episode.prr.flight()), Some(18_000));
+}
+
+#[test]
+fn without_sack_what_duplicates_have_counted_is_not_counted_again() {
+    // covers: RFC 9937 §6.2
+    let mut t = reno();
+    t.conn.congestion.cwnd = 10_000;
+    let mut t = t.sent(10 * MSS);
+    for _ in 0..9 {
+        t.takes(ack(1));
+    }
+    let delivered = |t: &Tcb| t.conn.recovery.episode.as_ref().map(|episode| episode.prr.delivered());
+    assert_eq!(delivered(&t), Some(7_000));
+    // The first segment, which was lost, has come, and five that were counted: the seventh is lost, too.
+    t.takes(ack(6001));
+    assert_eq!(delivered(&t), Some(8_000));
+}
+
+#[test]
 fn a_time_out_merges_small_segments() {
     let mut t = reno();
     for _ in 0..3 {
@@ -464,6 +517,37 @@ fn a_probe_that_repairs_a_loss_is_congestion_unless_the_text_arrived_twice() {
         t.takes(ack(3001));
         assert_eq!(t.conn.info(t.now).snd_ssthresh, threshold);
     }
+}
+
+#[test]
+fn one_end_is_probed_at_a_time() {
+    // covers: RFC 8985 §7.3: none while another is in flight, and none without a round trip measured since.
+    for new_text in [false, true] {
+        let mut t = Tcb::established().sent(3 * MSS);
+        if new_text {
+            t.conn.congestion.cwnd = 3000;
+            t.write(MSS);
+            t.poll();
+        }
+        t.advance_to_timer();
+        let probe = t.poll();
+        assert_eq!((probe.len(), probe[0].retransmit), (1, !new_text));
+        t.takes(ack(1001));
+        t.poll();
+        assert!(!t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe), "new text: {new_text}");
+    }
+    // The probe is acknowledged, but which copy of it nobody knows.
+    let mut t = Tcb::established().sent(MSS);
+    t.advance_to_timer();
+    t.poll();
+    t.advance(ms(100));
+    t.takes(ack(1001));
+    let mut t = t.sent(MSS);
+    assert!(!t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe));
+    t.advance(ms(100));
+    t.takes(ack(2001));
+    let t = t.sent(MSS);
+    assert!(t.conn.timers.is_armed_as(crate::timers::Retransmit::TailProbe));
 }
 
 #[test]
@@ -549,6 +633,40 @@ fn an_unanswered_syn_is_repeated_six_times() {
 
 // --- windows
 // ---------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn after_a_handshake_with_losses_a_connection_begins_carefully() {
+    // covers: RFC 6298 §5.7, RFC 5681 §3.1 with RFC 6928 §2
+    for (lost, window) in [(0, 10_000), (1, 10_000), (2, 1000), (3, 1000)] {
+        let (mut active, mut passive) = (Tcb::connecting(&settings()), Tcb::accepting(syn(), &settings()));
+        for t in [&mut active, &mut passive] {
+            t.poll();
+            for _ in 0..lost {
+                t.advance_to_timer();
+                t.poll();
+            }
+            t.advance(ms(100));
+        }
+        active.takes(syn_ack(1));
+        passive.takes(ack(1));
+        for t in [active, passive] {
+            assert_eq!(t.conn.congestion.cwnd, window, "{lost}");
+            let rtt = t.conn.recovery.rtt;
+            // Nobody knows which copy was answered: RFC 6298 §3.
+            assert_eq!((rtt.srtt_us, rtt.rto()), if lost == 0 { (100_000, ms(300)) } else { (0, ms(3000)) });
+        }
+    }
+}
+
+#[test]
+fn the_answer_to_a_cookie_is_not_measured() {
+    // covers: RFC 6298 §3. When the SYN-ACK left is forgotten.
+    let mut t = Tcb::accepting(syn(), &settings());
+    t.conn.skip_syn_ack(t.now);
+    t.takes(ack(1));
+    assert_eq!(t.conn.recovery.rtt.srtt_us, 0);
+    assert_eq!(t.conn.congestion.cwnd, 10_000);
+}
 
 #[test]
 fn a_closed_window_is_probed_for_as_long_as_the_peer_answers() {
@@ -652,6 +770,19 @@ fn an_idle_peer_is_probed_and_given_up() {
 
 // --- the end
 // ---------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_reset_carries_a_timestamp_if_the_other_segments_do() {
+    // covers: RFC 7323 §3.2
+    for agreed in [false, true] {
+        let answer = if agreed { syn_ack(1).timestamps(5, 0) } else { syn_ack(1) };
+        let mut t = Tcb::established_by(answer, &settings());
+        t.conn.abort();
+        let reset = t.poll()[0].segment;
+        assert!(reset.has(Flags::RST));
+        assert_eq!(reset.options.timestamps.map(|timestamps| timestamps.echo), agreed.then_some(5));
+    }
+}
 
 #[test]
 fn an_abort_sends_a_reset_where_the_state_wants_one() {

@@ -61,8 +61,6 @@ impl Connection {
             }
             self.pending.set(Pending::RETRANSMIT);
         } else {
-            // RFC 9293 §3.8.3 and RFC 6298 §5.7: nothing sent twice is measured by its first copy.
-            self.recovery.untimed = true;
             self.pending.set(Pending::SYN);
         }
         self.arm_rto(now);

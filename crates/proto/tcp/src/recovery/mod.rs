@@ -51,7 +51,7 @@ pub(crate) struct Recovery {
     pub(crate) episode: Option<Box<Episode>>,
     /// The episode ends when this is acknowledged: `nxt` at its start.
     pub(crate) recover: i64,
-    /// `nxt` when the last segment was sent again as a probe; [`i64::MAX`]: no such probe is under way.
+    /// `nxt` after the end of what was sent has been probed; [`i64::MAX`]: no probe is under way (TLP.end_seq).
     pub(crate) probe_end: i64,
     pub(crate) rtt: Rtt,
     /// Segments sent again in the life of the connection.
@@ -65,7 +65,9 @@ pub(crate) struct Recovery {
     pub(crate) reordering: Reordering,
     /// The peer does not know SACK: duplicate acknowledgements are counted instead.
     pub(crate) reno: bool,
-    /// The end of the flight has been probed; once is enough until `una` moves.
+    /// The probe under way is the last segment again, not new text (TLP.is_retrans).
+    pub(crate) probe_is_old: bool,
+    /// No round trip was measured since the last probe: there is none before.
     pub(crate) probed: bool,
     /// Nobody knows when the SYN in flight left, or which one it is (Karn's rule).
     pub(crate) untimed: bool,
@@ -74,7 +76,7 @@ pub(crate) struct Recovery {
 /// What belongs to one episode of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
-    prr: Prr,
+    pub(crate) prr: Prr,
     /// What to go back to if the losses turn out to be none.
     pub(crate) undo: Option<Undo>,
 }
@@ -94,6 +96,7 @@ impl Recovery {
             frto: Frto::Off,
             reordering: Reordering::new(),
             reno: false,
+            probe_is_old: false,
             probed: false,
             untimed: false,
         }
@@ -157,19 +160,23 @@ impl Recovery {
     // --- episodes
     // --------------------------------------------------------------------------------------------------------
 
-    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2).
-    pub(crate) fn enter_recovery(&mut self, snd: &Snd, undo: Option<Undo>) {
+    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2). `delivered`: octets that the acknowledgement that shows the loss has
+    /// reported.
+    pub(crate) fn enter_recovery(&mut self, snd: &Snd, delivered: i64, undo: Option<Undo>) {
         self.phase = Phase::Recovery;
         // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
         self.probe_end = i64::MAX;
         self.recover = snd.nxt;
-        self.episode = Some(Box::new(Episode { prr: Prr::new(self.pipe(snd) + self.lost()), undo }));
+        // RFC 9937 §6.1: what was reported before will not be delivered in this episode.
+        let flight = if self.reno { snd.flight() } else { self.pipe(snd) + self.lost() + delivered };
+        self.episode = Some(Box::new(Episode { prr: Prr::new(flight), undo }));
     }
 
     /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the left.
     pub(crate) fn enter_loss(&mut self, now: Instant, snd: &Snd, sent_at: Instant, undo: Option<Undo>) {
         let first_end = self.first_segment_end(snd);
         let retries = self.retries;
+        let (window, usual) = (self.reordering_window(snd), Duration::from_micros(self.rtt.srtt_us.into()));
         let flight = self.flight(snd, sent_at);
         // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it does not
         // acknowledge; and after a second time-out nothing is believed any more.
@@ -178,10 +185,11 @@ impl Recovery {
             flight.forget_sacks();
         }
         flight.mark_lost(snd.una, first_end);
-        // RFC 8985 §6.3: what left within the last round trip is not lost yet.
-        let rtt = flight.rack.rtt;
+        // RFC 8985 §6.3: what left within the last round trip, or may only have been overtaken, is not lost yet.
+        let rtt = if flight.rack.rtt.is_zero() { usual } else { flight.rack.rtt };
+        let wait = rtt + window;
         flight.judge_outstanding(|record| {
-            if record.sent_at + rtt <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
+            if record.sent_at + wait <= now { flight::Judgement::Lost } else { flight::Judgement::Keep }
         });
         // RFC 5682 §3.1, step 1: not within another episode.
         self.frto = if self.phase == Phase::Open { Frto::First } else { Frto::Off };

@@ -34,6 +34,18 @@ impl Prr {
         pipe.saturating_add(allowance).max(mss)
     }
 
+    /// Octets in flight at the start of the episode.
+    #[cfg(test)]
+    pub(crate) fn flight(&self) -> u32 {
+        self.flight
+    }
+
+    /// Octets delivered in the episode.
+    #[cfg(test)]
+    pub(crate) fn delivered(&self) -> u32 {
+        self.delivered
+    }
+
     pub(super) fn note_sent(&mut self, octets: i64) {
         self.out = self.out.saturating_add(u32::try_from(octets).unwrap_or(u32::MAX));
     }

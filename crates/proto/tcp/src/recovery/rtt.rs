@@ -1,29 +1,35 @@
 //! How long is a round trip, and how long is it waited for? RFC 6298.
 
-use atoll_base::Duration;
+use atoll_base::{Duration, Instant};
 
 /// Smoothed round-trip time and retransmission time-out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     /// SRTT in microseconds; 0 before the first sample.
     pub(crate) srtt_us: u32,
-    /// RTTVAR in microseconds. Before the first sample: what the time-out is, if it is not the initial one.
+    /// RTTVAR in microseconds; before the first sample the time-out, if it is longer than the initial one.
     pub(crate) rttvar_us: u32,
-    /// Smallest sample in microseconds; `u32::MAX` before the first.
+    /// Smallest sample of late in microseconds; `u32::MAX` before the first.
     pub(crate) min_us: u32,
+    /// When it was taken: seconds, modulo 2^16.
+    min_at_s: u16,
     /// Time-outs in a row: each doubles the time-out (RFC 6298 §5.5).
     pub(crate) backoff: u8,
 }
 
 impl Rtt {
     pub(crate) const fn new() -> Rtt {
-        Rtt { srtt_us: 0, rttvar_us: 0, min_us: u32::MAX, backoff: 0 }
+        Rtt { srtt_us: 0, rttvar_us: 0, min_us: u32::MAX, min_at_s: 0, backoff: 0 }
     }
 
     /// Takes a measurement (RFC 6298 §2.2, §2.3). It ends the backing off (§5.7).
-    pub(crate) fn sample(&mut self, us: u32) {
+    pub(crate) fn sample(&mut self, now: Instant, us: u32) {
         let us = us.clamp(1, SAMPLE_MAX_US);
-        self.min_us = self.min_us.min(us);
+        let now_s = (now.as_millis() / 1000) as u16;
+        // RFC 8985 §6.2, step 1: paths change, so the smallest counts for a while only.
+        if us <= self.min_us || now_s.wrapping_sub(self.min_at_s) >= MIN_LIFETIME_S {
+            (self.min_us, self.min_at_s) = (us, now_s);
+        }
         if self.srtt_us == 0 {
             self.srtt_us = us;
             self.rttvar_us = us / 2;
@@ -35,13 +41,19 @@ impl Rtt {
         self.backoff = 0;
     }
 
+    /// The handshake took several SYNs and has measured nothing: the initial time-out was too short, perhaps (RFC 6298 §5.7).
+    pub(crate) fn distrust_initial(&mut self) {
+        self.rttvar_us = RTO_DISTRUSTED_US;
+        self.backoff = 0;
+    }
+
     /// The time-out without backing off.
     ///
     /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that
     /// the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
-            return RTO_INITIAL.max(Duration::from_micros(u64::from(self.rttvar_us)));
+            return RTO_INITIAL.max(Duration::from_micros(self.rttvar_us.into()));
         }
         let variance_us = self.rttvar_us.saturating_mul(4).max(RTO_MIN_US);
         Duration::from_micros(u64::from(self.srtt_us) + u64::from(variance_us)).min(RTO_MAX)
@@ -50,15 +62,6 @@ impl Rtt {
     /// The time-out as it stands now.
     pub(crate) fn rto(&self) -> Duration {
         self.base().saturating_mul(1 << self.backoff.min(BACKOFF_MAX)).min(RTO_MAX)
-    }
-
-    /// The handshake is complete. Where it had to be repeated, and nothing could be measured, text is waited for this long
-    /// (RFC 6298 §5.7).
-    pub(crate) fn begin(&mut self) {
-        if self.srtt_us == 0 && self.backoff > 0 {
-            self.rttvar_us = RTO_UNMEASURED_US;
-            self.backoff = 0;
-        }
     }
 
     /// Something was acknowledged that measures nothing.
@@ -74,11 +77,12 @@ impl Rtt {
 
 /// RFC 6298 §2.1.
 const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// RFC 6298 §5.7.
-const RTO_UNMEASURED_US: u32 = 3_000_000;
+const RTO_DISTRUSTED_US: u32 = 3_000_000;
 const RTO_MIN_US: u32 = 200_000;
 /// RFC 6298 §2.5 allows a maximum of at least 60 s; Linux takes 120 s.
 pub(crate) const RTO_MAX: Duration = Duration::from_secs(120);
+/// As Linux's `tcp_min_rtt_wlen`.
+const MIN_LIFETIME_S: u16 = 300;
 /// A longer round trip is taken as this.
 const SAMPLE_MAX_US: u32 = 120_000_000;
 /// Doubling more often changes nothing: 200 ms * 2^10 is above the maximum.
@@ -93,7 +97,7 @@ mod tests {
         // covers: RFC 6298 §2.2
         let mut rtt = Rtt::new();
         assert_eq!(rtt.rto(), Duration::from_secs(1));
-        rtt.sample(100_000);
+        rtt.sample(Instant::ZERO, 100_000);
         assert_eq!((rtt.srtt_us, rtt.rttvar_us), (100_000, 50_000));
         assert_eq!(rtt.rto(), Duration::from_millis(300));
     }
@@ -102,21 +106,38 @@ mod tests {
     fn a_steady_round_trip_settles_at_200_ms_above_it() {
         let mut rtt = Rtt::new();
         for _ in 0..100 {
-            rtt.sample(50);
+            rtt.sample(Instant::ZERO, 50);
         }
         assert_eq!(rtt.rto(), Duration::from_micros(200_050));
+    }
+
+    #[test]
+    fn the_smallest_round_trip_is_forgotten_after_five_minutes() {
+        // covers: RFC 8985 §6.2 step 1
+        let mut rtt = Rtt::new();
+        let at = |secs: u64| Instant::from_millis(secs * 1000);
+        rtt.sample(at(1), 10_000);
+        rtt.sample(at(300), 50_000);
+        assert_eq!(rtt.min_us, 10_000);
+        rtt.sample(at(301), 60_000);
+        assert_eq!(rtt.min_us, 60_000);
+        rtt.sample(at(302), 50_000);
+        assert_eq!(rtt.min_us, 50_000);
+        // The moment is kept modulo 2^16 seconds.
+        rtt.sample(at(70_000), 55_000);
+        assert_eq!(rtt.min_us, 55_000);
     }
 
     #[test]
     fn backing_off_doubles_up_to_120_s_and_a_sample_ends_it() {
         // covers: RFC 6298 §5.5, §5.7
         let mut rtt = Rtt::new();
-        rtt.sample(100_000);
+        rtt.sample(Instant::ZERO, 100_000);
         rtt.back_off();
         assert_eq!(rtt.rto(), Duration::from_millis(600));
         (0..250).for_each(|_| rtt.back_off());
         assert_eq!(rtt.rto(), Duration::from_secs(120));
-        rtt.sample(100_000);
+        rtt.sample(Instant::ZERO, 100_000);
         assert!(rtt.rto() <= Duration::from_millis(300), "{rtt:?}");
     }
 }

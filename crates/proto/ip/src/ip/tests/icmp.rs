@@ -137,6 +137,34 @@ fn an_error_about_a_packet_of_another_host_is_dropped() {
 }
 
 #[test]
+fn errors_of_every_kind_are_passed_on() {
+    // covers: RFC 1122 §3.2.2.1, §3.2.2.4
+    let unreachable = (0..=15).filter(|code| *code != code::FRAGMENTATION_NEEDED);
+    let unreachable = unreachable
+        .map(|code| (Message::Unreachable { code, next_hop_mtu: 0 }, ErrorKind::Unreachable { code }))
+        .chain((0..=1).map(|code| (Message::TimeExceeded { code }, ErrorKind::TimeExceeded { code })));
+    for (said, kind) in unreachable {
+        for protocol in [Protocol::TCP, Protocol::UDP] {
+            let frame = message(said, &ours(protocol, FAR)).frame();
+            match receive(&mut ip(), &frame) {
+                Received::Error(error) => assert_eq!((error.kind, error.protocol), (kind, protocol)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_parameter_problem_is_passed_on() {
+    // covers: RFC 1122 §3.2.2.5
+    let frame = message(Message::Other { kind: 12, code: 0, rest: [20, 0, 0, 0] }, &ours(Protocol::TCP, FAR)).frame();
+    match receive(&mut ip(), &frame) {
+        Received::Error(error) => assert_eq!(error.kind, ErrorKind::Problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn source_quench_is_nothing() {
     // RFC 9293 §3.9.2.2, MUST-55; RFC 6633.
     let mut ip = ip();

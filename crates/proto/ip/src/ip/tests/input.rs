@@ -110,6 +110,15 @@ fn frames_are_dropped_for_their_reason() {
 }
 
 #[test]
+fn a_packet_with_its_last_hop_is_taken() {
+    // covers: RFC 1122 §3.2.1.7
+    for ttl in [0, 1, 255] {
+        let frame = tcp_packet().with(|b| b.header.ttl = ttl).frame();
+        assert!(matches!(receive(&mut ip(), &frame), Received::Tcp { .. }), "{ttl}");
+    }
+}
+
+#[test]
 fn inside_only_our_own_addresses_speak_to_each_other() {
     for (src, dst, accepted) in [
         (0x7f00_0001, 0x7f00_0001, true),

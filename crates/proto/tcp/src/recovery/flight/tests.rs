@@ -1,6 +1,7 @@
 use std::vec::Vec;
 
 use super::*;
+use crate::recovery::Reordering;
 use atoll_base::{Duration, Rng};
 
 fn at(ms: u64) -> Instant {
@@ -64,6 +65,22 @@ fn what_left_before_something_that_has_arrived_is_lost_after_the_window() {
     assert_eq!(lost(&mut flight, at(126), Duration::from_millis(25)), [(0, 10), (10, 20)]);
     assert_eq!(lost(&mut flight, at(127), Duration::from_millis(25)), [(0, 10), (10, 20), (20, 30)]);
     flight.check_invariants(0, 100);
+}
+
+#[test]
+fn what_came_twice_widens_the_window_for_sixteen_episodes() {
+    // covers: RFC 8985 §6.2 step 4
+    let mut flight = Flight::new(0, 5000, at(0));
+    let mut reordering = Reordering::new();
+    flight.widen_reordering(&mut reordering, 0, 5000);
+    flight.widen_reordering(&mut reordering, 4000, 6000);
+    assert_eq!(reordering.quarters, 2, "once in a round");
+    flight.widen_reordering(&mut reordering, 5000, 9000);
+    assert_eq!(reordering.quarters, 3);
+    for episode in 1..=16 {
+        reordering.end_episode();
+        assert_eq!(reordering.quarters, if episode < 16 { 3 } else { 1 });
+    }
 }
 
 #[test]
