@@ -40,10 +40,14 @@ impl Writer {
         self
     }
 
-    fn addr(mut self, value: atoll_base::Addr) -> Writer {
-        self.bytes[self.at..self.at + 16].copy_from_slice(&value.octets());
-        self.at += 16;
+    pub(crate) fn array<const N: usize>(mut self, value: [u8; N]) -> Writer {
+        self.bytes[self.at..self.at + N].copy_from_slice(&value);
+        self.at += N;
         self
+    }
+
+    pub(crate) fn addr(self, value: atoll_base::Addr) -> Writer {
+        self.array(value.octets())
     }
 
     pub(crate) fn endpoint(self, value: atoll_base::Endpoint) -> Writer {
@@ -63,7 +67,7 @@ impl<'a> Reader<'a> {
         (bytes[0], Reader { bytes, at: 1 })
     }
 
-    fn take<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];
         out.copy_from_slice(&self.bytes[self.at..self.at + N]);
         self.at += N;
@@ -71,22 +75,26 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn u8(&mut self) -> u8 {
-        self.take::<1>()[0]
+        self.array::<1>()[0]
     }
 
     pub(crate) fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.take())
+        u16::from_le_bytes(self.array())
     }
 
     pub(crate) fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
+        u32::from_le_bytes(self.array())
     }
 
     pub(crate) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
+        u64::from_le_bytes(self.array())
+    }
+
+    pub(crate) fn addr(&mut self) -> atoll_base::Addr {
+        atoll_base::Addr::from_octets(self.array())
     }
 
     pub(crate) fn endpoint(&mut self) -> atoll_base::Endpoint {
-        atoll_base::Endpoint { addr: atoll_base::Addr::from_octets(self.take()), port: self.u16() }
+        atoll_base::Endpoint { addr: self.addr(), port: self.u16() }
     }
 }
