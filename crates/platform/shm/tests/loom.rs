@@ -2,7 +2,9 @@
 //!
 //! The code under test is generic over `Memory`; here the memory consists of loom's atomics.
 
+use atoll_base::Epoch;
 use atoll_ipc::Memory;
+use atoll_ipc::channel::{self, Bell, Receiver, Sender};
 use atoll_ipc::ring::{Consumer, MESSAGE_BYTES, Producer, ring_bytes};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -139,6 +141,68 @@ fn a_message_is_never_left_behind_with_a_sleeper() {
         memory.fence();
         let sleeps = !consumer.is_ready(&*memory);
         let rings = sender.join().expect("sender");
+        assert!(!sleeps || rings, "asleep with a message waiting and no bell");
+    });
+}
+
+#[test]
+fn batches_of_a_channel_arrive_whole_in_order_and_once_over_a_wrap() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        const CAPACITY: usize = 4;
+        let memory = Arc::new(LoomMemory::new(channel::ring_bytes(CAPACITY)));
+        let theirs = memory.clone();
+        let sending = thread::spawn(move || {
+            let mut sender = Sender::resume(&*theirs, 0, CAPACITY, Epoch(7));
+            let mut sent = 0;
+            for batch in [2, 3, 1] {
+                for _ in 0..batch {
+                    sent += u64::from(sender.push(&*theirs, &message(sent + 1)).is_ok());
+                }
+                let _ = sender.publish(&*theirs);
+                thread::yield_now();
+            }
+            sent
+        });
+        let mut receiver = Receiver::resume(&*memory, 0, CAPACITY, Epoch(7));
+        let mut seen = 0;
+        for _ in 0..4 {
+            match receiver.pop(&*memory) {
+                Some(bytes) => {
+                    seen += 1;
+                    assert_eq!(bytes, message(seen), "out of order or torn");
+                }
+                None => {
+                    receiver.release(&*memory);
+                    thread::yield_now();
+                }
+            }
+        }
+        let sent = sending.join().expect("sender");
+        while let Some(bytes) = receiver.pop(&*memory) {
+            seen += 1;
+            assert_eq!(bytes, message(seen));
+        }
+        assert_eq!((seen, receiver.stale()), (sent, 0), "every message that was pushed arrives");
+    });
+}
+
+#[test]
+fn a_message_of_a_channel_is_never_left_behind_with_a_sleeper() {
+    loom::model(|| {
+        let memory = Arc::new(LoomMemory::new(channel::ring_bytes(4)));
+        let theirs = memory.clone();
+        let sending = thread::spawn(move || {
+            let mut sender = Sender::resume(&*theirs, 0, 4, Epoch(1));
+            sender.push(&*theirs, &message(1)).expect("room");
+            sender.publish(&*theirs) == Bell::Ring
+        });
+        let receiver = Receiver::resume(&*memory, 0, 4, Epoch(1));
+        receiver.set_sleep_word(&*memory, 1);
+        memory.fence();
+        let sleeps = !receiver.is_ready(&*memory);
+        let rings = sending.join().expect("sender");
         assert!(!sleeps || rings, "asleep with a message waiting and no bell");
     });
 }
