@@ -121,14 +121,7 @@ pub const CASES: &[Case] = &[
         theirs: None,
         aim: None,
     },
-    Case {
-        name: "fence",
-        unit: "fence",
-        counts: (20_000, 0),
-        ours: limits::fences,
-        theirs: None,
-        aim: None,
-    },
+    Case { name: "fence", unit: "fence", counts: (20_000, 0), ours: limits::fences, theirs: None, aim: None },
     Case {
         name: "membarrier, the other one running",
         unit: "call",

@@ -14,7 +14,10 @@ use crate::partner::{EPOCH, Side};
 pub const WINDOW: u64 = 32;
 
 fn question(n: u64) -> Envelope {
-    Envelope { role: Role::Request(n as u32), message: Message::Hello { replica: ReplicaId(0), epoch: Epoch(n as u32) } }
+    Envelope {
+        role: Role::Request(n as u32),
+        message: Message::Hello { replica: ReplicaId(0), epoch: Epoch(n as u32) },
+    }
 }
 
 /// The answer to what came.

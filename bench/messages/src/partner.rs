@@ -134,7 +134,8 @@ impl Partner {
             let before = self.waited();
             let nanos = self.attempt(case, place)?;
             let waited = self.waited().saturating_sub(before) as f64;
-            if place == Place::Together || waited * 20.0 < nanos * case.count(place) as f64 || attempts == ATTEMPTS_MAX {
+            if place == Place::Together || waited * 20.0 < nanos * case.count(place) as f64 || attempts == ATTEMPTS_MAX
+            {
                 return Ok((nanos, attempts));
             }
             attempts += 1;

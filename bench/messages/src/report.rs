@@ -18,8 +18,10 @@ impl Report {
     pub fn new(options: &Options) -> Report {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().unwrap_or("?").to_owned();
-        let title =
-            format!("{} rounds, processors {:?}, idle {}, load before {load}", options.rounds, options.cpus, options.idle);
+        let title = format!(
+            "{} rounds, processors {:?}, idle {}, load before {load}",
+            options.rounds, options.cpus, options.idle
+        );
         Report { rows: BTreeMap::new(), title, disturbed: 0 }
     }
 
@@ -34,7 +36,9 @@ impl Report {
         let cycles = if calibration.mult == 0 { 0.0 } else { (1u64 << 48) as f64 / calibration.mult as f64 };
         println!("a cycle is one of the time stamp counter: {cycles:.3} a nanosecond");
         for (together, place) in [(false, "two processors"), (true, "one processor")] {
-            println!("\n| {place} | per | least ns | cycles | median | greatest | ratio of medians | of leasts | to | aim | |");
+            println!(
+                "\n| {place} | per | least ns | cycles | median | greatest | ratio of medians | of leasts | to | aim | |"
+            );
             println!("|---|---|---|---|---|---|---|---|---|---|---|");
             for case in CASES {
                 let Some(values) = self.rows.get(&(together, case.name)) else { continue };

@@ -116,7 +116,6 @@ fn messages(side: &Side, count: u64, ring: impl Fn() -> io::Result<()>) -> io::R
 /// Sleeps until a message is there, and takes it.
 fn receive(side: &Side, count: u64, bell: &Bell<'_>) -> io::Result<()> {
     let mut channel = side.their_channel();
-    let mut sleep_word = 0;
     sleep(side, count, |n| {
         loop {
             if let Some(payload) = channel.pop() {
@@ -126,8 +125,7 @@ fn receive(side: &Side, count: u64, bell: &Bell<'_>) -> io::Result<()> {
                 };
             }
             let rung = if let Bell::Futex(word) = bell { word.load(Ordering::Acquire) } else { 0 };
-            sleep_word |= 1;
-            channel.set_sleep_word(sleep_word);
+            channel.fall_asleep();
             channel.memory().fence();
             if !channel.is_ready() {
                 match bell {
@@ -135,8 +133,7 @@ fn receive(side: &Side, count: u64, bell: &Bell<'_>) -> io::Result<()> {
                     Bell::Eventfd(waiter) => waiter.wait()?,
                 }
             }
-            sleep_word += 1;
-            channel.set_sleep_word(sleep_word);
+            channel.wake_up();
         }
     })?;
     channel.release();

@@ -16,8 +16,7 @@ pub enum Message {
     /// A replica that starts asks each of the others whether it is there, and tells who it is; the answer is the same of the other.
     /// Lost or late: the caller's deadline passes, and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
     Hello { replica: ReplicaId, epoch: Epoch },
-    /// A replica tells the others what it learned about a neighbour (N8), by `basis`: what a message to it said, or what it
-    /// overheard. Lost: the receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
+    /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
     /// whether it is plausible.
     Neighbour { addr: Addr, mac: [u8; 6], basis: NewsBasis },
     /// A replica that ICMP told tells the others what the path to `dst` takes (N8). Lost: ICMP tells the receiver itself when it sends
@@ -29,9 +28,9 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NewsBasis {
-    /// It spoke to us.
+    /// The sender asked for it, or was asked by the neighbour.
     Learned = 1,
-    /// It spoke to everybody.
+    /// The sender did not ask.
     Overheard = 2,
 }
 

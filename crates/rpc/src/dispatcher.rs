@@ -72,7 +72,7 @@ impl Default for Limits {
 ///   loop   turn(now, state, batch)       deadlines, messages, microthreads
 ///          ... what the server does besides
 ///          publish(ring)                 what was sent; bells of sleeping peers
-///          nothing to do: set_sleep_word(odd), fence, is_ready() again, sleep until next_timeout()
+///          nothing to do: fall_asleep(), fence, is_ready() again, sleep until next_timeout(), wake_up()
 /// ```
 #[derive(Debug)]
 pub struct Dispatcher<M: Memory, S, F> {
@@ -185,14 +185,21 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Tells all peers whether the bell is wanted (odd: asleep).
-    pub fn set_sleep_word(&self, word: u32) {
-        for line in &self.courier.0.borrow().lines {
-            line.channel.set_sleep_word(word);
+    /// Tells all peers that the bell is wanted.
+    pub fn fall_asleep(&mut self) {
+        for line in &mut self.courier.0.borrow_mut().lines {
+            line.channel.fall_asleep();
         }
     }
 
-    /// Whether a turn would find something to do. Before sleeping: after the sleep words and a fence.
+    /// Tells all peers that it is not.
+    pub fn wake_up(&mut self) {
+        for line in &mut self.courier.0.borrow_mut().lines {
+            line.channel.wake_up();
+        }
+    }
+
+    /// Whether a turn would find something to do. Before sleeping: after [`Dispatcher::fall_asleep`] and a fence.
     pub fn is_ready(&self) -> bool {
         let board = self.courier.0.borrow();
         let waiting = |line: &Line<M>| line.peer.is_some() && line.channel.is_ready();

@@ -110,10 +110,15 @@ impl<M: Memory> Channel<M> {
         self.receiver.is_ready(&self.memory)
     }
 
-    /// Tells the peer whether the bell is wanted (odd: asleep). Before it sleeps this end fences ([`Memory::fence`]) and asks
-    /// [`Channel::is_ready`] once more.
-    pub fn set_sleep_word(&self, word: u32) {
-        self.receiver.set_sleep_word(&self.memory, word);
+    /// Tells the peer that the bell is wanted. Before it sleeps this end fences ([`Memory::fence`]) and asks [`Channel::is_ready`] once
+    /// more.
+    pub fn fall_asleep(&mut self) {
+        self.receiver.fall_asleep(&self.memory);
+    }
+
+    /// Tells the peer that it is not.
+    pub fn wake_up(&mut self) {
+        self.receiver.wake_up(&self.memory);
     }
 
     /// The peer has this epoch now.

@@ -16,6 +16,8 @@ pub struct Receiver {
     released: u64,
     /// Epoch whose messages count.
     peer: u32,
+    /// Odd while this side sleeps.
+    sleep_word: u32,
     stale: u64,
 }
 
@@ -24,7 +26,10 @@ impl Receiver {
     /// back come again.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize, peer: Epoch) -> Receiver {
         let head = memory.load64(base + HEAD);
-        Receiver { base, mask: mask_of(capacity), head, released: head, peer: peer.0, stale: 0 }
+        // A predecessor may have died asleep, and the sender have rung for that sleep. Its number does not come again.
+        let sleep_word = memory.load32(base + SLEEP).wrapping_add(1) & !1;
+        memory.store32(base + SLEEP, sleep_word);
+        Receiver { base, mask: mask_of(capacity), head, released: head, peer: peer.0, sleep_word, stale: 0 }
     }
 
     /// Whether there is something to take: a message of the peer as it is now, or of one before it. A message of an epoch that
@@ -72,9 +77,21 @@ impl Receiver {
         }
     }
 
-    /// Publishes the sleep word (odd: asleep); it grows by one at each change.
-    pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
-        memory.store32(self.base + SLEEP, word);
+    /// From now on the bell is wanted. Before it sleeps this side fences and looks once more whether there is something to take.
+    pub fn fall_asleep<M: Memory>(&mut self, memory: &M) {
+        self.set_sleep_word(memory, self.sleep_word | 1);
+    }
+
+    /// From now on it is not.
+    pub fn wake_up<M: Memory>(&mut self, memory: &M) {
+        self.set_sleep_word(memory, self.sleep_word.wrapping_add(self.sleep_word & 1));
+    }
+
+    fn set_sleep_word<M: Memory>(&mut self, memory: &M, word: u32) {
+        if word != self.sleep_word {
+            self.sleep_word = word;
+            memory.store32(self.base + SLEEP, word);
+        }
     }
 
     /// The peer has this epoch now; messages of earlier ones are stale.

@@ -87,19 +87,34 @@ fn a_batch_is_seen_as_a_whole_or_not_at_all() {
 
 #[test]
 fn the_bell_is_wanted_once_for_each_sleep() {
-    let (memory, mut sender, receiver) = ring();
+    let (memory, mut sender, mut receiver) = ring();
     let mut send = |memory: &HeapMemory| {
         sender.push(memory, &payload(1)).expect("room");
         sender.publish(memory)
     };
     assert_eq!(send(&memory), Bell::Silent);
-    receiver.set_sleep_word(&memory, 1);
+    receiver.fall_asleep(&memory);
     assert_eq!((send(&memory), send(&memory)), (Bell::Ring, Bell::Silent));
-    receiver.set_sleep_word(&memory, 2);
+    receiver.wake_up(&memory);
     assert_eq!(send(&memory), Bell::Silent);
-    receiver.set_sleep_word(&memory, 3);
+    receiver.fall_asleep(&memory);
     assert_eq!(send(&memory), Bell::Ring);
     assert_eq!(sender.publish(&memory), Bell::Silent, "nothing sent, nothing to ring for");
+}
+
+#[test]
+fn the_sleep_of_a_successor_is_another_than_its_predecessors() {
+    let (memory, mut sender, mut receiver) = ring();
+    let mut send = || {
+        sender.push(&memory, &payload(1)).expect("room");
+        sender.publish(&memory)
+    };
+    receiver.fall_asleep(&memory);
+    assert_eq!(send(), Bell::Ring);
+    let mut successor = Receiver::resume(&memory, 0, CAPACITY, FIRST);
+    assert_eq!(send(), Bell::Silent, "a process that starts is awake");
+    successor.fall_asleep(&memory);
+    assert_eq!(send(), Bell::Ring);
 }
 
 #[test]
@@ -277,7 +292,8 @@ fn a_scribbling_peer_harms_nobody_else() {
     for _ in 0..100_000 {
         let at = rng.below(ring_bytes(16) as u32 / 8) as usize * 8;
         // Often near the truth, because what is far from it is refused at once.
-        let value = if rng.below(2) == 0 { rng.next_u64() } else { memory.load64(at).wrapping_add(rng.below(20).into()) };
+        let value =
+            if rng.below(2) == 0 { rng.next_u64() } else { memory.load64(at).wrapping_add(rng.below(20).into()) };
         memory.store64(at, value);
         let _ = receiver.pop(&memory);
         let _ = receiver.is_ready(&memory);

@@ -216,13 +216,13 @@ fn an_entry_of_a_channel_is_written_again_only_after_it_was_read() {
 #[test]
 fn a_message_of_a_channel_is_never_left_behind_with_a_sleeper() {
     loom::model(|| {
-        let (memory, mut sender, receiver) = channel_ring();
+        let (memory, mut sender, mut receiver) = channel_ring();
         let theirs = memory.clone();
         let sending = thread::spawn(move || {
             sender.push(&*theirs, &message(1)).expect("room");
             sender.publish(&*theirs) == Bell::Ring
         });
-        receiver.set_sleep_word(&*memory, 1);
+        receiver.fall_asleep(&*memory);
         memory.fence();
         let sleeps = !receiver.is_ready(&*memory);
         let rings = sending.join().expect("sender");

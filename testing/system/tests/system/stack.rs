@@ -49,6 +49,11 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
         let groups: u64 =
             status["replicas"].as_array().expect("a list").iter().filter_map(|r| r["flow_groups"].as_u64()).sum();
         assert_eq!(groups, 4096, "every flow group belongs to one replica");
+        until("all replicas know each other", 10, || {
+            let status = net.atoll_says("status");
+            let greeted = |replica: &serde_json::Value| replica["stats"]["siblings"] == count as u64 - 1;
+            status["replicas"].as_array().expect("a list").iter().all(greeted).then_some(())
+        });
         drop(net);
         for pid in replicas {
             assert!(!Path::new(&format!("/proc/{pid}")).exists(), "replica {pid} is still there");
