@@ -45,7 +45,7 @@ const READY: usize = 64;
 const DONE: usize = 128;
 const PIN: u64 = 1000;
 /// After so many disturbed attempts the next one counts.
-const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPTS_MAX: u32 = 8;
 
 /// One of the two processes, for a case.
 pub struct Side {

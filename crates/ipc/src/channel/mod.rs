@@ -29,6 +29,9 @@
 //! **Hostility.** A peer that scribbles can lose, repeat or garble messages of this channel, make the sender ring
 //! a bell that nobody needs, and make either side believe that there is nothing to do. It can do nothing else: indices are private and
 //! masked, payloads are copied and then judged by their decoders, an impossible head is counted and ignored.
+//!
+//! The command and event rings of applications ([`crate::ring`]) are others: there the processes of a family take turns at one side under a
+//! lock, so that every message has to be complete, and its position noted, before the next begins.
 
 mod receiver;
 mod sender;
