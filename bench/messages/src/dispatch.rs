@@ -94,8 +94,8 @@ pub fn theirs(side: &Side, count: u64) -> io::Result<()> {
 
 /// Microthreads that do not wait, each created, scheduled and run before the next.
 pub fn microthreads(_: &Side, count: u64) -> io::Result<Option<Duration>> {
-    fn one(n: u64, sum: &Cell<u64>) -> impl Future<Output = ()> + '_ {
-        async move { sum.set(sum.get().wrapping_add(n)) }
+    async fn one(n: u64, sum: &Cell<u64>) {
+        sum.set(sum.get().wrapping_add(n));
     }
     let sum = Cell::new(0);
     let mut threads = Threads::new(64);
