@@ -5,12 +5,11 @@ mod client;
 mod commands;
 mod failure;
 mod link;
-mod neighbour;
-mod path;
 mod replica;
 mod rows;
 mod runtime;
 mod setup;
+mod siblings;
 mod supervise;
 
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
-//!          frames from other replicas and from itself -> transport   } before the
+//!          frames and messages from other replicas, own frames       } before the
 //!          commands of applications -> transport                     } batch is done
 //!          timers -> transport
 //!          transport -> frames out, slots and events published
@@ -21,7 +21,7 @@ use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::mesh::{KIND_FRAME, KIND_NEIGHBOUR, KIND_PATH, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
@@ -37,10 +37,9 @@ use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
 use atoll_wire::{Mac, vnet};
 
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
-use crate::neighbour;
-use crate::path;
 use crate::rows::{self, SocketRow, TcpRow};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
+use crate::siblings::Siblings;
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
 const BATCH: usize = 64;
@@ -88,6 +87,7 @@ struct Replica {
     facts: StackFacts,
     transport: Transport<ShmMemory>,
     links: Links,
+    siblings: Siblings,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     /// Packets for the supervisor that its socket did not take yet.
@@ -135,6 +135,9 @@ impl Replica {
 
         let places: Vec<_> = (0..replicas).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let bells = (0..replicas).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
+        let for_messages = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
         let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
@@ -203,6 +206,7 @@ impl Replica {
             facts,
             transport,
             links: Links::new(device, internal, steering, setup.segment_max),
+            siblings,
             bells: BTreeMap::new(),
             answers: VecDeque::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
@@ -257,18 +261,12 @@ impl Replica {
     fn round(&mut self, now: Instant) -> io::Result<bool> {
         let mut busy = self.receive_from_device(now)?;
         busy |= self.receive_from_rings(now);
+        busy |= self.siblings.turn(now, &mut self.transport);
         self.receive_wholes(now);
         busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.links);
-        while let Some(update) = self.transport.ip_mut().poll_neighbour() {
-            let me = usize::from(self.index.0);
-            self.links.internal.rings.broadcast(me, KIND_NEIGHBOUR, &neighbour::encode(&update));
-        }
-        while let Some(update) = self.transport.ip_mut().poll_path() {
-            let me = usize::from(self.index.0);
-            self.links.internal.rings.broadcast(me, KIND_PATH, &path::encode(&update));
-        }
+        self.siblings.spread_news(&mut self.transport);
         self.ring_bells();
         Ok(busy || self.links.internal.own_waiting() > 0)
     }
@@ -352,20 +350,8 @@ impl Replica {
         for turn in 0..BATCH {
             let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
             busy = true;
-            let payload = &self.frame[..len];
-            match kind {
-                KIND_NEIGHBOUR => {
-                    if let Some(update) = neighbour::decode(payload) {
-                        self.transport.ip_mut().handle_neighbour(now, update);
-                    }
-                }
-                KIND_PATH => {
-                    if let Some(update) = path::decode(payload) {
-                        self.transport.ip_mut().handle_path(now, update);
-                    }
-                }
-                KIND_FRAME => self.handle_internal(now, len),
-                _ => {}
+            if kind == KIND_FRAME {
+                self.handle_internal(now, len);
             }
             if self.transport.is_flush_due() {
                 break;
@@ -403,7 +389,7 @@ impl Replica {
                 rung += 1;
             }
         });
-        rung += self.links.publish();
+        rung += self.links.publish() + self.siblings.publish();
         self.counts.bells_rung += rung;
     }
 
@@ -411,11 +397,13 @@ impl Replica {
     fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
         self.sleep_word |= 1;
         self.set_sleep_word();
+        self.siblings.fall_asleep();
         // Partner: applications fence between their ring store and their look at the sleep word.
         self.page.0.fence();
         let mut verdict = Verdict::Go;
-        if !self.transport.has_commands() && !self.transport.has_work() && !self.links.is_ready() {
-            let mut deadline = self.transport.next_timeout();
+        let is_idle = !self.transport.has_commands() && !self.transport.has_work();
+        if is_idle && !self.links.is_ready() && !self.siblings.is_ready() {
+            let mut deadline = self.transport.next_timeout().into_iter().chain(self.siblings.next_timeout()).min();
             if !self.answers.is_empty() {
                 deadline = Some(now + CONTROL_EVERY);
             } else if self.unpublished {
@@ -435,6 +423,7 @@ impl Replica {
         }
         self.sleep_word = self.sleep_word.wrapping_add(1);
         self.set_sleep_word();
+        self.siblings.wake_up();
         Ok(verdict)
     }
 
@@ -542,6 +531,9 @@ impl Replica {
             (Stat::Rounds, counts.rounds),
             (Stat::BusyNanos, counts.busy_nanos),
         ] {
+            self.page.set_stat(stat, value);
+        }
+        for (stat, value) in self.siblings.stats() {
             self.page.set_stat(stat, value);
         }
         self.transport.publish_stats();

@@ -15,6 +15,7 @@
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
 
+use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
 use atoll_ipc::page::REPLICAS_MAX;
 use serde::{Deserialize, Serialize};
@@ -27,8 +28,13 @@ pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
 pub const MESH_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
 /// Where the key of Fast Open cookies lies in the memory of the mesh, which no application sees.
 pub const COOKIE_KEY: usize = MESH_BYTES;
+/// Where the channels between replicas begin in the memory of the mesh: a ring for every ordered pair of replicas.
+const CHANNELS: usize = COOKIE_KEY + 4096;
+/// Entries of a channel's ring.
+const CHANNEL_CAPACITY: usize = 256;
 /// Bytes of the memory of the mesh.
-pub const MESH_MEMORY_BYTES: usize = MESH_BYTES + 4096;
+pub const MESH_MEMORY_BYTES: usize =
+    (CHANNELS + REPLICAS_MAX * REPLICAS_MAX * channel::ring_bytes(CHANNEL_CAPACITY)).next_multiple_of(4096);
 /// Bytes of a link: a mesh for each direction.
 pub const LINK_BYTES: usize = 2 * MESH_BYTES;
 /// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.
@@ -37,6 +43,14 @@ pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
 /// Offset of the ring from replica `from` to replica `to` in the mesh.
 pub const fn mesh_ring(from: usize, to: usize) -> usize {
     (from * REPLICAS_MAX + to) * RING_STRIDE
+}
+
+/// Where the rings of the channel between two replicas lie in the memory of the mesh, as replica `me` sees them.
+pub const fn channel_place(me: usize, sibling: usize) -> Place {
+    const fn ring(from: usize, to: usize) -> usize {
+        CHANNELS + (from * REPLICAS_MAX + to) * channel::ring_bytes(CHANNEL_CAPACITY)
+    }
+    Place { outgoing: ring(me, sibling), incoming: ring(sibling, me), capacity: CHANNEL_CAPACITY }
 }
 
 /// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the other stack.
@@ -70,6 +84,8 @@ pub struct ReplicaSetup {
     pub replicas: u8,
     /// Own incarnation.
     pub epoch: u32,
+    /// The incarnations of all replicas, by number.
+    pub epochs: Vec<u32>,
     /// Whether there is a TAP queue.
     pub has_tap: bool,
     /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
@@ -139,6 +155,7 @@ mod tests {
             index: 1,
             replicas: 2,
             epoch: 1,
+            epochs: vec![1, 1],
             has_tap: true,
             segment_max: SEGMENT_MAX,
             software_steering: false,
@@ -152,6 +169,9 @@ mod tests {
     #[test]
     fn rings_do_not_overlap_and_end_with_the_memory() {
         assert_eq!(mesh_ring(7, 7) + RING_STRIDE, MESH_BYTES);
+        let last = channel_place(7, 7).outgoing + channel::ring_bytes(CHANNEL_CAPACITY);
+        assert!(last <= MESH_MEMORY_BYTES && last + 4096 > MESH_MEMORY_BYTES);
+        assert_eq!(channel_place(0, 3).outgoing, channel_place(3, 0).incoming);
         assert_eq!(link_ring(LinkSide::Guest, 7, 7) + RING_STRIDE, LINK_BYTES);
         assert_eq!(link_ring(LinkSide::Guest, 0, 0), link_ring(LinkSide::Host, 7, 7) + RING_STRIDE);
     }

@@ -12,7 +12,8 @@
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
-//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames and neighbour updates
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames
+//!   channel        one server  <-> one server: messages of one line, notices and calls
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,12 +22,14 @@ extern crate alloc;
 
 pub mod arena;
 pub mod buffer;
+pub mod channel;
 pub mod command;
 pub mod control;
 pub mod event;
 pub mod info;
 pub mod memory;
 pub mod mesh;
+pub mod message;
 pub mod network;
 pub mod page;
 pub mod pool;
@@ -37,6 +40,7 @@ mod words;
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
+pub use message::Message;
 
 /// Version of every layout in this crate. A process that meets another version refuses to attach.
 pub const LAYOUT_VERSION: u32 = 2;

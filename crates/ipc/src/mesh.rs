@@ -1,7 +1,6 @@
 //! How do frames get from one replica to another, of the same stack or of a joined one, without a kernel in between?
 //!
-//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software steering,
-//! neighbour updates) and the shared-memory link that joins two stacks are both made of these.
+//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software steering) and the shared-memory link that joins two stacks are both made of these.
 //!
 //! ```text
 //!   line 0  producer writes: tail (u64), epoch (u32)     line 1  consumer writes: head (u64), sleep word (u32)
@@ -12,10 +11,6 @@ use crate::memory::Memory;
 
 /// Kind of a record: a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
 pub const KIND_FRAME: u32 = 1;
-/// Kind of a record: a neighbour update (IPv4 `addr` u32, MAC 6 bytes): N8.
-pub const KIND_NEIGHBOUR: u32 = 2;
-/// Kind of a record: a path update (`dst` u32, `mtu` u16): N8.
-pub const KIND_PATH: u32 = 5;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;

@@ -332,6 +332,18 @@ stats! {
     Pressured => "pressured",
     /// Records of TIME-WAIT given up early, because there were too many.
     TimeWaitsDropped => "time_waits_dropped",
+    /// Replicas of the stack that answered this one's greeting.
+    Siblings => "siblings",
+    /// Messages received from other replicas.
+    MessagesIn => "messages_in",
+    /// Messages sent to other replicas.
+    MessagesOut => "messages_out",
+    /// Messages given up: a replica did not keep up, or there were too many to handle.
+    MessagesDropped => "messages_dropped",
+    /// Messages from other replicas that made no sense, or that nobody waited for.
+    MessagesBad => "messages_bad",
+    /// Messages from replicas that have been replaced since.
+    MessagesStale => "messages_stale",
 }
 
 impl<M: Memory> ReplicaPage<M> {

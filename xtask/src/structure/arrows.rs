@@ -37,7 +37,7 @@ pub fn storey(folder: &str) -> Result<Option<u8>, String> {
     let storey = match folder.split('/').collect::<Vec<_>>()[..] {
         ["crates", "base"] => Some(0),
         ["crates", "wire" | "ipc"] => Some(1),
-        ["crates", "proto", _] => Some(2),
+        ["crates", "proto", _] | ["crates", "rpc"] => Some(2),
         ["crates", "servers", _] | ["crates", "sockets" | "descriptor"] => Some(3),
         ["crates", "platform", _] => Some(4),
         ["bin", _] => Some(5),

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use atoll_ipc::Memory;
-use atoll_ipc::mesh::{Full, KIND_FRAME, MeshConsumer, MeshProducer};
+use atoll_ipc::mesh::{KIND_FRAME, MeshConsumer, MeshProducer};
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
 
@@ -95,16 +95,6 @@ impl Rings {
         to.producer.commit(len);
         to.unpublished = true;
         true
-    }
-
-    /// Sends a record of another kind to every peer but `except`.
-    pub fn broadcast(&mut self, except: usize, kind: u32, payload: &[u8]) {
-        for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != except) {
-            match peer.producer.push(&self.memory, kind, &[payload]) {
-                Ok(()) => peer.unpublished = true,
-                Err(Full) => self.dropped += 1,
-            }
-        }
     }
 
     /// Takes the next record from any peer, starting with `first`: its kind and length; the payload is in `out`.

@@ -249,6 +249,7 @@ fn replica_setup(
         index,
         replicas: config.replicas(),
         epoch: 1,
+        epochs: vec![1; usize::from(config.replicas())],
         has_tap,
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
         software_steering: identity.steering == Steering::Software,

@@ -2,7 +2,9 @@
 //!
 //! The code under test is generic over `Memory`; here the memory consists of loom's atomics.
 
+use atoll_base::Epoch;
 use atoll_ipc::Memory;
+use atoll_ipc::channel::{self, Bell, Receiver, Sender};
 use atoll_ipc::ring::{Consumer, MESSAGE_BYTES, Producer, ring_bytes};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -139,6 +141,91 @@ fn a_message_is_never_left_behind_with_a_sleeper() {
         memory.fence();
         let sleeps = !consumer.is_ready(&*memory);
         let rings = sender.join().expect("sender");
+        assert!(!sleeps || rings, "asleep with a message waiting and no bell");
+    });
+}
+
+/// A ring of a channel with both its sides. They are resumed before the threads start: loom does not try all orders of a store and the loads
+/// of another thread if the storing thread has loaded the word before.
+fn channel_ring() -> (Arc<LoomMemory>, Sender, Receiver) {
+    let memory = LoomMemory::new(channel::ring_bytes(4));
+    let sender = Sender::resume(&memory, 0, 4, Epoch(7));
+    let receiver = Receiver::resume(&memory, 0, 4, Epoch(7));
+    (Arc::new(memory), sender, receiver)
+}
+
+#[test]
+fn batches_of_a_channel_arrive_whole_in_order_and_once() {
+    loom::model(|| {
+        let (memory, mut sender, mut receiver) = channel_ring();
+        let theirs = memory.clone();
+        let sending = thread::spawn(move || {
+            for n in 1..=3 {
+                sender.push(&*theirs, &message(n)).expect("room");
+                if n != 2 {
+                    let _ = sender.publish(&*theirs);
+                }
+            }
+        });
+        // Without yields: after one, loom shows a thread the newest values only.
+        let mut seen = 0;
+        for _ in 0..3 {
+            if let Some(bytes) = receiver.pop(&*memory) {
+                seen += 1;
+                assert_eq!(bytes, message(seen), "out of order or torn");
+            }
+        }
+        sending.join().expect("sender");
+        while let Some(bytes) = receiver.pop(&*memory) {
+            seen += 1;
+            assert_eq!(bytes, message(seen), "out of order or torn");
+        }
+        assert_eq!((seen, receiver.stale()), (3, 0), "every message that was pushed arrives");
+    });
+}
+
+#[test]
+fn an_entry_of_a_channel_is_written_again_only_after_it_was_read() {
+    // Of interleavings, that is: loom has no loads that happen after later stores.
+    loom::model(|| {
+        let (memory, mut sender, mut receiver) = channel_ring();
+        for n in 1..=4 {
+            sender.push(&*memory, &message(n)).expect("room");
+        }
+        let _ = sender.publish(&*memory);
+        let theirs = memory.clone();
+        let receiving = thread::spawn(move || {
+            for n in 1..=2 {
+                assert_eq!(receiver.pop(&*theirs), Some(message(n)), "written too early");
+            }
+            receiver
+        });
+        let mut sent = 4;
+        for n in 5..=6 {
+            sent += u64::from(n == sent + 1 && sender.push(&*memory, &message(n)).is_ok());
+        }
+        let _ = sender.publish(&*memory);
+        let mut receiver = receiving.join().expect("receiver");
+        for n in 3..=sent {
+            assert_eq!(receiver.pop(&*memory), Some(message(n)));
+        }
+        assert_eq!(receiver.pop(&*memory), None);
+    });
+}
+
+#[test]
+fn a_message_of_a_channel_is_never_left_behind_with_a_sleeper() {
+    loom::model(|| {
+        let (memory, mut sender, mut receiver) = channel_ring();
+        let theirs = memory.clone();
+        let sending = thread::spawn(move || {
+            sender.push(&*theirs, &message(1)).expect("room");
+            sender.publish(&*theirs) == Bell::Ring
+        });
+        receiver.fall_asleep(&*memory);
+        memory.fence();
+        let sleeps = !receiver.is_ready(&*memory);
+        let rings = sending.join().expect("sender");
         assert!(!sleeps || rings, "asleep with a message waiting and no bell");
     });
 }

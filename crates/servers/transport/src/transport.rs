@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
+use atoll_base::{Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::Memory;
@@ -309,6 +309,11 @@ impl<M: Memory> Transport<M> {
             has_router: self.ip.has_v6_router(),
         };
         self.page.set_network(&network);
+    }
+
+    /// Whose server this is, and in which of its lives.
+    pub fn identity(&self) -> (ReplicaId, Epoch) {
+        (self.config.replica, self.config.epoch)
     }
 
     /// The network layer, for what it exchanges with other replicas (N8).

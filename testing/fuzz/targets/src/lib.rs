@@ -7,6 +7,7 @@
 //! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod connection;
 mod control;
 mod features;
@@ -22,6 +23,7 @@ mod tcp;
 mod udp;
 mod wire;
 
+pub use channel::{ipc_message, rpc_channel};
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use ip::{ip_fragments, ip_frame, ip_script};
@@ -53,7 +55,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
     Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
     Target { name: "ipc_event", run: ipc_event, executions: 200_000 },
+    Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },
+    Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },
     Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
     Target { name: "stack_frames", run: stack_frames, executions: 20_000 },
     Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },

@@ -3,7 +3,8 @@
 use atoll_base::Addr;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::Request;
-use atoll_ipc::{Command, Event};
+use atoll_ipc::message::{Envelope, NewsBasis, Role};
+use atoll_ipc::{Command, Event, Message as ServerMessage};
 use atoll_udp::{Flags, Record, encode, padded_len};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ethernet::{self, EtherType};
@@ -84,6 +85,13 @@ pub fn all() -> Vec<Seed> {
     ));
     let (slot, generation) = (atoll_base::SlotId(7), 3);
     seeds.push(seed("ipc_command", "kick", Command::Kick { slot, generation }.encode().to_vec()));
+    let neighbour = ServerMessage::Neighbour { addr: Addr::v4(1), mac: [2; 6], basis: NewsBasis::Learned };
+    let request = Envelope { role: Role::Request(4096), message: neighbour };
+    seeds.push(seed("ipc_message", "neighbour", request.encode().to_vec()));
+    // A call that is answered; a request of the peer that is relayed to it; a scribbled word; sleep.
+    seeds.push(seed("rpc_channel", "answered", vec![4, 0, 3, 10, 0, 0, 1, 2, 255, 11, 0, 0]));
+    seeds.push(seed("rpc_channel", "relayed", vec![10, 2, 1, 0, 0, 0, 0, 0, 1, 255, 11, 0, 0, 3, 6, 255, 255, 0]));
+    seeds.push(seed("rpc_channel", "scribbled", vec![7, 5, 1, 1, 3, 13, 8, 0, 1, 5, 0, 8, 9, 200, 2, 12, 2, 0]));
     seeds.push(seed("ipc_event", "done", Event::SlotDone { slot, generation }.encode().to_vec()));
     seeds.push(seed("wire_tcp", "syn", syn(PEER, US)));
     for how in 0..3u8 {

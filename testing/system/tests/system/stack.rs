@@ -49,6 +49,20 @@ fn every_number_of_replicas_comes_up_and_goes_away() {
         let groups: u64 =
             status["replicas"].as_array().expect("a list").iter().filter_map(|r| r["flow_groups"].as_u64()).sum();
         assert_eq!(groups, 4096, "every flow group belongs to one replica");
+        until("all replicas know each other", 10, || {
+            let status = net.atoll_says("status");
+            let greeted = |replica: &serde_json::Value| replica["stats"]["siblings"] == count as u64 - 1;
+            status["replicas"].as_array().expect("a list").iter().all(greeted).then_some(())
+        });
+        // The client asked one of them for the station of the stack, so all know its own.
+        let greetings = 2 * (count * (count - 1)) as u64;
+        until("the news about the client", 10, || {
+            let status = net.atoll_says("status");
+            let replicas = status["replicas"].as_array().expect("a list").clone();
+            let sum = |stat: &str| replicas.iter().filter_map(|replica| replica["stats"][stat].as_u64()).sum::<u64>();
+            assert_eq!(sum("messages_bad") + sum("messages_dropped") + sum("messages_stale"), 0, "{status}");
+            (sum("messages_in") >= greetings + count as u64 - 1).then_some(())
+        });
         drop(net);
         for pid in replicas {
             assert!(!Path::new(&format!("/proc/{pid}")).exists(), "replica {pid} is still there");

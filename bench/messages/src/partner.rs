@@ -1,0 +1,252 @@
+//! How do two processes measure together? One tells the other which case comes next; both start at once.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use atoll_base::{Duration, Epoch};
+use atoll_ipc::Memory;
+use atoll_ipc::channel::{self, Channel};
+use atoll_shm::{Access, ShmMemory};
+use atoll_sys::process::{Child, Signal, Spawn, die_with_parent, take_inherited};
+use atoll_sys::{Calibration, Clock, eventfd, futex, sched};
+
+use crate::case::{CASES, Case, Place};
+
+/// Entries of the channel's rings.
+pub const CAPACITY: usize = 1024;
+/// Epoch of both.
+pub const EPOCH: Epoch = Epoch(1);
+/// A word for ping-pong.
+pub const WORD: usize = 512;
+/// A futex, and what one who sleeps says: how often it fell asleep and woke, and when it last did.
+pub const RUNG: usize = 640;
+pub const FALLING_ASLEEP: usize = 704;
+pub const AWAKE: usize = 768;
+pub const AWAKE_AT: usize = 776;
+/// Lines for a stream, and the reader's credit.
+pub const STREAM: usize = 8192;
+pub const STREAM_LINES: u64 = 1024;
+pub const CREDIT: usize = 576;
+/// The rings: to the partner, and back.
+pub const THERE: usize = STREAM + STREAM_LINES as usize * 64;
+pub const BACK: usize = THERE + channel::ring_bytes(CAPACITY);
+const BYTES: usize = (BACK + channel::ring_bytes(CAPACITY)).next_multiple_of(4096);
+
+/// Serial number of the command: a futex.
+const SERIAL: usize = 0;
+/// Which case, or which processor; how often; where; whether it is about to start (serial), whether it is done (serial).
+const COMMAND: usize = 8;
+const COUNT: usize = 16;
+const TOGETHER: usize = 24;
+/// The clock of both.
+const CALIBRATION: usize = 32;
+const READY: usize = 64;
+const DONE: usize = 128;
+const PIN: u64 = 1000;
+/// After so many disturbed attempts the next one counts.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// One of the two processes, for a case.
+pub struct Side {
+    pub memory: ShmMemory,
+    /// The bells: the measuring process's, the other's.
+    pub bells: [OwnedFd; 2],
+    pub place: Place,
+    pub clock: Clock,
+}
+
+impl Side {
+    /// The end of the measuring process.
+    pub fn our_channel(&self) -> Channel<&ShmMemory> {
+        let place = channel::Place { outgoing: THERE, incoming: BACK, capacity: CAPACITY };
+        Channel::resume(&self.memory, place, EPOCH, EPOCH)
+    }
+
+    /// The end of the other.
+    pub fn their_channel(&self) -> Channel<&ShmMemory> {
+        let place = channel::Place { outgoing: BACK, incoming: THERE, capacity: CAPACITY };
+        Channel::resume(&self.memory, place, EPOCH, EPOCH)
+    }
+
+    /// A word of the memory as an atomic.
+    pub fn word(&self, at: usize) -> &AtomicU32 {
+        self.memory.atomic32(at).expect("a place in the memory")
+    }
+
+    /// Waits until `ready`: spins, or yields the processor that both run on.
+    #[inline(always)]
+    pub fn wait(&self, mut ready: impl FnMut() -> bool) {
+        match self.place {
+            Place::Apart => {
+                // Without a pause, which is longer than a line's way.
+                // Without a pause: where the hypervisor takes pauses for a lock that nobody gives back, they cost microseconds.
+                while !ready() {}
+            }
+            Place::Together => {
+                while !ready() {
+                    sched::yield_now();
+                }
+            }
+        }
+    }
+}
+
+/// The other process.
+pub struct Partner {
+    child: Child,
+    side: Side,
+    serial: u32,
+}
+
+impl Partner {
+    /// Starts it: this binary, again.
+    pub fn start() -> io::Result<Partner> {
+        let (fd, memory) = ShmMemory::create("atoll-messages", BYTES)?;
+        let bells = [eventfd::create()?, eventfd::create()?];
+        let mut spawn = Spawn::this_binary("atoll-messages")?;
+        spawn.arg("--partner-of")?.arg(std::process::id().to_string())?;
+        for fd in [fd.as_fd(), bells[0].as_fd(), bells[1].as_fd()] {
+            spawn.inherit(fd);
+        }
+        let child = spawn.start()?;
+        register()?;
+        let clock = Clock::calibrate();
+        let Calibration { tsc0, ns0, mult } = clock.calibration();
+        for (at, word) in [tsc0, ns0, mult].into_iter().enumerate() {
+            memory.store64(CALIBRATION + at * 8, word);
+        }
+        let side = Side { memory, bells, place: Place::Apart, clock };
+        Ok(Partner { child, side, serial: 0 })
+    }
+
+    /// Moves it to a processor.
+    pub fn pin(&mut self, cpu: usize) -> io::Result<()> {
+        self.command(PIN + cpu as u64, 0);
+        self.finish()
+    }
+
+    /// Runs a case until it was not disturbed: until both processes together waited for their processors less than a twentieth of the time
+    /// (on one processor they wait for each other). Returns how many nanoseconds one of its units took, and the attempts in vain.
+    pub fn run(&mut self, case: &Case, place: Place) -> io::Result<(f64, u32)> {
+        let mut attempts = 0;
+        loop {
+            let before = self.waited();
+            let nanos = self.attempt(case, place)?;
+            let waited = self.waited().saturating_sub(before) as f64;
+            if place == Place::Together || waited * 20.0 < nanos * case.count(place) as f64 || attempts == ATTEMPTS_MAX
+            {
+                return Ok((nanos, attempts));
+            }
+            attempts += 1;
+        }
+    }
+
+    /// For how many nanoseconds both were ready to run and did not. proc_pid_schedstat(5).
+    fn waited(&self) -> u64 {
+        let of = |pid: u32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+            text.split_ascii_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()).unwrap_or(0u64)
+        };
+        of(std::process::id()) + of(self.child.pid())
+    }
+
+    fn attempt(&mut self, case: &Case, place: Place) -> io::Result<f64> {
+        self.side.place = place;
+        let count = case.count(place);
+        if case.theirs.is_some() {
+            let index = CASES.iter().position(|other| other.name == case.name).expect("one of the table") as u64;
+            self.command(index, count);
+            while self.side.memory.load32_acquire(READY) != self.serial {
+                sched::yield_now();
+                self.check()?;
+            }
+        }
+        let begin = self.side.clock.now();
+        let time = match (case.ours)(&self.side, count)? {
+            Some(time) => time,
+            None => self.side.clock.now().since(begin),
+        };
+        if case.theirs.is_some() {
+            self.finish()?;
+        }
+        Ok(time.as_nanos() as f64 / count as f64)
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.side.clock
+    }
+
+    fn command(&mut self, command: u64, count: u64) {
+        let memory = &self.side.memory;
+        memory.store64(COMMAND, command);
+        memory.store64(COUNT, count);
+        memory.store32(TOGETHER, u32::from(self.side.place == Place::Together));
+        self.serial += 1;
+        memory.store32_release(SERIAL, self.serial);
+        let _ = futex::wake(self.side.word(SERIAL), 1);
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        loop {
+            let done = self.side.memory.load32_acquire(DONE);
+            if done == self.serial {
+                return Ok(());
+            }
+            futex::wait(self.side.word(DONE), done, Some(Duration::from_millis(100)))?;
+            self.check()?;
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(exit) => Err(io::Error::other(format!("the other process has ended: {exit:?}"))),
+        }
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        let _ = self.child.kill(Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// What the other process does: one case after another, until the first ends.
+pub fn serve(parent: u32) -> io::Result<()> {
+    die_with_parent(parent)?;
+    let mut fds = take_inherited(3)?.into_iter();
+    let mut next = || fds.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
+    let memory = ShmMemory::map(next()?, BYTES, Access::ReadWrite)?;
+    let mut side = Side { memory, bells: [next()?, next()?], place: Place::Apart, clock: Clock::kernel() };
+    register()?;
+    let mut serial = 0;
+    loop {
+        while side.memory.load32_acquire(SERIAL) == serial {
+            futex::wait(side.word(SERIAL), serial, None)?;
+        }
+        serial += 1;
+        let word = |at: usize| side.memory.load64(CALIBRATION + at * 8);
+        side.clock = Clock::new(Calibration { tsc0: word(0), ns0: word(1), mult: word(2) });
+        let (command, count) = (side.memory.load64(COMMAND), side.memory.load64(COUNT));
+        side.place = if side.memory.load32(TOGETHER) == 1 { Place::Together } else { Place::Apart };
+        match command.checked_sub(PIN) {
+            Some(cpu) => sched::set_affinity(&[cpu as usize])?,
+            None => {
+                side.memory.store32_release(READY, serial);
+                if let Some(theirs) = CASES[command as usize].theirs {
+                    theirs(&side, count)?;
+                }
+            }
+        }
+        side.word(DONE).store(serial, Ordering::Release);
+        futex::wake(side.word(DONE), 1)?;
+    }
+}
+
+/// Both take part in each other's membarrier(2).
+fn register() -> io::Result<()> {
+    let command = rustix::thread::MembarrierCommand::RegisterGlobalExpedited;
+    Ok(rustix::thread::membarrier(command)?)
+}

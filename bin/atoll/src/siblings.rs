@@ -1,0 +1,200 @@
+//! What do the replicas of a stack tell and ask each other, besides passing on frames? Messages over a channel for each pair (P3, N8).
+//!
+//! A replica that starts greets the others. Afterwards each tells the others what it alone was told: who a neighbour is, what
+//! a path takes. What a sibling says is hostile until `Ip` finds it plausible.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use atoll_base::{Addr, Duration, Epoch, Instant, ReplicaId};
+use atoll_ip::{Basis, NeighbourUpdate, PathUpdate};
+use atoll_ipc::channel::Channel;
+use atoll_ipc::message::{Kind, Message, NewsBasis};
+use atoll_ipc::page::Stat;
+use atoll_rpc::{Courier, Dispatcher, Handler, Incoming, Limits, PeerId};
+use atoll_shm::ShmMemory;
+use atoll_sys::eventfd;
+use atoll_transport::Transport;
+use atoll_wire::Mac;
+
+use crate::setup::channel_place;
+
+/// Messages of each sibling handled before the rest of the loop gets its turn.
+const BATCH: usize = 64;
+/// Who has not answered a greeting for so long is not counted. A sibling answers as soon as it runs.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// What is asked of a sibling is rare, so microthreads of all kinds are kept on the heap.
+type Thread = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The channels of one replica to the others of its stack.
+pub struct Siblings {
+    dispatcher: Dispatcher<ShmMemory, Transport<ShmMemory>, Thread>,
+    /// Bells, by number of the peer.
+    bells: Vec<OwnedFd>,
+    /// Siblings that have answered the greeting.
+    greeted: Rc<Cell<u64>>,
+}
+
+impl Siblings {
+    /// The channels of replica `me`, whose siblings are the others of `epochs`. `bells`: of all replicas, the own included. Each
+    /// sibling is greeted in the first turn.
+    pub fn new(memory: &ShmMemory, me: ReplicaId, epochs: &[Epoch], bells: Vec<OwnedFd>, now: Instant) -> Siblings {
+        let own = epochs.get(usize::from(me.0)).copied().unwrap_or_default();
+        let mut dispatcher = Dispatcher::new(own, Limits::default(), now);
+        dispatcher.on(Kind::Hello, Handler::Answer(answer_hello));
+        dispatcher.on(Kind::Neighbour, Handler::Notice(note_neighbour));
+        dispatcher.on(Kind::Path, Handler::Notice(note_path));
+        let greeted = Rc::new(Cell::new(0));
+        let mut siblings = Siblings { dispatcher, bells: Vec::new(), greeted };
+        for (sibling, (&epoch, bell)) in (0..).zip(epochs.iter().zip(bells)) {
+            if sibling == me.0 {
+                continue;
+            }
+            let place = channel_place(me.0.into(), sibling.into());
+            let channel = Channel::resume(memory.clone(), place, own, epoch);
+            let peer = siblings.dispatcher.add_peer(channel, epoch);
+            siblings.bells.push(bell);
+            let courier = siblings.dispatcher.courier().clone();
+            let hello = Message::Hello { replica: me, epoch: own };
+            let expected = Message::Hello { replica: ReplicaId(sibling), epoch };
+            let greeting = greet(courier, peer, hello, expected, now + GREETING_TIME, siblings.greeted.clone());
+            // There is room: the first microthreads are these.
+            let _ = siblings.dispatcher.spawn(Box::pin(greeting));
+        }
+        siblings
+    }
+
+    /// Handles what siblings say. Returns whether there was anything.
+    pub fn turn(&mut self, now: Instant, transport: &mut Transport<ShmMemory>) -> bool {
+        !self.bells.is_empty() && self.dispatcher.turn(now, transport, BATCH)
+    }
+
+    /// Tells the siblings what this replica has heard about neighbours and paths since the last time.
+    pub fn spread_news(&mut self, transport: &mut Transport<ShmMemory>) {
+        while let Some(update) = transport.ip_mut().poll_neighbour() {
+            self.tell(neighbour_message(update));
+        }
+        while let Some(update) = transport.ip_mut().poll_path() {
+            self.tell(Message::Path { dst: Addr::v4(update.dst), mtu: update.mtu });
+        }
+    }
+
+    /// Makes visible what was sent, and rings the bells of sleeping siblings. Returns how many were rung.
+    pub fn publish(&mut self) -> u64 {
+        let bells = &self.bells;
+        self.dispatcher.publish(|peer| {
+            // A full counter of the eventfd means that the sibling has been told 2^64 times already.
+            let _ = eventfd::ring(&bells[peer.0 as usize]);
+        })
+    }
+
+    /// Tells the siblings that the bell is wanted.
+    pub fn fall_asleep(&mut self) {
+        self.dispatcher.fall_asleep();
+    }
+
+    /// Tells the siblings that it is not.
+    pub fn wake_up(&mut self) {
+        self.dispatcher.wake_up();
+    }
+
+    /// Whether there is something to handle.
+    pub fn is_ready(&self) -> bool {
+        self.dispatcher.is_ready()
+    }
+
+    /// When the next turn is due even if nobody rings.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.dispatcher.next_timeout()
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> [(Stat, u64); 6] {
+        let counts = self.dispatcher.counts();
+        [
+            (Stat::Siblings, self.greeted.get()),
+            (Stat::MessagesIn, counts.received),
+            (Stat::MessagesOut, counts.sent),
+            (Stat::MessagesDropped, counts.dropped + counts.refused),
+            (Stat::MessagesBad, counts.bad + counts.unexpected + counts.unmatched + counts.lies),
+            (Stat::MessagesStale, counts.stale),
+        ]
+    }
+
+    /// Tells all siblings. What one does not take is counted; news get lost without harm.
+    fn tell(&mut self, message: Message) {
+        for peer in 0..self.bells.len() as u32 {
+            let _ = self.dispatcher.notify(PeerId(peer), message);
+        }
+    }
+}
+
+/// Asks a sibling whether it is there, and counts it if it says that it is who it should be.
+async fn greet(
+    courier: Courier<ShmMemory>,
+    peer: PeerId,
+    hello: Message,
+    expected: Message,
+    deadline: Instant,
+    greeted: Rc<Cell<u64>>,
+) {
+    if courier.call(peer, hello, deadline).await == Ok(expected) {
+        greeted.set(greeted.get() + 1);
+    }
+}
+
+fn answer_hello(transport: &mut Transport<ShmMemory>, _: Instant, _: Incoming) -> Message {
+    let (replica, epoch) = transport.identity();
+    Message::Hello { replica, epoch }
+}
+
+fn note_neighbour(transport: &mut Transport<ShmMemory>, now: Instant, incoming: Incoming) {
+    if let Some(update) = neighbour_update(incoming.message) {
+        transport.ip_mut().handle_neighbour(now, update);
+    }
+}
+
+fn note_path(transport: &mut Transport<ShmMemory>, now: Instant, incoming: Incoming) {
+    if let Message::Path { dst, mtu } = incoming.message
+        && let Some(dst) = dst.to_v4()
+    {
+        transport.ip_mut().handle_path(now, PathUpdate { dst, mtu });
+    }
+}
+
+fn neighbour_message(update: NeighbourUpdate) -> Message {
+    let basis = match update.basis {
+        Basis::Learned => NewsBasis::Learned,
+        Basis::Overheard => NewsBasis::Overheard,
+    };
+    Message::Neighbour { addr: Addr::v4(update.addr), mac: update.mac.0, basis }
+}
+
+/// The news in a message; `None` if it is about no IPv4 neighbour.
+fn neighbour_update(message: Message) -> Option<NeighbourUpdate> {
+    let Message::Neighbour { addr, mac, basis } = message else { return None };
+    let basis = match basis {
+        NewsBasis::Learned => Basis::Learned,
+        NewsBasis::Overheard => Basis::Overheard,
+    };
+    Some(NeighbourUpdate { addr: addr.to_v4()?, mac: Mac(mac), basis })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_about_a_neighbour_survive_the_message() {
+        for basis in [Basis::Learned, Basis::Overheard] {
+            let update = NeighbourUpdate { addr: 0xc612_0001, mac: Mac([2, 1, 2, 3, 4, 5]), basis };
+            assert_eq!(neighbour_update(neighbour_message(update)), Some(update));
+        }
+        let v6 = Message::Neighbour { addr: Addr::from_octets([0x20; 16]), mac: [2; 6], basis: NewsBasis::Learned };
+        assert_eq!(neighbour_update(v6), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! What do servers say to each other over a channel? One entry each: an envelope that says how it belongs to a call, and a message.
+//!
+//! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens if it is lost, late,
+//! repeated, or from a dead epoch; a [`Kind`] of the same name; an arm in `write` and in `read`; a line in the test. The
+//! receiver names it where it registers its handlers (`atoll_rpc::Dispatcher::on`).
+
+use atoll_base::{Addr, Epoch, ReplicaId};
+
+use crate::event::BadMessage;
+use crate::words::{MESSAGE_BYTES, Reader, Writer};
+
+/// What one server says to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+pub enum Message {
+    /// A replica that starts asks each of the others whether it is there, and tells who it is; the answer is the same of the other.
+    /// Lost or late: the caller's deadline passes, and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
+    Hello { replica: ReplicaId, epoch: Epoch },
+    /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
+    /// whether it is plausible.
+    Neighbour { addr: Addr, mac: [u8; 6], basis: NewsBasis },
+    /// A replica that ICMP told tells the others what the path to `dst` takes (N8). Lost: ICMP tells the receiver itself when it sends
+    /// packets that are too large. Late, repeated or of a dead epoch: harmless. The receiver judges whether it is plausible.
+    Path { dst: Addr, mtu: u16 },
+}
+
+/// How a neighbour became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NewsBasis {
+    /// The sender asked for it, or was asked by the neighbour.
+    Learned = 1,
+    /// The sender did not ask.
+    Overheard = 2,
+}
+
+/// The names of the messages, dense from 0: index of a table of handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// [`Message::Hello`].
+    Hello = 0,
+    /// [`Message::Neighbour`].
+    Neighbour = 1,
+    /// [`Message::Path`].
+    Path = 2,
+}
+
+impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+}
+
+/// How a message belongs to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It belongs to none, and is not answered.
+    Notice,
+    /// It is to be answered under this number of the sender's.
+    Request(u32),
+    /// It answers the call that had this number in this epoch of the receiver's.
+    Reply(u32, Epoch),
+}
+
+/// One entry's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// How it belongs to others.
+    pub role: Role,
+    /// What it says.
+    pub message: Message,
+}
+
+impl Envelope {
+    /// The envelope as payload of an entry.
+    ///
+    /// ```text
+    ///   0 kind u8   1 role u8   2 call u32   6 epoch of the call u32   10 fields of the message
+    /// ```
+    #[inline]
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let (role, call, epoch) = match self.role {
+            Role::Notice => (0, 0, 0),
+            Role::Request(call) => (1, call, 0),
+            Role::Reply(call, epoch) => (2, call, epoch.0),
+        };
+        let writer = Writer::new(self.message.kind() as u8).u8(role).u32(call).u32(epoch);
+        self.message.write(writer).bytes
+    }
+
+    /// The envelope in a payload. What has no such kind, role or value is a [`BadMessage`].
+    #[inline]
+    pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Envelope, BadMessage> {
+        let (kind, mut r) = Reader::new(bytes);
+        let (role, call, epoch) = (r.u8(), r.u32(), r.u32());
+        let role = match role {
+            0 => Role::Notice,
+            1 => Role::Request(call),
+            2 => Role::Reply(call, Epoch(epoch)),
+            _ => return Err(BadMessage),
+        };
+        Ok(Envelope { role, message: Message::read(kind, &mut r)? })
+    }
+}
+
+impl Message {
+    /// Its name.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Message::Hello { .. } => Kind::Hello,
+            Message::Neighbour { .. } => Kind::Neighbour,
+            Message::Path { .. } => Kind::Path,
+        }
+    }
+
+    #[inline]
+    fn write(&self, w: Writer) -> Writer {
+        match *self {
+            Message::Hello { replica, epoch } => w.u8(replica.0).u32(epoch.0),
+            Message::Neighbour { addr, mac, basis } => w.addr(addr).array(mac).u8(basis as u8),
+            Message::Path { dst, mtu } => w.addr(dst).u16(mtu),
+        }
+    }
+
+    #[inline]
+    fn read(kind: u8, r: &mut Reader<'_>) -> Result<Message, BadMessage> {
+        Ok(match kind {
+            0 => Message::Hello { replica: ReplicaId(r.u8()), epoch: Epoch(r.u32()) },
+            1 => Message::Neighbour {
+                addr: r.addr(),
+                mac: r.array(),
+                basis: match r.u8() {
+                    1 => NewsBasis::Learned,
+                    2 => NewsBasis::Overheard,
+                    _ => return Err(BadMessage),
+                },
+            },
+            2 => Message::Path { dst: r.addr(), mtu: r.u16() },
+            _ => return Err(BadMessage),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_ring() {
+        let addr = Addr::from_octets([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+        let messages = [
+            Message::Hello { replica: ReplicaId(3), epoch: Epoch(9) },
+            Message::Neighbour { addr, mac: [2, 1, 2, 3, 4, 5], basis: NewsBasis::Learned },
+            Message::Neighbour { addr: Addr::v4(0xc612_0001), mac: [2; 6], basis: NewsBasis::Overheard },
+            Message::Path { dst: addr, mtu: 1280 },
+        ];
+        for message in messages {
+            for role in [Role::Notice, Role::Request(7), Role::Reply(u32::MAX, Epoch(2))] {
+                let envelope = Envelope { role, message };
+                assert_eq!(Envelope::decode(&envelope.encode()), Ok(envelope));
+            }
+            assert!((message.kind() as usize) < Kind::COUNT);
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_roles_and_values_are_refused() {
+        let message = Message::Neighbour { addr: Addr::ANY, mac: [0; 6], basis: NewsBasis::Learned };
+        let good = Envelope { role: Role::Notice, message }.encode();
+        for (at, value) in [(0, Kind::COUNT as u8), (0, 255), (1, 3), (32, 0), (32, 3)] {
+            let mut bad = good;
+            bad[at] = value;
+            assert_eq!(Envelope::decode(&bad), Err(BadMessage), "octet {at} = {value}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! How does a microthread, or a handler, speak to other servers?
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use atoll_base::{Epoch, Instant};
+use atoll_ipc::message::{Envelope, Role};
+use atoll_ipc::{Memory, Message};
+
+use crate::calls::{CallError, Calls};
+use crate::dispatcher::Incoming;
+use crate::line::{Counts, Line, PeerId, SendError};
+use crate::threads::ThreadId;
+
+/// A handle to the channels and calls of one server. Clones are handles to the same.
+///
+/// What is sent becomes visible to its receiver with the next [`crate::Dispatcher::publish`].
+#[derive(Debug)]
+pub struct Courier<M: Memory>(pub(crate) Rc<RefCell<Switchboard<M>>>);
+
+/// What handlers, microthreads and the dispatcher share. Borrowed for moments, never while one of them runs.
+#[derive(Debug)]
+pub(crate) struct Switchboard<M: Memory> {
+    /// Epoch of this server.
+    pub(crate) own: Epoch,
+    pub(crate) now: Instant,
+    /// Whose turn it is.
+    pub(crate) current: ThreadId,
+    pub(crate) lines: Vec<Line<M>>,
+    pub(crate) calls: Calls,
+    /// Microthreads that go on.
+    pub(crate) woken: Vec<ThreadId>,
+    pub(crate) counts: Counts,
+}
+
+impl<M: Memory> Clone for Courier<M> {
+    fn clone(&self) -> Courier<M> {
+        Courier(self.0.clone())
+    }
+}
+
+impl<M: Memory> Courier<M> {
+    /// The time of this turn of the dispatcher.
+    pub fn now(&self) -> Instant {
+        self.0.borrow().now
+    }
+
+    /// Tells a peer something.
+    #[inline]
+    pub fn notify(&self, peer: PeerId, message: Message) -> Result<(), SendError> {
+        self.0.borrow_mut().send(peer, Role::Notice, message)
+    }
+
+    /// Answers a request. The answer to one who died meanwhile is dropped by its successor.
+    #[inline]
+    pub fn reply(&self, request: &Incoming, message: Message) -> Result<(), SendError> {
+        let Role::Request(call) = request.role else { return Err(SendError::NoCall) };
+        self.0.borrow_mut().send(request.peer, Role::Reply(call, request.epoch), message)
+    }
+
+    /// Asks a peer, and waits for its answer until `deadline`, for whatever it may be that comes first. To be awaited by a microthread of this
+    /// dispatcher. The request is sent when it is first awaited.
+    #[inline]
+    pub fn call(&self, peer: PeerId, message: Message, deadline: Instant) -> Call<M> {
+        Call { courier: self.clone(), stage: Stage::Unsent(peer, message, deadline) }
+    }
+
+    /// Lets the other microthreads, and messages, go first. To be awaited by a microthread of this dispatcher.
+    pub fn yield_now(&self) -> Yield<M> {
+        Yield { courier: self.clone(), done: false }
+    }
+}
+
+impl<M: Memory> Switchboard<M> {
+    #[inline]
+    pub(crate) fn send(&mut self, peer: PeerId, role: Role, message: Message) -> Result<(), SendError> {
+        let Some(line) = self.lines.get_mut(peer.0 as usize) else { return Err(SendError::PeerGone) };
+        let result = line.send(&Envelope { role, message }.encode());
+        match result {
+            Ok(()) => self.counts.sent += 1,
+            Err(_) => self.counts.dropped += 1,
+        }
+        result
+    }
+
+    /// Takes the next message of a peer; what is none is counted and passed over, so that this returns after at most a ring of them.
+    #[inline]
+    pub(crate) fn receive(&mut self, peer: usize) -> Option<(Envelope, Epoch)> {
+        let line = &mut self.lines[peer];
+        let epoch = line.peer?;
+        for _ in 0..BAD_MAX {
+            match Envelope::decode(&line.channel.pop()?) {
+                Ok(envelope) => {
+                    self.counts.received += 1;
+                    return Some((envelope, epoch));
+                }
+                Err(_) => self.counts.bad += 1,
+            }
+        }
+        None
+    }
+
+    /// An answer came: whoever waits for it goes on. An answer to a predecessor is nobody's any more.
+    #[inline]
+    pub(crate) fn answer(&mut self, peer: PeerId, call: u32, to: Epoch, message: Message) {
+        let waiting = if to == self.own { self.calls.answer(peer, call, message) } else { None };
+        match waiting {
+            Some(thread) => {
+                self.counts.answered += 1;
+                self.woken.push(thread);
+            }
+            None => self.counts.unmatched += 1,
+        }
+    }
+}
+
+/// So much nonsense is passed over in one go.
+const BAD_MAX: u32 = 64;
+
+/// A call under way; see [`Courier::call`]. Dropped, it is given up, and its answer counted as unmatched.
+#[derive(Debug)]
+#[must_use = "a call is sent when it is awaited"]
+pub struct Call<M: Memory> {
+    courier: Courier<M>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Unsent(PeerId, Message, Instant),
+    Waits(u32),
+    Ended,
+}
+
+impl<M: Memory> Future for Call<M> {
+    type Output = Result<Message, CallError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let Call { courier, stage } = self.get_mut();
+        let mut board = courier.0.borrow_mut();
+        match *stage {
+            Stage::Unsent(peer, message, deadline) => {
+                *stage = Stage::Ended;
+                let current = board.current;
+                let number = match board.calls.open(peer, current, deadline) {
+                    Ok(number) => number,
+                    Err(error) => return Poll::Ready(Err(error)),
+                };
+                if let Err(error) = board.send(peer, Role::Request(number), message) {
+                    board.calls.close(number);
+                    let gone = matches!(error, SendError::PeerGone);
+                    return Poll::Ready(Err(if gone { CallError::PeerGone } else { CallError::Busy }));
+                }
+                *stage = Stage::Waits(number);
+                Poll::Pending
+            }
+            Stage::Waits(number) => match board.calls.outcome(number) {
+                Some(result) => {
+                    board.calls.close(number);
+                    *stage = Stage::Ended;
+                    Poll::Ready(result)
+                }
+                None => Poll::Pending,
+            },
+            Stage::Ended => Poll::Pending,
+        }
+    }
+}
+
+impl<M: Memory> Drop for Call<M> {
+    fn drop(&mut self) {
+        if let Stage::Waits(number) = self.stage {
+            self.courier.0.borrow_mut().calls.close(number);
+        }
+    }
+}
+
+/// One turn of the others; see [`Courier::yield_now`].
+#[derive(Debug)]
+#[must_use = "others go first when it is awaited"]
+pub struct Yield<M: Memory> {
+    courier: Courier<M>,
+    done: bool,
+}
+
+impl<M: Memory> Future for Yield<M> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        let Yield { courier, done } = self.get_mut();
+        if core::mem::replace(done, true) {
+            return Poll::Ready(());
+        }
+        let mut board = courier.0.borrow_mut();
+        let current = board.current;
+        board.woken.push(current);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,34 @@
+//! How does a server answer, and ask, other servers without ever blocking? A dispatcher over channels, and microthreads (P3).
+//!
+//! Storey 2: no clock, no thread, no system call; time is an argument, and the same calls at the same times in the same order
+//! have the same effects.
+//!
+//! ```text
+//!   channel of each peer --> Dispatcher::turn --> handler of the message's kind: fn(&mut State, Incoming)
+//!                               |                     Notice: nothing else   Answer: returns the reply
+//!                               |                     Thread: starts a microthread, which may call others and replies when it can
+//!                               +--> a reply wakes the microthread that waits in Courier::call(..).await
+//!   channel of each peer <-- Dispatcher::publish, once per batch
+//! ```
+//!
+//! A microthread is a future: a state machine without a stack of its own, kept in a slot that is used again. Nothing is allocated
+//! for a message, a call or a microthread once there were as many at a time before.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod calls;
+mod courier;
+mod dispatcher;
+mod line;
+mod threads;
+
+pub use courier::{Call, Courier, Yield};
+pub use dispatcher::{Dispatcher, Handler, Incoming, Limits};
+pub use line::{Counts, PeerId, SendError};
+pub use threads::{ThreadId, Threads, TooMany};
+
+pub use calls::CallError;
