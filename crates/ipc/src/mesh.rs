@@ -14,7 +14,7 @@ use crate::memory::Memory;
 pub const KIND_FRAME: u32 = 1;
 /// Kind of a record: a neighbour update (IPv4 `addr` u32, MAC 6 bytes): N8.
 pub const KIND_NEIGHBOUR: u32 = 2;
-/// Kind of a record: a path update (`dst` u32, `mtu` u16): N8.
+/// Kind of a record: a path update (`dst` 16 bytes, `mtu` u16): N8.
 pub const KIND_PATH: u32 = 5;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;

@@ -279,7 +279,7 @@ impl Ip {
         let header =
             ethernet::Header { dst: multicast_mac(dst), src: self.config.mac, ethertype: ethernet::EtherType::IPV4 };
         let at = ethernet::emit(&header, &mut bytes);
-        let id = self.identify(dst, Protocol::IGMP);
+        let id = self.identify(dst, Protocol::IGMP) as u16;
         igmp::emit_ip_header(self.config.addr, dst, id, message.len(), &mut bytes[at..]);
         bytes.extend_from_slice(message);
         if self.queue(Frame { link: Link::Outside, bytes }) {

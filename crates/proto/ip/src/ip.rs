@@ -201,17 +201,17 @@ impl Ip {
         if dst.is_v4() { self.config.mtu } else { self.mtu_v6() }
     }
 
-    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu`].
+    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu_for`].
     #[inline]
     pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
-        self.paths.get(now, dst.into().to_v4()?)
+        self.paths.get(now, dst.into())
     }
 
     /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The caller has found that the
-    /// ICMP error was about a packet of ours. Of IPv6 paths only the connections themselves remember.
+    /// ICMP error was about a packet of ours.
     pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
-        let Some(dst) = dst.into().to_v4() else { return };
-        if self.paths.learn(now, dst, mtu, self.config.mtu) {
+        let dst = dst.into();
+        if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
             let update = PathUpdate { dst, mtu };
             push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
         }
@@ -224,7 +224,7 @@ impl Ip {
 
     /// Takes what another replica was told about a path.
     pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
-        self.paths.learn(now, update.dst, update.mtu, self.config.mtu);
+        self.paths.learn(now, update.dst, update.mtu, self.mtu_for(update.dst));
     }
 
     /// Packets that made room for others while their fragments were waited for.

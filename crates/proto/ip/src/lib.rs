@@ -32,7 +32,7 @@ mod v6;
 pub use addresses::Cast;
 pub use config::{BadConfig, Config};
 pub use counters::{Counters, Reason};
-pub use fragments::{Part, parts};
+pub use fragments::{FRAGMENT_HEADERS_LEN_MAX, Part, parts};
 pub use icmp::{ErrorKind, NetworkError};
 pub use input::{ChecksumOffload, ChecksumState, Received};
 pub use ip::{Frame, Ip, Link};

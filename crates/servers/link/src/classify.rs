@@ -49,10 +49,12 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
     let payload = packet.get(at..at + usize::from(header.payload_len))?;
     let upper = ipv6::upper(&header, payload).ok()?;
     let tuple = |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
-    let is_part = upper.fragment.is_some_and(|fragment| !fragment.is_atomic());
     let text = payload.get(upper.at..)?;
+    // As of IPv4. What stands for the ports is the identification alone: the fragments of a packet may name different protocols.
+    if let Some(fragment) = upper.fragment.filter(|fragment| !fragment.is_atomic()) {
+        return Some(Class::Flow(tuple((fragment.id >> 16) as u16, fragment.id as u16)));
+    }
     Some(match (upper.protocol, text) {
-        (Protocol::TCP | Protocol::UDP, _) if is_part => Class::Flow(tuple(0, 0)),
         (Protocol::TCP | Protocol::UDP, [a, b, c, d, ..]) => {
             Class::Flow(tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
         }

@@ -8,6 +8,7 @@ use atoll_wire::ipv6::{self, ExtensionError};
 use atoll_wire::{checksum, udp};
 
 use super::addresses::cast;
+use super::is_discovery;
 use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::input::{ChecksumOffload, ChecksumState, Received};
@@ -43,14 +44,19 @@ impl Ip {
             }
         };
         match upper.fragment {
-            // RFC 6946: all of the packet is there.
+            // RFC 6946: all of the packet is there, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
-            // DEVIATION: RFC 8200 §4.5 wants reassembly.
-            Some(_) => return Err(Reason::V6Fragment),
+            Some(fragment) => {
+                return self.handle_fragment_v6(now, link, frame, &header, payload, &upper, fragment);
+            }
             None => {}
         }
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
         if upper.protocol == Protocol::ICMPV6 {
+            // RFC 6980 §5.
+            if upper.fragment.is_some() && is_discovery(Some(text)) {
+                return Err(Reason::NdIgnored);
+            }
             return self.handle_icmpv6(now, link, ethernet.src, &header, text);
         }
         if !to_one {
@@ -64,8 +70,7 @@ impl Ip {
             Protocol::TCP => tcp(&header, text, offload),
             Protocol::UDP => udp_v6(&header, text, offload),
             _ => {
-                let named_at = if upper.at == 0 { 6 } else { ipv6::HEADER_LEN };
-                let pointer = named_at as u32;
+                let pointer = upper.named_at as u32;
                 let problem = Message::ParameterProblem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer };
                 self.error_v6(now, link, frame, problem);
                 Err(Reason::UnknownProtocol)

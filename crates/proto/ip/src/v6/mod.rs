@@ -4,10 +4,11 @@
 //! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
 //! probes and reports.
 //!
-//! Deliberately absent: reassembly (an atomic fragment is a packet, RFC 6946; others are dropped and counted), redirects, multicast
-//! groups beyond those that neighbour discovery needs, sending extension headers other than the one that MLD wants.
+//! Deliberately absent: redirects, multicast groups beyond those that neighbour discovery needs, sending extension headers other than
+//! fragment headers and the one that MLD wants.
 
 mod addresses;
+mod fragments;
 mod icmp;
 mod input;
 mod listeners;
@@ -245,6 +246,11 @@ impl Ip {
             nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),
         }
     }
+}
+
+/// Whether an ICMPv6 message is one of neighbour discovery.
+fn is_discovery(message: Option<&[u8]>) -> bool {
+    message.and_then(<[u8]>::first).is_some_and(|kind| nd::KINDS.contains(kind))
 }
 
 /// RFC 4861 §10, RETRANS_TIMER, and the time for which an address is tried out (one probe, RFC 4862 §5.1).

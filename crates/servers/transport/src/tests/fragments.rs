@@ -111,7 +111,7 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
     let error = too_big(&frame);
     transport.handle_frame(now, &error, atoll_ip::ChecksumOffload::Unknown, false);
     let update = transport.ip_mut().poll_path().expect("news for the other replicas");
-    assert_eq!((update.dst, update.mtu), (addr(1), 1000));
+    assert_eq!((update.dst, update.mtu), (addr(1).into(), 1000));
     net.settle();
     // As on Linux, a connected socket is told that this one was lost.
     assert!(client.take_ready(c).contains(Ready::ERR));
