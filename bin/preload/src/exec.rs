@@ -215,7 +215,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-const OPTION_WORDS: usize = 22;
+const OPTION_WORDS: usize = 23;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -233,6 +233,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.packet_info,
         o.congestion & 2 != 0,
         o.fast_open_connect,
+        o.dont_fragment_v6,
     ];
     let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
     let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
@@ -255,6 +256,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.priority,
         o.mtu_discover.map_or(0, |value| value + 1),
         o.fast_open,
+        o.mtu_discover_v6.map_or(0, |value| value + 1),
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -286,6 +288,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         dont_route: bit(10),
         packet_info: bit(11),
         fast_open_connect: bit(13),
+        dont_fragment_v6: bit(14),
         linger: (linger >> 32 != 0).then_some(linger as u32),
         keep_idle: small(0)?,
         keep_interval: small(1)?,
@@ -305,6 +308,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         priority: small(15)?,
         mtu_discover: small(16)?.checked_sub(1),
         fast_open: small(17)?,
+        mtu_discover_v6: small(18)?.checked_sub(1),
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })

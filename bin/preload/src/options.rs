@@ -233,6 +233,18 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.tclass = u32::try_from(class).unwrap_or(0) & if tcp { !3 } else { !0 };
                 tell = Some((SocketOption::TrafficClass, o.tclass));
             }
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
+                let value = number()?;
+                if value > MTU_DISCOVER_MAX {
+                    return Err(Errno::EINVAL);
+                }
+                o.mtu_discover_v6 = Some(value);
+                tell = (!tcp).then_some((SocketOption::MtuDiscoverV6, value));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG) => {
+                o.dont_fragment_v6 = flag()?;
+                tell = (!tcp).then_some((SocketOption::DontFragmentV6, o.dont_fragment_v6.into()));
+            }
             // A group that was never joined must not look joined.
             (libc::IPPROTO_IPV6, 20 | 21 | 27 | 28 | 42..=48) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_IPV6, _) => {}
@@ -320,6 +332,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
             (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => int(o.hops.checked_sub(1).unwrap_or(HOPS)),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => int(o.tclass),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => int(o.mtu_discover_v6.unwrap_or(MTU_DISCOVER)),
+            (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG) => int(o.dont_fragment_v6.into()),
             (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
                 Err(Errno::ENOPROTOOPT)
             }
@@ -350,6 +364,8 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
         (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
+        (o.mtu_discover_v6.is_some() && udp, SocketOption::MtuDiscoverV6, o.mtu_discover_v6.unwrap_or(MTU_DISCOVER)),
+        (o.dont_fragment_v6 && udp, SocketOption::DontFragmentV6, 1),
         (o.hops > 0, SocketOption::UnicastHops, o.hops.saturating_sub(1)),
         (o.tclass > 0, SocketOption::TrafficClass, o.tclass),
     ] {

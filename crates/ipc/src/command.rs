@@ -92,6 +92,10 @@ pub enum SocketOption {
     MulticastAll = 35,
     /// `IP_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInside = 36,
+    /// `IPV6_MTU_DISCOVER`: as `IP_MTU_DISCOVER` (datagram sockets).
+    MtuDiscoverV6 = 37,
+    /// `IPV6_DONTFRAG`: 0 or 1 (datagram sockets).
+    DontFragmentV6 = 38,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is off.
     FastOpen = 20,
 }
@@ -124,6 +128,8 @@ impl SocketOption {
             34 => SocketOption::MulticastLoop,
             35 => SocketOption::MulticastAll,
             36 => SocketOption::MulticastInside,
+            37 => SocketOption::MtuDiscoverV6,
+            38 => SocketOption::DontFragmentV6,
             20 => SocketOption::FastOpen,
             _ => return None,
         })

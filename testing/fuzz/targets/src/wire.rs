@@ -78,7 +78,21 @@ pub fn wire_ipv6(data: &[u8]) {
     assert_eq!(ipv6::parse(data).is_ok(), data.len() >= len + usize::from(header.payload_len));
     let payload = &data[len..];
     match ipv6::upper(&header, payload) {
-        Ok(upper) => assert!(upper.at <= payload.len()),
+        Ok(upper) => {
+            assert!(upper.at <= payload.len());
+            let is_part = upper.fragment.is_some_and(|fragment| !fragment.is_atomic());
+            let mut packet = data.to_vec();
+            if let (Ok(hole), true) = (ipv6::make_whole(&mut packet, false), is_part) {
+                assert_eq!(hole, len + upper.at - ipv6::FRAGMENT_LEN..len + upper.at);
+                packet.drain(hole);
+                let (whole, _) = ipv6::parse(&packet).expect("what was made whole is a packet");
+                assert_eq!(packet.len(), len + usize::from(whole.payload_len));
+                let found = ipv6::first_fragment(upper.protocol, &payload[upper.at..]);
+                if let (Ok(first), Ok(whole)) = (found, ipv6::upper(&whole, &packet[len..])) {
+                    assert_eq!((first.protocol, whole.fragment), (whole.protocol, None));
+                }
+            }
+        }
         Err(ipv6::ExtensionError::Problem { pointer, .. }) => assert!((pointer as usize) < data.len()),
         Err(_) => {}
     }

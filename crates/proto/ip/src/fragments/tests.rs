@@ -228,7 +228,8 @@ fn identifications_do_not_repeat_soon() {
         let protocol = [Protocol::UDP, Protocol::ICMPV6][n % 2];
         assert!(siblings.iter_mut().all(|sibling| seen.insert(sibling.next(dst, protocol))));
     }
-    let [here, there] = [[0x20; 16], [0x21; 16]].map(|octets| siblings[0].next(Addr::from_octets(octets), Protocol::UDP));
+    let [here, there] =
+        [[0x20; 16], [0x21; 16]].map(|octets| siblings[0].next(Addr::from_octets(octets), Protocol::UDP));
     assert!(here.abs_diff(there) > 1000, "what is sent to others does not show");
 }
 

@@ -159,14 +159,7 @@ impl Ip {
         Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
     }
 
-    fn send_icmpv6(
-        &mut self,
-        now: Instant,
-        link: Link,
-        outgoing: &Outgoing,
-        message: &Message,
-        body: &[u8],
-    ) -> bool {
+    fn send_icmpv6(&mut self, now: Instant, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
         let at = headers_len(outgoing.dst);
         let mut bytes = alloc::vec![0; at + outgoing.payload_len];
         let text = &mut bytes[at..];

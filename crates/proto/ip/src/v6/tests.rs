@@ -455,8 +455,13 @@ fn echoes_are_answered_to_one_host() {
 fn errors_are_attributed_to_our_flows_and_small_mtus_not_believed() {
     let mut ip = machine(true);
     let quoted = {
-        let header =
-            ipv6::Header { src: us(), dst: peer(), next_header: Protocol::TCP, payload_len: 1400, ..Default::default() };
+        let header = ipv6::Header {
+            src: us(),
+            dst: peer(),
+            next_header: Protocol::TCP,
+            payload_len: 1400,
+            ..Default::default()
+        };
         let mut bytes = std::vec![0; 48];
         ipv6::emit(&header, &mut bytes);
         bytes[40..].copy_from_slice(&[0, 80, 0x9c, 0x40, 0, 0, 0, 5]);

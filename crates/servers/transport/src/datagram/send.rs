@@ -44,10 +44,13 @@ impl<M: Memory> Transport<M> {
             let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
             let multicast = self.ip.cast(peer.addr) == Some(Cast::Multicast);
             let route = if multicast && socket.multicast.inside { Route::Local } else { route };
+            let discovery = socket.discovery_to(peer.addr);
             let cut = match route {
-                Route::Via { .. } => socket.discovery.cut(&self.ip, now, peer.addr, record.len as usize),
-                _ => Cut::Whole { dont_fragment: socket.discovery != MtuDiscovery::Dont },
+                Route::Via { .. } => discovery.cut(&self.ip, now, peer.addr, record.len as usize),
+                _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
             };
+            let is_torn = matches!(cut, Cut::Fragments(_));
+            let cut = if is_torn && socket.whole_v6 && !peer.addr.is_v4() { Cut::TooLong } else { cut };
             let to_inside = socket.multicast.inside && multicast;
             let src =
                 source(&self.ip, socket.local, peer.addr, to_inside).filter(|_| !(socket.v6_only && peer.addr.is_v4()));
