@@ -12,7 +12,7 @@ use atoll_ipc::control::Reply;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
-use crate::groups::Multicast;
+use crate::groups::{Multicast, MulticastV6};
 use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
@@ -197,10 +197,12 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
         words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
     }
     let multicast = socket.multicast.as_deref().cloned().unwrap_or_default();
-    let Multicast { joined, all, is_looped, ttl, interface } = &multicast;
+    let Multicast { joined, all, is_looped, ttl, interface, v6 } = &multicast;
     words.push(u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32);
-    words.push(joined.len() as u64);
-    words.extend(joined.iter().map(|(group, inside)| u64::from(*group) | u64::from(*inside) << 32));
+    let flags = u64::from(v6.all) | u64::from(v6.is_looped) << 1;
+    words.push(flags | u64::from(v6.hops) << 8 | u64::from(v6.interface) << 32);
+    words.push(joined.len() as u64 * 3);
+    words.extend(joined.iter().flat_map(|(group, inside)| endpoint(Endpoint::at(*group, (*inside).into()))));
 }
 
 fn endpoint(endpoint: Endpoint) -> [u64; 3] {
@@ -352,13 +354,20 @@ impl<'a> Words<'a> {
             let (slot, generation) = (SlotId(slot as u32), generation as u32);
             places.push(Place { session: session as usize, replica: replica as usize, slot, generation });
         }
-        let multicast = self.next()?;
+        let (multicast, v6) = (self.next()?, self.next()?);
+        let joined = self.list()?.chunks_exact(3).map(|words| endpoint_of([words[0], words[1], words[2]]));
         let multicast = Multicast {
             all: multicast & 1 != 0,
             is_looped: multicast & 2 != 0,
             ttl: (multicast >> 8) as u8,
             interface: (multicast >> 32) as u32,
-            joined: self.list()?.iter().map(|word| (*word as u32, word >> 32 != 0)).collect(),
+            v6: MulticastV6 {
+                all: v6 & 1 != 0,
+                is_looped: v6 & 2 != 0,
+                hops: (v6 >> 8) as u8,
+                interface: (v6 >> 32) as u32,
+            },
+            joined: joined.map(|group| (group.addr, group.port != 0)).collect(),
         };
         let protocol = Protocol::from_u8(protocol as u8)?;
         let mut object = Object::socket(protocol, flags & 1 != 0, flags & 2 != 0);

@@ -53,7 +53,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
     if groups::is_option(level, name) {
-        return STATE.with(|state| groups::set(state, object, name, value));
+        return STATE.with(|state| groups::set(state, object, level, name, value));
     }
     STATE.with(|state| {
         let is_fast_open = fast_open::is_enabled(state);
@@ -245,8 +245,8 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.dont_fragment_v6 = flag()?;
                 tell = (!tcp).then_some((SocketOption::DontFragmentV6, o.dont_fragment_v6.into()));
             }
-            // A group that was never joined must not look joined.
-            (libc::IPPROTO_IPV6, 20 | 21 | 27 | 28 | 42..=48) => return Err(Errno::ENOPROTOOPT),
+            // A group that was never joined must not look joined: anycast groups, filters by source.
+            (libc::IPPROTO_IPV6, 27 | 28 | 43 | 44 | 46..=48) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_IPV6, _) => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
@@ -272,7 +272,10 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
         let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
         let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
         if groups::is_option(level, name) {
-            return groups::get(socket.multicast.as_deref(), name);
+            if level == libc::IPPROTO_IPV6 && !socket.v6 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            return groups::get(socket.multicast.as_deref(), level, name);
         }
         let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
         let listening = matches!(socket.kind, Kind::Listening(_));

@@ -40,7 +40,7 @@ impl Writer {
         self
     }
 
-    fn addr(mut self, value: atoll_base::Addr) -> Writer {
+    pub(crate) fn addr(mut self, value: atoll_base::Addr) -> Writer {
         self.bytes[self.at..self.at + 16].copy_from_slice(&value.octets());
         self.at += 16;
         self
@@ -86,7 +86,11 @@ impl<'a> Reader<'a> {
         u64::from_le_bytes(self.take())
     }
 
+    pub(crate) fn addr(&mut self) -> atoll_base::Addr {
+        atoll_base::Addr::from_octets(self.take())
+    }
+
     pub(crate) fn endpoint(&mut self) -> atoll_base::Endpoint {
-        atoll_base::Endpoint { addr: atoll_base::Addr::from_octets(self.take()), port: self.u16() }
+        atoll_base::Endpoint { addr: self.addr(), port: self.u16() }
     }
 }

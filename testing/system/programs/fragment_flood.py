@@ -31,7 +31,7 @@ def fragment(source, number, offset, more, length, protocol=17):
 
 
 def fragment6(source, number, offset, more, length, protocol=17):
-    part = struct.pack("!BBHI", protocol, 0, offset | more, number) + bytes(length)
+    part = struct.pack("!BBHI", protocol, 0, offset | more, number) + bytes(min(length, 1448))
     return stations + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, len(part), 44, 64) + source + target6 + part
 
 

@@ -176,7 +176,8 @@ impl Net {
         ip(&format!("-n {far} addr add {}/64 dev eth0 nodad", Net::FAR6));
         ip(&format!("-n {client} link set far0 up"));
         ip(&format!("-n {far} link set eth0 up"));
-        ip(&format!("-n {far} route add default via 2001:db8:f::1"));
+        // Its peers hear nothing of the narrow link from it.
+        ip(&format!("-n {far} route add default via 2001:db8:f::1 advmss 1440"));
         let mut forward = self.in_namespace(&client, "sh");
         forward.args(["-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
         Proc::start(&mut forward, None).success(10);

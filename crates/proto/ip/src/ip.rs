@@ -10,7 +10,7 @@ use crate::addresses::{Addresses, Cast};
 use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
 use crate::fragments::{Identifications, PacketKey};
-use crate::groups::Groups;
+use crate::membership::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
@@ -32,7 +32,7 @@ pub struct Ip {
     pub(crate) rng: Rng,
     pub(crate) identifications: Identifications,
     pub(crate) reassembly: Reassembly<PacketKey>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Groups<u32>,
     /// Packets that are whole again.
     pub(crate) wholes: VecDeque<Frame>,
     paths: Paths,
@@ -273,6 +273,7 @@ impl Ip {
             assert!(self.wholes.len() <= self.config.frames_max);
             assert!(self.path_updates.len() <= self.config.frames_max);
             self.v6.neighbours.check_invariants();
+            self.v6.groups.check_invariants();
             assert!(self.frames.len() <= self.config.frames_max);
             assert!(self.updates.len() <= self.config.frames_max);
             assert!(self.failed.len() <= self.config.neighbours_max);

@@ -22,6 +22,7 @@ mod groups;
 mod icmp;
 mod input;
 mod ip;
+mod membership;
 mod neighbours;
 mod output;
 mod paths;

@@ -10,7 +10,7 @@ use atoll_wire::{icmp, icmpv6, ipv6, mld, nd};
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
-    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP.
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1.
     Stack,
     /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
@@ -59,6 +59,8 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
             Class::Flow(tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
         }
         (Protocol::ICMPV6, [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | mld::QUERY, ..]) => Class::All,
+        // What other listeners say in version 1, to spare the one of us who speaks an answer.
+        (Protocol::ICMPV6, [mld::REPORT_V1, ..]) => Class::Stack,
         // A probe (RFC 4862 §5.4): the address may be one that we try out ourselves.
         (Protocol::ICMPV6, [nd::NEIGHBOUR_SOLICITATION, ..]) if header.src == Addr::ANY => Class::All,
         (Protocol::ICMPV6, _) => {

@@ -21,8 +21,8 @@ fn datagrams(net: &Net, host: &str, reverse: bool) -> Value {
 
 /// The same with any client.
 fn datagrams_with(net: &Net, mut client: std::process::Command, host: &str, reverse: bool) -> Value {
-    let family = if host.contains(':') { "-6" } else { "-4" };
-    let mut server = net.serve("iperf3", &["-s", family, "-1", "-p", "5201", "--forceflush"]);
+    // It answers from this address, where it has several.
+    let mut server = net.serve("iperf3", &["-s", "-B", host, "-1", "-p", "5201", "--forceflush"]);
     server.says("listening", 10);
     client.args(["-c", host, "-p", "5201", "-u", "-l", "20000", "-b", "40M", "-t", "2", "-J"]);
     if reverse {

@@ -124,7 +124,7 @@ impl Ip {
 
     /// Whether packets to the group are for us.
     pub(super) fn listens_to(&self, group: Addr) -> bool {
-        group == ALL_NODES || self.v6.own.iter().any(|own| nd::solicited_node(own.addr) == group)
+        self.is_member_v6(Link::Outside, group) || self.v6.own.iter().any(|own| nd::solicited_node(own.addr) == group)
     }
 
     /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no deprecated one, rule 8

@@ -15,7 +15,7 @@ use crate::output::Outgoing;
 use crate::reassembly::{Fragment, Outcome};
 
 impl Ip {
-    /// Keeps a fragment until its packet is whole. `upper`: what was found in `payload`, with the header `fragment`.
+    /// Keeps a fragment until its packet is whole. `upper`: what was found in `payload`.
     #[cold]
     pub(super) fn handle_fragment_v6<'a>(
         &mut self,
@@ -25,8 +25,8 @@ impl Ip {
         header: &ipv6::Header,
         payload: &[u8],
         upper: &Upper,
-        fragment: ipv6::Fragment,
     ) -> Result<Received<'a>, Reason> {
+        let fragment = upper.fragment.ok_or(Reason::Malformed)?;
         self.counters.fragments_in += 1;
         let offset = u32::from(fragment.offset) * 8;
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;

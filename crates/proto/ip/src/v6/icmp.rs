@@ -31,7 +31,7 @@ impl Ip {
             && link == Link::Outside
         {
             return match kind {
-                mld::QUERY => self.handle_query(now, header, bytes),
+                mld::QUERY | mld::REPORT_V1 | mld::DONE => self.handle_listeners(now, header, bytes),
                 kind if nd::KINDS.contains(&kind) => self.handle_nd(now, from, header, bytes),
                 _ => Err(Reason::IcmpIgnored),
             }

@@ -4,8 +4,8 @@
 //! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
 //! probes and reports.
 //!
-//! Deliberately absent: redirects, multicast groups beyond those that neighbour discovery needs, sending extension headers other than
-//! fragment headers and the one that MLD wants.
+//! Deliberately absent: redirects, filters by source (RFC 3810 §4), sending extension headers other than fragment headers and the one that
+//! MLD wants.
 
 mod addresses;
 mod fragments;
@@ -16,6 +16,7 @@ mod neighbour;
 mod output;
 mod router;
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Duration, Instant};
@@ -25,10 +26,10 @@ use atoll_wire::nd;
 use crate::config::{BadConfig, Config};
 use crate::counters::Reason;
 use crate::ip::Ip;
+use crate::membership::Groups;
 use crate::neighbours::{Due, Neighbours};
 
 pub use addresses::{OwnAddress, State};
-use listeners::Listeners;
 
 /// How the stack speaks IPv6 on its link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +58,10 @@ pub(crate) struct V6 {
     mtu: u16,
     hop_limit: u8,
     solicitations: Solicitations,
-    listeners: Listeners,
-    /// Nothing but a neighbour is due earlier.
+    pub(crate) groups: Groups<Addr>,
+    /// Those of them that neighbour discovery needs.
+    solicited: BTreeSet<Addr>,
+    /// Nothing but a neighbour or a group is due earlier.
     next_due: Instant,
     generation: u64,
 }
@@ -112,7 +115,8 @@ impl V6 {
             mtu: config.mtu,
             hop_limit: crate::output::TTL,
             solicitations: Solicitations { left: 0, due: Instant::FAR_FUTURE },
-            listeners: Listeners::new(),
+            groups: Groups::new(false),
+            solicited: BTreeSet::new(),
             next_due: Instant::FAR_FUTURE,
             generation: 0,
         };
@@ -135,10 +139,7 @@ impl V6 {
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let due = (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due);
-        match (due, self.neighbours.next_due()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [due, self.neighbours.next_due(), self.groups.next_timeout()].into_iter().flatten().min()
     }
 
     /// Finds out what is due next. After every change of what is timed.
@@ -146,8 +147,8 @@ impl V6 {
         let own = self.own.iter().map(OwnAddress::due);
         let on_link = self.on_link.iter().map(|lease| lease.until);
         let routers = self.routers.iter().map(|lease| lease.until);
-        let others = [self.solicitations.due, self.listeners.due()];
-        self.next_due = own.chain(on_link).chain(routers).chain(others).min().unwrap_or(Instant::FAR_FUTURE);
+        let solicitations = [self.solicitations.due];
+        self.next_due = own.chain(on_link).chain(routers).chain(solicitations).min().unwrap_or(Instant::FAR_FUTURE);
     }
 }
 
@@ -160,6 +161,8 @@ impl Ip {
         self.v6.leader = true;
         // RFC 4862 §5.4.2: who probes an address listens first.
         self.listen_to_own(now);
+        self.v6.groups.speak(now);
+        self.expire_listeners(now);
         for at in 0..self.v6.own.len() {
             self.probe(self.v6.own[at].addr);
         }
@@ -180,9 +183,14 @@ impl Ip {
                 Due::Failed { .. } => self.counters.neighbours_failed += 1,
             }
         }
-        if self.v6.next_due > now {
-            return;
+        if self.v6.next_due <= now {
+            self.renew_v6(now);
         }
+        self.expire_listeners(now);
+    }
+
+    /// What time does to addresses, prefixes and routers.
+    fn renew_v6(&mut self, now: Instant) {
         let before = self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len();
         self.v6.on_link.retain(|lease| lease.until > now);
         self.v6.routers.retain(|lease| lease.until > now);
@@ -197,9 +205,6 @@ impl Ip {
         }
         if self.v6.solicitations.due <= now {
             self.solicit(now);
-        }
-        if self.v6.listeners.due() <= now {
-            self.report_groups(now);
         }
         self.v6.rearm();
     }

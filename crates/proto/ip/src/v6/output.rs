@@ -19,6 +19,7 @@ impl Ip {
         }
         match cast(dst) {
             Some(Cast::Unicast) => {}
+            Some(_) if self.v6.own.is_empty() => return Route::Unreachable,
             Some(_) => return Route::Via { mac: multicast_mac(dst) },
             None => return Route::Unreachable,
         }
@@ -45,9 +46,9 @@ impl Ip {
         routers.find(|router| !self.v6.neighbours.has_failed(*router)).or(first)
     }
 
-    /// What `addr` means as a destination.
+    /// What `addr` means as a destination. Groups exist on the inside link, too.
     pub(crate) fn cast_v6(&self, addr: Addr) -> Option<Cast> {
-        cast(addr).filter(|_| !self.v6.own.is_empty())
+        cast(addr).filter(|cast| *cast == Cast::Multicast || !self.v6.own.is_empty())
     }
 
     /// The largest packet to IPv6 addresses on the outside link.

@@ -184,7 +184,7 @@ fn addresses_that_cannot_be_are_refused() {
     for (dst, reason) in [
         (addr("2001:db8::3"), Reason::NotOurAddress),
         (Addr::LOOPBACK, Reason::NotOurAddress),
-        (ALL_NODES, Reason::Multicast),
+        (ALL_NODES, Reason::Broadcast),
         (addr("ff02::fb"), Reason::Multicast),
     ] {
         assert_eq!(receive(&mut ip, at(3), &to(dst)), Received::Dropped(reason), "{dst}");
