@@ -78,6 +78,8 @@ pub struct Counters {
     pub nd_conflicts: u64,
     /// Router advertisements obeyed.
     pub router_advertisements: u64,
+    /// Redirects obeyed.
+    pub redirects: u64,
     /// Reports about multicast groups sent.
     pub listener_reports: u64,
     /// Packets that came as their only fragment (RFC 6946).

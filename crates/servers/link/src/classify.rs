@@ -58,7 +58,10 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
         (Protocol::TCP | Protocol::UDP, [a, b, c, d, ..]) => {
             Class::Flow(tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
         }
-        (Protocol::ICMPV6, [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | mld::QUERY, ..]) => Class::All,
+        (
+            Protocol::ICMPV6,
+            [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | nd::REDIRECT | mld::QUERY, ..],
+        ) => Class::All,
         // What other listeners say in version 1, to spare the one of us who speaks an answer.
         (Protocol::ICMPV6, [mld::REPORT_V1, ..]) => Class::Stack,
         // A probe (RFC 4862 §5.4): the address may be one that we try out ourselves.

@@ -177,6 +177,11 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         overriding: true,
         target_mac: Some(MAC_PEER),
     };
+    let redirects = nd::Message::Redirect {
+        target: ROUTER_V6,
+        destination: Addr::from_octets([0x30; 16]),
+        target_mac: Some(MAC_PEER),
+    };
     let asks = nd::Message::NeighbourSolicitation { target: US_V6, source_mac: Some(MAC_PEER) };
     vec![
         ("v6_atomic_fragment", v6_frame(PEER_V6, US_V6, Protocol(44), 64, &atomic)),
@@ -188,6 +193,7 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         ("v6_neighbour_solicitation", nd_frame(PEER_V6, nd::solicited_node(US_V6), &asks)),
         ("v6_options", v6_frame(PEER_V6, US_V6, Protocol(60), 64, &behind)),
         ("v6_packet_too_big", icmp(ROUTER_V6, US_V6, icmpv6::Message::PacketTooBig { mtu: 1300 }, &ours)),
+        ("v6_redirect", nd_frame(ROUTER_V6, US_V6, &redirects)),
         ("v6_router_advertisement", nd_frame(ROUTER_V6, all_nodes, &advertisement())),
         ("v6_syn", v6_frame(PEER_V6, US_V6, Protocol::TCP, 64, &syn(0, 0))),
         ("v6_udp", v6_frame(PEER_V6, US_V6, Protocol::UDP, 64, &datagram(0, 0, b"hello"))),

@@ -147,7 +147,8 @@ impl Ip {
     /// Whether `addr` could be a neighbour.
     pub(super) fn is_neighbour_v6(&self, addr: Addr) -> bool {
         let is_router = || self.v6.routers.iter().any(|router| router.what == addr);
-        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && (self.is_on_link_v6(addr) || is_router())
+        let is_near = self.is_on_link_v6(addr) || is_router() || self.v6.redirects.leads_to(addr);
+        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && is_near
     }
 }
 

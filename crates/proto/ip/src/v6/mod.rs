@@ -4,7 +4,7 @@
 //! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
 //! probes and reports.
 //!
-//! Deliberately absent: redirects, filters by source (RFC 3810 §4), sending extension headers other than fragment headers and the one that
+//! Deliberately absent: filters by source (RFC 3810 §4), sending extension headers other than fragment headers and the one that
 //! MLD wants.
 
 mod addresses;
@@ -14,6 +14,7 @@ mod input;
 mod listeners;
 mod neighbour;
 mod output;
+mod redirects;
 mod router;
 
 use alloc::collections::BTreeSet;
@@ -30,6 +31,7 @@ use crate::membership::Groups;
 use crate::neighbours::{Due, Neighbours};
 
 pub use addresses::{OwnAddress, State};
+use redirects::Redirects;
 
 /// How the stack speaks IPv6 on its link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,7 @@ pub(crate) struct V6 {
     on_link: Vec<Lease<(Addr, u8)>>,
     /// Routers in the order in which they are tried; that of the configuration first.
     routers: Vec<Lease<Addr>>,
+    redirects: Redirects,
     pub(crate) neighbours: Neighbours<Addr>,
     mtu: u16,
     hop_limit: u8,
@@ -111,6 +114,7 @@ impl V6 {
             own: Vec::new(),
             on_link: Vec::new(),
             routers: Vec::new(),
+            redirects: Redirects::default(),
             neighbours: Neighbours::new(config.neighbours_max, config.v6.as_ref().and_then(|v6| v6.gateway), key),
             mtu: config.mtu,
             hop_limit: crate::output::TTL,
@@ -142,13 +146,18 @@ impl V6 {
         [due, self.neighbours.next_due(), self.groups.next_timeout()].into_iter().flatten().min()
     }
 
+    /// How many things there are that decide about routes: fewer after some of them have gone.
+    fn count(&self) -> usize {
+        self.own.len() + self.on_link.len() + self.routers.len() + self.redirects.len()
+    }
+
     /// Finds out what is due next. After every change of what is timed.
     fn rearm(&mut self) {
         let own = self.own.iter().map(OwnAddress::due);
         let on_link = self.on_link.iter().map(|lease| lease.until);
         let routers = self.routers.iter().map(|lease| lease.until);
-        let solicitations = [self.solicitations.due];
-        self.next_due = own.chain(on_link).chain(routers).chain(solicitations).min().unwrap_or(Instant::FAR_FUTURE);
+        let others = [self.solicitations.due, self.redirects.next_due()];
+        self.next_due = own.chain(on_link).chain(routers).chain(others).min().unwrap_or(Instant::FAR_FUTURE);
     }
 }
 
@@ -180,7 +189,10 @@ impl Ip {
         for what in due {
             match what {
                 Due::Ask { addr, of } => self.ask_v6(addr, of),
-                Due::Failed { .. } => self.counters.neighbours_failed += 1,
+                Due::Failed { addr } => {
+                    self.counters.neighbours_failed += 1;
+                    self.v6.redirects.forget(addr);
+                }
             }
         }
         if self.v6.next_due <= now {
@@ -191,15 +203,22 @@ impl Ip {
 
     /// What time does to addresses, prefixes and routers.
     fn renew_v6(&mut self, now: Instant) {
-        let before = self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len();
+        let before = self.v6.count();
         self.v6.on_link.retain(|lease| lease.until > now);
-        self.v6.routers.retain(|lease| lease.until > now);
+        let redirects = &mut self.v6.redirects;
+        self.v6.routers.retain(|lease| {
+            if lease.until <= now {
+                redirects.forget(lease.what);
+            }
+            lease.until > now
+        });
+        redirects.expire(now);
         let mut changed = false;
         self.v6.own.retain_mut(|own| {
             changed |= own.expire(now);
             own.valid_until > now
         });
-        if changed || before != self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len() {
+        if changed || before != self.v6.count() {
             self.v6.generation += 1;
             self.listen_to_own(now);
         }
@@ -246,6 +265,9 @@ impl Ip {
             }
             nd::Message::RouterAdvertisement(advertisement) => {
                 self.handle_router(now, header, &advertisement).map(|()| self.v6.rearm())
+            }
+            nd::Message::Redirect { target, destination, target_mac } => {
+                self.handle_redirect(now, header, target, destination, target_mac)
             }
             // We are no router.
             nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),

@@ -41,6 +41,9 @@ impl Ip {
         if self.is_on_link_v6(dst) {
             return Some(dst);
         }
+        if let Some(target) = self.v6.redirects.get(dst) {
+            return Some(target);
+        }
         let mut routers = self.v6.routers.iter().map(|router| router.what);
         let first = routers.clone().next();
         routers.find(|router| !self.v6.neighbours.has_failed(*router)).or(first)

@@ -132,7 +132,8 @@ fn all_fragments_of_an_ipv6_packet_meet_and_atomic_ones_go_to_their_flow() {
 fn what_routers_and_neighbours_say_is_for_all() {
     let (client, server) = (CLIENT_V6.addr, SERVER_V6.addr);
     let of = |src, kind: u8| classify(&packet_v6(src, server, Protocol::ICMPV6, &[kind; 24]));
-    assert_eq!([134, 136, 130].map(|kind| of(client, kind)), [Class::All; 3]);
+    assert_eq!([134, 136, 137, 130].map(|kind| of(client, kind)), [Class::All; 4]);
+    assert_eq!(of(client, 131), Class::Stack);
     assert_eq!((of(client, 135), of(Addr::ANY, 135)), (Class::Any, Class::All));
     let mut echo = [0; 8];
     icmpv6::emit(client, server, &icmpv6::Message::EchoRequest { id: 1, seq: 1 }, &mut echo);
