@@ -242,7 +242,8 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 tell = (!tcp).then_some((SocketOption::MtuDiscoverV6, value));
             }
             (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG) => {
-                o.dont_fragment_v6 = flag()?;
+                // As on Linux, half a number is none.
+                o.dont_fragment_v6 = int().unwrap_or(0) != 0;
                 tell = (!tcp).then_some((SocketOption::DontFragmentV6, o.dont_fragment_v6.into()));
             }
             // A group that was never joined must not look joined: anycast groups, filters by source.
