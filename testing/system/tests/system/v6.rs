@@ -11,7 +11,8 @@ on_both_stacks![
     curl_and_python_as_clients,
     datagrams,
     a_router_gives_an_address_and_a_way,
-    link_local_addresses
+    link_local_addresses,
+    a_redirect_is_followed
 ];
 
 const CLIENT6: &str = "2001:db8::1";
@@ -151,6 +152,34 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
     let script = format!("import socket; print(socket.create_connection(('{own}%{interface}', 8000), 10).recv(10))");
     assert_eq!(net.client("/usr/bin/python3", &["-c", &script]).success(20), "b'hello'\n");
     server.says("True True", 10);
+}
+
+/// A router says that what is reached through it is on the link: from then on that is asked for there.
+fn a_redirect_is_followed(stack: Stack) {
+    let net = Net::new(stack);
+    let interface = net.client_interface();
+    let far = "2001:db8:ffff::1";
+    let mut ip = net.on_client("ip");
+    ip.args(["addr", "add", &format!("{far}/128"), "dev", &interface, "nodad"]);
+    Proc::start(&mut ip, None).success(10);
+    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
+    router.says("advertised", 10);
+    let mut server = net.client("/usr/bin/python3", &["-u", "-m", "http.server", "8001", "--bind", far]);
+    server.says("Serving HTTP", 10);
+    let fetch = || {
+        let url = format!("http://[{far}]:8001/");
+        let mut curl = net.serve("curl", &["-g", "-sS", "--max-time", "10", "-o", "fetched", &url]);
+        curl.end(15).success().then_some(())
+    };
+    until("the way through the router", 20, fetch);
+    let arguments = ["-u", &*program("router.py"), "--redirect", &interface, Net::SERVER6, far];
+    let mut redirects = net.client("/usr/bin/python3", &arguments);
+    redirects.says("ready", 10);
+    assert!(!redirects.output().contains("asked"));
+    until("the better way", 20, || {
+        fetch().expect("it is reached all the time");
+        redirects.output().contains("asked for it").then_some(())
+    });
 }
 
 /// An address that a neighbour has is not used (RFC 4862 §5.4); the stack goes on with its others.
