@@ -81,7 +81,7 @@ impl Ip {
         let mut rng = Rng::new(seed);
         let key = [rng.next_u64(), rng.next_u64()];
         let v6_key = [rng.next_u64(), rng.next_u64()];
-        Ok(Ip {
+        let mut ip = Ip {
             v6: V6::new(&config, v6_key, now),
             addresses: Addresses::new(&config),
             neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
@@ -100,7 +100,9 @@ impl Ip {
             failed: VecDeque::new(),
             rng,
             config,
-        })
+        };
+        ip.listen_to_own(now);
+        Ok(ip)
     }
 
     /// The next frame to send, if any.

@@ -151,7 +151,9 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
         5 => ip.unreachable(*now, link, &repaired(bytes), how),
         6 => match how & 7 {
             0 => ip.announce(*now),
-            1..=3 => ip.leave_group(*now, link, word | 0xe000_0000),
+            1 => ip.leave_group(*now, link, word | 0xe000_0000),
+            2 => ip.leave_group(*now, link, group_v6(word)),
+            3 => assert!(ip.join_group(*now, link, group_v6(word))),
             _ => assert!(ip.join_group(*now, link, 0xe000_0000 | word & 0xf) || word == 0),
         },
         _ => {
@@ -161,6 +163,10 @@ fn step(ip: &mut Ip, now: &mut Instant, what: u8, how: u8, bytes: &[u8]) {
             }
         }
     }
+}
+
+fn group_v6(word: u32) -> Addr {
+    Addr::from_octets([0xff, (word >> 8) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, word as u8 & 0xf])
 }
 
 fn machine() -> Ip {
@@ -185,7 +191,7 @@ fn receive(ip: &mut Ip, now: Instant, link: Link, frame: &[u8], offload: Checksu
         }
         Received::Udp { src, dst, cast, payload, .. } => {
             assert!(is_within(payload, frame));
-            assert!(cast != Cast::Multicast || dst.addr.to_v4().is_some_and(|group| ip.is_member(link, group)));
+            assert!(cast != Cast::Multicast || ip.is_member(link, dst.addr));
             assert!(cast != Cast::Unicast || ip.is_own(dst.addr));
             assert_eq!(ip.is_own(src.addr), link == Link::Inside);
         }

@@ -2,7 +2,6 @@
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
-use atoll_wire::nd;
 
 use super::RETRANS_TIMER;
 use crate::addresses::Cast;
@@ -120,11 +119,6 @@ impl Ip {
             Link::Outside => cast(src) == Some(Cast::Unicast) && !self.is_own_v6(src),
             Link::Inside => self.is_ours_v6(Link::Inside, src),
         }
-    }
-
-    /// Whether packets to the group are for us.
-    pub(super) fn listens_to(&self, group: Addr) -> bool {
-        self.is_member_v6(Link::Outside, group) || self.v6.own.iter().any(|own| nd::solicited_node(own.addr) == group)
     }
 
     /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no deprecated one, rule 8

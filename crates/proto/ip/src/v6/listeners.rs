@@ -42,7 +42,7 @@ impl Ip {
     }
 
     /// The own addresses have changed: joins and leaves solicited-node groups.
-    pub(super) fn listen_to_own(&mut self, now: Instant) {
+    pub(crate) fn listen_to_own(&mut self, now: Instant) {
         let groups: BTreeSet<Addr> = self.v6.own.iter().map(|own| solicited_node(own.addr)).collect();
         let before = core::mem::replace(&mut self.v6.solicited, groups);
         for group in self.v6.solicited.difference(&before) {
