@@ -3,8 +3,9 @@ detection if told so.
 
     router.py INTERFACE PREFIX [MTU]        advertises PREFIX/64 twice a second
     router.py --claim INTERFACE ADDRESS     says twice a second that ADDRESS is its own
-    router.py --redirect INTERFACE HOST DESTINATION
-                                            tells HOST twice a second that DESTINATION is on the link, and says when it is asked for
+    router.py --redirect INTERFACE HOST DESTINATION TARGET
+                                            tells HOST twice a second that DESTINATION is better reached by TARGET, and says when somebody
+                                            asks for that
 """
 
 import fcntl
@@ -48,9 +49,9 @@ def link_local_of(interface):
     return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(octets))
 
 
-def redirect(interface, host, destination):
-    wanted = socket.inet_pton(socket.AF_INET6, destination)
-    message = struct.pack("!BBHI16s16s", 137, 0, 0, 0, wanted, wanted)
+def redirect(interface, host, destination, target):
+    wanted = socket.inet_pton(socket.AF_INET6, target)
+    message = struct.pack("!BBHI16s16s", 137, 0, 0, 0, wanted, socket.inet_pton(socket.AF_INET6, destination))
     sock = icmpv6(interface)
     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
     sock.bind((link_local_of(interface), 0, 0, socket.if_nametoindex(interface)))

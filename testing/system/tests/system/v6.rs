@@ -154,32 +154,33 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
     server.says("True True", 10);
 }
 
-/// A router says that what is reached through it is on the link: from then on that is asked for there.
+/// A router names a better one for a destination: that is asked for then, and not before.
 fn a_redirect_is_followed(stack: Stack) {
     let net = Net::new(stack);
     let interface = net.client_interface();
-    let far = "2001:db8:ffff::1";
-    let mut ip = net.on_client("ip");
-    ip.args(["addr", "add", &format!("{far}/128"), "dev", &interface, "nodad"]);
-    Proc::start(&mut ip, None).success(10);
     let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
     router.says("advertised", 10);
-    let mut server = net.client("/usr/bin/python3", &["-u", "-m", "http.server", "8001", "--bind", far]);
-    server.says("Serving HTTP", 10);
-    let fetch = || {
-        let url = format!("http://[{far}]:8001/");
-        let mut curl = net.serve("curl", &["-g", "-sS", "--max-time", "10", "-o", "fetched", &url]);
-        curl.end(15).success().then_some(())
+    until("an address from the router", 20, || net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:")));
+    let (far, better) = ("2001:db8:ffff::1", "fe80::77");
+    let script = format!(
+        "import socket, time
+sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+while True:
+    try: print(sock.sendto(b'x', ('{far}', 9)), flush=True)
+    except OSError as error: print(error, flush=True)
+    time.sleep(0.2)"
+    );
+    let mut sender = net.serve("/usr/bin/python3", &["-u", "-c", &script]);
+    sender.says("1", 10);
+    let redirects = |target: &str| {
+        let arguments = ["-u", &*program("router.py"), "--redirect", &interface, Net::SERVER6, far, target];
+        net.client("/usr/bin/python3", &arguments)
     };
-    until("the way through the router", 20, fetch);
-    let arguments = ["-u", &*program("router.py"), "--redirect", &interface, Net::SERVER6, far];
-    let mut redirects = net.client("/usr/bin/python3", &arguments);
-    redirects.says("ready", 10);
-    assert!(!redirects.output().contains("asked"));
-    until("the better way", 20, || {
-        fetch().expect("it is reached all the time");
-        redirects.output().contains("asked for it").then_some(())
-    });
+    let mut bad = redirects("2001:db8:1::77");
+    bad.says("ready", 10);
+    let mut good = redirects(better);
+    good.says("asked for it", 20);
+    assert!(!bad.output().contains("asked"), "a target that is neither a router nor the destination");
 }
 
 /// An address that a neighbour has is not used (RFC 4862 §5.4); the stack goes on with its others.
