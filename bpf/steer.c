@@ -9,6 +9,8 @@
  *                                            so that all fragments of a packet meet, and packets spread
  *   any other IPv4 ......................... source and destination, ports 0
  *   IPv6 with TCP or UDP right behind it ... source, destination and both ports
+ *   IPv6 with a fragment header behind it .. source and destination; the identification in place of the ports, or the ports, if the
+ *                                            fragment is all of a packet (RFC 6946)
  *   any other IPv6 ......................... source and destination, ports 0 (the replica looks behind extension headers)
  *   everything else (ARP, broken) .......... queue 0
  */
@@ -22,6 +24,8 @@
 #define IPV6_ADDRESSES_AT 8
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define FRAGMENT 44
+#define FRAGMENT_LEN 8
 
 struct flow_key {
 	u32 k0;
@@ -90,13 +94,23 @@ INLINE int has_ports(u8 protocol)
 
 INLINE int steer_ipv6(const struct __sk_buff *skb, const struct flow_key *key)
 {
-	u8 head[IPV6_LEN];
+	u8 head[IPV6_LEN], fragment[FRAGMENT_LEN], protocol;
 	u8 port_bytes[4];
-	u32 h = key->k0, ports = 0, i;
+	u32 h = key->k0, ports = 0, i, at = ETH_LEN + IPV6_LEN;
 
 	if (skb_load_bytes(skb, ETH_LEN, head, sizeof(head)) || head[0] >> 4 != 6)
 		return 0;
-	if (has_ports(head[6]) && !skb_load_bytes(skb, ETH_LEN + IPV6_LEN, port_bytes, sizeof(port_bytes)))
+	protocol = head[6];
+	if (protocol == FRAGMENT && !skb_load_bytes(skb, at, fragment, sizeof(fragment))) {
+		protocol = fragment[0];
+		at += FRAGMENT_LEN;
+		/* 0xfff9: the offset and "more fragments". */
+		if (be16(fragment + 2) & 0xfff9) {
+			ports = be32(fragment + 4);
+			protocol = 0;
+		}
+	}
+	if (has_ports(protocol) && !skb_load_bytes(skb, at, port_bytes, sizeof(port_bytes)))
 		ports = be32(port_bytes);
 #pragma unroll
 	for (i = 0; i < 4; i++)

@@ -79,7 +79,7 @@ impl Siblings {
             self.tell(neighbour_message(update));
         }
         while let Some(update) = transport.ip_mut().poll_path() {
-            self.tell(Message::Path { dst: Addr::v4(update.dst), mtu: update.mtu });
+            self.tell(Message::Path { dst: update.dst, mtu: update.mtu });
         }
     }
 
@@ -159,9 +159,7 @@ fn note_neighbour(transport: &mut Transport<ShmMemory>, now: Instant, incoming: 
 }
 
 fn note_path(transport: &mut Transport<ShmMemory>, now: Instant, incoming: Incoming) {
-    if let Message::Path { dst, mtu } = incoming.message
-        && let Some(dst) = dst.to_v4()
-    {
+    if let Message::Path { dst, mtu } = incoming.message {
         transport.ip_mut().handle_path(now, PathUpdate { dst, mtu });
     }
 }

@@ -12,7 +12,7 @@ use atoll_ipc::control::Reply;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
-use crate::groups::Multicast;
+use crate::groups::{Multicast, MulticastV6};
 use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
@@ -197,10 +197,12 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
         words.extend([index(place) as u64, place.replica as u64, u64::from(place.slot.0), u64::from(place.generation)]);
     }
     let multicast = socket.multicast.as_deref().cloned().unwrap_or_default();
-    let Multicast { joined, all, is_looped, ttl, interface } = &multicast;
+    let Multicast { joined, all, is_looped, ttl, interface, v6 } = &multicast;
     words.push(u64::from(*all) | u64::from(*is_looped) << 1 | u64::from(*ttl) << 8 | u64::from(*interface) << 32);
-    words.push(joined.len() as u64);
-    words.extend(joined.iter().map(|(group, inside)| u64::from(*group) | u64::from(*inside) << 32));
+    let flags = u64::from(v6.all) | u64::from(v6.is_looped) << 1;
+    words.push(flags | u64::from(v6.hops) << 8 | u64::from(v6.interface) << 32);
+    words.push(joined.len() as u64 * 3);
+    words.extend(joined.iter().flat_map(|(group, inside)| endpoint(Endpoint::at(*group, (*inside).into()))));
 }
 
 fn endpoint(endpoint: Endpoint) -> [u64; 3] {
@@ -215,7 +217,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-const OPTION_WORDS: usize = 22;
+const OPTION_WORDS: usize = 23;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -233,6 +235,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.packet_info,
         o.congestion & 2 != 0,
         o.fast_open_connect,
+        o.dont_fragment_v6,
     ];
     let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u64::from(*flag));
     let linger = o.linger.map_or(0, |seconds| 1 << 32 | u64::from(seconds));
@@ -255,6 +258,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.priority,
         o.mtu_discover.map_or(0, |value| value + 1),
         o.fast_open,
+        o.mtu_discover_v6.map_or(0, |value| value + 1),
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -286,6 +290,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         dont_route: bit(10),
         packet_info: bit(11),
         fast_open_connect: bit(13),
+        dont_fragment_v6: bit(14),
         linger: (linger >> 32 != 0).then_some(linger as u32),
         keep_idle: small(0)?,
         keep_interval: small(1)?,
@@ -305,6 +310,7 @@ fn options_of(words: &[u64]) -> Option<Options> {
         priority: small(15)?,
         mtu_discover: small(16)?.checked_sub(1),
         fast_open: small(17)?,
+        mtu_discover_v6: small(18)?.checked_sub(1),
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })
@@ -348,13 +354,20 @@ impl<'a> Words<'a> {
             let (slot, generation) = (SlotId(slot as u32), generation as u32);
             places.push(Place { session: session as usize, replica: replica as usize, slot, generation });
         }
-        let multicast = self.next()?;
+        let (multicast, v6) = (self.next()?, self.next()?);
+        let joined = self.list()?.chunks_exact(3).map(|words| endpoint_of([words[0], words[1], words[2]]));
         let multicast = Multicast {
             all: multicast & 1 != 0,
             is_looped: multicast & 2 != 0,
             ttl: (multicast >> 8) as u8,
             interface: (multicast >> 32) as u32,
-            joined: self.list()?.iter().map(|word| (*word as u32, word >> 32 != 0)).collect(),
+            v6: MulticastV6 {
+                all: v6 & 1 != 0,
+                is_looped: v6 & 2 != 0,
+                hops: (v6 >> 8) as u8,
+                interface: (v6 >> 32) as u32,
+            },
+            joined: joined.map(|group| (group.addr, group.port != 0)).collect(),
         };
         let protocol = Protocol::from_u8(protocol as u8)?;
         let mut object = Object::socket(protocol, flags & 1 != 0, flags & 2 != 0);

@@ -1,7 +1,9 @@
-//! What do the multicast options of a datagram socket do? ip(7), RFC 3678 §4.1 for those that any source may send to.
+//! What do the multicast options of a datagram socket do? ip(7), RFC 3678 §4.1 for those that any source may send to. Those of IPv6 are in
+//! `groups/v6.rs`.
 //!
 //! The library knows what a socket is in, so that it can tell the program at once; replicas are told when they have the socket.
 
+use atoll_base::Addr;
 use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
@@ -10,26 +12,31 @@ use crate::object::Place;
 use crate::options::Value;
 use crate::state::State;
 
+mod v6;
+
+pub use v6::MulticastV6;
+
 /// What a socket wants of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Multicast {
-    /// The groups, and whether each was joined on the loopback.
-    pub joined: Vec<(u32, bool)>,
+    /// The groups of both families, and whether each was joined on the loopback.
+    pub joined: Vec<(Addr, bool)>,
     pub all: bool,
     pub is_looped: bool,
     pub ttl: u8,
     /// `IP_MULTICAST_IF`: an address, 0 for none.
     pub interface: u32,
+    pub v6: MulticastV6,
 }
 
 /// As ip(7) says of a new socket.
 impl Default for Multicast {
     fn default() -> Multicast {
-        Multicast { joined: Vec::new(), all: true, is_looped: true, ttl: 1, interface: 0 }
+        Multicast { joined: Vec::new(), all: true, is_looped: true, ttl: 1, interface: 0, v6: MulticastV6::default() }
     }
 }
 
-/// Memberships of one socket: Linux's `igmp_max_memberships`.
+/// Memberships of one socket in groups of IPv4: Linux's `igmp_max_memberships`.
 const MEMBERSHIPS_MAX: usize = 20;
 /// Interface number of the loopback, in every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
@@ -39,6 +46,9 @@ const MCAST_LEAVE_GROUP: i32 = 45;
 
 /// Whether an option is one of those here.
 pub const fn is_option(level: i32, name: i32) -> bool {
+    if level == libc::IPPROTO_IPV6 {
+        return v6::is_option(name);
+    }
     level == libc::IPPROTO_IP
         && matches!(
             name,
@@ -54,7 +64,10 @@ pub const fn is_option(level: i32, name: i32) -> bool {
 }
 
 /// A new value of an option.
-pub fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<(), Errno> {
+pub fn set(state: &mut State, object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    if level == libc::IPPROTO_IPV6 {
+        return v6::set(state, object, name, value);
+    }
     let own = state.sessions.first().map_or(0, |session| session.facts.addr);
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
@@ -109,7 +122,10 @@ pub fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<()
 }
 
 /// The bytes of an option's value; as on Linux, a number.
-pub fn get(multicast: Option<&Multicast>, name: i32) -> Result<Value, Errno> {
+pub fn get(multicast: Option<&Multicast>, level: i32, name: i32) -> Result<Value, Errno> {
+    if level == libc::IPPROTO_IPV6 {
+        return v6::get(&multicast.map(|multicast| multicast.v6).unwrap_or_default(), name);
+    }
     let multicast = &multicast.cloned().unwrap_or_default();
     Ok(match name {
         libc::IP_MULTICAST_TTL => Value::of(&u32::from(multicast.ttl).to_ne_bytes()),
@@ -131,6 +147,7 @@ pub fn tell_all(state: &mut State, object: u32) {
     ] {
         state.send_option(object, option, value);
     }
+    v6::tell_all(state, object, &multicast.v6);
     for (group, inside) in multicast.joined {
         tell(state, object, group, inside, true);
     }
@@ -146,10 +163,12 @@ fn change(state: &mut State, object: u32, group: u32, interface: Option<u32>, jo
     let interface = interface.ok_or(Errno::ENODEV)?;
     let inside = is_loopback(interface);
     // Leaving without an interface leaves the group wherever it was joined.
-    let is_it = |(other, on): &(u32, bool)| *other == group && (*on == inside || (!joins && interface == 0));
+    let group = Addr::v4(group);
+    let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || (!joins && interface == 0));
+    let count = joined.iter().filter(|(group, _)| group.is_v4()).count();
     match joined.iter().position(is_it) {
         Some(_) if joins => return Err(Errno::EADDRINUSE),
-        None if joins && joined.len() >= MEMBERSHIPS_MAX => return Err(Errno::ENOBUFS),
+        None if joins && count >= MEMBERSHIPS_MAX => return Err(Errno::ENOBUFS),
         None if joins => {
             joined.push((group, inside));
             tell(state, object, group, inside, true);
@@ -163,7 +182,7 @@ fn change(state: &mut State, object: u32, group: u32, interface: Option<u32>, jo
     Ok(())
 }
 
-fn tell(state: &mut State, object: u32, group: u32, inside: bool, joins: bool) {
+fn tell(state: &mut State, object: u32, group: Addr, inside: bool, joins: bool) {
     let places = state.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default();
     for Place { session, replica, slot, generation } in places {
         state.sessions[session].push(replica, &Command::Group { slot, generation, group, inside, joins });

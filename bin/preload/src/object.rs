@@ -143,6 +143,9 @@ pub struct Options {
     pub priority: u32,
     /// `IP_MTU_DISCOVER`, if it was set.
     pub mtu_discover: Option<u32>,
+    /// `IPV6_MTU_DISCOVER`, if it was set, and `IPV6_DONTFRAG`.
+    pub mtu_discover_v6: Option<u32>,
+    pub dont_fragment_v6: bool,
     pub fast_open: u32,
     pub receive_timeout_us: u64,
     pub send_timeout_us: u64,

@@ -53,7 +53,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
     if groups::is_option(level, name) {
-        return STATE.with(|state| groups::set(state, object, name, value));
+        return STATE.with(|state| groups::set(state, object, level, name, value));
     }
     STATE.with(|state| {
         let is_fast_open = fast_open::is_enabled(state);
@@ -233,8 +233,21 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.tclass = u32::try_from(class).unwrap_or(0) & if tcp { !3 } else { !0 };
                 tell = Some((SocketOption::TrafficClass, o.tclass));
             }
-            // A group that was never joined must not look joined.
-            (libc::IPPROTO_IPV6, 20 | 21 | 27 | 28 | 42..=48) => return Err(Errno::ENOPROTOOPT),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
+                let value = number()?;
+                if value > MTU_DISCOVER_MAX {
+                    return Err(Errno::EINVAL);
+                }
+                o.mtu_discover_v6 = Some(value);
+                tell = (!tcp).then_some((SocketOption::MtuDiscoverV6, value));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG) => {
+                // As on Linux, half a number is none.
+                o.dont_fragment_v6 = int().unwrap_or(0) != 0;
+                tell = (!tcp).then_some((SocketOption::DontFragmentV6, o.dont_fragment_v6.into()));
+            }
+            // A group that was never joined must not look joined: anycast groups, filters by source.
+            (libc::IPPROTO_IPV6, 27 | 28 | 43 | 44 | 46..=48) => return Err(Errno::ENOPROTOOPT),
             (libc::IPPROTO_IPV6, _) => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
@@ -260,7 +273,10 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
         let int = |n: u32| Ok(Value::of(&n.to_ne_bytes()));
         let Some(socket) = state.socket(object) else { return Err(Errno::ENOTSOCK) };
         if groups::is_option(level, name) {
-            return groups::get(socket.multicast.as_deref(), name);
+            if level == libc::IPPROTO_IPV6 && !socket.v6 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            return groups::get(socket.multicast.as_deref(), level, name);
         }
         let (o, v6, protocol) = (socket.options, socket.v6, socket.protocol);
         let listening = matches!(socket.kind, Kind::Listening(_));
@@ -320,6 +336,8 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => int(o.v6_only.into()),
             (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => int(o.hops.checked_sub(1).unwrap_or(HOPS)),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => int(o.tclass),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => int(o.mtu_discover_v6.unwrap_or(MTU_DISCOVER)),
+            (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG) => int(o.dont_fragment_v6.into()),
             (libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6, _) => {
                 Err(Errno::ENOPROTOOPT)
             }
@@ -350,6 +368,8 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
         (o.mtu_discover.is_some() && udp, SocketOption::MtuDiscover, o.mtu_discover.unwrap_or(MTU_DISCOVER)),
+        (o.mtu_discover_v6.is_some() && udp, SocketOption::MtuDiscoverV6, o.mtu_discover_v6.unwrap_or(MTU_DISCOVER)),
+        (o.dont_fragment_v6 && udp, SocketOption::DontFragmentV6, 1),
         (o.hops > 0, SocketOption::UnicastHops, o.hops.saturating_sub(1)),
         (o.tclass > 0, SocketOption::TrafficClass, o.tclass),
     ] {

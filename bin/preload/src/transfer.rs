@@ -447,8 +447,7 @@ fn send_datagram(
             return Err(Errno(errno).into());
         }
         let Some(socket) = state.socket(object) else { return Err(Errno::EBADF.into()) };
-        let (remote, broadcast) = (socket.remote, socket.options.broadcast);
-        let fragments = socket.options.mtu_discover.is_none_or(|value| FRAGMENTING.contains(&(value as i32)));
+        let (remote, broadcast, options) = (socket.remote, socket.options.broadcast, socket.options);
         let Kind::Datagram(datagram) = &socket.kind else { return Err(Errno::EBADF.into()) };
         if peer.is_none() && !datagram.connected {
             return Err(Errno::EDESTADDRREQ.into());
@@ -461,9 +460,13 @@ fn send_datagram(
         }
         let session = &state.sessions[0];
         let to = peer.unwrap_or(remote).addr;
-        // IPv6 datagrams are never cut, docs/limits.md.
-        let (whole, headers) = if to.is_v4() { (!fragments, HEADERS) } else { (true, HEADERS_V6) };
-        if whole && len + headers > session.facts.mtu.into() && !session.is_own(to) && !to.is_loopback() {
+        let (discover, headers) = match to.is_v4() {
+            true => (options.mtu_discover, HEADERS),
+            false => (options.mtu_discover_v6, HEADERS_V6),
+        };
+        let is_whole = discover.is_some_and(|value| !FRAGMENTING.contains(&(value as i32)))
+            || (options.dont_fragment_v6 && !to.is_v4());
+        if is_whole && len + headers > session.facts.mtu.into() && !session.is_own(to) && !to.is_loopback() {
             return Err(Errno::EMSGSIZE.into());
         }
         let place = datagram.places[datagram.sender % datagram.places.len()];
@@ -478,7 +481,7 @@ fn send_datagram(
     .map_err(|errno| pipe(errno, flags))
 }
 
-/// ip(7): the values of `IP_MTU_DISCOVER` with which datagrams larger than the link's MTU leave in fragments.
+/// ip(7), ipv6(7): the values of `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER` with which datagrams larger than the link's MTU leave in fragments.
 const FRAGMENTING: [i32; 3] = [libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_OMIT];
 /// Octets of the IPv4 and UDP headers.
 const HEADERS: usize = 28;

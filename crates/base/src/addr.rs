@@ -83,6 +83,12 @@ impl Addr {
         self.is_link_local() || (self.is_v6_multicast() && self.0[1] & 0xf <= 2)
     }
 
+    /// Whether it is a group that does not leave its machine (RFC 4291 §2.7; scope 0 means nothing, and is treated so).
+    #[inline]
+    pub const fn is_interface_local(self) -> bool {
+        self.is_v6_multicast() && self.0[1] & 0xf <= 1
+    }
+
     /// Whether it is a group of IPv6, `ff00::/8`.
     #[inline]
     pub const fn is_v6_multicast(self) -> bool {

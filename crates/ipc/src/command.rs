@@ -4,7 +4,7 @@
 //! every field as hostile: unknown slots, stale generations and impossible options are counted and ignored, or answered
 //! with [`crate::Cause::Invalid`] where a reply is owed.
 
-use atoll_base::{Endpoint, SlotId};
+use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::event::BadMessage;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
@@ -92,6 +92,18 @@ pub enum SocketOption {
     MulticastAll = 35,
     /// `IP_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInside = 36,
+    /// `IPV6_MTU_DISCOVER`: as `IP_MTU_DISCOVER` (datagram sockets).
+    MtuDiscoverV6 = 37,
+    /// `IPV6_DONTFRAG`: 0 or 1 (datagram sockets).
+    DontFragmentV6 = 38,
+    /// `IPV6_MULTICAST_HOPS`: 0 to 255 (datagram sockets).
+    MulticastHops = 39,
+    /// `IPV6_MULTICAST_LOOP`: 0 or 1 (datagram sockets).
+    MulticastLoopV6 = 40,
+    /// `IPV6_MULTICAST_ALL`: 0 or 1 (datagram sockets).
+    MulticastAllV6 = 41,
+    /// `IPV6_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
+    MulticastInsideV6 = 42,
     /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is off.
     FastOpen = 20,
 }
@@ -124,6 +136,12 @@ impl SocketOption {
             34 => SocketOption::MulticastLoop,
             35 => SocketOption::MulticastAll,
             36 => SocketOption::MulticastInside,
+            37 => SocketOption::MtuDiscoverV6,
+            38 => SocketOption::DontFragmentV6,
+            39 => SocketOption::MulticastHops,
+            40 => SocketOption::MulticastLoopV6,
+            41 => SocketOption::MulticastAllV6,
+            42 => SocketOption::MulticastInsideV6,
             20 => SocketOption::FastOpen,
             _ => return None,
         })
@@ -186,7 +204,7 @@ pub enum Command {
     /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
     Info { token: u32, slot: SlotId, generation: u32 },
     /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every replica.
-    Group { slot: SlotId, generation: u32, group: u32, inside: bool, joins: bool },
+    Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool },
 }
 
 impl Command {
@@ -234,7 +252,7 @@ impl Command {
             }
             Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
             Command::Group { slot, generation, group, inside, joins } => {
-                Writer::new(20).u32(slot.0).u32(generation).u32(group).u8(inside.into()).u8(joins.into())
+                Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into())
             }
         }
         .bytes
@@ -303,7 +321,7 @@ impl Command {
             20 => Command::Group {
                 slot: SlotId(r.u32()),
                 generation: r.u32(),
-                group: r.u32(),
+                group: r.addr(),
                 inside: r.u8() != 0,
                 joins: r.u8() != 0,
             },
@@ -321,7 +339,7 @@ mod tests {
 
     #[test]
     fn every_command_survives_the_ring() {
-        let v6 = atoll_base::Addr::from_octets([0x20; 16]);
+        let v6 = Addr::from_octets([0x20; 16]);
         let (local, remote) = (Endpoint::at(v6, 80), Endpoint::new(0xffff_ffff, 0xffff));
         let v6_only = true;
         let (slot, generation, lease, token) = (SlotId(7), 8, u64::MAX - 1, 99);
@@ -347,7 +365,8 @@ mod tests {
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },
             Command::SetListenerOption { lease, option: SocketOption::DeferAccept, value: 5 },
             Command::Info { token, slot, generation },
-            Command::Group { slot, generation, group: 0xe000_0001, inside: true, joins: false },
+            Command::Group { slot, generation, group: Addr::v4(0xe000_0001), inside: true, joins: false },
+            Command::Group { slot, generation, group: v6, inside: false, joins: true },
         ] {
             assert_eq!(Command::decode(&command.encode()), Ok(command));
         }

@@ -77,6 +77,8 @@ pub mod code {
     pub const UNRECOGNIZED_NEXT_HEADER: u8 = 1;
     /// Problem: an option is not known.
     pub const UNRECOGNIZED_OPTION: u8 = 2;
+    /// Problem: a first fragment does not hold all headers (RFC 7112 §6).
+    pub const INCOMPLETE_CHAIN: u8 = 3;
 }
 
 /// The packet that an ICMPv6 error is about, as far as the error quotes it.

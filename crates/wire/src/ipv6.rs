@@ -42,8 +42,12 @@ pub struct Upper {
     pub protocol: Protocol,
     /// Where the rest starts, counted from the end of the fixed header.
     pub at: usize,
+    /// Where the octet lies that names the protocol, from the start of the packet.
+    pub named_at: usize,
     /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; of all others the rest is only a part.
     pub fragment: Option<Fragment>,
+    /// Where the octet lies that names the fragment header, from the start of the packet; 0 if there is none.
+    pub fragment_named_at: usize,
 }
 
 /// A fragment header (RFC 8200 §4.5).
@@ -55,6 +59,15 @@ pub struct Fragment {
     pub more: bool,
     /// Identification, for reassembly.
     pub id: u32,
+}
+
+/// Why a first fragment cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstError {
+    /// The way to the transport's header, or that header, ends in another fragment (RFC 7112 §5).
+    Incomplete,
+    /// The packet carries another fragment header, or too many headers.
+    Malformed,
 }
 
 /// Why a packet goes no further than its extension headers.
@@ -143,9 +156,67 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
 #[inline]
 pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     match header.next_header {
-        protocol @ (Protocol::TCP | Protocol::UDP | Protocol::ICMPV6) => Ok(Upper { protocol, at: 0, fragment: None }),
+        protocol @ (Protocol::TCP | Protocol::UDP | Protocol::ICMPV6) => {
+            Ok(Upper { protocol, at: 0, named_at: NEXT_HEADER_AT, fragment: None, fragment_named_at: 0 })
+        }
         first => walk(first, payload),
     }
+}
+
+/// The transport of a packet, seen in its first fragment. `next`: what the fragment header names; `text`: what is behind it.
+///
+/// RFC 7112 §5: the first fragment holds all headers, that of the transport included. What is wrong with options is left to be found
+/// when the packet is whole.
+pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> {
+    let upper = match walk(next, text) {
+        Ok(upper) => upper,
+        Err(ExtensionError::Malformed) => return Err(FirstError::Incomplete),
+        // A sender who is to be told, or a packet without a transport.
+        Err(ExtensionError::Discard | ExtensionError::Problem { .. }) => {
+            let (protocol, at) = (Protocol(NO_NEXT_HEADER), text.len());
+            return Ok(Upper { protocol, at, named_at: 0, fragment: None, fragment_named_at: 0 });
+        }
+    };
+    let needed = match upper.protocol {
+        Protocol::TCP => crate::tcp::HEADER_MIN,
+        Protocol::UDP | Protocol::ICMPV6 => 8,
+        _ => 0,
+    };
+    match upper.fragment {
+        Some(_) => Err(FirstError::Malformed),
+        None if text.len() < upper.at + needed => Err(FirstError::Incomplete),
+        None => Ok(upper),
+    }
+}
+
+/// Rewrites the headers in front of `packet` from those of a first fragment, its fragment header included, to those of the whole, of
+/// which `packet` has all other octets: next header, payload length, `congested` as mark. Returns where the fragment header lies, whose
+/// octets the caller takes out. [`ParseError::BadLength`] if the whole is longer than a packet can be.
+pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<core::ops::Range<usize>, ParseError> {
+    let (header, at) = parse_quoted(packet)?;
+    let upper = upper(&header, packet.get(at..).ok_or(ParseError::Truncated)?).map_err(|_| ParseError::Unsupported)?;
+    let end = HEADER_LEN + upper.at;
+    let (Some(_), Some(start)) = (upper.fragment, end.checked_sub(FRAGMENT_LEN)) else {
+        return Err(ParseError::Unsupported);
+    };
+    let len = packet.len().checked_sub(HEADER_LEN + FRAGMENT_LEN).ok_or(ParseError::Truncated)?;
+    let len = u16::try_from(len).map_err(|_| ParseError::BadLength)?;
+    *packet.get_mut(upper.fragment_named_at).ok_or(ParseError::Truncated)? = upper.protocol.0;
+    let (raw, _) = Layout::mut_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
+    raw.payload_len = U16::new(len);
+    if congested {
+        raw.version_class_label = U32::new(raw.version_class_label.get() | (Ecn::Ce as u32) << 20);
+    }
+    Ok(start..end)
+}
+
+/// Writes the fragment header of a part of a packet of `protocol` at the start of `out`; returns [`FRAGMENT_LEN`]. Panics if `out` is
+/// shorter than that.
+pub fn emit_fragment(protocol: Protocol, fragment: &Fragment, out: &mut [u8]) -> usize {
+    let [a, b] = (fragment.offset << 3 | u16::from(fragment.more)).to_be_bytes();
+    out[..4].copy_from_slice(&[protocol.0, 0, a, b]);
+    out[4..FRAGMENT_LEN].copy_from_slice(&fragment.id.to_be_bytes());
+    FRAGMENT_LEN
 }
 
 #[inline(never)]
@@ -153,13 +224,13 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     let mut protocol = first;
     // Where the octet lies that names `protocol`, from the start of the packet.
     let mut named_at = NEXT_HEADER_AT;
-    let (mut at, mut fragment) = (0, None);
+    let (mut at, mut fragment, mut fragment_named_at) = (0, None, 0);
     for n in 0..=EXTENSIONS_MAX {
         let known = matches!(protocol.0, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
         if !known {
             return match protocol.0 {
                 NO_NEXT_HEADER => Err(ExtensionError::Discard),
-                _ => Ok(Upper { protocol, at, fragment }),
+                _ => Ok(Upper { protocol, at, named_at, fragment, fragment_named_at }),
             };
         }
         let rest = payload.get(at..).ok_or(ExtensionError::Malformed)?;
@@ -186,8 +257,10 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
                 }
                 let header = Fragment { offset: word >> 3, more: word & 1 == 1, id };
                 fragment = Some(header);
+                fragment_named_at = named_at;
                 if !header.is_atomic() {
-                    return Ok(Upper { protocol: Protocol(next), at: at + size, fragment });
+                    let (protocol, named_at) = (Protocol(next), HEADER_LEN + at);
+                    return Ok(Upper { protocol, at: at + size, named_at, fragment, fragment_named_at });
                 }
             }
             _ => {}
@@ -252,8 +325,13 @@ pub const EXTENSIONS_MAX: usize = 8;
 pub const HOP_BY_HOP: u8 = 0;
 /// Extension header: options for the destination.
 pub const DESTINATION: u8 = 60;
+/// Extension header: a part of a packet.
+pub const FRAGMENT: u8 = 44;
+/// Bytes of that.
+pub const FRAGMENT_LEN: usize = 8;
+/// Where the payload's length lies in the header.
+pub const PAYLOAD_LEN_AT: usize = 4;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
 const NO_NEXT_HEADER: u8 = 59;
 const PAD1: u8 = 0;
 const PAD_N: u8 = 1;

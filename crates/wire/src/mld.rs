@@ -1,4 +1,5 @@
-//! Which groups does a host listen to? Multicast listener discovery, version 2: RFC 3810. Reports are written, queries read.
+//! Which groups does a host listen to? Multicast listener discovery: version 2 (RFC 3810), and 1 (RFC 2710) for routers that know no
+//! better.
 
 use atoll_base::Addr;
 
@@ -12,17 +13,43 @@ pub const ROUTER_ALERT: [u8; 8] = [Protocol::ICMPV6.0, 0, 5, 2, 0, 0, 1, 0];
 /// All routers that speak version 2 (RFC 3810 §5.2.14): where reports go.
 pub const ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x16]);
 
+/// All routers on the link: where it is said in version 1 that a group was left.
+pub const ALL_ROUTERS: Addr = Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+
 /// Type of queries.
 pub const QUERY: u8 = 130;
+/// Type of reports of version 1.
+pub const REPORT_V1: u8 = 131;
+/// Type of the message of version 1 that a group was left.
+pub const DONE: u8 = 132;
 const REPORT: u8 = 143;
+/// Bytes of a message of version 1.
+pub const LEN_V1: usize = 24;
+/// Bytes of a query of version 2, at least.
+const QUERY_LEN: usize = 28;
 
-/// A router's question.
+/// What is said in the words of version 1, or asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// The group that it is about; unspecified: all.
-    pub group: Addr,
-    /// Answers are to be spread over so many milliseconds.
-    pub max_response_ms: u32,
+pub enum Message {
+    /// A router's question.
+    Query {
+        /// Of the router: 1 or 2.
+        version: u8,
+        /// The group that it is about; unspecified: all.
+        group: Addr,
+        /// Answers are to be spread over so many milliseconds.
+        max_response_ms: u32,
+    },
+    /// Somebody listens.
+    Report {
+        /// To this group.
+        group: Addr,
+    },
+    /// Somebody no longer does.
+    Done {
+        /// To this group.
+        group: Addr,
+    },
 }
 
 /// What a report says about a group.
@@ -37,17 +64,48 @@ pub enum Record {
     Joined = 4,
 }
 
-/// Reads the query in `bytes`, an ICMPv6 message whose checksum has been verified.
-pub fn parse_query(bytes: &[u8]) -> Result<Query, ParseError> {
-    let &[QUERY, 0, _, _, a, b, _, _, ref rest @ ..] = bytes else { return Err(ParseError::Unsupported) };
+/// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified. [`ParseError::Unsupported`] for reports of version 2,
+/// which are not for hosts.
+pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
+    let &[kind, 0, _, _, a, b, _, _, ref rest @ ..] = bytes else { return Err(ParseError::Unsupported) };
     let group = rest.first_chunk().map(|octets| Addr::from_octets(*octets)).ok_or(ParseError::Truncated)?;
     let code = u16::from_be_bytes([a, b]);
-    // RFC 3810 §5.1.3: beyond 32767 it is a floating-point number. Version 1 knows plain ones only, of the same meaning.
-    let max_response_ms = match code {
-        0..=0x7fff => u32::from(code),
-        _ => (u32::from(code & 0xfff) | 0x1000) << (((code >> 12) & 7) + 3),
+    // RFC 3810 §8.1: versions are told apart by length. Lengths in between are not for anybody.
+    let version = match bytes.len() {
+        LEN_V1 => 1,
+        QUERY_LEN.. => 2,
+        _ if kind == QUERY => return Err(ParseError::BadLength),
+        _ => 1,
     };
-    Ok(Query { group, max_response_ms })
+    Ok(match kind {
+        QUERY => {
+            // RFC 3810 §5.1.3: in version 2, it is a floating-point number beyond 32767.
+            let max_response_ms = match code {
+                0x8000.. if version == 2 => (u32::from(code & 0xfff) | 0x1000) << (((code >> 12) & 7) + 3),
+                _ => u32::from(code),
+            };
+            Message::Query { version, group, max_response_ms }
+        }
+        REPORT_V1 => Message::Report { group },
+        DONE => Message::Done { group },
+        _ => return Err(ParseError::Unsupported),
+    })
+}
+
+/// Writes a report or the message that a group was left, in the words of version 1, from `src` at the start of `out`; returns where it
+/// goes. Its length is [`LEN_V1`]; panics if `out` is shorter. `None` for what hosts do not say.
+pub fn emit_v1(src: Addr, message: &Message, out: &mut [u8]) -> Option<Addr> {
+    let (kind, group, dst) = match *message {
+        Message::Report { group } => (REPORT_V1, group, group),
+        Message::Done { group } => (DONE, group, ALL_ROUTERS),
+        Message::Query { .. } => return None,
+    };
+    let out = &mut out[..LEN_V1];
+    out.fill(0);
+    out[0] = kind;
+    out[8..].copy_from_slice(&group.octets());
+    icmpv6::seal(src, dst, out);
+    Some(dst)
 }
 
 /// Bytes of a report about `groups` groups, without the header and the options of IPv6.
@@ -95,18 +153,34 @@ mod tests {
     fn queries_say_how_long_an_answer_may_take() {
         let mut bytes = [0; 28];
         (bytes[0], bytes[4], bytes[5]) = (QUERY, 0x27, 0x10);
-        assert_eq!(parse_query(&bytes), Ok(Query { group: Addr::ANY, max_response_ms: 10_000 }));
+        let query = |version, max_response_ms| Ok(Message::Query { version, group: Addr::ANY, max_response_ms });
+        assert_eq!(parse(&bytes), query(2, 10_000));
         (bytes[4], bytes[5]) = (0x80, 0);
-        assert_eq!(parse_query(&bytes).map(|query| query.max_response_ms), Ok(32768));
-        assert_eq!(parse_query(&bytes[..20]), Err(ParseError::Truncated));
+        assert_eq!(parse(&bytes), query(2, 32768));
+        // Version 1 is shorter, and knows plain numbers only.
+        (bytes[4], bytes[5]) = (0x90, 0);
+        assert_eq!(parse(&bytes[..24]), query(1, 0x9000));
+        assert_eq!(parse(&bytes[..26]), Err(ParseError::BadLength));
+        assert_eq!(parse(&bytes[..20]), Err(ParseError::Truncated));
         bytes[1] = 1;
-        assert!(parse_query(&bytes).is_err());
+        assert!(parse(&bytes).is_err());
         let mut rng = atoll_base::Rng::new(1);
         for _ in 0..10_000 {
             let mut bytes = [0; 32];
             bytes.fill_with(|| rng.next_u32() as u8);
-            bytes[0] = QUERY;
-            let _ = parse_query(&bytes[..rng.below(33) as usize]);
+            bytes[0] = 130 + rng.below(3) as u8;
+            let _ = parse(&bytes[..rng.below(33) as usize]);
+        }
+    }
+
+    #[test]
+    fn version_1_says_one_thing_at_a_time() {
+        let group = Addr::from_octets([0xff; 16]);
+        for (message, expected) in [(Message::Report { group }, group), (Message::Done { group }, ALL_ROUTERS)] {
+            let mut out = [0xaa; LEN_V1];
+            assert_eq!(emit_v1(US, &message, &mut out), Some(expected));
+            assert!(icmpv6::parse(US, expected, &out).is_ok());
+            assert_eq!(parse(&out), Ok(message));
         }
     }
 }

@@ -42,6 +42,15 @@ pub enum Message {
         /// Its station.
         target_mac: Option<Mac>,
     },
+    /// "`destination` is better reached by `target`."
+    Redirect {
+        /// Another router, or the destination itself, which then is on this link.
+        target: Addr,
+        /// What was sent to the wrong router.
+        destination: Addr,
+        /// The station of the target.
+        target_mac: Option<Mac>,
+    },
 }
 
 /// What a router says (RFC 4861 §4.2).
@@ -84,7 +93,7 @@ pub struct PrefixInformation {
 }
 
 /// Types of ICMPv6 messages that are neighbour discovery's.
-pub const KINDS: core::ops::RangeInclusive<u8> = ROUTER_SOLICITATION..=NEIGHBOUR_ADVERTISEMENT;
+pub const KINDS: core::ops::RangeInclusive<u8> = ROUTER_SOLICITATION..=REDIRECT;
 
 /// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified.
 ///
@@ -99,6 +108,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
         ROUTER_SOLICITATION => 8,
         ROUTER_ADVERTISEMENT => 16,
         NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => 24,
+        REDIRECT => 40,
         _ => return Err(ParseError::Unsupported),
     };
     let options = options(bytes.get(fixed..).ok_or(ParseError::Truncated)?)?;
@@ -112,6 +122,12 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
         NEIGHBOUR_SOLICITATION => {
             let target = target().filter(|target| !target.is_v6_multicast()).ok_or(ParseError::BadLength)?;
             Message::NeighbourSolicitation { target, source_mac: options.source_mac }
+        }
+        REDIRECT => {
+            let target = target().filter(|target| !target.is_v6_multicast()).ok_or(ParseError::BadLength)?;
+            let destination = bytes.get(24..).and_then(<[u8]>::first_chunk).ok_or(ParseError::Truncated)?;
+            let target_mac = target_mac(bytes.get(fixed..).unwrap_or_default());
+            Message::Redirect { target, destination: Addr::from_octets(*destination), target_mac }
         }
         _ => {
             let target = target().filter(|target| !target.is_v6_multicast()).ok_or(ParseError::BadLength)?;
@@ -150,6 +166,12 @@ pub fn emit(src: Addr, dst: Addr, message: &Message, out: &mut [u8]) -> usize {
             out[4] = flag(*router, ROUTER) | flag(*solicited, SOLICITED) | flag(*overriding, OVERRIDE);
             out[8..24].copy_from_slice(&target.octets());
             emit_mac(TARGET_LINK_LAYER, *target_mac, out, 24)
+        }
+        Message::Redirect { target, destination, target_mac } => {
+            out[0] = REDIRECT;
+            out[8..24].copy_from_slice(&target.octets());
+            out[24..40].copy_from_slice(&destination.octets());
+            emit_mac(TARGET_LINK_LAYER, *target_mac, out, 40)
         }
     };
     icmpv6::seal(src, dst, &mut out[..len]);
@@ -267,6 +289,8 @@ pub const ROUTER_ADVERTISEMENT: u8 = 134;
 pub const NEIGHBOUR_SOLICITATION: u8 = 135;
 /// Type of neighbour advertisements.
 pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// Type of redirects.
+pub const REDIRECT: u8 = 137;
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 const PREFIX_INFORMATION: u8 = 3;

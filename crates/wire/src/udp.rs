@@ -1,5 +1,6 @@
 //! Which port is a datagram for, and is it whole? UDP, RFC 768; RFC 1122 §4.1.
 
+use atoll_base::Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -82,10 +83,10 @@ pub fn verify(src: u32, dst: u32, datagram: &[u8]) -> bool {
 }
 
 /// Computes the checksum of `datagram` (header and payload) and stores it in the header. Panics if `datagram` is shorter than
-/// [`HEADER_LEN`].
-pub fn seal(src: u32, dst: u32, datagram: &mut [u8]) {
+/// [`HEADER_LEN`]. Source and destination are of one family.
+pub fn seal(src: impl Into<Addr>, dst: impl Into<Addr>, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..HEADER_LEN].fill(0);
-    let sum = checksum::pseudo_header(src, dst, Protocol::UDP.0, datagram.len()).bytes(datagram);
+    let sum = checksum::pseudo_header_of(src.into(), dst.into(), Protocol::UDP.0, datagram.len()).bytes(datagram);
     // RFC 768: a computed zero is sent as all ones, because zero says that there is no checksum.
     let checksum = match sum.finish() {
         0 => 0xffff,

@@ -16,7 +16,7 @@ use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
-use atoll_wire::{Mac, ethernet, ipv4};
+use atoll_wire::{Mac, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
 
@@ -47,7 +47,7 @@ pub struct Story {
     pub loss: u32,
     /// See `loss`.
     pub duplicate: u32,
-    /// Frames that a router tears into fragments, per million.
+    /// Frames that arrive in fragments, per million.
     pub tear: u32,
     /// How often a process that is woken is late, per million, and by how much at most: longer than a claim may take.
     pub late: u32,
@@ -159,9 +159,27 @@ impl Machine {
     }
 }
 
-/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not.
+/// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not; or what a host may
+/// make of an IPv6 frame (without extension headers).
 fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
+    if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
+        let fragment = |part: Part| {
+            let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
+            let payload_len = (ipv6::FRAGMENT_LEN + part.len) as u16;
+            let next_header = ipv4::Protocol(ipv6::FRAGMENT);
+            ipv6::emit(&ipv6::Header { next_header, payload_len, ..header }, &mut bytes[ethernet::HEADER_LEN..]);
+            let mut head = [0; ipv6::FRAGMENT_LEN];
+            let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id: id.into() };
+            ipv6::emit_fragment(header.next_header, &place, &mut head);
+            bytes.extend_from_slice(&head);
+            bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
+            bytes
+        };
+        // The first fragment holds the whole header of TCP (RFC 7112).
+        let mtu = mtu.max((ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN + 24) as u16);
+        return parts(header.dst, packet.len() - len, 0, mtu).map(fragment).collect();
+    }
     let Some((header, len)) = ipv4::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) else {
         return vec![frame.to_vec()];
     };
@@ -179,7 +197,7 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
         bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
         bytes
     };
-    parts(packet.len() - len, 0, mtu).map(fragment).collect()
+    parts(Addr::V4_ANY, packet.len() - len, 0, mtu).map(fragment).collect()
 }
 
 fn mac(host: u8) -> Mac {

@@ -1,6 +1,6 @@
-"""Fragments that never make a packet: fragment_flood.py INTERFACE ADDRESS RATE SECONDS
+"""Fragments that never make a packet: fragment_flood.py INTERFACE ADDRESS ADDRESS6 RATE SECONDS
 
-First fragments, overlaps, torn TCP headers, fragments beyond the longest packet, from addresses where nobody is. Says `flooding`
+First fragments, overlaps, torn headers, fragments beyond the longest packet, from addresses where nobody is, of both families. Says `flooding`
 once a second of them has been sent, and how many were sent at the end.
 """
 import random
@@ -11,7 +11,7 @@ import time
 
 from frames import checksum, station_of
 
-interface, address, rate, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+interface, address, address6, rate, seconds = *sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5])
 # The kernel finds out where the stack is.
 try:
     socket.create_connection((address, 9), timeout=5).close()
@@ -19,19 +19,31 @@ except OSError:
     pass
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 raw.bind((interface, 0))
-ethernet = station_of(address) + raw.getsockname()[4] + b"\x08\x00"
+stations = station_of(address) + raw.getsockname()[4]
 target = socket.inet_aton(address)
+target6 = socket.inet_pton(socket.AF_INET6, address6)
 
 
 def fragment(source, number, offset, more, length, protocol=17):
     field = offset // 8 | (0x2000 if more else 0)
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + length, number, field, 64, protocol, 0) + source + target
-    return ethernet + ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + bytes(length)
+    return stations + b"\x08\x00" + ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + bytes(length)
+
+
+def fragment6(source, number, offset, more, length, protocol=17):
+    part = struct.pack("!BBHI", protocol, 0, offset | more, number) + bytes(min(length, 1448))
+    return stations + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, len(part), 44, 64) + source + target6 + part
 
 
 def some():
-    source = target[:3] + bytes([random.randrange(100, 250)])
-    number = random.getrandbits(16)
+    if random.randrange(2):
+        source = target[:3] + bytes([random.randrange(100, 250)])
+        return some_of(fragment, source, random.getrandbits(16))
+    source = target6[:6] + struct.pack("!H", random.randrange(1, 100)) + random.randbytes(8)
+    return some_of(fragment6, source, random.getrandbits(32))
+
+
+def some_of(fragment, source, number):
     kind = random.randrange(6)
     if kind == 0:  # an overlap by 8
         return [fragment(source, number, 0, True, 800), fragment(source, number, 792, False, 80)]

@@ -1,12 +1,13 @@
 """A multicast group: group.py listen ADDRESS | say ADDRESS WORD | watch INTERFACE | ask INTERFACE
+The same over IPv6:  group.py listen6 | say6 ADDRESS WORD | watch6 INTERFACE | ask6 INTERFACE VERSION
 
-`listen` says `joined` and then what it hears; `watch` says what hosts report by IGMP version 3; `ask` is a router's query.
+`listen` says `joined` and then what it hears; `watch` says what hosts report by IGMP version 3, or MLD; `ask` is a router's query.
 """
 import socket
 import struct
 import sys
 
-GROUP, PORT = "239.1.2.3", 5007
+GROUP, GROUP6, PORT = "239.1.2.3", "ff15::1:2", 5007
 KINDS = {2: "is in", 3: "left", 4: "joined"}
 
 
@@ -62,4 +63,52 @@ def ask(interface):
     raw.send(ethernet + header + query)
 
 
-{"listen": listen, "say": say, "watch": watch, "ask": ask}[sys.argv[1]](*sys.argv[2:])
+def listen6():
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("::", PORT))
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, socket.inet_pton(socket.AF_INET6, GROUP6) + bytes(4))
+    print("joined", flush=True)
+    while True:
+        print(sock.recv(9000).decode(), flush=True)
+
+
+def say6(address, word):
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sock.bind((address, 0))
+    sock.sendto(word.encode(), (GROUP6, PORT))
+
+
+def watch6(interface):
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x86DD))
+    raw.bind((interface, 0x86DD))
+    print("watching", flush=True)
+    while True:
+        packet = raw.recv(2000)
+        if packet[6] != 0 or packet[40] != 58:
+            continue
+        text = packet[48:]
+        sum_of = packet[8:40] + struct.pack("!II", len(text), 58) + text
+        if packet[7] != 1 or packet[40:48] != b"\x3a\0\5\2\0\0\1\0" or checksum(sum_of):
+            print("a bad report", packet.hex(), flush=True)
+        by = socket.inet_ntop(socket.AF_INET6, packet[8:24])
+        if text[0] in (131, 132):
+            group = socket.inet_ntop(socket.AF_INET6, text[8:24])
+            print({131: "reported", 132: "done"}[text[0]], group, "by", by, flush=True)
+        if text[0] == 143:
+            for record in range(8, len(text), 20):
+                group = socket.inet_ntop(socket.AF_INET6, text[record + 4 : record + 20])
+                print(KINDS.get(text[record], text[record]), group, "by", by, flush=True)
+
+
+def ask6(interface, version):
+    raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(interface))
+    # The router alert.
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_HOPOPTS, b"\0\0\5\2\0\0\1\0")
+    query = struct.pack("!BBHHH16s", 130, 0, 0, 500, 0, bytes(16)) + (struct.pack("!BBH", 2, 125, 0) if version == "2" else b"")
+    raw.sendto(query, ("ff02::1", 0))
+
+
+{"listen": listen, "say": say, "watch": watch, "ask": ask, "listen6": listen6, "say6": say6, "watch6": watch6, "ask6": ask6}[sys.argv[1]](*sys.argv[2:])

@@ -1872,6 +1872,105 @@ def v6_options():
 
 
 @case
+def v6_fragment_options():
+    level, server = socket.IPPROTO_IPV6, v6_socket(socket.SOCK_DGRAM)
+    server.bind((V6_LOOPBACK, 0))
+    sock = v6_socket(socket.SOCK_DGRAM)
+    IPV6_MTU_DISCOVER, IPV6_DONTFRAG = 23, 62
+    for name, option, values in (
+        ("IPV6_MTU_DISCOVER", IPV6_MTU_DISCOVER, range(-1, 7)),
+        ("IPV6_DONTFRAG", IPV6_DONTFRAG, (1, 0, 5)),
+    ):
+        print(name, sock.getsockopt(level, option))
+        for value in values:
+            attempt(f"{name} {value}", sock.setsockopt, level, option, value)
+            print(name, sock.getsockopt(level, option))
+            # The loopback takes datagrams of nearly every size as they are.
+            attempt("sendto", sock.sendto, bytes(60_000), server.getsockname())
+            print("recv:", len(server.recv(65536)))
+        attempt(f"{name}, half of it", sock.setsockopt, level, option, b"ab")
+    attempt("longer than any", sock.sendto, bytes(65528), server.getsockname())
+    for size in (1452, 1453, 30_000):
+        message = os.urandom(size)
+        sock.sendto(message, server.getsockname())
+        print(size, server.recv(65536) == message)
+    stream = v6_socket()
+    print("TCP:", stream.getsockopt(level, IPV6_MTU_DISCOVER), stream.getsockopt(level, IPV6_DONTFRAG))
+    attempt("set of TCP", stream.setsockopt, level, IPV6_MTU_DISCOVER, 2)
+    print("TCP:", stream.getsockopt(level, IPV6_MTU_DISCOVER))
+
+
+V6_GROUP = "ff15::1:2"
+V6_MULTICAST_ALL = 29
+
+
+def v6_request(group=V6_GROUP, interface=1):
+    return socket.inet_pton(V6, group) + struct.pack("i", interface)
+
+
+@case
+def v6_multicast_options():
+    sock, level = v6_socket(socket.SOCK_DGRAM), socket.IPPROTO_IPV6
+    for name, option in (
+        ("IPV6_MULTICAST_HOPS", socket.IPV6_MULTICAST_HOPS),
+        ("IPV6_MULTICAST_LOOP", socket.IPV6_MULTICAST_LOOP),
+        ("IPV6_MULTICAST_ALL", V6_MULTICAST_ALL),
+        ("IPV6_MULTICAST_IF", socket.IPV6_MULTICAST_IF),
+    ):
+        print(name, sock.getsockopt(level, option))
+        values = (1, 0, -1) if option == socket.IPV6_MULTICAST_IF else (0, 1, 7, 255, 256, -1, -2)
+        for value in values:
+            attempt(f"{name} {value}", sock.setsockopt, level, option, value)
+            print(name, sock.getsockopt(level, option))
+        attempt(f"{name} as a char", sock.setsockopt, level, option, b"\x01")
+        stream = v6_socket()
+        attempt(f"{name} of a stream", stream.setsockopt, level, option, 1)
+        attempt(f"{name} of IPv4", socket.socket(socket.AF_INET, socket.SOCK_DGRAM).setsockopt, level, option, 1)
+    # Those of IPv4 are others.
+    print("IPv4:", sock.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL))
+    bound = v6_socket(socket.SOCK_DGRAM)
+    attempt("bind to a group", bound.bind, (V6_GROUP, 0))
+    print("bound:", bound.getsockname()[0])
+    attempt("bind of a stream", v6_socket().bind, (V6_GROUP, 0))
+
+
+@case
+def v6_multicast_memberships():
+    sock, level = v6_socket(socket.SOCK_DGRAM), socket.IPPROTO_IPV6
+    join, leave = socket.IPV6_JOIN_GROUP, socket.IPV6_LEAVE_GROUP
+    MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP = 42, 45
+
+    def by_address(group, family=V6):
+        address = struct.pack("=HHI", family, 0, 0) + socket.inet_pton(V6, group)
+        return struct.pack("=II", 1, 0) + address.ljust(128, b"\0")
+
+    for what, option, value in (
+        ("join", join, v6_request()),
+        ("join again", join, v6_request()),
+        ("join again anywhere", join, v6_request(interface=0)),
+        ("join what is no group", join, v6_request("2001:db8::1")),
+        ("join what is IPv4's", join, v6_request("::ffff:239.1.2.3")),
+        ("join with half a request", join, v6_request()[:19]),
+        ("leave another", leave, v6_request("ff15::9")),
+        ("leave what is no group", leave, v6_request("2001:db8::1")),
+        ("leave", leave, v6_request()),
+        ("leave again", leave, v6_request()),
+        ("join for any interface", join, v6_request()),
+        ("leave any", leave, v6_request(interface=0)),
+        ("join by address", MCAST_JOIN_GROUP, by_address(V6_GROUP)),
+        ("join by address again", MCAST_JOIN_GROUP, by_address(V6_GROUP)),
+        ("join by half an address", MCAST_JOIN_GROUP, by_address(V6_GROUP)[:100]),
+        ("join by an address of IPv4", MCAST_JOIN_GROUP, by_address(V6_GROUP, socket.AF_INET)),
+        ("leave by address", MCAST_LEAVE_GROUP, by_address(V6_GROUP)),
+    ):
+        attempt(what, sock.setsockopt, level, option, value)
+    for number in range(50):
+        attempt(f"group {number}", sock.setsockopt, level, join, v6_request(f"ff15::1:{number}"))
+    attempt("of a stream", v6_socket().setsockopt, level, join, v6_request())
+    attempt("of IPv4", socket.socket(socket.AF_INET, socket.SOCK_DGRAM).setsockopt, level, join, v6_request())
+
+
+@case
 def v6_refused_and_unreachable():
     port = unused_port()
     attempt("refused", v6_socket().connect, (V6_LOOPBACK, port))

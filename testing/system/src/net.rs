@@ -80,6 +80,8 @@ impl Net {
     pub const SERVER: &str = "198.18.0.2";
     /// Its IPv6 address, in networks that were made without impairments.
     pub const SERVER6: &str = "2001:db8::2";
+    /// The IPv6 address of the host that [`Net::add_far_host`] makes.
+    pub const FAR6: &str = "2001:db8:f::2";
 
     /// A network with two replicas, where Atoll serves.
     pub fn new(stack: Stack) -> Net {
@@ -162,6 +164,28 @@ impl Net {
             probing.args(["-c", "echo 1 >/proc/sys/net/ipv4/tcp_mtu_probing"]);
             Proc::start(&mut probing, None).success(10);
         }
+    }
+
+    /// Makes the client a router of IPv6 and puts a host behind it, over a link that takes packets of `mtu` octets.
+    pub fn add_far_host(&self, mtu: u32) {
+        let Names { middle: far, client, .. } = self.names();
+        ip(&format!("netns add {far}"));
+        ip(&format!("-n {far} link set lo up"));
+        ip(&format!("-n {client} link add far0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {far}"));
+        ip(&format!("-n {client} addr add 2001:db8:f::1/64 dev far0 nodad"));
+        ip(&format!("-n {far} addr add {}/64 dev eth0 nodad", Net::FAR6));
+        ip(&format!("-n {client} link set far0 up"));
+        ip(&format!("-n {far} link set eth0 up"));
+        // Its peers hear nothing of the narrow link from it.
+        ip(&format!("-n {far} route add default via 2001:db8:f::1 advmss 1440"));
+        let mut forward = self.in_namespace(&client, "sh");
+        forward.args(["-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
+        Proc::start(&mut forward, None).success(10);
+    }
+
+    /// A command for `program` on the host behind the client.
+    pub fn on_far_host(&self, program: &str) -> Command {
+        self.in_namespace(&self.names().middle, program)
     }
 
     fn set(stack: Stack, configuration: &str, impairments: Option<Impairments>, settings: &str, lock: File) -> Net {

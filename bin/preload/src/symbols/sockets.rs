@@ -57,14 +57,14 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let address = unsafe { Address::read(addr, len) };
     let choice = STATE.with(|state| {
         let undecided = is_undecided(state, object);
-        let (v6, v6_only) = match state.socket(object) {
-            Some(socket) => (socket.v6, socket.options.v6_only),
+        let (v6, v6_only, udp) = match state.socket(object) {
+            Some(socket) => (socket.v6, socket.options.v6_only, socket.protocol == Protocol::Udp),
             None => return Err(Errno::ENOTSOCK),
         };
         let Some(session) = state.sessions.first() else { return Ok(None) };
         let may_be = |e: &Endpoint| {
-            let is_there =
-                e.addr.is_unspecified() || session.is_own(e.addr) || e.addr.to_v4().is_some_and(groups::is_group);
+            let is_group = e.addr.to_v4().is_some_and(groups::is_group) || (udp && e.addr.is_v6_multicast());
+            let is_there = e.addr.is_unspecified() || session.is_own(e.addr) || is_group;
             is_there && !(v6_only && e.addr.is_v4())
         };
         let endpoint = address.endpoint(v6).filter(may_be);
@@ -130,7 +130,8 @@ fn is_for_stack(state: &State, socket: &Socket, to: Endpoint) -> bool {
         // Loopback is the kernel's and the stack's: whoever has the port gets the connection.
         return session.has_port(socket.protocol == Protocol::Udp, to.port);
     }
-    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(groups::is_group);
+    let is_inside = to.addr.is_v6_multicast() && socket.multicast.as_ref().is_some_and(|wishes| wishes.v6.is_inside());
+    let is_reached = session.reaches(to.addr) || to.addr.to_v4().is_some_and(groups::is_group) || is_inside;
     session.is_own(to.addr) || (is_reached && !settings().is_kernels(to.addr))
 }
 

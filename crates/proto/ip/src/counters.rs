@@ -18,7 +18,7 @@ pub enum Reason {
     Martian,
     /// A fragment that no packet can have, or not together with those before it.
     FragmentMalformed,
-    /// A fragment that tears a TCP header apart (RFC 1858, RFC 3128).
+    /// A fragment that tears headers apart (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny,
     /// A fragment that covers another in part: its packet is discarded (RFC 5722).
     FragmentOverlap,
@@ -45,8 +45,6 @@ pub enum Reason {
     NdIgnored,
     /// An extension header of IPv6 that we do not understand and that does not let us pass over it.
     Extension,
-    /// A part of an IPv6 packet: there is no reassembly of these.
-    V6Fragment,
 }
 
 /// Everything counted by one [`Ip`](crate::Ip). Counters only grow.
@@ -80,6 +78,8 @@ pub struct Counters {
     pub nd_conflicts: u64,
     /// Router advertisements obeyed.
     pub router_advertisements: u64,
+    /// Redirects obeyed.
+    pub redirects: u64,
     /// Reports about multicast groups sent.
     pub listener_reports: u64,
     /// Packets that came as their only fragment (RFC 6946).
@@ -116,7 +116,7 @@ impl Counters {
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 21] = [
+    pub const ALL: [Reason; 20] = [
         Reason::Malformed,
         Reason::NotOurStation,
         Reason::UnknownEtherType,
@@ -137,7 +137,6 @@ impl Reason {
         Reason::ArpIgnored,
         Reason::NdIgnored,
         Reason::Extension,
-        Reason::V6Fragment,
     ];
 
     /// The reason as metrics name it.
@@ -163,7 +162,6 @@ impl Reason {
             Reason::ArpIgnored => "arp_ignored",
             Reason::NdIgnored => "nd_ignored",
             Reason::Extension => "extension",
-            Reason::V6Fragment => "v6_fragment",
         }
     }
 }

@@ -205,7 +205,7 @@ impl Ip {
             return self.queue(Frame { link, bytes });
         }
         let id = self.identify(outgoing.dst, outgoing.protocol);
-        parts(outgoing.payload_len, 0, self.config.mtu).all(|part| {
+        parts(outgoing.dst, outgoing.payload_len, 0, self.config.mtu).all(|part| {
             let mut fragment = alloc::vec![0; HEADERS_LEN];
             self.emit_fragment(&mut fragment, outgoing, id, &part);
             self.fragment_sent();

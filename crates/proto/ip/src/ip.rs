@@ -10,7 +10,7 @@ use crate::addresses::{Addresses, Cast};
 use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
 use crate::fragments::{Identifications, PacketKey};
-use crate::groups::Groups;
+use crate::membership::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
@@ -32,7 +32,7 @@ pub struct Ip {
     pub(crate) rng: Rng,
     pub(crate) identifications: Identifications,
     pub(crate) reassembly: Reassembly<PacketKey>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Groups<u32>,
     /// Packets that are whole again.
     pub(crate) wholes: VecDeque<Frame>,
     paths: Paths,
@@ -81,7 +81,7 @@ impl Ip {
         let mut rng = Rng::new(seed);
         let key = [rng.next_u64(), rng.next_u64()];
         let v6_key = [rng.next_u64(), rng.next_u64()];
-        Ok(Ip {
+        let mut ip = Ip {
             v6: V6::new(&config, v6_key, now),
             addresses: Addresses::new(&config),
             neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
@@ -100,7 +100,9 @@ impl Ip {
             failed: VecDeque::new(),
             rng,
             config,
-        })
+        };
+        ip.listen_to_own(now);
+        Ok(ip)
     }
 
     /// The next frame to send, if any.
@@ -201,17 +203,17 @@ impl Ip {
         if dst.is_v4() { self.config.mtu } else { self.mtu_v6() }
     }
 
-    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu`].
+    /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu_for`].
     #[inline]
     pub fn path_mtu(&self, now: Instant, dst: impl Into<Addr>) -> Option<PathMtu> {
-        self.paths.get(now, dst.into().to_v4()?)
+        self.paths.get(now, dst.into())
     }
 
     /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The caller has found that the
-    /// ICMP error was about a packet of ours. Of IPv6 paths only the connections themselves remember.
+    /// ICMP error was about a packet of ours.
     pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
-        let Some(dst) = dst.into().to_v4() else { return };
-        if self.paths.learn(now, dst, mtu, self.config.mtu) {
+        let dst = dst.into();
+        if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
             let update = PathUpdate { dst, mtu };
             push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
         }
@@ -224,7 +226,7 @@ impl Ip {
 
     /// Takes what another replica was told about a path.
     pub fn handle_path(&mut self, now: Instant, update: PathUpdate) {
-        self.paths.learn(now, update.dst, update.mtu, self.config.mtu);
+        self.paths.learn(now, update.dst, update.mtu, self.mtu_for(update.dst));
     }
 
     /// Packets that made room for others while their fragments were waited for.
@@ -273,6 +275,7 @@ impl Ip {
             assert!(self.wholes.len() <= self.config.frames_max);
             assert!(self.path_updates.len() <= self.config.frames_max);
             self.v6.neighbours.check_invariants();
+            self.v6.groups.check_invariants();
             assert!(self.frames.len() <= self.config.frames_max);
             assert!(self.updates.len() <= self.config.frames_max);
             assert!(self.failed.len() <= self.config.neighbours_max);

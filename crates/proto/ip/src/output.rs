@@ -108,10 +108,12 @@ impl Ip {
     /// Panics if `out` is shorter than that. The payload and its checksum are the caller's.
     #[inline]
     pub fn emit_headers(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
-        let Some(dst) = packet.dst.to_v4() else { return self.emit_headers_v6(out, packet) };
+        if !packet.dst.is_v4() {
+            return self.emit_headers_v6(out, packet);
+        }
         debug_assert!(packet.payload_len <= ipv4::PAYLOAD_MAX);
         // RFC 6864 §4: the identification matters only where a packet may be fragmented.
-        let id = if packet.dont_fragment { 0 } else { self.identifications.next(dst, packet.protocol) };
+        let id = if packet.dont_fragment { 0 } else { self.identifications.next(packet.dst, packet.protocol) as u16 };
         self.emit(out, packet.dst_mac, &ipv4::Header { id, ..packet.header() })
     }
 

@@ -1,4 +1,4 @@
-//! How do the parts of a packet find each other again? RFC 791 §3.2, RFC 1122 §3.3.2.
+//! How do the parts of a packet find each other again? RFC 791 §3.2, RFC 1122 §3.3.2, RFC 8200 §4.5.
 //!
 //! Of no address family: [`Reassembly`] knows keys, offsets and octets. Anybody can send first fragments without ever sending
 //! the last, so everything here is bounded: octets, packets, fragments of a packet, and what one source may hold of it all.
@@ -22,6 +22,9 @@ pub trait FragmentKey: Copy + Ord {
 
     /// Who sent them.
     fn source(&self) -> Self::Source;
+
+    /// How long the packet may take from its first fragment on.
+    fn timeout(&self) -> Duration;
 }
 
 /// How much is kept at most.
@@ -33,15 +36,12 @@ pub struct Limits {
     pub packets_max: usize,
     /// Fragments of one packet.
     pub fragments_max: usize,
-    /// How long a packet may take from its first fragment on.
-    pub timeout: Duration,
 }
 
 impl Limits {
-    /// Linux's `ipfrag_high_thresh` and `ipfrag_time`. A packet of 65535 octets in 256 fragments has 256 octets in each: less than the
+    /// Linux's `ipfrag_high_thresh`. A packet of 65535 octets in 256 fragments has 256 octets in each: less than the
     /// smallest MTU in use (RFC 1191 §7.1 lists 296 for serial lines).
-    pub const USUAL: Limits =
-        Limits { bytes_max: 4 << 20, packets_max: 512, fragments_max: 256, timeout: Duration::from_secs(30) };
+    pub const USUAL: Limits = Limits { bytes_max: 4 << 20, packets_max: 512, fragments_max: 256 };
 }
 
 /// One fragment as it arrives.
@@ -187,7 +187,7 @@ impl<K: FragmentKey> Reassembly<K> {
         };
         self.make_room(&key, fragment.cost());
         let serial = self.next_serial;
-        let deadline = now + self.limits.timeout;
+        let deadline = now + key.timeout();
         let packet = self.packets.entry(key).or_insert_with(|| Partial::new(serial, deadline));
         if packet.pieces.is_empty() {
             self.next_serial += 1;
@@ -210,10 +210,10 @@ impl<K: FragmentKey> Reassembly<K> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
-        // All have the same time, so the oldest is due first.
-        let oldest = self.packets.iter().min_by_key(|(_, packet)| packet.serial).map(|(key, packet)| (*key, packet));
-        self.due = oldest.map(|(_, packet)| packet.deadline);
-        let (key, _) = oldest.filter(|(_, packet)| packet.deadline <= now)?;
+        let first = self.packets.iter().min_by_key(|(_, packet)| (packet.deadline, packet.serial));
+        let first = first.map(|(key, packet)| (*key, packet.deadline));
+        self.due = first.map(|(_, deadline)| deadline);
+        let (key, _) = first.filter(|(_, deadline)| *deadline <= now)?;
         let packet = self.remove(&key)?;
         let is_first = |piece: &&Piece| piece.offset == 0;
         let first = packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());

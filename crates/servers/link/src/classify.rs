@@ -10,7 +10,7 @@ use atoll_wire::{icmp, icmpv6, ipv6, mld, nd};
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
-    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP.
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1.
     Stack,
     /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
@@ -49,14 +49,21 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
     let payload = packet.get(at..at + usize::from(header.payload_len))?;
     let upper = ipv6::upper(&header, payload).ok()?;
     let tuple = |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
-    let is_part = upper.fragment.is_some_and(|fragment| !fragment.is_atomic());
     let text = payload.get(upper.at..)?;
+    // As of IPv4. What stands for the ports is the identification alone: the fragments of a packet may name different protocols.
+    if let Some(fragment) = upper.fragment.filter(|fragment| !fragment.is_atomic()) {
+        return Some(Class::Flow(tuple((fragment.id >> 16) as u16, fragment.id as u16)));
+    }
     Some(match (upper.protocol, text) {
-        (Protocol::TCP | Protocol::UDP, _) if is_part => Class::Flow(tuple(0, 0)),
         (Protocol::TCP | Protocol::UDP, [a, b, c, d, ..]) => {
             Class::Flow(tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
         }
-        (Protocol::ICMPV6, [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | mld::QUERY, ..]) => Class::All,
+        (
+            Protocol::ICMPV6,
+            [nd::ROUTER_ADVERTISEMENT | nd::NEIGHBOUR_ADVERTISEMENT | nd::REDIRECT | mld::QUERY, ..],
+        ) => Class::All,
+        // What other listeners say in version 1, to spare the one of us who speaks an answer.
+        (Protocol::ICMPV6, [mld::REPORT_V1, ..]) => Class::Stack,
         // A probe (RFC 4862 §5.4): the address may be one that we try out ourselves.
         (Protocol::ICMPV6, [nd::NEIGHBOUR_SOLICITATION, ..]) if header.src == Addr::ANY => Class::All,
         (Protocol::ICMPV6, _) => {

@@ -121,7 +121,8 @@ impl<M: Memory> Transport<M> {
     /// Tells a new connection what is known of its way. What we offer the peer stays what the link takes: the way back may be another.
     pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
         if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
-            connection.limit_path(path.mtu);
+            // The TCB counts with the headers of IPv4.
+            connection.limit_path(path.mtu - if remote.is_v4() { 0 } else { V6_EXTRA });
         }
     }
 

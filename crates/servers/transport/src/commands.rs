@@ -2,7 +2,7 @@
 
 use atoll_base::{Endpoint, Instant, SlotId};
 use atoll_connmgr::{Bind, Listen};
-use atoll_ip::Link;
+use atoll_ip::{Cast, Link};
 use atoll_ipc::arena::INFO;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
@@ -97,7 +97,7 @@ impl<M: Memory> Transport<M> {
     fn check_own(&self, local: Endpoint, protocol: Protocol) -> Result<(), Cause> {
         let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr);
         // ip(7): datagram sockets may be bound to a group, to hear what is sent to it only.
-        let is_group = protocol == Protocol::Udp && local.addr.to_v4().is_some_and(|addr| addr >> 28 == 0xe);
+        let is_group = protocol == Protocol::Udp && self.ip.cast(local.addr) == Some(Cast::Multicast);
         if is_own || is_group { Ok(()) } else { Err(Cause::AddressNotAvailable) }
     }
 

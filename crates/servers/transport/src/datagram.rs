@@ -60,7 +60,11 @@ pub(crate) struct Datagram {
     send_limit: u32,
     ttl: u8,
     tos: u8,
+    /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
     discovery: MtuDiscovery,
+    discovery_v6: MtuDiscovery,
+    /// `IPV6_DONTFRAG`.
+    whole_v6: bool,
     multicast: Multicast,
     /// How far the first datagram of the send buffer has left, if the link took a part of it.
     progress: Option<Progress>,
@@ -176,14 +180,23 @@ impl Datagrams {
             SocketOption::TrafficClass => socket.class = value as u8,
             SocketOption::ReceiveBuffer => socket.capacity = value.clamp(4096, 4 << 20),
             SocketOption::SendBuffer => socket.send_limit = value.clamp(4096, 4 << 20),
-            SocketOption::MulticastTtl => socket.multicast.ttl = value as u8,
-            SocketOption::MulticastLoop => socket.multicast.is_looped = value != 0,
-            SocketOption::MulticastAll => socket.multicast.all = value != 0,
-            SocketOption::MulticastInside => socket.multicast.inside = value != 0,
+            SocketOption::MulticastTtl => socket.multicast.v4.ttl = value as u8,
+            SocketOption::MulticastLoop => socket.multicast.v4.is_looped = value != 0,
+            SocketOption::MulticastAll => socket.multicast.v4.all = value != 0,
+            SocketOption::MulticastInside => socket.multicast.v4.inside = value != 0,
+            SocketOption::MulticastHops => socket.multicast.v6.ttl = value as u8,
+            SocketOption::MulticastLoopV6 => socket.multicast.v6.is_looped = value != 0,
+            SocketOption::MulticastAllV6 => socket.multicast.v6.all = value != 0,
+            SocketOption::MulticastInsideV6 => socket.multicast.v6.inside = value != 0,
             SocketOption::MtuDiscover => match MtuDiscovery::from_value(value) {
                 Some(discovery) => socket.discovery = discovery,
                 None => return false,
             },
+            SocketOption::MtuDiscoverV6 => match MtuDiscovery::from_value(value) {
+                Some(discovery) => socket.discovery_v6 = discovery,
+                None => return false,
+            },
+            SocketOption::DontFragmentV6 => socket.whole_v6 = value != 0,
             // Each record says whether it may go to a broadcast address.
             SocketOption::Broadcast => {}
             _ => return false,
@@ -222,6 +235,11 @@ impl Datagram {
     fn tuple(&self) -> Option<FourTuple> {
         let remote = self.remote?;
         (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
+    }
+
+    /// Whether, and by what, datagrams to `peer` are fragmented.
+    fn discovery_to(&self, peer: Addr) -> MtuDiscovery {
+        if peer.is_v4() { self.discovery } else { self.discovery_v6 }
     }
 
     /// How well the socket fits, 0: not at all (Linux's `compute_score`).
@@ -290,6 +308,8 @@ impl<M: Memory> Transport<M> {
             ttl: TTL,
             tos: 0,
             discovery: MtuDiscovery::default(),
+            discovery_v6: MtuDiscovery::default(),
+            whole_v6: false,
             multicast: Multicast::new(),
             progress: None,
             has_looped: false,
@@ -457,9 +477,9 @@ impl<M: Memory> Transport<M> {
         let Some(index) = self.datagrams.find(&error.tuple) else { return };
         let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
         if let ErrorKind::FragNeeded { mtu } = error.kind {
-            // Nothing proves that the socket has sent it; who lies makes datagrams leave in fragments of 552 octets.
+            // Nothing proves that the socket has sent it; who lies makes datagrams leave in fragments of 552 octets, or 1280 of IPv6.
             self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
-            if socket.discovery == MtuDiscovery::Dont {
+            if socket.discovery_to(error.tuple.remote.addr) == MtuDiscovery::Dont {
                 return;
             }
         }

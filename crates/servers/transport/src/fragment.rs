@@ -1,17 +1,18 @@
-//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids that: ip(7), IP_MTU_DISCOVER.
+//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids that: ip(7), IP_MTU_DISCOVER;
+//! ipv6(7), IPV6_MTU_DISCOVER.
 
 use alloc::vec;
 
 use atoll_base::{Addr, FourTuple, Instant};
-use atoll_ip::{HEADERS_LEN, Ip, Outgoing, headers_len, parts};
+use atoll_ip::{FRAGMENT_HEADERS_LEN_MAX, Ip, Outgoing, headers_len, parts};
 use atoll_ipc::Memory;
-use atoll_wire::ipv4::HEADER_LEN;
 use atoll_wire::{ethernet, udp};
 
 use crate::output::Way;
 use crate::sink::{FrameSink, Offload, TextRef};
 
-/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are the option's values).
+/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are the option's values, and those of
+/// IPv6's). Routers fragment IPv4 only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MtuDiscovery {
     /// By us and by routers.
@@ -47,7 +48,7 @@ pub(crate) enum Cut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The identification that its fragments share.
-    id: u16,
+    id: u32,
     /// Octets that have left.
     sent: usize,
 }
@@ -67,20 +68,14 @@ impl MtuDiscovery {
     }
 
     /// What is to become of `len` octets of text on their way to `dst` over the outside link.
-    ///
-    /// DEVIATION: RFC 8200 §4.5 lets the sender fragment packets of IPv6; here none are.
     pub(crate) fn cut(self, ip: &Ip, now: Instant, dst: Addr, len: usize) -> Cut {
-        if !dst.is_v4() {
-            let size = headers_len(dst) - ethernet::HEADER_LEN + udp::HEADER_LEN + len;
-            let fits = size <= usize::from(ip.mtu_for(dst));
-            return if fits { Cut::Whole { dont_fragment: true } } else { Cut::TooLong };
-        }
         let path = match self {
             MtuDiscovery::Dont | MtuDiscovery::Want | MtuDiscovery::Do => ip.path_mtu(now, dst),
             MtuDiscovery::Probe | MtuDiscovery::Interface | MtuDiscovery::Omit => None,
         };
-        let mtu = path.map_or(ip.mtu(), |path| path.mtu);
-        let fits = HEADER_LEN + udp::HEADER_LEN + len <= usize::from(mtu);
+        let mtu = path.map_or(ip.mtu_for(dst), |path| path.mtu);
+        let size = headers_len(dst) - ethernet::HEADER_LEN + udp::HEADER_LEN + len;
+        let fits = size <= usize::from(mtu);
         match self {
             MtuDiscovery::Do | MtuDiscovery::Probe if fits => Cut::Whole { dont_fragment: true },
             MtuDiscovery::Want if fits => Cut::Whole { dont_fragment: !path.is_some_and(|path| path.is_doubtful) },
@@ -116,14 +111,13 @@ pub(crate) fn send_fragments<M: Memory>(
     };
     udp::emit(&header, &mut datagram);
     text.copy_to(&mut datagram[udp::HEADER_LEN..]);
-    let (src, dst) = (packet.src.to_v4().unwrap_or_default(), packet.dst.to_v4().unwrap_or_default());
-    udp::seal(src, dst, &mut datagram);
+    udp::seal(packet.src, packet.dst, &mut datagram);
     let mut progress = progress.unwrap_or_else(|| Progress { id: ip.identify(packet.dst, packet.protocol), sent: 0 });
-    for part in parts(datagram.len(), progress.sent, mtu) {
-        let mut headers = [0; HEADERS_LEN];
-        ip.emit_fragment(&mut headers, packet, progress.id, &part);
+    for part in parts(packet.dst, datagram.len(), progress.sent, mtu) {
+        let mut headers = [0; FRAGMENT_HEADERS_LEN_MAX];
+        let len = ip.emit_fragment(&mut headers, packet, progress.id, &part);
         let slice = TextRef::Slice(&datagram[part.offset..part.offset + part.len]);
-        if !out.send(&headers, slice, Offload::default()) {
+        if !out.send(&headers[..len], slice, Offload::default()) {
             return Some(progress);
         }
         ip.fragment_sent();
@@ -136,17 +130,23 @@ pub(crate) fn send_fragments<M: Memory>(
 mod tests {
     use super::*;
 
-    use atoll_ip::Config;
+    use atoll_ip::{Config, V6Config};
     use atoll_wire::Mac;
 
     const FAR: u32 = 0x0808_0808;
+    const FAR_V6: Addr = Addr::from_octets([0x20; 16]);
 
-    /// What becomes of datagrams of some lengths, with a path of 1000 octets behind a link of 1500.
-    fn cuts(discovery: MtuDiscovery, told: u16) -> [Cut; 3] {
-        let config = Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24);
+    /// What becomes of datagrams of some lengths, with a path of `told` octets behind a link of 1500.
+    fn cuts_to(dst: Addr, discovery: MtuDiscovery, told: u16, lengths: [usize; 3]) -> [Cut; 3] {
+        let v6 = V6Config { address: Some((Addr::from_octets([0x21; 16]), 64)), gateway: None, autoconf: false };
+        let config = Config { v6: Some(v6), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0xc612_0001, 24) };
         let mut ip = Ip::new(config, 1, Instant::ZERO).expect("a valid network");
-        ip.learn_path_mtu(Instant::ZERO, FAR, told);
-        [500, 1400, 2000].map(|len| discovery.cut(&ip, Instant::ZERO, Addr::v4(FAR), len))
+        ip.learn_path_mtu(Instant::ZERO, dst, told);
+        lengths.map(|len| discovery.cut(&ip, Instant::ZERO, dst, len))
+    }
+
+    fn cuts(discovery: MtuDiscovery, told: u16) -> [Cut; 3] {
+        cuts_to(Addr::v4(FAR), discovery, told, [500, 1400, 2000])
     }
 
     #[test]
@@ -162,6 +162,22 @@ mod tests {
             (MtuDiscovery::Omit, [whole(false), whole(false), large]),
         ] {
             assert_eq!(cuts(discovery, 1000), expected, "{discovery:?}");
+        }
+    }
+
+    #[test]
+    fn each_discovery_of_ipv6_cuts_as_linux_does() {
+        let whole = |dont_fragment| Cut::Whole { dont_fragment };
+        let (small, large) = (Cut::Fragments(1300), Cut::Fragments(1500));
+        for (discovery, expected) in [
+            (MtuDiscovery::Dont, [whole(false), small, small]),
+            (MtuDiscovery::Want, [whole(true), small, small]),
+            (MtuDiscovery::Do, [whole(true), Cut::TooLong, Cut::TooLong]),
+            (MtuDiscovery::Probe, [whole(true), whole(true), Cut::TooLong]),
+            (MtuDiscovery::Interface, [whole(false), whole(false), Cut::TooLong]),
+            (MtuDiscovery::Omit, [whole(false), whole(false), large]),
+        ] {
+            assert_eq!(cuts_to(FAR_V6, discovery, 1300, [1252, 1253, 1453]), expected, "{discovery:?}");
         }
     }
 

@@ -116,7 +116,9 @@ impl Inherited {
             SocketOption::DeferAccept
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
-            | SocketOption::MtuDiscover => {
+            | SocketOption::MtuDiscover
+            | SocketOption::MtuDiscoverV6
+            | SocketOption::DontFragmentV6 => {
                 return false;
             }
             _ => {
@@ -180,7 +182,9 @@ impl Entry {
             | SocketOption::Broadcast
             | SocketOption::TimeToLive
             | SocketOption::UnicastHops
-            | SocketOption::MtuDiscover => {
+            | SocketOption::MtuDiscover
+            | SocketOption::MtuDiscoverV6
+            | SocketOption::DontFragmentV6 => {
                 return false;
             }
             _ => {

@@ -33,13 +33,17 @@ fn a_header_is_laid_out_as_rfc_8200_draws_it() {
 
 #[test]
 fn the_way_to_the_text_leads_over_extension_headers() {
-    let plain = Upper { protocol: Protocol::TCP, at: 0, fragment: None };
-    assert_eq!(walked(6, &[]), Ok(plain));
+    let found = |first, bytes: &[u8]| {
+        let Upper { protocol, at, named_at, fragment, .. } = walked(first, bytes).unwrap();
+        assert_eq!(fragment, None);
+        (protocol, at, named_at)
+    };
+    assert_eq!(found(6, &[]), (Protocol::TCP, 0, 6));
     // Hop-by-hop with a router alert, destination options with padding, a routing header whose way has been gone.
     let mut bytes = Vec::from([60, 0, 5, 2, 0, 0, 1, 0]);
     bytes.extend([43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend([58, 0, 4, 0, 0, 0, 0, 0]);
-    assert_eq!(walked(0, &bytes), Ok(Upper { protocol: Protocol::ICMPV6, at: 32, fragment: None }));
+    assert_eq!(found(0, &bytes), (Protocol::ICMPV6, 32, 40 + 24));
     for cut in 0..bytes.len() {
         assert_eq!(walked(0, &bytes[..cut]), Err(ExtensionError::Malformed), "{cut}");
     }
@@ -59,6 +63,62 @@ fn fragments_are_told_from_atomic_ones() {
     let later = walked(44, &[0, 0, 0, 8, 0, 0, 0, 9, 1, 2]).unwrap();
     assert_eq!((later.protocol, later.at), (Protocol(0), 8));
     assert_eq!(walked(44, &[44, 0, 0, 0, 0, 0, 0, 9, 17, 0, 0, 0, 0, 0, 0, 9]), Err(ExtensionError::Malformed));
+}
+
+/// An IPv6 packet with this payload.
+fn packet(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::from([0; HEADER_LEN]);
+    emit(&Header { payload_len: payload.len() as u16, traffic_class: 0x41, ..header(first) }, &mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn a_first_fragment_holds_all_headers() {
+    // covers: RFC 7112 §5
+    let options = [17, 0, 1, 4, 0, 0, 0, 0];
+    let text = [&options[..], &[7; 8]].concat();
+    assert_eq!(first_fragment(Protocol(60), &text).map(|upper| (upper.protocol, upper.at)), Ok((Protocol::UDP, 8)));
+    for cut in 0..text.len() {
+        assert_eq!(first_fragment(Protocol(60), &text[..cut]), Err(FirstError::Incomplete), "{cut}");
+    }
+    assert_eq!(first_fragment(Protocol::TCP, &[0; 19]), Err(FirstError::Incomplete));
+    assert!(first_fragment(Protocol::TCP, &[0; 20]).is_ok() && first_fragment(Protocol(132), &[]).is_ok());
+    // Fragments in fragments.
+    for more in [0, 1] {
+        let inner = [&[17, 0, 0, more, 0, 0, 0, 9][..], &[0; 8]].concat();
+        assert_eq!(first_fragment(Protocol(44), &inner), Err(FirstError::Malformed));
+    }
+    // What is wrong with an option is told about the whole.
+    assert!(first_fragment(Protocol(60), &[17, 0, 0x9e, 4, 0, 0, 0, 0]).is_ok());
+}
+
+#[test]
+fn a_whole_packet_has_no_fragment_header() {
+    let options = [44, 0, 1, 4, 0, 0, 0, 0];
+    let mut head = [0; FRAGMENT_LEN];
+    let fragment = Fragment { offset: 0, more: true, id: 0xdead_beef };
+    assert_eq!(emit_fragment(Protocol::UDP, &fragment, &mut head), FRAGMENT_LEN);
+    assert_eq!(head, [17, 0, 0, 1, 0xde, 0xad, 0xbe, 0xef]);
+    for congested in [false, true] {
+        // The first fragment's header, and the text of all.
+        let mut bytes = packet(60, &[&options[..], &head, &[1, 2, 3, 4, 5, 6, 7, 8]].concat());
+        bytes.extend([9; 100]);
+        let hole = make_whole(&mut bytes, congested).unwrap();
+        bytes.drain(hole);
+        let (found, at) = parse(&bytes).unwrap();
+        assert_eq!((found.payload_len, found.traffic_class), (116, if congested { 0x43 } else { 0x41 }));
+        let upper = upper(&found, &bytes[at..]).unwrap();
+        assert_eq!((upper.protocol, upper.at, upper.fragment), (Protocol::UDP, 8, None));
+        assert_eq!(bytes[at + 8..][..9], [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+    let mut plain = packet(44, &[&head[..], &[0; 8]].concat());
+    let hole = make_whole(&mut plain, false).unwrap();
+    assert_eq!((hole, plain[6]), (40..48, 17));
+    let mut long = packet(44, &head);
+    long.resize(HEADER_LEN + FRAGMENT_LEN + 65_536, 0);
+    assert_eq!(make_whole(&mut long, false), Err(ParseError::BadLength));
+    assert_eq!(make_whole(&mut packet(6, &[0; 20]), false), Err(ParseError::Unsupported));
 }
 
 #[test]
@@ -111,5 +171,7 @@ proptest! {
             prop_assert!(found.at <= bytes.len());
         }
         let _ = parse(&bytes);
+        let _ = first_fragment(Protocol(first), &bytes);
+        let _ = make_whole(&mut bytes.clone(), true);
     }
 }

@@ -62,6 +62,7 @@ pub fn all() -> Vec<Seed> {
     }
     seeds.push(seed("ip_script", "autoconf", script_autoconf()));
     seeds.push(seed("ip_script", "resolve_v6", script_resolve_v6()));
+    seeds.push(seed("ip_script", "fragments_v6", script_fragments_v6()));
     seeds.push(seed("ip_script", "resolve", script_resolve()));
     seeds.push(seed("ip_script", "fail", script_fail()));
     seeds.push(seed("ip_script", "failover", script_failover()));
@@ -164,9 +165,17 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         icmpv6::emit(src, dst, &message, &mut text);
         v6_frame(src, dst, Protocol::ICMPV6, 64, &text)
     };
-    let ours = v6_frame(US_V6, PEER_V6, Protocol::TCP, 64, &syn(0, 0))[ethernet::HEADER_LEN..].to_vec();
+    let mut ours = v6_frame(US_V6, PEER_V6, Protocol::TCP, 64, &syn(0, 0))[ethernet::HEADER_LEN..].to_vec();
+    // It was longer than what is quoted of it.
+    ours[4..6].copy_from_slice(&1400u16.to_be_bytes());
     let behind = [&[Protocol::UDP.0, 0, 1, 4, 0, 0, 0, 0][..], &datagram(0, 0, b"hello")].concat();
     let atomic = [&[Protocol::UDP.0, 0, 0, 0, 0, 0, 0, 7][..], &datagram(0, 0, b"hello")].concat();
+    let part = |offset: u16, more: bool, text: &[u8]| {
+        let mut head = vec![0; ipv6::FRAGMENT_LEN];
+        ipv6::emit_fragment(Protocol::UDP, &ipv6::Fragment { offset, more, id: 7 }, &mut head);
+        v6_frame(PEER_V6, US_V6, Protocol(ipv6::FRAGMENT), 64, &[&head, text].concat())
+    };
+    let torn = datagram(0, 0, b"0123456789abcdef and more");
     let mut query = vec![0; 28];
     (query[0], query[5]) = (mld::QUERY, 100);
     let advertises = nd::Message::NeighbourAdvertisement {
@@ -176,15 +185,23 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         overriding: true,
         target_mac: Some(MAC_PEER),
     };
+    let redirects = nd::Message::Redirect {
+        target: ROUTER_V6,
+        destination: Addr::from_octets([0x30; 16]),
+        target_mac: Some(MAC_PEER),
+    };
     let asks = nd::Message::NeighbourSolicitation { target: US_V6, source_mac: Some(MAC_PEER) };
     vec![
         ("v6_atomic_fragment", v6_frame(PEER_V6, US_V6, Protocol(44), 64, &atomic)),
         ("v6_echo_request", icmp(PEER_V6, US_V6, icmpv6::Message::EchoRequest { id: 1, seq: 1 }, b"abcdefgh")),
+        ("v6_fragment_first", part(0, true, &torn[..16])),
+        ("v6_fragment_last", part(2, false, &torn[16..])),
         ("v6_listener_query", v6_frame(ROUTER_V6, all_nodes, Protocol::ICMPV6, 1, &query)),
         ("v6_neighbour_advertisement", nd_frame(PEER_V6, US_V6, &advertises)),
         ("v6_neighbour_solicitation", nd_frame(PEER_V6, nd::solicited_node(US_V6), &asks)),
         ("v6_options", v6_frame(PEER_V6, US_V6, Protocol(60), 64, &behind)),
         ("v6_packet_too_big", icmp(ROUTER_V6, US_V6, icmpv6::Message::PacketTooBig { mtu: 1300 }, &ours)),
+        ("v6_redirect", nd_frame(ROUTER_V6, US_V6, &redirects)),
         ("v6_router_advertisement", nd_frame(ROUTER_V6, all_nodes, &advertisement())),
         ("v6_syn", v6_frame(PEER_V6, US_V6, Protocol::TCP, 64, &syn(0, 0))),
         ("v6_udp", v6_frame(PEER_V6, US_V6, Protocol::UDP, 64, &datagram(0, 0, b"hello"))),
@@ -240,6 +257,14 @@ fn script_resolve_v6() -> Vec<u8> {
     let steps: [(u8, &[u8]); 6] =
         [(3, &peer), (0, answer), (3, &peer), (2, &61_000u32.to_le_bytes()), (3, &peer), (2, &70_000u32.to_le_bytes())];
     script(&steps)
+}
+
+/// Hears a packet in two parts, then one of which a part is missing.
+fn script_fragments_v6() -> Vec<u8> {
+    let frames = frames_v6();
+    let named = |name: &str| &frames.iter().find(|(other, _)| *other == name).expect("among the frames").1[..];
+    let (first, last) = (named("v6_fragment_first"), named("v6_fragment_last"));
+    script(&[(0, last), (0x80, first), (0x80, first), (2, &61_000u32.to_le_bytes()), (0, last)])
 }
 
 const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];

@@ -78,7 +78,21 @@ pub fn wire_ipv6(data: &[u8]) {
     assert_eq!(ipv6::parse(data).is_ok(), data.len() >= len + usize::from(header.payload_len));
     let payload = &data[len..];
     match ipv6::upper(&header, payload) {
-        Ok(upper) => assert!(upper.at <= payload.len()),
+        Ok(upper) => {
+            assert!(upper.at <= payload.len());
+            let is_part = upper.fragment.is_some_and(|fragment| !fragment.is_atomic());
+            let mut packet = data.to_vec();
+            if let (Ok(hole), true) = (ipv6::make_whole(&mut packet, false), is_part) {
+                assert_eq!(hole, len + upper.at - ipv6::FRAGMENT_LEN..len + upper.at);
+                packet.drain(hole);
+                let (whole, _) = ipv6::parse(&packet).expect("what was made whole is a packet");
+                assert_eq!(packet.len(), len + usize::from(whole.payload_len));
+                let found = ipv6::first_fragment(upper.protocol, &payload[upper.at..]);
+                if let (Ok(first), Ok(whole)) = (found, ipv6::upper(&whole, &packet[len..])) {
+                    assert_eq!((first.protocol, whole.fragment), (whole.protocol, None));
+                }
+            }
+        }
         Err(ipv6::ExtensionError::Problem { pointer, .. }) => assert!((pointer as usize) < data.len()),
         Err(_) => {}
     }
@@ -96,7 +110,12 @@ pub fn wire_icmpv6(data: &[u8]) {
     if let Ok(quoted) = icmpv6::quoted(&repaired[len..]) {
         assert_eq!(quoted.header.src, quoted.source.addr);
     }
-    let _ = mld::parse_query(&repaired);
+    if let Ok(message) = mld::parse(&repaired) {
+        let mut out = [0; mld::LEN_V1];
+        if mld::emit_v1(PEER_V6, &message, &mut out).is_some() {
+            assert_eq!(mld::parse(&out), Ok(message));
+        }
+    }
     if let Ok(message) = nd::parse(&repaired) {
         let mut out = [0; nd::MESSAGE_LEN_MAX];
         let len = nd::emit(PEER_V6, US_V6, &message, &mut out);

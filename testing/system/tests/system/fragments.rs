@@ -1,24 +1,34 @@
 //! Do packets larger than the MTU pass in fragments, both ways, whichever replicas they arrive at, and whoever disturbs them?
 
-use atoll_system_tests::{Net, Stack, program};
+use atoll_system_tests::{Net, Proc, Stack, program, until};
 use serde_json::Value;
 
 on_both_stacks![
     long_pings_are_answered,
     large_datagrams_come_in,
     large_datagrams_go_out,
+    long_pings_over_ipv6_are_answered,
+    large_datagrams_over_ipv6_come_in,
+    large_datagrams_over_ipv6_go_out,
+    a_narrow_way_of_ipv6_is_learned_of,
     what_must_not_be_torn_is_refused
 ];
 
 /// Two seconds of datagrams of 20000 octets; `reverse`: from the stack to the client. Returns what the receiver says.
-fn datagrams(net: &Net, reverse: bool) -> Value {
-    let mut server = net.serve("iperf3", &["-s", "-4", "-1", "-p", "5201", "--forceflush"]);
+fn datagrams(net: &Net, host: &str, reverse: bool) -> Value {
+    datagrams_with(net, net.on_client("iperf3"), host, reverse)
+}
+
+/// The same with any client.
+fn datagrams_with(net: &Net, mut client: std::process::Command, host: &str, reverse: bool) -> Value {
+    // It answers from this address, where it has several.
+    let mut server = net.serve("iperf3", &["-s", "-B", host, "-1", "-p", "5201", "--forceflush"]);
     server.says("listening", 10);
-    let mut arguments = vec!["-c", Net::SERVER, "-p", "5201", "-u", "-l", "20000", "-b", "40M", "-t", "2", "-J"];
+    client.args(["-c", host, "-p", "5201", "-u", "-l", "20000", "-b", "40M", "-t", "2", "-J"]);
     if reverse {
-        arguments.push("-R");
+        client.arg("-R");
     }
-    let said = net.client("iperf3", &arguments).success(60);
+    let said = Proc::start(&mut client, None).success(60);
     server.end(20);
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
@@ -48,7 +58,7 @@ fn long_pings_are_answered(stack: Stack) {
 
 fn large_datagrams_come_in(stack: Stack) {
     let net = Net::new(stack);
-    assert_arrived(&datagrams(&net, false));
+    assert_arrived(&datagrams(&net, Net::SERVER, false));
     if stack == Stack::Atoll {
         assert!(count(&net, "reassembled") > 300);
         assert!(count(&net, "frames_forwarded") > 0, "packets spread over the replicas and go to their owner");
@@ -57,10 +67,69 @@ fn large_datagrams_come_in(stack: Stack) {
 
 fn large_datagrams_go_out(stack: Stack) {
     let net = Net::new(stack);
-    assert_arrived(&datagrams(&net, true));
+    assert_arrived(&datagrams(&net, Net::SERVER, true));
     if stack == Stack::Atoll {
         assert!(count(&net, "fragments_out") > 300 * 14);
     }
+}
+
+fn long_pings_over_ipv6_are_answered(stack: Stack) {
+    let net = Net::new(stack);
+    for size in ["1453", "3000", "20000", "65527"] {
+        let arguments = ["-6", "-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, Net::SERVER6];
+        let said = net.client("ping", &arguments).success(30);
+        assert!(said.contains(" 0% packet loss"), "{said}");
+    }
+}
+
+fn large_datagrams_over_ipv6_come_in(stack: Stack) {
+    let net = Net::new(stack);
+    assert_arrived(&datagrams(&net, Net::SERVER6, false));
+    if stack == Stack::Atoll {
+        assert!(count(&net, "reassembled") > 300);
+        assert!(count(&net, "frames_forwarded") > 0, "packets spread over the replicas and go to their owner");
+    }
+}
+
+fn large_datagrams_over_ipv6_go_out(stack: Stack) {
+    let net = Net::new(stack);
+    assert_arrived(&datagrams(&net, Net::SERVER6, true));
+    if stack == Stack::Atoll {
+        assert!(count(&net, "fragments_out") > 300 * 14);
+    }
+}
+
+/// A router says once that its next link takes less; datagrams, pings and later connections keep to that, on whichever replica they are.
+fn a_narrow_way_of_ipv6_is_learned_of(stack: Stack) {
+    let net = Net::new(stack);
+    net.add_far_host(1300);
+    let interface = net.client_interface();
+    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
+    router.says("advertised", 10);
+    until("a way to the far host", 20, || {
+        let mut ping = net.on_far_host("ping");
+        ping.args(["-6", "-n", "-c", "1", "-W", "1", Net::SERVER6]);
+        Proc::start(&mut ping, None).end(10).success().then_some(())
+    });
+    let big = "abcdefgh".repeat(40_000);
+    net.scratch.file("big", &big);
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    let serve = ["-u", "-m", "http.server", "8000", "--bind", "::", "--directory", &folder];
+    let mut server = net.serve("/usr/bin/python3", &serve);
+    server.says("Serving HTTP", 10);
+    for n in 0..6 {
+        let mut curl = net.on_far_host("curl");
+        curl.args(["-g", "-sS", "--fail", "--max-time", "20", &format!("http://[{}]:8000/big", Net::SERVER6)]);
+        assert!(Proc::start(&mut curl, None).success(25) == big, "download {n}");
+    }
+    if stack == Stack::Atoll {
+        assert_eq!(count(&net, "path_mtu_lowered"), 1, "the others knew before");
+    }
+    let mut ping = net.on_far_host("ping");
+    ping.args(["-6", "-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", "3000", Net::SERVER6]);
+    let said = Proc::start(&mut ping, None).success(30);
+    assert!(said.contains(" 0% packet loss"), "{said}");
+    assert_arrived(&datagrams_with(&net, net.on_far_host("iperf3"), Net::SERVER6, true));
 }
 
 /// Without "don't fragment" iperf3 sends what it is asked to; with it, only what fits.
@@ -83,15 +152,17 @@ fn a_flood_of_fragments_keeps_nobody_out() {
     let net = Net::new(Stack::Atoll);
     let replicas = net.replicas();
     let interface = net.client_interface();
-    let arguments = [&*program("fragment_flood.py"), &interface, Net::SERVER, "10000", "8"];
+    let arguments = [&*program("fragment_flood.py"), &interface, Net::SERVER, Net::SERVER6, "10000", "8"];
     let mut flood = net.client("/usr/bin/python3", &arguments);
     flood.says("flooding", 20);
-    let mut ping = net.client("ping", &["-q", "-c", "50", "-i", "0.05", "-W", "2", "-s", "20000", Net::SERVER]);
-    let _ = ping.end(30);
-    let said = ping.output();
-    let received: u32 =
-        said.split(" received").next().and_then(|s| s.rsplit(' ').next()?.parse().ok()).expect("ping counts");
-    assert!(received >= 45, "{said}");
+    let ping = |host| net.client("ping", &["-q", "-c", "50", "-i", "0.05", "-W", "2", "-s", "20000", host]);
+    for mut ping in [Net::SERVER, Net::SERVER6].map(ping) {
+        let _ = ping.end(30);
+        let said = ping.output();
+        let received: u32 =
+            said.split(" received").next().and_then(|s| s.rsplit(' ').next()?.parse().ok()).expect("ping counts");
+        assert!(received >= 45, "{said}");
+    }
     flood.success(30);
     for stat in [
         "fragments_malformed",

@@ -2,7 +2,7 @@
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 
-on_both_stacks![members_hear_each_other_and_are_reported];
+on_both_stacks![members_hear_each_other_and_are_reported, members_of_a_group_of_ipv6];
 
 /// `group.py` is a member that says what it hears; the kernel's side sees the reports, and is a member itself.
 fn members_hear_each_other_and_are_reported(stack: Stack) {
@@ -50,4 +50,49 @@ fn members_hear_each_other_and_are_reported(stack: Stack) {
             replicas.iter().any(|replica| replica["stats"]["frames_dropped"].as_u64() > Some(0)).then_some(())
         });
     }
+}
+
+/// The same over IPv6, with a datagram that leaves in parts, and a router that speaks the older version.
+fn members_of_a_group_of_ipv6(stack: Stack) {
+    let net = Net::new(stack);
+    let interface = net.client_interface();
+    let script = program("group.py");
+    let mut router = net.client("/usr/bin/python3", &["-u", &script, "watch6", &interface]);
+    router.says("watching", 10);
+    let own = until("link-local addresses at both ends", 20, || {
+        let said = net.client("ip", &["-6", "addr", "show", "dev", &interface, "scope", "link"]).success(10);
+        let is_ready = said.contains("fe80:") && !said.contains("tentative");
+        net.own_v6().into_iter().find(|own| own.starts_with("fe80:")).filter(|_| is_ready)
+    });
+    let member = [&*script, "listen6"];
+    let mut members: Vec<Proc> =
+        (0..3).map(|_| Proc::start(net.on_stack("/usr/bin/python3").args(member), None)).collect();
+    let mut other = Proc::start(net.on_client("/usr/bin/python3").args(member), None);
+    for member in members.iter_mut().chain([&mut other]) {
+        member.says("joined", 10);
+    }
+    router.says(&format!("joined ff15::1:2 by {own}"), 10);
+    let long = "long-word".repeat(300);
+    let words = [
+        ("from-the-client", net.on_client("/usr/bin/python3"), "2001:db8::1"),
+        ("from-the-stack", net.on_stack("/usr/bin/python3"), Net::SERVER6),
+        (&*long, net.on_stack("/usr/bin/python3"), Net::SERVER6),
+    ];
+    for (word, mut command, own) in words {
+        Proc::start(command.args([&*script, "say6", own, word]), None).success(10);
+        for member in members.iter_mut().chain([&mut other]) {
+            member.says(word, 10);
+        }
+    }
+    let ask = |version| net.client("/usr/bin/python3", &[&script, "ask6", &interface, version]).success(10);
+    ask("2");
+    router.says(&format!("is in ff15::1:2 by {own}"), 10);
+    // From now on the router is taken for one of version 1, for which one member's report is enough.
+    other.kill();
+    ask("1");
+    router.says("reported ff15::1:2", 10);
+    for mut member in members {
+        member.kill();
+    }
+    router.says(&format!("done ff15::1:2 by {own}"), 10);
 }

@@ -52,7 +52,8 @@ cases! {
         multicast_options, multicast_memberships, multicast_reaches_every_member, multicast_without_members,
         udp_address_in_use,
         v6_connection_has_names, v6_listener_takes_both_families, v6_listener_alone,
-        v6_ports_are_shared_as_the_table_says, v6_options, v6_refused_and_unreachable, v6_datagrams,
+        v6_ports_are_shared_as_the_table_says, v6_options, v6_fragment_options, v6_multicast_options,
+        v6_multicast_memberships, v6_refused_and_unreachable, v6_datagrams,
         v6_datagrams_connected, v6_bad_addresses, v6_listener_survives_exec
 }
 

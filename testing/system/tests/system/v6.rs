@@ -11,7 +11,8 @@ on_both_stacks![
     curl_and_python_as_clients,
     datagrams,
     a_router_gives_an_address_and_a_way,
-    link_local_addresses
+    link_local_addresses,
+    a_redirect_is_followed
 ];
 
 const CLIENT6: &str = "2001:db8::1";
@@ -151,6 +152,35 @@ c, p = s.accept(); print(p[3] != 0, c.getsockname()[3] == p[3]); c.sendall(b'hel
     let script = format!("import socket; print(socket.create_connection(('{own}%{interface}', 8000), 10).recv(10))");
     assert_eq!(net.client("/usr/bin/python3", &["-c", &script]).success(20), "b'hello'\n");
     server.says("True True", 10);
+}
+
+/// A router names a better one for a destination: that is asked for then, and not before.
+fn a_redirect_is_followed(stack: Stack) {
+    let net = Net::new(stack);
+    let interface = net.client_interface();
+    let mut router = net.client("/usr/bin/python3", &["-u", &program("router.py"), &interface, "2001:db8:1::"]);
+    router.says("advertised", 10);
+    until("an address from the router", 20, || net.own_v6().into_iter().find(|a| a.starts_with("2001:db8:1:")));
+    let (far, better) = ("2001:db8:ffff::1", "fe80::77");
+    let script = format!(
+        "import socket, time
+sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+while True:
+    try: print(sock.sendto(b'x', ('{far}', 9)), flush=True)
+    except OSError as error: print(error, flush=True)
+    time.sleep(0.2)"
+    );
+    let mut sender = net.serve("/usr/bin/python3", &["-u", "-c", &script]);
+    sender.says("1", 10);
+    let redirects = |target: &str| {
+        let arguments = ["-u", &*program("router.py"), "--redirect", &interface, Net::SERVER6, far, target];
+        net.client("/usr/bin/python3", &arguments)
+    };
+    let mut bad = redirects("2001:db8:1::77");
+    bad.says("ready", 10);
+    let mut good = redirects(better);
+    good.says("asked for it", 20);
+    assert!(!bad.output().contains("asked"), "a target that is neither a router nor the destination");
 }
 
 /// An address that a neighbour has is not used (RFC 4862 §5.4); the stack goes on with its others.

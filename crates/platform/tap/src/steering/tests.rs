@@ -34,7 +34,14 @@ fn oracle_v6(key: FlowKey, ip: &[u8]) -> Option<FlowGroup> {
         return None;
     }
     let addr = |at: usize| Addr::from_octets(ip[at..at + 16].try_into().unwrap());
-    let ports = ip.get(40..44).filter(|_| matches!(ip[6], 6 | 17)).unwrap_or(&[0; 4]);
+    let fragment = ip.get(40..48).filter(|_| ip[6] == 44);
+    let is_part = |fragment: &[u8]| u16::from_be_bytes([fragment[2], fragment[3]]) & 0xfff9 != 0;
+    let ports = match fragment {
+        Some(fragment) if is_part(fragment) => Some(&fragment[4..8]),
+        Some(fragment) => ip.get(48..52).filter(|_| matches!(fragment[0], 6 | 17)),
+        None => ip.get(40..44).filter(|_| matches!(ip[6], 6 | 17)),
+    };
+    let ports = ports.unwrap_or(&[0; 4]);
     let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let (remote, local) = (Endpoint::at(addr(8), port(0)), Endpoint::at(addr(24), port(2)));
     // Mapped addresses do not appear on the wire (RFC 4038 §4.2), and are hashed differently.

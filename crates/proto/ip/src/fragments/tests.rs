@@ -21,7 +21,7 @@ fn torn(build: &Build, room: usize) -> Vec<Vec<u8>> {
         });
         fragment.frame()
     };
-    parts(whole.len(), 0, (room + ipv4::HEADER_LEN) as u16).map(fragment).collect()
+    parts(Addr::V4_ANY, whole.len(), 0, (room + ipv4::HEADER_LEN) as u16).map(fragment).collect()
 }
 
 /// Lets fragments arrive, none of which may be refused; returns the packet that they make.
@@ -34,7 +34,7 @@ fn rejoin(ip: &mut Ip, fragments: &[Vec<u8>]) -> Option<Frame> {
 
 #[test]
 fn parts_fit_and_cover_everything() {
-    let found: Vec<_> = parts(3000, 0, 1500).collect();
+    let found: Vec<_> = parts(Addr::V4_ANY, 3000, 0, 1500).collect();
     assert_eq!(
         found,
         [
@@ -43,10 +43,10 @@ fn parts_fit_and_cover_everything() {
             Part { offset: 2960, len: 40, more: false }
         ]
     );
-    assert_eq!(parts(3000, 1480, 1500).collect::<Vec<_>>(), found[1..]);
+    assert_eq!(parts(Addr::V4_ANY, 3000, 1480, 1500).collect::<Vec<_>>(), found[1..]);
     for (len, mtu) in [(1, 68), (65_515, 68), (65_515, 1501), (1480, 1500), (1481, 1500)] {
         let mut at = 0;
-        for part in parts(len, 0, mtu) {
+        for part in parts(Addr::V4_ANY, len, 0, mtu) {
             assert_eq!(part.offset, at);
             assert!(part.len + ipv4::HEADER_LEN <= usize::from(mtu) && part.more == (at + part.len < len));
             assert!(part.len.is_multiple_of(8) || !part.more);
@@ -218,9 +218,19 @@ fn identifications_do_not_repeat_soon() {
     let mut seen = BTreeSet::new();
     for _ in 0..32_768 {
         for sibling in &mut siblings {
-            assert!(seen.insert(sibling.next(PEER, Protocol::UDP)));
+            assert!(seen.insert(sibling.next(PEER.into(), Protocol::UDP) as u16));
         }
     }
+    // RFC 7739 §4.1: with IPv6 for all protocols together, because the identification is all that tells packets apart.
+    let dst = Addr::from_octets([0x20; 16]);
+    let mut seen = BTreeSet::new();
+    for n in 0..100_000 {
+        let protocol = [Protocol::UDP, Protocol::ICMPV6][n % 2];
+        assert!(siblings.iter_mut().all(|sibling| seen.insert(sibling.next(dst, protocol))));
+    }
+    let [here, there] =
+        [[0x20; 16], [0x21; 16]].map(|octets| siblings[0].next(Addr::from_octets(octets), Protocol::UDP));
+    assert!(here.abs_diff(there) > 1000, "what is sent to others does not show");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use atoll_wire::Mac;
 
 use super::*;
 use crate::ip::tests::{Build, PEER, US, at, ip, packet, receive, udp_packet};
+use crate::membership::GROUPS_MAX;
 use crate::{Config, Received};
 
 const GROUP: u32 = 0xefff_0102;

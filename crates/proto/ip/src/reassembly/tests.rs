@@ -17,10 +17,17 @@ impl FragmentKey for Key {
     fn source(&self) -> u8 {
         self.source
     }
+
+    /// Some have more time.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(if self.id == LONG { 60 } else { 30 })
+    }
 }
 
+/// A packet that has more time than others.
+const LONG: u16 = 60;
 const KEY: Key = Key { source: 1, id: 7 };
-const SMALL: Limits = Limits { bytes_max: 1 << 18, packets_max: 4, fragments_max: 8, timeout: Duration::from_secs(30) };
+const SMALL: Limits = Limits { bytes_max: 1 << 18, packets_max: 4, fragments_max: 8 };
 
 fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
@@ -264,4 +271,19 @@ fn a_packet_is_given_up_after_its_time() {
     let (_, expired) = all.expire(at(50_000)).unwrap();
     assert_eq!(expired.first, Some([b"head", &octets(0..8)[..]].concat()), "whoever sent it can be told");
     all.check_invariants();
+}
+
+#[test]
+fn who_has_more_time_is_given_up_later() {
+    let mut all = Reassembly::new(SMALL);
+    let octets = octets(0..8);
+    let long = Key { id: LONG, ..KEY };
+    all.insert(at(0), long, &fragment(&octets, 0, true));
+    all.insert(at(10_000), KEY, &fragment(&octets, 0, true));
+    assert_eq!(all.next_timeout(), Some(at(40_000)));
+    assert_eq!(all.expire(at(40_000)).map(|(key, _)| key), Some(KEY));
+    assert_eq!(all.expire(at(59_999)), None);
+    assert_eq!(all.next_timeout(), Some(at(60_000)));
+    assert_eq!(all.expire(at(60_000)).map(|(key, _)| key), Some(long));
+    assert_eq!(all.next_timeout(), None);
 }

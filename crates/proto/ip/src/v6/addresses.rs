@@ -2,7 +2,6 @@
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
-use atoll_wire::nd;
 
 use super::RETRANS_TIMER;
 use crate::addresses::Cast;
@@ -122,11 +121,6 @@ impl Ip {
         }
     }
 
-    /// Whether packets to the group are for us.
-    pub(super) fn listens_to(&self, group: Addr) -> bool {
-        group == ALL_NODES || self.v6.own.iter().any(|own| nd::solicited_node(own.addr) == group)
-    }
-
     /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no deprecated one, rule 8
     /// the longest common prefix.
     fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
@@ -147,7 +141,8 @@ impl Ip {
     /// Whether `addr` could be a neighbour.
     pub(super) fn is_neighbour_v6(&self, addr: Addr) -> bool {
         let is_router = || self.v6.routers.iter().any(|router| router.what == addr);
-        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && (self.is_on_link_v6(addr) || is_router())
+        let is_near = self.is_on_link_v6(addr) || is_router() || self.v6.redirects.leads_to(addr);
+        cast(addr) == Some(Cast::Unicast) && !self.is_own_v6(addr) && is_near
     }
 }
 

@@ -6,6 +6,7 @@ use atoll_wire::ipv4::Protocol;
 use atoll_wire::{Mac, ParseError, ethernet, icmp, ipv6, mld, nd};
 
 use crate::counters::Reason;
+use crate::fragments::{FRAGMENT_HEADERS_LEN_MAX, parts};
 use crate::icmp::{ErrorKind, NetworkError};
 use crate::input::Received;
 use crate::ip::{Frame, Ip, Link};
@@ -31,7 +32,7 @@ impl Ip {
             && !message.is_error()
         {
             return match kind {
-                mld::QUERY => self.handle_query(now, header, bytes),
+                mld::QUERY | mld::REPORT_V1 | mld::DONE => self.handle_listeners(now, header, bytes),
                 kind if nd::KINDS.contains(&kind) => self.handle_nd(now, from, header, bytes),
                 _ => Err(Reason::IcmpIgnored),
             }
@@ -47,10 +48,9 @@ impl Ip {
                 self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
                 return Ok(Received::Consumed);
             }
-            Message::PacketTooBig { mtu } => {
-                // RFC 8201 §4: below the smallest link there is nothing to believe; RFC 8200 §5 no longer knows smaller ones.
-                ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX).max(ipv6::MTU_MIN) }
-            }
+            // RFC 8201 §4, RFC 8021: less than every link carries is not believed, and makes no atomic fragments.
+            Message::PacketTooBig { mtu } if mtu < u32::from(ipv6::MTU_MIN) => return Err(Reason::IcmpIgnored),
+            Message::PacketTooBig { mtu } => ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) },
             Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },
             Message::ParameterProblem { code: icmpv6::code::UNRECOGNIZED_NEXT_HEADER, .. } => {
                 ErrorKind::Unreachable { code: icmp::code::PROTOCOL }
@@ -88,11 +88,10 @@ impl Ip {
         }
         if let Ok(upper) = ipv6::upper(&header, payload) {
             let text = payload.get(upper.at..)?;
+            // Of a later fragment the kind cannot be seen; redirects count as errors (RFC 4443 §2.4 (e.2)).
             let is_later_part = upper.fragment.is_some_and(|fragment| fragment.offset != 0);
-            // Redirects count as errors (RFC 4443 §2.4 (e.2)).
-            let is_error =
-                upper.protocol == Protocol::ICMPV6 && text.first().is_none_or(|kind| *kind < 128 || *kind == 137);
-            if is_later_part || is_error {
+            let kind = text.first().filter(|_| !is_later_part);
+            if upper.protocol == Protocol::ICMPV6 && kind.is_none_or(|kind| *kind < 128 || *kind == 137) {
                 return None;
             }
         }
@@ -114,7 +113,7 @@ impl Ip {
             ttl: self.v6.hop_limit,
             dont_fragment: true,
         };
-        self.send_icmpv6(link, &outgoing, &message, quotation).then_some(())
+        self.send_icmpv6(now, link, &outgoing, &message, quotation).then_some(())
     }
 
     /// RFC 4443 §4.2: the reply carries the request's data; source and destination change places.
@@ -127,9 +126,9 @@ impl Ip {
         reply: Message,
         body: &[u8],
     ) -> Result<(), Reason> {
-        let fits = link == Link::Inside
-            || ipv6::HEADER_LEN + icmpv6::HEADER_LEN + body.len() <= usize::from(self.mtu_for(header.src));
-        if !fits || !self.echo_limit.take(now, 1) {
+        // What comes in fragments is answered in fragments, each of which counts.
+        let len = icmpv6::HEADER_LEN + body.len();
+        if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu_v6())) as u32) {
             return Err(Reason::EchoLimit);
         }
         let outgoing = Outgoing {
@@ -137,12 +136,12 @@ impl Ip {
             src: header.dst,
             dst: header.src,
             protocol: Protocol::ICMPV6,
-            payload_len: icmpv6::HEADER_LEN + body.len(),
+            payload_len: len,
             tos: header.traffic_class & !3,
             ttl: self.v6.hop_limit,
             dont_fragment: true,
         };
-        if self.send_icmpv6(link, &outgoing, &reply, body) {
+        if self.send_icmpv6(now, link, &outgoing, &reply, body) {
             self.counters.echoes += 1;
         }
         Ok(())
@@ -155,18 +154,34 @@ impl Ip {
         if !self.is_ours_v6(link, quoted.source.addr) || !matches!(protocol, Protocol::TCP | Protocol::UDP) {
             return Err(Reason::IcmpNotAboutUs);
         }
+        // RFC 5927 §7.2: a packet that fits was not lost for its size.
+        let lost = usize::from(quoted.header.payload_len) + ipv6::HEADER_LEN;
+        if matches!(kind, ErrorKind::FragNeeded { mtu } if usize::from(mtu) > lost) {
+            return Err(Reason::IcmpNotAboutUs);
+        }
         let tuple = FourTuple { local: quoted.source, remote: quoted.destination };
         Ok(NetworkError { kind, protocol, tuple, quoted_seq: quoted.seq, reporter })
     }
 
-    fn send_icmpv6(&mut self, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
+    fn send_icmpv6(&mut self, now: Instant, link: Link, outgoing: &Outgoing, message: &Message, body: &[u8]) -> bool {
         let at = headers_len(outgoing.dst);
         let mut bytes = alloc::vec![0; at + outgoing.payload_len];
-        self.emit_headers(&mut bytes, outgoing);
         let text = &mut bytes[at..];
         text[icmpv6::HEADER_LEN..].copy_from_slice(body);
         icmpv6::emit(outgoing.src, outgoing.dst, message, text);
-        self.queue(Frame { link, bytes })
+        let mtu = self.path_mtu(now, outgoing.dst).map_or(self.mtu_v6(), |path| path.mtu);
+        if link == Link::Inside || ipv6::HEADER_LEN + outgoing.payload_len <= usize::from(mtu) {
+            self.emit_headers(&mut bytes, outgoing);
+            return self.queue(Frame { link, bytes });
+        }
+        let id = self.identify(outgoing.dst, outgoing.protocol);
+        parts(outgoing.dst, outgoing.payload_len, 0, mtu).all(|part| {
+            let mut fragment = alloc::vec![0; FRAGMENT_HEADERS_LEN_MAX];
+            self.emit_fragment(&mut fragment, outgoing, id, &part);
+            self.fragment_sent();
+            fragment.extend_from_slice(&bytes[at + part.offset..][..part.len]);
+            self.queue(Frame { link, bytes: fragment })
+        })
     }
 }
 

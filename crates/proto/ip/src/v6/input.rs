@@ -8,6 +8,7 @@ use atoll_wire::ipv6::{self, ExtensionError};
 use atoll_wire::{checksum, udp};
 
 use super::addresses::cast;
+use super::is_discovery;
 use crate::addresses::Cast;
 use crate::counters::Reason;
 use crate::input::{ChecksumOffload, ChecksumState, Received};
@@ -30,7 +31,8 @@ impl Ip {
         let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
         let (header, at) = ipv6::parse(packet).map_err(|_| Reason::Malformed)?;
         let payload = packet.get(at..at + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
-        let to_one = self.judge_addresses_v6(link, ethernet, &header)?;
+        let cast = self.judge_addresses_v6(link, ethernet, &header)?;
+        let to_one = cast == Cast::Unicast;
         let upper = match ipv6::upper(&header, payload) {
             Ok(upper) => upper,
             Err(ExtensionError::Malformed) => return Err(Reason::Malformed),
@@ -43,29 +45,30 @@ impl Ip {
             }
         };
         match upper.fragment {
-            // RFC 6946: all of the packet is there.
+            // RFC 6946: all of the packet is there, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
-            // DEVIATION: RFC 8200 §4.5 wants reassembly.
-            Some(_) => return Err(Reason::V6Fragment),
+            Some(_) => return self.handle_fragment_v6(now, link, frame, &header, payload, &upper),
             None => {}
         }
         let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
         if upper.protocol == Protocol::ICMPV6 {
+            // RFC 6980 §5.
+            if upper.fragment.is_some() && is_discovery(Some(text)) {
+                return Err(Reason::NdIgnored);
+            }
             return self.handle_icmpv6(now, link, ethernet.src, &header, text);
-        }
-        if !to_one {
-            return Err(Reason::Multicast);
         }
         // Neighbour discovery alone is spoken with the unspecified address.
         if header.src == Addr::ANY {
             return Err(Reason::Martian);
         }
         match upper.protocol {
-            Protocol::TCP => tcp(&header, text, offload),
-            Protocol::UDP => udp_v6(&header, text, offload),
+            Protocol::TCP if to_one => tcp(&header, text, offload),
+            Protocol::UDP => udp_v6(&header, cast, text, offload),
+            // Nothing else is spoken with groups.
+            _ if !to_one => Err(Reason::Broadcast),
             _ => {
-                let named_at = if upper.at == 0 { 6 } else { ipv6::HEADER_LEN };
-                let pointer = named_at as u32;
+                let pointer = upper.named_at as u32;
                 let problem = Message::ParameterProblem { code: code::UNRECOGNIZED_NEXT_HEADER, pointer };
                 self.error_v6(now, link, frame, problem);
                 Err(Reason::UnknownProtocol)
@@ -73,21 +76,24 @@ impl Ip {
         }
     }
 
-    /// Whether a packet may have come from its source, and is for us; and whether it is for us alone.
+    /// Whether a packet may have come from its source, and is for us; and whether it is for others as well.
     #[inline]
     fn judge_addresses_v6(
         &self,
         link: Link,
         ethernet: &ethernet::Header,
         header: &ipv6::Header,
-    ) -> Result<bool, Reason> {
-        let to_one = self.is_ours_v6(link, header.dst);
-        if !to_one {
+    ) -> Result<Cast, Reason> {
+        if !self.is_ours_v6(link, header.dst) {
             return Err(match (link, cast(header.dst)) {
                 // From an address of ours as well: where another host has it, too, neighbour discovery has to hear of it.
-                (Link::Outside, Some(Cast::Multicast)) if self.listens_to(header.dst) => {
+                (Link::Outside, Some(Cast::Multicast)) if self.is_member_v6(link, header.dst) => {
                     let may_be = header.src == Addr::ANY || cast(header.src) == Some(Cast::Unicast);
-                    return if may_be { Ok(false) } else { Err(Reason::Martian) };
+                    return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };
+                }
+                (Link::Inside, Some(Cast::Multicast)) if self.is_member_v6(link, header.dst) => {
+                    let may_be = self.is_source_v6(link, header.src);
+                    return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };
                 }
                 (_, Some(Cast::Multicast)) => Reason::Multicast,
                 _ => Reason::NotOurAddress,
@@ -99,7 +105,7 @@ impl Ip {
         if ethernet.dst.is_group() {
             return Err(Reason::Broadcast);
         }
-        Ok(true)
+        Ok(Cast::Unicast)
     }
 }
 
@@ -109,7 +115,12 @@ fn tcp<'a>(header: &ipv6::Header, segment: &'a [u8], offload: ChecksumOffload) -
     Ok(Received::Tcp { src: header.src, dst: header.dst, tos: header.traffic_class, segment, checksum })
 }
 
-fn udp_v6<'a>(header: &ipv6::Header, bytes: &'a [u8], offload: ChecksumOffload) -> Result<Received<'a>, Reason> {
+fn udp_v6<'a>(
+    header: &ipv6::Header,
+    cast: Cast,
+    bytes: &'a [u8],
+    offload: ChecksumOffload,
+) -> Result<Received<'a>, Reason> {
     let (ports, head) = udp::parse(bytes).map_err(|_| Reason::Malformed)?;
     let datagram = bytes.get(..head + usize::from(ports.payload_len)).ok_or(Reason::Malformed)?;
     // RFC 8200 §8.1: over IPv6 a datagram without checksum is none.
@@ -120,7 +131,7 @@ fn udp_v6<'a>(header: &ipv6::Header, bytes: &'a [u8], offload: ChecksumOffload) 
     Ok(Received::Udp {
         src: Endpoint::at(header.src, ports.src_port),
         dst: Endpoint::at(header.dst, ports.dst_port),
-        cast: Cast::Unicast,
+        cast,
         tos: header.traffic_class,
         payload: datagram.get(head..).ok_or(Reason::Malformed)?,
         checksum,

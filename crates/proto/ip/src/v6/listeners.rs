@@ -1,4 +1,5 @@
-//! Which groups do we listen to, and who is told? RFC 3810, the host's part, for the groups that neighbour discovery needs.
+//! How are routers of IPv6 told which groups are wanted? MLD as a host speaks it: RFC 3810, RFC 2710. When what is said is decided in
+//! [`crate::membership`].
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -6,103 +7,120 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Duration, Instant};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::ipv6::{self, multicast_mac};
-use atoll_wire::mld::{self, Record};
+use atoll_wire::mld::{self, Message, Record};
 use atoll_wire::nd::solicited_node;
 
-use super::addresses::State;
+use super::addresses::{ALL_NODES, State};
 use crate::counters::Reason;
-use crate::ip::Ip;
+use crate::ip::{Ip, Link};
+use crate::membership::{Change, Group, Heard, Say};
 
-/// Groups, and what is to be reported about them.
-#[derive(Debug)]
-pub(super) struct Listeners {
-    groups: BTreeSet<Addr>,
-    /// Changes that are told once more, because the first report may have been lost.
-    changes: Vec<(Addr, Record)>,
-    repeat_at: Instant,
-    /// When a router's question is answered.
-    answer_at: Instant,
-}
+impl Group for Addr {
+    const RECORDS_MAX: usize = mld::GROUPS_MAX;
 
-impl Listeners {
-    pub(super) fn new() -> Listeners {
-        Listeners {
-            groups: BTreeSet::new(),
-            changes: Vec::new(),
-            repeat_at: Instant::FAR_FUTURE,
-            answer_at: Instant::FAR_FUTURE,
-        }
+    fn is_everybodys(self) -> bool {
+        self == ALL_NODES
     }
 
-    pub(super) fn due(&self) -> Instant {
-        self.repeat_at.min(self.answer_at)
+    /// RFC 3810 §6: neither the group of all nodes is reported, nor one that stays on this machine.
+    fn is_told(self) -> bool {
+        !self.is_everybodys() && !self.is_interface_local()
     }
 }
 
 impl Ip {
-    /// The own addresses have changed: joins and leaves solicited-node groups, and tells so twice (RFC 3810 §6.1).
-    pub(super) fn listen_to_own(&mut self, now: Instant) {
+    pub(crate) fn join_group_v6(&mut self, now: Instant, link: Link, group: Addr) -> bool {
+        (link == Link::Inside || !self.v6.own.is_empty()) && self.v6.groups.join(now, link, group)
+    }
+
+    pub(crate) fn leave_group_v6(&mut self, now: Instant, link: Link, group: Addr) {
+        self.v6.groups.leave(now, link, group);
+    }
+
+    pub(crate) fn is_member_v6(&self, link: Link, group: Addr) -> bool {
+        self.v6.groups.has(link, group)
+    }
+
+    /// The own addresses have changed: joins and leaves solicited-node groups.
+    pub(crate) fn listen_to_own(&mut self, now: Instant) {
         let groups: BTreeSet<Addr> = self.v6.own.iter().map(|own| solicited_node(own.addr)).collect();
-        let listeners = &mut self.v6.listeners;
-        let joined = groups.difference(&listeners.groups).map(|group| (*group, Record::Joined));
-        let left = listeners.groups.difference(&groups).map(|group| (*group, Record::Left));
-        let changes: Vec<(Addr, Record)> = joined.chain(left).collect();
-        listeners.groups = groups;
-        if changes.is_empty() || !self.v6.leader {
-            return;
+        let before = core::mem::replace(&mut self.v6.solicited, groups);
+        for group in self.v6.solicited.difference(&before) {
+            self.v6.groups.join_for_itself(now, *group);
         }
-        listeners.changes = changes.clone();
-        listeners.repeat_at = now + REPEAT_AFTER;
-        self.send_report(&changes);
+        for group in before.difference(&self.v6.solicited) {
+            self.v6.groups.leave(now, Link::Outside, *group);
+        }
     }
 
-    /// Sends the reports that are due.
-    pub(super) fn report_groups(&mut self, now: Instant) {
-        let listeners = &mut self.v6.listeners;
-        let mut records = Vec::new();
-        if listeners.repeat_at <= now {
-            listeners.repeat_at = Instant::FAR_FUTURE;
-            records.append(&mut listeners.changes);
+    /// Says what is to be said at `now`.
+    pub(super) fn expire_listeners(&mut self, now: Instant) {
+        for say in self.v6.groups.expire(now, &mut self.rng) {
+            match say {
+                Say::Report(records) => self.send_report(&records),
+                Say::OlderReport { group, .. } => self.send_older_v6(&Message::Report { group }),
+                Say::OlderLeave { group } => self.send_older_v6(&Message::Done { group }),
+            }
         }
-        if listeners.answer_at <= now {
-            listeners.answer_at = Instant::FAR_FUTURE;
-            records.extend(listeners.groups.iter().map(|group| (*group, Record::Listening)));
-        }
-        self.send_report(&records);
     }
 
-    /// A router asks who listens to what: the leader answers, within the time that it gives (RFC 3810 §6.2).
-    pub(super) fn handle_query(&mut self, now: Instant, header: &ipv6::Header, bytes: &[u8]) -> Result<(), Reason> {
-        let query = mld::parse_query(bytes).map_err(|_| Reason::Malformed)?;
-        // RFC 3810 §5.1.14: only what comes from the link itself counts.
-        let is_local = header.src.is_link_local() && header.hop_limit == 1;
-        let concerns_us = query.group == Addr::ANY || self.v6.listeners.groups.contains(&query.group);
-        if !is_local || !concerns_us || !self.v6.leader {
+    /// Judges a message of listener discovery, whose checksum was verified. What a router asks is answered by the leader.
+    pub(super) fn handle_listeners(&mut self, now: Instant, header: &ipv6::Header, bytes: &[u8]) -> Result<(), Reason> {
+        let message = mld::parse(bytes).map_err(|_| Reason::Malformed)?;
+        // RFC 3810 §5.1.14, RFC 2710 §5: only what comes from the link itself counts.
+        if !header.src.is_link_local() || header.hop_limit != 1 || !self.v6.leader {
             return Err(Reason::NdIgnored);
         }
-        let delay = Duration::from_millis(self.rng.below(query.max_response_ms.max(1)).into());
-        let listeners = &mut self.v6.listeners;
-        listeners.answer_at = listeners.answer_at.min(now + delay);
-        self.v6.rearm();
+        let heard = match message {
+            Message::Query { version, group, max_response_ms } => {
+                let window = Duration::from_millis(max_response_ms.into());
+                Heard::Query { version: version + 1, group: Some(group).filter(|group| *group != Addr::ANY), window }
+            }
+            Message::Report { group } => Heard::Report { group },
+            Message::Done { .. } => return Ok(()),
+        };
+        self.v6.groups.handle(now, &mut self.rng, heard);
         Ok(())
     }
 
-    fn send_report(&mut self, records: &[(Addr, Record)]) {
-        // RFC 3590 §4: before the link-local address is sure, reports come from nobody.
+    fn send_report(&mut self, records: &[(Addr, Change)]) {
+        let records: Vec<(Addr, Record)> = records
+            .iter()
+            .map(|(group, change)| {
+                let record = match change {
+                    Change::Joined => Record::Joined,
+                    Change::Left => Record::Left,
+                    Change::Listening => Record::Listening,
+                };
+                (*group, record)
+            })
+            .collect();
+        let src = self.listener_source();
+        let mut text = alloc::vec![0; mld::report_len(records.len())];
+        mld::emit_report(src, &records, &mut text);
+        self.send_mld(src, mld::ROUTERS, &text);
+    }
+
+    fn send_older_v6(&mut self, message: &Message) {
+        let (src, mut text) = (self.listener_source(), [0; mld::LEN_V1]);
+        if let Some(dst) = mld::emit_v1(src, message, &mut text) {
+            self.send_mld(src, dst, &text);
+        }
+    }
+
+    /// RFC 3590 §4: before the link-local address is sure, reports come from nobody.
+    fn listener_source(&self) -> Addr {
         let own = self.v6.own.first().filter(|own| matches!(own.state, State::Preferred | State::Deprecated));
-        let src = own.map_or(Addr::ANY, |own| own.addr);
-        for records in records.chunks(mld::GROUPS_MAX) {
-            let mut payload = alloc::vec![0; mld::ROUTER_ALERT.len() + mld::report_len(records.len())];
-            let (options, text) = payload.split_at_mut(mld::ROUTER_ALERT.len());
-            options.copy_from_slice(&mld::ROUTER_ALERT);
-            mld::emit_report(src, records, text);
-            let mac = multicast_mac(mld::ROUTERS);
-            if self.send_v6(src, mld::ROUTERS, mac, 1, Protocol(ipv6::HOP_BY_HOP), &payload) {
-                self.counters.listener_reports += 1;
-            }
+        own.map_or(Addr::ANY, |own| own.addr)
+    }
+
+    fn send_mld(&mut self, src: Addr, dst: Addr, text: &[u8]) {
+        let payload = [&mld::ROUTER_ALERT[..], text].concat();
+        if self.send_v6(src, dst, multicast_mac(dst), 1, Protocol(ipv6::HOP_BY_HOP), &payload) {
+            self.counters.listener_reports += 1;
         }
     }
 }
 
-/// RFC 3810 §9.11: the unsolicited report interval is one second.
-const REPEAT_AFTER: Duration = Duration::from_millis(1100);
+#[cfg(test)]
+mod tests;

@@ -4,17 +4,20 @@
 //! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
 //! probes and reports.
 //!
-//! Deliberately absent: reassembly (an atomic fragment is a packet, RFC 6946; others are dropped and counted), redirects, multicast
-//! groups beyond those that neighbour discovery needs, sending extension headers other than the one that MLD wants.
+//! Deliberately absent: filters by source (RFC 3810 §4), sending extension headers other than fragment headers and the one that
+//! MLD wants.
 
 mod addresses;
+mod fragments;
 mod icmp;
 mod input;
 mod listeners;
 mod neighbour;
 mod output;
+mod redirects;
 mod router;
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Duration, Instant};
@@ -24,10 +27,11 @@ use atoll_wire::nd;
 use crate::config::{BadConfig, Config};
 use crate::counters::Reason;
 use crate::ip::Ip;
+use crate::membership::Groups;
 use crate::neighbours::{Due, Neighbours};
 
 pub use addresses::{OwnAddress, State};
-use listeners::Listeners;
+use redirects::Redirects;
 
 /// How the stack speaks IPv6 on its link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,12 +56,15 @@ pub(crate) struct V6 {
     on_link: Vec<Lease<(Addr, u8)>>,
     /// Routers in the order in which they are tried; that of the configuration first.
     routers: Vec<Lease<Addr>>,
+    redirects: Redirects,
     pub(crate) neighbours: Neighbours<Addr>,
     mtu: u16,
     hop_limit: u8,
     solicitations: Solicitations,
-    listeners: Listeners,
-    /// Nothing but a neighbour is due earlier.
+    pub(crate) groups: Groups<Addr>,
+    /// Those of them that neighbour discovery needs.
+    solicited: BTreeSet<Addr>,
+    /// Nothing but a neighbour or a group is due earlier.
     next_due: Instant,
     generation: u64,
 }
@@ -107,11 +114,13 @@ impl V6 {
             own: Vec::new(),
             on_link: Vec::new(),
             routers: Vec::new(),
+            redirects: Redirects::default(),
             neighbours: Neighbours::new(config.neighbours_max, config.v6.as_ref().and_then(|v6| v6.gateway), key),
             mtu: config.mtu,
             hop_limit: crate::output::TTL,
             solicitations: Solicitations { left: 0, due: Instant::FAR_FUTURE },
-            listeners: Listeners::new(),
+            groups: Groups::new(false),
+            solicited: BTreeSet::new(),
             next_due: Instant::FAR_FUTURE,
             generation: 0,
         };
@@ -134,10 +143,12 @@ impl V6 {
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let due = (self.next_due != Instant::FAR_FUTURE).then_some(self.next_due);
-        match (due, self.neighbours.next_due()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [due, self.neighbours.next_due(), self.groups.next_timeout()].into_iter().flatten().min()
+    }
+
+    /// How many things there are that decide about routes: fewer after some of them have gone.
+    fn count(&self) -> usize {
+        self.own.len() + self.on_link.len() + self.routers.len() + self.redirects.len()
     }
 
     /// Finds out what is due next. After every change of what is timed.
@@ -145,7 +156,7 @@ impl V6 {
         let own = self.own.iter().map(OwnAddress::due);
         let on_link = self.on_link.iter().map(|lease| lease.until);
         let routers = self.routers.iter().map(|lease| lease.until);
-        let others = [self.solicitations.due, self.listeners.due()];
+        let others = [self.solicitations.due, self.redirects.next_due()];
         self.next_due = own.chain(on_link).chain(routers).chain(others).min().unwrap_or(Instant::FAR_FUTURE);
     }
 }
@@ -159,6 +170,8 @@ impl Ip {
         self.v6.leader = true;
         // RFC 4862 §5.4.2: who probes an address listens first.
         self.listen_to_own(now);
+        self.v6.groups.speak(now);
+        self.expire_listeners(now);
         for at in 0..self.v6.own.len() {
             self.probe(self.v6.own[at].addr);
         }
@@ -176,29 +189,41 @@ impl Ip {
         for what in due {
             match what {
                 Due::Ask { addr, of } => self.ask_v6(addr, of),
-                Due::Failed { .. } => self.counters.neighbours_failed += 1,
+                Due::Failed { addr } => {
+                    self.counters.neighbours_failed += 1;
+                    self.v6.redirects.forget(addr);
+                }
             }
         }
-        if self.v6.next_due > now {
-            return;
+        if self.v6.next_due <= now {
+            self.renew_v6(now);
         }
-        let before = self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len();
+        self.expire_listeners(now);
+    }
+
+    /// What time does to addresses, prefixes and routers.
+    fn renew_v6(&mut self, now: Instant) {
+        let before = self.v6.count();
         self.v6.on_link.retain(|lease| lease.until > now);
-        self.v6.routers.retain(|lease| lease.until > now);
+        let redirects = &mut self.v6.redirects;
+        self.v6.routers.retain(|lease| {
+            if lease.until <= now {
+                redirects.forget(lease.what);
+            }
+            lease.until > now
+        });
+        redirects.expire(now);
         let mut changed = false;
         self.v6.own.retain_mut(|own| {
             changed |= own.expire(now);
             own.valid_until > now
         });
-        if changed || before != self.v6.own.len() + self.v6.on_link.len() + self.v6.routers.len() {
+        if changed || before != self.v6.count() {
             self.v6.generation += 1;
             self.listen_to_own(now);
         }
         if self.v6.solicitations.due <= now {
             self.solicit(now);
-        }
-        if self.v6.listeners.due() <= now {
-            self.report_groups(now);
         }
         self.v6.rearm();
     }
@@ -246,10 +271,18 @@ impl Ip {
             nd::Message::RouterAdvertisement(advertisement) => {
                 self.handle_router(now, header, &advertisement).map(|()| self.v6.rearm())
             }
+            nd::Message::Redirect { target, destination, target_mac } => {
+                self.handle_redirect(now, header, target, destination, target_mac)
+            }
             // We are no router.
             nd::Message::RouterSolicitation { .. } => Err(Reason::NdIgnored),
         }
     }
+}
+
+/// Whether an ICMPv6 message is one of neighbour discovery.
+fn is_discovery(message: Option<&[u8]>) -> bool {
+    message.and_then(<[u8]>::first).is_some_and(|kind| nd::KINDS.contains(kind))
 }
 
 /// RFC 4861 §10, RETRANS_TIMER, and the time for which an address is tried out (one probe, RFC 4862 §5.1).

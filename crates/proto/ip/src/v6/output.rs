@@ -19,6 +19,7 @@ impl Ip {
         }
         match cast(dst) {
             Some(Cast::Unicast) => {}
+            Some(_) if self.v6.own.is_empty() => return Route::Unreachable,
             Some(_) => return Route::Via { mac: multicast_mac(dst) },
             None => return Route::Unreachable,
         }
@@ -40,14 +41,17 @@ impl Ip {
         if self.is_on_link_v6(dst) {
             return Some(dst);
         }
+        if let Some(target) = self.v6.redirects.get(dst) {
+            return Some(target);
+        }
         let mut routers = self.v6.routers.iter().map(|router| router.what);
         let first = routers.clone().next();
         routers.find(|router| !self.v6.neighbours.has_failed(*router)).or(first)
     }
 
-    /// What `addr` means as a destination.
+    /// What `addr` means as a destination. Groups exist on the inside link, too.
     pub(crate) fn cast_v6(&self, addr: Addr) -> Option<Cast> {
-        cast(addr).filter(|_| !self.v6.own.is_empty())
+        cast(addr).filter(|cast| *cast == Cast::Multicast || !self.v6.own.is_empty())
     }
 
     /// The largest packet to IPv6 addresses on the outside link.
@@ -63,18 +67,9 @@ impl Ip {
     #[inline]
     pub(crate) fn emit_headers_v6(&mut self, out: &mut [u8], packet: &Outgoing) -> usize {
         debug_assert!(packet.payload_len <= ipv6::PAYLOAD_MAX);
-        let header = ipv6::Header {
-            src: packet.src,
-            dst: packet.dst,
-            next_header: packet.protocol,
-            payload_len: packet.payload_len as u16,
-            traffic_class: packet.tos,
-            flow_label: 0,
-            hop_limit: packet.ttl,
-        };
         let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
         let at = ethernet::emit(&ethernet, out);
-        at + ipv6::emit(&header, &mut out[at..])
+        at + ipv6::emit(&packet.header_v6(), &mut out[at..])
     }
 
     #[cold]
@@ -87,5 +82,21 @@ impl Ip {
         self.ask_v6(next_hop, Mac::BROADCAST);
         self.check_invariants();
         Route::Resolving
+    }
+}
+
+impl Outgoing {
+    /// The header of the whole packet, which is of IPv6.
+    #[inline]
+    pub(crate) fn header_v6(&self) -> ipv6::Header {
+        ipv6::Header {
+            src: self.src,
+            dst: self.dst,
+            next_header: self.protocol,
+            payload_len: self.payload_len as u16,
+            traffic_class: self.tos,
+            flow_label: 0,
+            hop_limit: self.ttl,
+        }
     }
 }

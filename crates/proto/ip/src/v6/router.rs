@@ -70,6 +70,7 @@ impl Ip {
         match at {
             Some(at) if lifetime == 0 => {
                 routers.remove(at);
+                self.v6.redirects.forget(addr);
             }
             Some(at) => routers[at].until = until,
             None if lifetime > 0 && routers.len() < ROUTERS_MAX => routers.push(Lease { what: addr, until }),

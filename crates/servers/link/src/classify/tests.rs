@@ -109,10 +109,31 @@ fn ipv6_flows_are_found_behind_extension_headers_and_in_errors() {
 }
 
 #[test]
+fn all_fragments_of_an_ipv6_packet_meet_and_atomic_ones_go_to_their_flow() {
+    let (client, server) = (CLIENT_V6.addr, SERVER_V6.addr);
+    let fragment = |next: u8, field: u16, text: &[u8]| {
+        let [a, b] = field.to_be_bytes();
+        let payload = [&[next, 0, a, b, 0xde, 0xad, 0xbe, 0xef], text].concat();
+        classify(&packet_v6(client, server, Protocol(44), &payload))
+    };
+    let met = Class::Flow(FourTuple { local: Endpoint::at(server, 0xbeef), remote: Endpoint::at(client, 0xdead) });
+    let segment = ports(CLIENT_V6.port, SERVER_V6.port);
+    for (next, field) in [(17, 1), (17, 185 << 3 | 1), (6, 370 << 3), (58, 1), (60, 8), (44, 1)] {
+        assert_eq!(fragment(next, field, &segment), met, "{next} {field:x}");
+        // Wherever the fragment header stands.
+        let [a, b] = field.to_be_bytes();
+        let behind = [&[44, 0, 1, 4, 0, 0, 0, 0, next, 0, a, b, 0xde, 0xad, 0xbe, 0xef][..], &segment].concat();
+        assert_eq!(classify(&packet_v6(client, server, Protocol(60), &behind)), met);
+    }
+    assert_eq!(fragment(6, 0, &segment), Class::Flow(FourTuple { local: SERVER_V6, remote: CLIENT_V6 }));
+}
+
+#[test]
 fn what_routers_and_neighbours_say_is_for_all() {
     let (client, server) = (CLIENT_V6.addr, SERVER_V6.addr);
     let of = |src, kind: u8| classify(&packet_v6(src, server, Protocol::ICMPV6, &[kind; 24]));
-    assert_eq!([134, 136, 130].map(|kind| of(client, kind)), [Class::All; 3]);
+    assert_eq!([134, 136, 137, 130].map(|kind| of(client, kind)), [Class::All; 4]);
+    assert_eq!(of(client, 131), Class::Stack);
     assert_eq!((of(client, 135), of(Addr::ANY, 135)), (Class::Any, Class::All));
     let mut echo = [0; 8];
     icmpv6::emit(client, server, &icmpv6::Message::EchoRequest { id: 1, seq: 1 }, &mut echo);

@@ -1,8 +1,8 @@
-//! Which groups is a datagram socket in, and how do datagrams get to all members? ip(7), RFC 1112.
+//! Which groups is a datagram socket in, and how do datagrams get to all members? ip(7), ipv6(7), RFC 1112.
 
 use alloc::vec::Vec;
 
-use atoll_base::{FourTuple, Instant, SlotId};
+use atoll_base::{Addr, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Ip, Link};
 use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
@@ -14,26 +14,39 @@ use crate::transport::Transport;
 /// What a socket wants of groups.
 #[derive(Debug)]
 pub(super) struct Multicast {
-    joined: Vec<(Link, u32)>,
-    /// `IP_MULTICAST_ALL`: datagrams to groups that others of this machine have joined are wanted as well.
+    joined: Vec<(Link, Addr)>,
+    pub(super) v4: Wishes,
+    pub(super) v6: Wishes,
+}
+
+/// What it wants of those of one family: the options whose names begin with `IP_MULTICAST`, or `IPV6_MULTICAST`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wishes {
+    /// `..._ALL`: datagrams to groups that others of this machine have joined are wanted as well.
     pub(super) all: bool,
-    /// `IP_MULTICAST_LOOP`: members on this machine hear what the socket sends.
+    /// `..._LOOP`: members on this machine hear what the socket sends.
     pub(super) is_looped: bool,
-    /// `IP_MULTICAST_TTL`.
+    /// `..._TTL`, `..._HOPS`.
     pub(super) ttl: u8,
-    /// `IP_MULTICAST_IF`: datagrams leave over the inside link.
+    /// `..._IF`: datagrams leave over the inside link.
     pub(super) inside: bool,
 }
 
 impl Multicast {
-    /// As ip(7) says of a new socket.
+    /// As ip(7) and ipv6(7) say of a new socket.
     pub(super) const fn new() -> Multicast {
-        Multicast { joined: Vec::new(), all: true, is_looped: true, ttl: 1, inside: false }
+        let usual = Wishes { all: true, is_looped: true, ttl: 1, inside: false };
+        Multicast { joined: Vec::new(), v4: usual, v6: usual }
+    }
+
+    /// What is wanted of groups like `group`.
+    pub(super) const fn of(&self, group: Addr) -> &Wishes {
+        if group.is_v4() { &self.v4 } else { &self.v6 }
     }
 
     /// Whether a datagram to `group` is for this socket, if its address and port are.
-    fn wants(&self, group: u32) -> bool {
-        self.all || self.joined.iter().any(|(_, joined)| *joined == group)
+    fn wants(&self, group: Addr) -> bool {
+        self.of(group).all || self.joined.iter().any(|(_, joined)| *joined == group)
     }
 
     /// The socket goes.
@@ -47,12 +60,10 @@ impl Multicast {
 impl Datagrams {
     /// The sockets for a datagram that is not for one host only: all whose address, port and peer are right (ip(7), RFC 1122 §4.1.3.6).
     pub(super) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
-        let group = tuple.local.addr.to_v4();
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
-            socket.is_some_and(|s| {
-                s.score(tuple) > 0 && (cast != Cast::Multicast || group.is_some_and(|group| s.multicast.wants(group)))
-            })
+            socket
+                .is_some_and(|s| s.score(tuple) > 0 && (cast != Cast::Multicast || s.multicast.wants(tuple.local.addr)))
         };
         self.by_port.get(&tuple.local.port).into_iter().flatten().copied().filter(is_for).collect()
     }
@@ -66,7 +77,7 @@ impl<M: Memory> Transport<M> {
         session: u32,
         slot: SlotId,
         generation: u32,
-        group: (Link, u32),
+        group: (Link, Addr),
         joins: bool,
     ) {
         let occupant = self.session(session).map_or(Occupant::Nobody, |session| session.occupant(slot, generation));
@@ -97,5 +108,5 @@ impl<M: Memory> Transport<M> {
     }
 }
 
-/// Memberships of one socket at most: Linux's `igmp_max_memberships`.
-const MEMBERSHIPS_MAX: usize = 20;
+/// Memberships of one socket at most, of both families: Linux's `igmp_max_memberships`, and what the library allows of IPv6.
+const MEMBERSHIPS_MAX: usize = 20 + 64;

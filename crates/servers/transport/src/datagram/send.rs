@@ -43,12 +43,16 @@ impl<M: Memory> Transport<M> {
             let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
             let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
             let multicast = self.ip.cast(peer.addr) == Some(Cast::Multicast);
-            let route = if multicast && socket.multicast.inside { Route::Local } else { route };
+            let wishes = *socket.multicast.of(peer.addr);
+            let to_inside = multicast && wishes.inside;
+            let route = if to_inside { Route::Local } else { route };
+            let discovery = socket.discovery_to(peer.addr);
             let cut = match route {
-                Route::Via { .. } => socket.discovery.cut(&self.ip, now, peer.addr, record.len as usize),
-                _ => Cut::Whole { dont_fragment: socket.discovery != MtuDiscovery::Dont },
+                Route::Via { .. } => discovery.cut(&self.ip, now, peer.addr, record.len as usize),
+                _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
             };
-            let to_inside = socket.multicast.inside && multicast;
+            let is_torn = matches!(cut, Cut::Fragments(_));
+            let cut = if is_torn && socket.whole_v6 && !peer.addr.is_v4() { Cut::TooLong } else { cut };
             let src =
                 source(&self.ip, socket.local, peer.addr, to_inside).filter(|_| !(socket.v6_only && peer.addr.is_v4()));
             let way = match route {
@@ -71,15 +75,14 @@ impl<M: Memory> Transport<M> {
                         true => (socket.tos, socket.ttl),
                         false => (socket.class, socket.hops.unwrap_or(self.ip.hop_limit())),
                     };
-                    let ttl = if multicast { socket.multicast.ttl } else { ttl };
+                    let ttl = if multicast { wishes.ttl } else { ttl };
                     let way = Way { internal, mac, tos, ttl };
                     let tuple = FourTuple { local: Endpoint::at(src, socket.local.port), remote: peer };
-                    if multicast && !internal && socket.multicast.is_looped && !socket.has_looped {
+                    if multicast && !internal && wishes.is_looped && !socket.has_looped {
                         // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
                         let inside = Way { internal: true, mac: self.ip.mac(), ..way };
                         let whole = Cut::Whole { dont_fragment: true };
-                        let group = peer.addr.to_v4();
-                        socket.has_looped = !group.is_some_and(|group| self.ip.is_member(Link::Inside, group))
+                        socket.has_looped = !self.ip.is_member(Link::Inside, peer.addr)
                             || send_datagram(&mut self.ip, &inside, &tuple, whole, text.again(), None, out).is_ok();
                         if !socket.has_looped {
                             self.datagrams.unresolved.push(index);
@@ -87,8 +90,9 @@ impl<M: Memory> Transport<M> {
                             return;
                         }
                     }
-                    // ip(7): what has no hops left stays on this machine.
-                    let sent = if multicast && ttl == 0 && !internal {
+                    // ip(7), RFC 4291 §2.7: what has no hops left, or goes to a group of this machine, stays here.
+                    let stays = multicast && (ttl == 0 || peer.addr.is_interface_local());
+                    let sent = if stays && !internal {
                         Ok(())
                     } else {
                         send_datagram(&mut self.ip, &way, &tuple, cut, text, socket.progress, out)

@@ -3,15 +3,15 @@
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::Endpoint;
+use atoll_base::{Addr, Endpoint};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Command, Ready, SocketOption};
-use atoll_udp::DATAGRAM_MAX_V4;
+use atoll_udp::{DATAGRAM_MAX, DATAGRAM_MAX_V4};
 use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{Mac, ethernet};
+use atoll_wire::{Mac, ethernet, icmpv6, ipv6};
 
-use super::kit::{App, Net, Socket, Stack, addr};
+use super::kit::{App, Net, Socket, Stack, addr, addr_v6};
 use super::limits::{first_record, record, udp_open};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 53);
@@ -111,7 +111,7 @@ fn a_narrow_path_is_learned_of_and_kept_to() {
     let error = too_big(&frame);
     transport.handle_frame(now, &error, atoll_ip::ChecksumOffload::Unknown, false);
     let update = transport.ip_mut().poll_path().expect("news for the other replicas");
-    assert_eq!((update.dst, update.mtu), (addr(1), 1000));
+    assert_eq!((update.dst, update.mtu), (addr(1).into(), 1000));
     net.settle();
     // As on Linux, a connected socket is told that this one was lost.
     assert!(client.take_ready(c).contains(Ready::ERR));
@@ -159,4 +159,126 @@ fn connections_learn_from_each_other_what_a_path_takes() {
     let rows: Vec<_> = net.stack(1).transport.sockets(now).filter_map(|row| row.info).collect();
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|info| info.pmtu == 1000 && info.advmss == 1460), "{rows:?}");
+}
+
+// IPv6.
+
+/// The same as [`pair`], with `IPV6_MTU_DISCOVER`.
+fn pair_v6(discover: u32) -> (Net, (App, Socket), (App, Socket)) {
+    let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    let s = udp_open(&mut server, Endpoint::at(Addr::ANY, 53), Endpoint::default());
+    let c = udp_open(&mut client, Endpoint::at(Addr::ANY, 5000), server_v6());
+    let Socket { slot, generation } = c;
+    client.push(Command::SetOption { slot, generation, option: SocketOption::MtuDiscoverV6, value: discover });
+    net.settle();
+    client.write(c, &record(server_v6(), b"first"));
+    net.settle();
+    assert_eq!(first_record(&server.read(s)).1, b"first");
+    (net, (server, s), (client, c))
+}
+
+fn server_v6() -> Endpoint {
+    Endpoint::at(addr_v6(1), 53)
+}
+
+/// What a router says that takes only 1300 octets, about a packet of the client.
+fn too_big_v6(quoted: &[u8]) -> Vec<u8> {
+    let router = addr_v6(0xfe);
+    let mut message = vec![0; icmpv6::HEADER_LEN];
+    message.extend_from_slice(&quoted[ethernet::HEADER_LEN..][..60]);
+    icmpv6::emit(router, addr_v6(2), &icmpv6::Message::PacketTooBig { mtu: 1300 }, &mut message);
+    let mut frame = vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN];
+    let (dst, src) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));
+    ethernet::emit(&ethernet::Header { dst, src, ethertype: ethernet::EtherType::IPV6 }, &mut frame);
+    let header = ipv6::Header {
+        src: router,
+        dst: addr_v6(2),
+        next_header: Protocol::ICMPV6,
+        payload_len: message.len() as u16,
+        hop_limit: 64,
+        ..ipv6::Header::default()
+    };
+    ipv6::emit(&header, &mut frame[ethernet::HEADER_LEN..]);
+    frame.extend_from_slice(&message);
+    frame
+}
+
+#[test]
+fn a_datagram_of_every_size_arrives_over_ipv6() {
+    let (mut net, (mut server, s), (mut client, c)) = pair_v6(1);
+    for len in [1452, 1453, 2888, 2889, 30_000, DATAGRAM_MAX as usize] {
+        let sent = client.write(c, &record(server_v6(), &text(len)));
+        assert!(sent > len, "there is room for {len}");
+        net.settle();
+        assert!(first_record(&server.read(s)).1 == text(len), "{len}");
+    }
+    net.stack(1).transport.publish_stats();
+    net.stack(0).transport.publish_stats();
+    let fragments = net.stack(1).stat(Stat::FragmentsOut);
+    // 1448 octets in each, header of UDP included.
+    assert_eq!(fragments, 2 + 2 + 3 + 21 + 46);
+    assert_eq!(net.stack(0).stat(Stat::FragmentsIn), fragments);
+    assert_eq!(net.stack(0).stat(Stat::Reassembled), 5);
+}
+
+#[test]
+fn sockets_that_forbid_fragments_of_ipv6_are_refused() {
+    for (discover, dont, refused) in [
+        (0, 0, false),
+        (1, 0, false),
+        (2, 0, true),
+        (3, 0, true),
+        (4, 0, true),
+        (5, 0, false),
+        (1, 1, true),
+        (5, 1, true),
+    ] {
+        let (mut net, (mut server, s), (mut client, c)) = pair_v6(discover);
+        let Socket { slot, generation } = c;
+        client.push(Command::SetOption { slot, generation, option: SocketOption::DontFragmentV6, value: dont });
+        client.write(c, &record(server_v6(), &text(2000)));
+        net.settle();
+        let arrived = !server.read(s).is_empty();
+        let expected = if refused { Cause::MessageTooLong } else { Cause::None };
+        assert_eq!((arrived, client.slot(c).error()), (!refused, expected), "{discover} {dont}");
+    }
+}
+
+#[test]
+fn a_narrow_path_of_ipv6_is_kept_to_by_datagrams_and_connections_that_come_later() {
+    let (mut net, (mut server, s), (mut client, c)) = pair_v6(1);
+    client.write(c, &record(server_v6(), &text(1400)));
+    let now = net.now;
+    let Stack { transport, out, .. } = net.stack(1);
+    transport.handle_commands(now, 64);
+    transport.flush(now, out);
+    let frame = out.outside.pop_front().expect("it was sent");
+    transport.handle_frame(now, &too_big_v6(&frame), atoll_ip::ChecksumOffload::Unknown, false);
+    let update = transport.ip_mut().poll_path().expect("news for the other replicas");
+    assert_eq!((update.dst, update.mtu), (addr_v6(1), 1300));
+    net.settle();
+    assert!(client.take_ready(c).contains(Ready::ERR));
+    assert_eq!(client.slot(c).error(), Cause::MessageTooLong);
+    client.write(c, &record(server_v6(), &text(1400)));
+    net.settle();
+    assert!(first_record(&server.read(s)).1 == text(1400));
+    net.stack(1).transport.publish_stats();
+    assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
+    // A connection begins with what fits.
+    server.listen(77, Endpoint::at(Addr::ANY, 80), 16);
+    net.settle();
+    client.connect(Endpoint::at(addr_v6(1), 80));
+    net.settle();
+    let now = net.now;
+    let rows: Vec<_> = net.stack(1).transport.sockets(now).filter_map(|row| row.info).collect();
+    assert!(rows.len() == 1 && rows[0].pmtu == 1300, "{rows:?}");
+    // After ten minutes larger ones are tried again.
+    net.wait(atoll_base::Duration::from_secs(601));
+    client.write(c, &record(server_v6(), &text(1400)));
+    net.settle();
+    assert!(first_record(&server.read(s)).1 == text(1400));
+    net.stack(1).transport.publish_stats();
+    assert_eq!(net.stack(1).stat(Stat::FragmentsOut), 2);
 }

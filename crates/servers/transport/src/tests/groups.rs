@@ -3,7 +3,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use atoll_base::{Duration, Endpoint};
+use atoll_base::{Addr, Duration, Endpoint};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Command, SocketOption};
 
@@ -14,8 +14,12 @@ const ADDR: u32 = 0xefff_0102;
 const GROUP: Endpoint = Endpoint::new(ADDR, 5353);
 
 fn join(app: &mut App, socket: Socket, joins: bool) {
+    join_to(app, socket, ADDR.into(), joins);
+}
+
+fn join_to(app: &mut App, socket: Socket, group: Addr, joins: bool) {
     let Socket { slot, generation } = socket;
-    app.push(Command::Group { slot, generation, group: ADDR, inside: false, joins });
+    app.push(Command::Group { slot, generation, group, inside: false, joins });
 }
 
 /// Two machines, each with two sockets at the group's port, of which the first two of each are members.
@@ -110,14 +114,80 @@ fn memberships_that_make_no_sense_are_counted() {
         (generation, addr(2), true),
         (generation + 1, ADDR + 1, true),
     ] {
-        apps[0].push(Command::Group { slot, generation, group, inside: false, joins });
+        apps[0].push(Command::Group { slot, generation, group: group.into(), inside: false, joins });
     }
-    for n in 0..30 {
-        apps[0].push(Command::Group { slot, generation, group: ADDR + 1 + n, inside: true, joins: true });
+    for n in 0..94 {
+        apps[0].push(Command::Group { slot, generation, group: (ADDR + 1 + n).into(), inside: true, joins: true });
     }
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 4 + 11);
     apps[0].close(sockets[0][0]);
     net.settle();
     assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, ADDR + 1));
+}
+
+/// `ff15::1:2`, a group of the site.
+const ADDR_V6: Addr = Addr::from_octets([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2]);
+const GROUP_V6: Endpoint = Endpoint::at(ADDR_V6, 5353);
+
+#[test]
+fn members_of_a_group_of_ipv6_hear_it_wherever_they_are() {
+    let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
+    let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
+    let any = Endpoint::at(Addr::ANY, GROUP_V6.port);
+    let sockets = [0, 1].map(|n: usize| [(), ()].map(|()| udp_open(&mut apps[n], any, Endpoint::default())));
+    for (app, sockets) in apps.iter_mut().zip(&sockets) {
+        sockets.iter().for_each(|socket| join_to(app, *socket, ADDR_V6, true));
+    }
+    net.settle();
+    let say = |net: &mut Net, apps: &mut [App; 2], options: &[(SocketOption, u32)], to, word: &[u8]| {
+        let Socket { slot, generation } = sockets[0][0];
+        for (option, value) in options {
+            apps[0].push(Command::SetOption { slot, generation, option: *option, value: *value });
+        }
+        apps[0].write(sockets[0][0], &record(to, word));
+        net.settle();
+        texts(apps, &sockets)
+    };
+    let heard = |word: &[u8], where_: [bool; 4]| where_.map(|there| there.then(|| word.to_vec())).to_vec();
+    assert_eq!(say(&mut net, &mut apps, &[], GROUP_V6, b"hello"), heard(b"hello", [true; 4]));
+    // The options of IPv4 are none of IPv6's.
+    let mute = [(SocketOption::MulticastLoop, 0), (SocketOption::MulticastTtl, 0)];
+    assert_eq!(say(&mut net, &mut apps, &mute, GROUP_V6, b"still"), heard(b"still", [true; 4]));
+    let there = heard(b"there", [false, false, true, true]);
+    assert_eq!(say(&mut net, &mut apps, &[(SocketOption::MulticastLoopV6, 0)], GROUP_V6, b"there"), there);
+    let here = [(SocketOption::MulticastLoopV6, 1), (SocketOption::MulticastHops, 0)];
+    assert_eq!(say(&mut net, &mut apps, &here, GROUP_V6, b"here"), heard(b"here", [true, true, false, false]));
+    // A group that never leaves its machine.
+    let mut octets = ADDR_V6.octets();
+    octets[1] = 0x11;
+    let local = Addr::from_octets(octets);
+    for (app, sockets) in apps.iter_mut().zip(&sockets) {
+        join_to(app, sockets[1], local, true);
+        let Socket { slot, generation } = sockets[0];
+        app.push(Command::SetOption { slot, generation, option: SocketOption::MulticastAllV6, value: 0 });
+    }
+    let hops = [(SocketOption::MulticastHops, 9)];
+    let to = Endpoint::at(local, GROUP_V6.port);
+    assert_eq!(say(&mut net, &mut apps, &hops, to, b"mine"), heard(b"mine", [false, true, false, false]));
+    // Closing leaves.
+    sockets[1].iter().for_each(|socket| apps[1].close(*socket));
+    net.settle();
+    assert!(!net.stack(1).transport.ip_mut().is_member(atoll_ip::Link::Outside, ADDR_V6));
+}
+
+#[test]
+fn a_large_datagram_to_a_group_leaves_in_parts() {
+    let mut net = Net::new(vec![Stack::v6(1), Stack::v6(2)]);
+    let mut apps = [0, 1].map(|n| App::attach(net.stack(n), n as u32 + 1));
+    let any = Endpoint::at(Addr::ANY, GROUP_V6.port);
+    let sockets = [0, 1].map(|n: usize| udp_open(&mut apps[n], any, Endpoint::default()));
+    join_to(&mut apps[1], sockets[1], ADDR_V6, true);
+    net.settle();
+    let text = vec![7; 5000];
+    apps[0].write(sockets[0], &record(GROUP_V6, &text));
+    net.settle();
+    assert!(first_record(&apps[1].read(sockets[1])).1 == text);
+    net.stack(0).transport.publish_stats();
+    assert_eq!(net.stack(0).stat(Stat::FragmentsOut), 4);
 }

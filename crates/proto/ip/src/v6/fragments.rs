@@ -1,0 +1,96 @@
+//! What is different about fragments of IPv6? Only the sender makes them, and the first one holds all headers: RFC 8200 §4.5, RFC 7112.
+
+use atoll_base::Instant;
+use atoll_wire::ethernet::{self, EtherType};
+use atoll_wire::icmpv6::{Message, code};
+use atoll_wire::ipv4::Protocol;
+use atoll_wire::ipv6::{self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, PAYLOAD_LEN_AT, Upper};
+
+use super::is_discovery;
+use crate::counters::Reason;
+use crate::fragments::{PacketKey, Part, reason};
+use crate::input::Received;
+use crate::ip::{Frame, Ip, Link};
+use crate::output::Outgoing;
+use crate::reassembly::{Fragment, Outcome};
+
+impl Ip {
+    /// Keeps a fragment until its packet is whole. `upper`: what was found in `payload`.
+    #[cold]
+    pub(super) fn handle_fragment_v6<'a>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        frame: &[u8],
+        header: &ipv6::Header,
+        payload: &[u8],
+        upper: &Upper,
+    ) -> Result<Received<'a>, Reason> {
+        let fragment = upper.fragment.ok_or(Reason::Malformed)?;
+        self.counters.fragments_in += 1;
+        let offset = u32::from(fragment.offset) * 8;
+        let text = payload.get(upper.at..).ok_or(Reason::Malformed)?;
+        // The headers that every fragment repeats; the fragment header is not part of the whole.
+        let before = upper.at.saturating_sub(FRAGMENT_LEN);
+        let payload_max = (usize::from(u16::MAX)).saturating_sub(before) as u32;
+        let mut problem = |code: u8, pointer: usize| {
+            self.error_v6(now, link, frame, Message::ParameterProblem { code, pointer: pointer as u32 });
+        };
+        if fragment.more && !text.len().is_multiple_of(8) {
+            problem(code::ERRONEOUS_HEADER, PAYLOAD_LEN_AT);
+            return Err(Reason::FragmentMalformed);
+        }
+        if offset as usize + text.len() > payload_max as usize {
+            problem(code::ERRONEOUS_HEADER, HEADER_LEN + before + 2);
+            return Err(Reason::FragmentMalformed);
+        }
+        if offset == 0 {
+            match ipv6::first_fragment(upper.protocol, text) {
+                // RFC 6980 §5: neighbour discovery comes whole. Later fragments say nothing of their kind, and never become whole.
+                Ok(first) if first.protocol == Protocol::ICMPV6 && is_discovery(text.get(first.at..)) => {
+                    return Err(Reason::NdIgnored);
+                }
+                Ok(_) => {}
+                Err(FirstError::Incomplete) => {
+                    problem(code::INCOMPLETE_CHAIN, 0);
+                    return Err(Reason::FragmentTiny);
+                }
+                Err(FirstError::Malformed) => return Err(Reason::FragmentMalformed),
+            }
+        }
+        let head = frame.get(..ethernet::HEADER_LEN + HEADER_LEN + upper.at).ok_or(Reason::Malformed)?;
+        let key =
+            PacketKey { src: header.src, dst: header.dst, id: fragment.id, protocol: 0, inside: link == Link::Inside };
+        let ecn = header.ecn() as u8;
+        let fragment = Fragment { offset, more: fragment.more, head, payload: text, payload_max, ecn };
+        match self.reassembly.insert(now, key, &fragment) {
+            Outcome::Kept => Ok(Received::Consumed),
+            Outcome::Complete(mut whole) => {
+                let packet = whole.bytes.get_mut(ethernet::HEADER_LEN..).ok_or(Reason::FragmentMalformed)?;
+                let hole = ipv6::make_whole(packet, whole.congested).map_err(|_| Reason::FragmentMalformed)?;
+                whole.bytes.drain(ethernet::HEADER_LEN + hole.start..ethernet::HEADER_LEN + hole.end);
+                self.counters.reassembled += 1;
+                self.queue_whole(Frame { link, bytes: whole.bytes });
+                Ok(Received::Consumed)
+            }
+            Outcome::Dropped(refusal) => Err(reason(refusal)),
+        }
+    }
+
+    /// See [`Ip::emit_fragment`].
+    pub(crate) fn emit_fragment_v6(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
+        let ethernet = ethernet::Header { dst: packet.dst_mac, src: self.config.mac, ethertype: EtherType::IPV6 };
+        let mut at = ethernet::emit(&ethernet, out);
+        let header = ipv6::Header {
+            next_header: Protocol(FRAGMENT),
+            payload_len: (FRAGMENT_LEN + part.len) as u16,
+            ..packet.header_v6()
+        };
+        at += ipv6::emit(&header, &mut out[at..]);
+        let fragment = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
+        at + ipv6::emit_fragment(packet.protocol, &fragment, &mut out[at..])
+    }
+}
+
+#[cfg(test)]
+mod tests;
