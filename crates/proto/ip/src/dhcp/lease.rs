@@ -65,7 +65,7 @@ impl Lease {
     }
 }
 
-/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth earlier, so that not all hosts of a network ask at once.
+/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth, or an hour, earlier, so that not all hosts of a network ask at once.
 fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> [Instant; 3] {
     if seconds == u32::MAX {
         return [Instant::FAR_FUTURE; 3];
@@ -77,8 +77,8 @@ fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> 
         (Some(renew), None) if 0 < renew && renew < millis * 7 / 8 => (renew, millis * 7 / 8),
         _ => (millis / 2, millis * 7 / 8),
     };
-    // Cannot truncate: `below` takes 32 bits, and more than that of milliseconds is cut.
-    let early = rng.below(u32::try_from(renew / 16).unwrap_or(u32::MAX) + 1);
+    // An hour earlier at most, which fits in 32 bits.
+    let early = rng.below((renew / 16).min(3_600_000) as u32 + 1);
     [renew - u64::from(early), rebind, millis].map(|millis| since + Duration::from_millis(millis))
 }
 

@@ -472,6 +472,8 @@ fn a_lease_for_ever_is_never_renewed() {
     let host = Host::bound(u32::MAX);
     assert_eq!(host.client.next_timeout(), None);
     assert_eq!(host.client.lease().map(|lease| lease.address.valid_until), Some(Instant::FAR_FUTURE));
+    // A second less than for ever is a century.
+    assert!(Host::bound(u32::MAX - 1).client.next_timeout().is_some());
 }
 
 #[test]
