@@ -55,7 +55,7 @@ pub const fn is_option(level: i32, name: i32) -> bool {
 
 /// A new value of an option.
 pub fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    let own = state.sessions.first().map_or(0, |session| session.facts.addr);
+    let own = state.sessions.first().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
     let multicast = socket.multicast.get_or_insert_default();

@@ -463,7 +463,7 @@ fn send_datagram(
         let to = peer.unwrap_or(remote).addr;
         // IPv6 datagrams are never cut, docs/limits.md.
         let (whole, headers) = if to.is_v4() { (!fragments, HEADERS) } else { (true, HEADERS_V6) };
-        if whole && len + headers > session.facts.mtu.into() && !session.is_own(to) && !to.is_loopback() {
+        if whole && len + headers > session.mtu_for(to) && !session.is_own(to) && !to.is_loopback() {
             return Err(Errno::EMSGSIZE.into());
         }
         let place = datagram.places[datagram.sender % datagram.places.len()];

@@ -39,4 +39,4 @@ pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 
 /// Version of every layout in this crate. A process that meets another version refuses to attach.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;

@@ -16,6 +16,8 @@ pub const KIND_FRAME: u32 = 1;
 pub const KIND_NEIGHBOUR: u32 = 2;
 /// Kind of a record: a path update (`dst` u32, `mtu` u16): N8.
 pub const KIND_PATH: u32 = 5;
+/// Kind of a record: the stack's IPv4 address, from the replica that asks DHCP servers for it.
+pub const KIND_ADDRESS: u32 = 16;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;

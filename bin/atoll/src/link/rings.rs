@@ -97,6 +97,14 @@ impl Rings {
         true
     }
 
+    /// Sends a record of another kind to a peer. Returns whether the ring took it.
+    pub fn send(&mut self, peer: usize, kind: u32, payload: &[u8]) -> bool {
+        let Some(to) = self.peers.get_mut(peer) else { return false };
+        let taken = to.producer.push(&self.memory, kind, &[payload]).is_ok();
+        to.unpublished |= taken;
+        taken
+    }
+
     /// Sends a record of another kind to every peer but `except`.
     pub fn broadcast(&mut self, except: usize, kind: u32, payload: &[u8]) {
         for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != except) {

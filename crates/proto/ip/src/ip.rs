@@ -183,9 +183,9 @@ impl Ip {
     }
 
     /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed, or own
-    /// addresses have changed.
+    /// addresses have changed; and whenever there is something new to tell about these.
     pub fn neighbour_generation(&self) -> u64 {
-        self.neighbours.generation() + self.v6.generation() + self.v4.generation()
+        self.neighbours.generation() + self.v6.generation() + self.v4.news()
     }
 
     /// What was counted so far.

@@ -28,6 +28,8 @@ pub struct V4Address {
 pub(crate) struct V4 {
     address: Option<V4Address>,
     generation: u64,
+    /// The same for everything that others may want to know.
+    news: u64,
 }
 
 impl V4Address {
@@ -62,15 +64,21 @@ impl V4Address {
 
 impl V4 {
     pub(crate) const fn new(address: Option<V4Address>) -> V4 {
-        V4 { address, generation: 0 }
+        V4 { address, generation: 0, news: 0 }
     }
 
     pub(crate) const fn address(&self) -> Option<&V4Address> {
         self.address.as_ref()
     }
 
-    pub(crate) const fn generation(&self) -> u64 {
-        self.generation
+    /// Grows whenever the address, or what the client is about, has changed.
+    pub(crate) const fn news(&self) -> u64 {
+        self.news
+    }
+
+    /// The client is about something else.
+    pub(crate) fn note(&mut self) {
+        self.news += 1;
     }
 
     /// What packets may have on a link that carries `link`.
@@ -88,7 +96,7 @@ impl Ip {
 
     /// Grows whenever [`Ip::v4_address`] has changed. The replica that asks for the address lets the others know then.
     pub fn v4_generation(&self) -> u64 {
-        self.v4.generation()
+        self.v4.generation
     }
 
     /// Takes what the replica that asks for the address has told. It is hostile until proven plausible; ignored where nobody asks.
@@ -110,6 +118,7 @@ impl Ip {
         };
         self.v4.address = address;
         self.v4.generation += 1;
+        self.v4.note();
         if !stays {
             self.addresses = Addresses::new(address.as_ref());
             self.neighbours.clear(address.and_then(|address| address.gateway));

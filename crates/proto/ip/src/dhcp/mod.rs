@@ -95,7 +95,11 @@ impl Ip {
     /// Does something with the client, and then what it wants.
     fn with_client(&mut self, now: Instant, act: impl FnOnce(&mut Client, &mut atoll_base::Rng)) {
         let Some(mut client) = self.dhcp.take() else { return };
+        let before = client.state();
         act(&mut client, &mut self.rng);
+        if client.state() != before {
+            self.v4.note();
+        }
         while let Some(output) = client.poll() {
             match output {
                 Output::Send { src, dst, message } => self.send_dhcp(now, &client, src, dst, &message),
