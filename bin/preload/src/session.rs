@@ -247,6 +247,15 @@ impl Session {
         }
     }
 
+    /// Whether a datagram to `addr` has nowhere to leave from: there is no IPv4 address yet, or no more. Groups have a way inside the stack.
+    pub fn is_cut_off(&self, addr: Addr) -> bool {
+        // The address of a configuration stays.
+        self.facts.addr == 0
+            && addr.to_v4().is_some_and(|v4| v4 >> 28 != 0xe)
+            && !addr.is_loopback()
+            && self.v4().is_none()
+    }
+
     /// The largest packet of the family of `addr` on the link.
     pub fn mtu_for(&self, addr: Addr) -> usize {
         let v4 = if addr.is_v4() { self.v4() } else { None };

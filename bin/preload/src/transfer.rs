@@ -461,6 +461,9 @@ fn send_datagram(
         }
         let session = &state.sessions[0];
         let to = peer.unwrap_or(remote).addr;
+        if session.is_cut_off(to) {
+            return Err(Errno::ENETUNREACH.into());
+        }
         // IPv6 datagrams are never cut, docs/limits.md.
         let (whole, headers) = if to.is_v4() { (!fragments, HEADERS) } else { (true, HEADERS_V6) };
         if whole && len + headers > session.mtu_for(to) && !session.is_own(to) && !to.is_loopback() {

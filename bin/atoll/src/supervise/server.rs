@@ -562,8 +562,8 @@ impl Server {
                 format!("{addr}/{} from the DHCP server {server}", own.prefix_len)
             }
             _ => format!(
-                "no IPv4 address (no DHCP server has given one within {} s; the stack goes on asking, and `atoll status \
-                 {}` shows when it has one; --address ADDRESS/PREFIX sets one)",
+                "without an IPv4 address yet (no DHCP server has given one within {} s; the stack goes on asking, `atoll \
+                 status {}` shows when it has one, and --address ADDRESS/PREFIX sets one)",
                 link.dhcp_wait_s, config.name
             ),
         };
