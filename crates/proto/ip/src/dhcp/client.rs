@@ -205,10 +205,10 @@ impl Client {
             State::Requesting if self.tries >= REQUESTS => self.discover(now, rng),
             State::Requesting => self.repeat(now, rng),
             State::Probing => self.probe(now, rng),
-            State::Bound => self.ask_for_more(now, State::Renewing, rng),
-            State::Renewing if self.lease.as_ref().is_some_and(|lease| lease.rebind_at <= now) => {
+            State::Bound | State::Renewing if self.lease.as_ref().is_some_and(|lease| lease.rebind_at <= now) => {
                 self.ask_for_more(now, State::Rebinding, rng);
             }
+            State::Bound => self.ask_for_more(now, State::Renewing, rng),
             State::Renewing | State::Rebinding => self.repeat(now, rng),
         }
         self.check_invariants();
@@ -303,7 +303,7 @@ impl Client {
     fn begin_probing(&mut self, now: Instant, given: Lease, rng: &mut Rng) {
         self.next = Some(given);
         (self.state, self.tries) = (State::Probing, 0);
-        self.due = now + millis(rng.below(PROBE_WAIT_MS));
+        self.due = now + millis(1 + rng.below(PROBE_WAIT_MS));
     }
 
     /// The next probe, or the end of them.
@@ -335,9 +335,7 @@ impl Client {
     fn ask_for_more(&mut self, now: Instant, state: State, rng: &mut Rng) {
         self.xid = rng.next_u32();
         (self.state, self.tries, self.asked_at) = (state, 0, now);
-        if state == State::Renewing {
-            self.began_at = now;
-        }
+        self.began_at = now;
         self.repeat(now, rng);
     }
 

@@ -261,6 +261,18 @@ fn what_is_not_renewed_is_asked_of_all_and_then_lost() {
 }
 
 #[test]
+fn who_wakes_up_late_asks_all_at_once() {
+    let mut host = Host::bound(1000);
+    host.now = host.client.lease().unwrap().rebind_at;
+    host.client.handle_timeout(host.now, &mut host.rng);
+    assert_eq!(host.sent().kind(), (Kind::Request, OURS, EVERYBODY));
+    let mut host = Host::bound(1000);
+    host.now = host.client.lease().unwrap().address.valid_until;
+    host.client.handle_timeout(host.now, &mut host.rng);
+    assert_eq!(host.client.poll(), Some(Output::Lost));
+}
+
+#[test]
 fn any_server_may_answer_who_asks_all() {
     let mut host = Host::bound(1000);
     while host.client.state() != State::Rebinding {
