@@ -249,6 +249,9 @@ impl Client {
 
     fn handle_ack(&mut self, now: Instant, message: &Message<'_>, server: u32, rng: &mut Rng) -> bool {
         let Some(given) = Lease::read(message, self.asked_at, self.mtu, rng) else { return false };
+        if given.address.valid_until <= now {
+            return false;
+        }
         match (self.state, &self.next, &self.lease) {
             (State::Requesting, Some(offer), _)
                 if offer.server == server && offer.address.addr == given.address.addr =>
@@ -256,7 +259,7 @@ impl Client {
                 self.begin_probing(now, given, rng);
             }
             (State::Renewing | State::Rebinding, _, Some(lease)) if lease.address.addr == given.address.addr => {
-                self.bind(given);
+                self.bind(now, given);
             }
             (State::Renewing | State::Rebinding, _, Some(_)) => {
                 self.lose();
@@ -316,15 +319,16 @@ impl Client {
             return;
         }
         match self.next.take() {
-            Some(lease) if lease.address.valid_until > now => self.bind(lease),
+            Some(lease) if lease.address.valid_until > now => self.bind(now, lease),
             // It was over before it could begin.
             _ => self.begin_again(now, NAK_WAIT, rng),
         }
     }
 
-    fn bind(&mut self, lease: Lease) {
+    fn bind(&mut self, now: Instant, lease: Lease) {
         self.state = State::Bound;
-        self.due = lease.renew_at;
+        // The exchange, and the probes, may have taken longer than half of a short lease.
+        self.due = lease.renew_at.max(now + RENEW_PAUSE);
         self.failures = 0;
         self.wanted = Some(lease.address.addr);
         self.lease = Some(lease.clone());
@@ -435,6 +439,8 @@ const PARAMETERS: [u8; 6] = [
 const REQUESTS: u8 = 4;
 /// RFC 2131 §4.4.5.
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// Between two renewals at least, however short leases are.
+const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// RFC 2131 §3.1 (5): ten seconds at least after a DECLINE.
 const DECLINE_WAIT: Duration = Duration::from_secs(10);
 /// After a NAK; as systemd-networkd, longer each time.

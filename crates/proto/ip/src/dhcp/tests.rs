@@ -273,6 +273,17 @@ fn who_wakes_up_late_asks_all_at_once() {
 }
 
 #[test]
+fn an_answer_that_comes_too_late_gives_nothing() {
+    let mut host = Host::bound(1000);
+    host.wait();
+    let request = host.sent();
+    host.now += seconds(200);
+    assert!(!host.hear(&request.answer(Kind::Ack).with(|answer| answer.seconds = Some(200))));
+    assert!(host.hear(&request.answer(Kind::Ack).with(|answer| answer.seconds = Some(201))));
+    assert!(host.client.next_timeout() > Some(host.now), "T1 has passed, but what was done just now is not due");
+}
+
+#[test]
 fn any_server_may_answer_who_asks_all() {
     let mut host = Host::bound(1000);
     while host.client.state() != State::Rebinding {
