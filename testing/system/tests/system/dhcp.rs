@@ -15,6 +15,8 @@ struct Lan {
     scratch: Scratch,
     name: String,
     stacks: Vec<String>,
+    /// Other hosts, by their namespaces.
+    hosts: Vec<String>,
     _alone: Alone,
 }
 
@@ -25,6 +27,7 @@ impl Lan {
             scratch: Scratch::new(),
             name: format!("dhcp{}", std::process::id()),
             stacks: Vec::new(),
+            hosts: Vec::new(),
             _alone: alone,
         };
         ip(&format!("netns add {}", lan.name));
@@ -52,6 +55,18 @@ impl Lan {
         self.ip(&format!("link set {device} master br0"));
         self.ip(&format!("link set {device} up"));
         name
+    }
+
+    /// A host with an address of its own.
+    fn host(&mut self, address: &str) {
+        let name = format!("{}-h{}", self.name, self.hosts.len());
+        self.hosts.push(name.clone());
+        ip(&format!("netns add {name}"));
+        self.ip(&format!("link add {name} type veth peer name eth0 netns {name}"));
+        self.ip(&format!("link set {name} master br0"));
+        self.ip(&format!("link set {name} up"));
+        ip(&format!("-n {name} addr add {address}/24 dev eth0"));
+        ip(&format!("-n {name} link set eth0 up"));
     }
 
     /// A program at the kernel's end.
@@ -106,7 +121,9 @@ impl Drop for Lan {
             }
             let _ = std::fs::remove_file(log);
         }
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        for namespace in self.hosts.iter().chain([&self.name]) {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        }
     }
 }
 
@@ -226,18 +243,10 @@ s = socket.create_server(('127.0.0.1', 8)); socket.create_connection(('127.0.0.1
 fn an_address_that_another_host_has_is_not_used() {
     let mut lan = Lan::new();
     let stack = lan.stack();
-    let other = format!("{}-o", lan.name);
-    ip(&format!("netns add {other}"));
-    lan.ip(&format!("link add other type veth peer name eth0 netns {other}"));
-    lan.ip("link set other master br0");
-    lan.ip("link set other up");
-    ip(&format!("-n {other} addr add 198.18.0.55/24 dev eth0"));
-    ip(&format!("-n {other} link set eth0 up"));
+    lan.host("198.18.0.55");
     let server = lan.dnsmasq("198.18.0.55,198.18.0.55");
-    let declined = until("the host is reached, and its address declined", 40, || {
+    until("the host is reached, and its address declined", 40, || {
         assert_eq!(address(&stack), None);
         (server.errors() + &server.output()).contains("DHCPDECLINE(br0) 198.18.0.55").then_some(())
     });
-    ip(&format!("netns del {other}"));
-    declined
 }

@@ -58,6 +58,9 @@ impl Answer {
     }
 }
 
+/// What is wrong with an answer, by name.
+struct Fault(&'static str, fn(&mut Answer));
+
 struct Host {
     client: Client,
     rng: Rng,
@@ -393,25 +396,25 @@ fn only_answers_to_our_own_question_count() {
     let mut host = Host::new(8);
     let discover = host.sent();
     let good = discover.answer(Kind::Offer);
-    let changes: [(&str, fn(&mut Answer)); 16] = [
-        ("another question", |answer| answer.header.xid ^= 1),
-        ("another station", |answer| answer.header.mac = STATION),
-        ("no reply", |answer| answer.header.is_reply = false),
-        ("a question", |answer| answer.kind = Kind::Discover),
-        ("an early acknowledgement", |answer| answer.kind = Kind::Ack),
-        ("no server", |answer| answer.server = None),
-        ("a group as server", |answer| answer.server = Some(0xe000_0001)),
-        ("a lease of no time", |answer| answer.seconds = Some(0)),
-        ("a lease without time", |answer| answer.seconds = None),
-        ("a mask with holes", |answer| answer.mask = Some(0xff00_ff00)),
-        ("a mask of nothing", |answer| answer.mask = Some(0)),
-        ("no address", |answer| answer.header.your_addr = 0),
-        ("a loopback address", |answer| answer.header.your_addr = 0x7f00_0001),
-        ("the network's address", |answer| answer.header.your_addr = OURS & 0xffff_ff00),
-        ("the broadcast address", |answer| answer.header.your_addr = OURS | 0xff),
-        ("somebody's identifier", |answer| answer.more.push((option::CLIENT_IDENTIFIER, std::vec![1, 2, 3]))),
+    let faults = [
+        Fault("another question", |answer| answer.header.xid ^= 1),
+        Fault("another station", |answer| answer.header.mac = STATION),
+        Fault("no reply", |answer| answer.header.is_reply = false),
+        Fault("a question", |answer| answer.kind = Kind::Discover),
+        Fault("an early acknowledgement", |answer| answer.kind = Kind::Ack),
+        Fault("no server", |answer| answer.server = None),
+        Fault("a group as server", |answer| answer.server = Some(0xe000_0001)),
+        Fault("a lease of no time", |answer| answer.seconds = Some(0)),
+        Fault("a lease without time", |answer| answer.seconds = None),
+        Fault("a mask with holes", |answer| answer.mask = Some(0xff00_ff00)),
+        Fault("a mask of nothing", |answer| answer.mask = Some(0)),
+        Fault("no address", |answer| answer.header.your_addr = 0),
+        Fault("a loopback address", |answer| answer.header.your_addr = 0x7f00_0001),
+        Fault("the network's address", |answer| answer.header.your_addr = OURS & 0xffff_ff00),
+        Fault("the broadcast address", |answer| answer.header.your_addr = OURS | 0xff),
+        Fault("somebody's identifier", |answer| answer.more.push((option::CLIENT_IDENTIFIER, std::vec![1, 2, 3]))),
     ];
-    for (what, change) in changes {
+    for Fault(what, change) in faults {
         assert!(!host.hear(&good.with(change)), "{what}");
         assert_eq!(host.client.state(), State::Selecting, "{what}");
     }
@@ -419,12 +422,12 @@ fn only_answers_to_our_own_question_count() {
     assert!(host.hear(&good.with(|answer| answer.more.push(identifier))));
     let request = host.sent();
     let good = request.answer(Kind::Ack);
-    let changes: [(&str, fn(&mut Answer)); 3] = [
-        ("another server", |answer| answer.server = Some(OTHER)),
-        ("another address", |answer| answer.header.your_addr = OURS + 1),
-        ("a second offer", |answer| answer.kind = Kind::Offer),
+    let faults = [
+        Fault("another server", |answer| answer.server = Some(OTHER)),
+        Fault("another address", |answer| answer.header.your_addr = OURS + 1),
+        Fault("a second offer", |answer| answer.kind = Kind::Offer),
     ];
-    for (what, change) in changes {
+    for Fault(what, change) in faults {
         assert!(!host.hear(&good.with(change)), "{what}");
         assert_eq!(host.client.state(), State::Requesting, "{what}");
     }
