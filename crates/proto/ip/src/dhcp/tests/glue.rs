@@ -251,3 +251,42 @@ fn answers_that_cannot_be_are_counted() {
     let received = fixed.handle_frame(Instant::ZERO, Link::Outside, &good, ChecksumOffload::Unknown);
     assert!(matches!(received, Received::Udp { cast: Cast::Broadcast, .. }));
 }
+
+#[test]
+fn noise_changes_nothing_but_by_rule() {
+    let mut rng = atoll_base::Rng::new(11);
+    for seed in 0..200 {
+        let (mut ip, mut now) = if seed % 2 == 0 { given() } else { bound() };
+        let mut asked = Sent { src: 0, dst: 0, bytes: discover() };
+        for _ in 0..100 {
+            while let Some(frame) = ip.poll_frame() {
+                if let Some(text) = frame.bytes.get(42..).filter(|text| dhcp::parse(text).is_ok()) {
+                    asked.bytes = text.to_vec();
+                }
+            }
+            let kinds = [Kind::Offer, Kind::Ack, Kind::Nak];
+            let reply = Packet {
+                operation: Operation::Reply,
+                sender_mac: STATION,
+                sender_addr: OURS,
+                target_mac: US,
+                target_addr: rng.below(2),
+            };
+            let mut bytes = match rng.below(4) {
+                0 => arp_frame(US, &reply),
+                n => frame(&asked.answer(kinds[n as usize - 1]), OURS),
+            };
+            for _ in 0..rng.below(4) {
+                // The Ethernet header stays, so that it is read at all.
+                let at = 14 + rng.below(bytes.len() as u32 - 14) as usize;
+                bytes[at] = rng.next_u32() as u8;
+            }
+            ip.handle_frame(now, Link::Outside, &bytes, ChecksumOffload::Valid);
+            if rng.below(4) == 0 {
+                now = ip.next_timeout().unwrap_or(now).max(now);
+                ip.handle_timeout(now);
+            }
+            assert!(ip.v4_address().is_none_or(|address| address.check().is_ok()));
+        }
+    }
+}
