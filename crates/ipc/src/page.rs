@@ -333,7 +333,7 @@ stats! {
     Pressured => "pressured",
     /// Records of TIME-WAIT given up early, because there were too many.
     TimeWaitsDropped => "time_waits_dropped",
-    /// Answers of DHCP servers that were not believed.
+    /// Answers of DHCP servers that were for others, or not believed.
     DhcpIgnored => "dhcp_ignored",
     /// ARP packets of stations that have, or want, an address of ours.
     ArpConflicts => "arp_conflicts",

@@ -1,5 +1,6 @@
 //! What does one replica keep about its network, and what does it want sent, told and timed?
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -44,8 +45,8 @@ pub struct Ip {
     pub(crate) announcements: Announcements,
     pub(crate) counters: Counters,
     pub(crate) v4: V4,
-    /// Of the replica that asks for an address.
-    pub(crate) dhcp: Option<Client>,
+    /// Of the replica that asks for an address; out of the way of what packets need.
+    pub(crate) dhcp: Option<Box<Client>>,
     pub(crate) v6: V6,
     frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
@@ -92,7 +93,7 @@ impl Ip {
             v6: V6::new(&config, v6_key, now),
             addresses: Addresses::new(address.as_ref()),
             v4: V4::new(address),
-            dhcp: asks.then(|| Client::new(config.mac, config.mtu)),
+            dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
             neighbours: Neighbours::new(config.neighbours_max, address.and_then(|address| address.gateway), key),
             identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly),
@@ -177,7 +178,7 @@ impl Ip {
             self.reassembly.next_timeout(),
             self.groups.next_timeout(),
             self.v6.next_timeout(),
-            self.dhcp.as_ref().and_then(Client::next_timeout),
+            self.dhcp.as_deref().and_then(Client::next_timeout),
         ];
         all.into_iter().flatten().min()
     }

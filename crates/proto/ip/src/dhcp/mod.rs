@@ -24,7 +24,7 @@ pub use lease::Lease;
 impl Ip {
     /// What the client is about; `None` if this replica does not ask.
     pub fn dhcp(&self) -> Option<&Client> {
-        self.dhcp.as_ref()
+        self.dhcp.as_deref()
     }
 
     /// Gives the address back to the server, if it came from one. When the stack ends.
@@ -38,7 +38,7 @@ impl Ip {
 
     /// Does what is due at `now`.
     pub(crate) fn handle_timeout_dhcp(&mut self, now: Instant) {
-        if self.dhcp.as_ref().and_then(Client::next_timeout).is_some_and(|due| due <= now) {
+        if self.dhcp.as_deref().and_then(Client::next_timeout).is_some_and(|due| due <= now) {
             self.with_client(now, |client, rng| client.handle_timeout(now, rng));
         }
     }
@@ -81,7 +81,7 @@ impl Ip {
 
     /// Whether an ARP packet of another station says that the address which is to be ours is taken.
     pub(crate) fn handle_arp_for_dhcp(&mut self, now: Instant, packet: &Packet) -> bool {
-        let Some(probed) = self.dhcp.as_ref().and_then(Client::probed) else { return false };
+        let Some(probed) = self.dhcp.as_deref().and_then(Client::probed) else { return false };
         let is_probe =
             packet.operation == Operation::Request && packet.sender_addr == 0 && packet.target_addr == probed;
         if packet.sender_addr != probed && !is_probe {
