@@ -1,6 +1,7 @@
 //! The atoll command: one binary for the command line, the supervisor and the replicas.
 #![forbid(unsafe_code)]
 
+mod address;
 mod client;
 mod commands;
 mod failure;

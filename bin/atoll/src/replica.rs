@@ -21,7 +21,7 @@ use atoll_ipc::Memory;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_ADDRESS, KIND_FRAME, PAYLOAD_MAX};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
@@ -36,6 +36,7 @@ use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
 use atoll_wire::{Mac, vnet};
 
+use crate::address;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
 use crate::rows::{self, SocketRow, TcpRow};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
@@ -95,6 +96,8 @@ struct Replica {
     frame: Box<[u8]>,
     sleep_word: u32,
     patience: Patience,
+    /// Which generation of the IPv4 address each other replica was told.
+    told: [u64; REPLICAS_MAX],
     counts: Counts,
     control_at: Instant,
     publish_at: Instant,
@@ -156,6 +159,7 @@ impl Replica {
         let word = |at: usize| u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"));
         let config = atoll_ip::Config {
             gateway: (facts.gateway != 0).then_some(facts.gateway),
+            dhcp: facts.addr == 0,
             mtu: facts.mtu,
             sibling: (setup.index, facts.replicas),
             v6: facts.v6.map(|v6| V6Config { address: v6.address, gateway: v6.gateway, autoconf: v6.autoconf }),
@@ -212,6 +216,7 @@ impl Replica {
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             sleep_word: 0,
             patience: Patience::new(Duration::from_micros(u64::from(facts.spin_us))),
+            told: [0; REPLICAS_MAX],
             counts: Counts::default(),
             control_at: now,
             publish_at: now,
@@ -267,6 +272,7 @@ impl Replica {
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
+        self.tell_address();
         self.ring_bells();
         Ok(busy || self.links.internal.own_waiting() > 0)
     }
@@ -350,8 +356,14 @@ impl Replica {
         for turn in 0..BATCH {
             let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
             busy = true;
-            if kind == KIND_FRAME {
-                self.handle_internal(now, len);
+            match kind {
+                KIND_FRAME => self.handle_internal(now, len),
+                KIND_ADDRESS => {
+                    if let Some(address) = address::decode(&self.frame[..len]) {
+                        self.transport.ip_mut().handle_v4_address(address);
+                    }
+                }
+                _ => {}
             }
             if self.transport.is_flush_due() {
                 break;
@@ -380,6 +392,31 @@ impl Replica {
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
 
+    /// Tells the other replicas which IPv4 address the stack has. A ring that does not take it is offered it again.
+    fn tell_address(&mut self) {
+        if !self.has_untold() {
+            return;
+        }
+        let ip = self.transport.ip_mut();
+        let (generation, record) = (ip.v4_generation(), address::encode(ip.v4_address()));
+        let me = usize::from(self.index.0);
+        for other in (0..usize::from(self.facts.replicas)).filter(|other| *other != me) {
+            if self.told[other] != generation && self.links.internal.rings.send(other, KIND_ADDRESS, &record) {
+                self.told[other] = generation;
+            }
+        }
+    }
+
+    /// Whether a replica has not been told the last address. Only the one that asks for it tells.
+    fn has_untold(&mut self) -> bool {
+        let (me, replicas) = (usize::from(self.index.0), usize::from(self.facts.replicas));
+        let ip = self.transport.ip_mut();
+        ip.dhcp().is_some() && {
+            let generation = ip.v4_generation();
+            (0..replicas).any(|other| other != me && self.told[other] != generation)
+        }
+    }
+
     fn ring_bells(&mut self) {
         let bells = &self.bells;
         let mut rung = 0;
@@ -404,7 +441,7 @@ impl Replica {
         let is_idle = !self.transport.has_commands() && !self.transport.has_work();
         if is_idle && !self.links.is_ready() && !self.siblings.is_ready() {
             let mut deadline = self.transport.next_timeout().into_iter().chain(self.siblings.next_timeout()).min();
-            if !self.answers.is_empty() {
+            if !self.answers.is_empty() || self.has_untold() {
                 deadline = Some(now + CONTROL_EVERY);
             } else if self.unpublished {
                 // Who sleeps for long has told what happened before.
@@ -504,6 +541,9 @@ impl Replica {
             }
             Request::Stop => {
                 self.transport.abort_all(now);
+                self.transport.flush(now, &mut self.links);
+                // After the last segments, which leave from the address.
+                self.transport.ip_mut().release(now);
                 self.transport.flush(now, &mut self.links);
                 self.links.publish();
                 return Ok(Verdict::Stop);

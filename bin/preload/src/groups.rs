@@ -68,7 +68,7 @@ pub fn set(state: &mut State, object: u32, level: i32, name: i32, value: &[u8]) 
     if level == libc::IPPROTO_IPV6 {
         return v6::set(state, object, name, value);
     }
-    let own = state.sessions.first().map_or(0, |session| session.facts.addr);
+    let own = state.sessions.first().map_or(0, |session| session.v4().map_or(0, |own| own.addr));
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
     let multicast = socket.multicast.get_or_insert_default();

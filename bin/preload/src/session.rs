@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use atoll_base::{Addr, Duration, Endpoint, SlotId};
 use atoll_ipc::control::{Reply, Request};
-use atoll_ipc::network::Network;
+use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
 };
@@ -212,12 +212,17 @@ impl Session {
     /// Whether the address belongs to the stack.
     pub fn is_own(&self, addr: Addr) -> bool {
         match addr.to_v4() {
-            Some(v4) => v4 == self.facts.addr || addr.is_loopback(),
+            Some(v4) => addr.is_loopback() || self.v4().is_some_and(|own| own.addr == v4),
             None => addr == Addr::LOOPBACK || self.network().is_own(addr),
         }
     }
 
-    /// The IPv6 addresses that the stack has now.
+    /// The IPv4 address that the stack has now, if it has one.
+    pub fn v4(&self) -> Option<V4Facts> {
+        self.replicas[0].page.v4()
+    }
+
+    /// The addresses that the stack has now.
     pub fn network(&self) -> Network {
         self.replicas[0].page.network()
     }
@@ -226,17 +231,35 @@ impl Session {
     pub fn source_for(&self, dst: Addr) -> Addr {
         match dst.is_v4() {
             _ if dst.is_loopback() => dst.loopback_of_family(),
-            true => Addr::v4(self.facts.addr),
+            true => self.v4().map_or(Addr::V4_ANY, |own| Addr::v4(own.addr)),
             false => self.network().source_for(dst).unwrap_or_default(),
         }
     }
 
     /// Whether the stack has a way to `addr`: on its link, or by a gateway.
+    ///
+    /// A stack that has no IPv4 address yet, or lost it, is asked all the same: its programs hear ENETUNREACH, and do not end up in the
+    /// kernel's network because a DHCP server is slow.
     pub fn reaches(&self, addr: Addr) -> bool {
-        let Some(addr) = addr.to_v4() else { return self.network().reaches(addr) };
-        let facts = &self.facts;
-        let mask = u32::MAX.checked_shl(32 - u32::from(facts.prefix_len)).unwrap_or(0);
-        facts.gateway != 0 || addr & mask == facts.addr & mask
+        match addr.to_v4() {
+            Some(v4) => self.v4().is_none_or(|own| own.reaches(v4)),
+            None => self.network().reaches(addr),
+        }
+    }
+
+    /// Whether a datagram to `addr` has nowhere to leave from: there is no IPv4 address yet, or no more. Groups have a way inside the stack.
+    pub fn is_cut_off(&self, addr: Addr) -> bool {
+        // The address of a configuration stays.
+        self.facts.addr == 0
+            && addr.to_v4().is_some_and(|v4| v4 >> 28 != 0xe)
+            && !addr.is_loopback()
+            && self.v4().is_none()
+    }
+
+    /// The largest packet of the family of `addr` on the link.
+    pub fn mtu_for(&self, addr: Addr) -> usize {
+        let v4 = if addr.is_v4() { self.v4() } else { None };
+        v4.map_or(self.facts.mtu, |own| own.mtu).into()
     }
 
     /// The conversion of the cycle counter that all processes of the stack share.

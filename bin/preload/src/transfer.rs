@@ -460,13 +460,16 @@ fn send_datagram(
         }
         let session = &state.sessions[0];
         let to = peer.unwrap_or(remote).addr;
+        if session.is_cut_off(to) {
+            return Err(Errno::ENETUNREACH.into());
+        }
         let (discover, headers) = match to.is_v4() {
             true => (options.mtu_discover, HEADERS),
             false => (options.mtu_discover_v6, HEADERS_V6),
         };
         let is_whole = discover.is_some_and(|value| !FRAGMENTING.contains(&(value as i32)))
             || (options.dont_fragment_v6 && !to.is_v4());
-        if is_whole && len + headers > session.facts.mtu.into() && !session.is_own(to) && !to.is_loopback() {
+        if is_whole && len + headers > session.mtu_for(to) && !session.is_own(to) && !to.is_loopback() {
             return Err(Errno::EMSGSIZE.into());
         }
         let place = datagram.places[datagram.sender % datagram.places.len()];

@@ -11,6 +11,8 @@ use crate::memory::Memory;
 
 /// Kind of a record: a frame, preceded by its 10-byte virtio-net header and 6 bytes of padding.
 pub const KIND_FRAME: u32 = 1;
+/// Kind of a record: the stack's IPv4 address, from the replica that asks DHCP servers for it.
+pub const KIND_ADDRESS: u32 = 16;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;

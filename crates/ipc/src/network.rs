@@ -1,10 +1,13 @@
-//! Which IPv6 addresses does the stack have now? They come and go with router advertisements, so each replica publishes what it
-//! knows on its page; programs ask the first replica's.
+//! Which addresses does the stack have now? They come and go with router advertisements and DHCP leases, so each replica publishes what
+//! it knows on its page; programs ask the first replica's.
 //!
 //! ```text
-//!   version u32 | count of addresses u8, of prefixes u8, has router u8, 0 | addresses, 40 bytes each | prefixes, 24 bytes each
+//!   version u32 | count of IPv6 addresses u8, of prefixes u8, has router u8, 0 | addresses, 40 bytes each | prefixes, 24 bytes each
+//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
 //! ```
 //! The version is odd while the replica writes.
+
+mod dhcp;
 
 use alloc::vec::Vec;
 
@@ -15,16 +18,24 @@ use crate::memory::Memory;
 /// Addresses, and prefixes, published at most.
 pub const NETWORK_MAX: usize = 24;
 /// Bytes of the record.
-pub const NETWORK_BYTES: usize = 8 + NETWORK_MAX * (ADDRESS_BYTES + PREFIX_BYTES);
+pub const NETWORK_BYTES: usize = DHCP + dhcp::BYTES;
+const V4: usize = 8 + NETWORK_MAX * (ADDRESS_BYTES + PREFIX_BYTES);
+const DHCP: usize = V4 + 24;
 const ADDRESS_BYTES: usize = 40;
 const PREFIX_BYTES: usize = 24;
 /// A reader that meets a writer this often takes an empty record: the writer has died.
 const READ_ATTEMPTS: u32 = 10_000;
 
-/// What an interface of IPv6 has (RFC 4862 §5.5.4).
+pub use dhcp::{DhcpFacts, DhcpState};
+
+/// What an interface has; of IPv6: RFC 4862 §5.5.4.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Own addresses; the first one is the link-local one. The loopback address is not listed.
+    /// The IPv4 address, if there is one.
+    pub v4: Option<V4Facts>,
+    /// Where that comes from, if not from the configuration. The first replica knows.
+    pub dhcp: Option<DhcpFacts>,
+    /// Own IPv6 addresses; the first one is the link-local one. The loopback address is not listed.
     pub addresses: Vec<AddressFacts>,
     /// Prefixes that are reached without a router, and their lengths.
     pub on_link: Vec<(Addr, u8)>,
@@ -32,7 +43,22 @@ pub struct Network {
     pub has_router: bool,
 }
 
-/// One own address.
+/// The own IPv4 address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct V4Facts {
+    /// The address in host order.
+    pub addr: u32,
+    /// Length of its prefix.
+    pub prefix_len: u8,
+    /// Who knows the way to everywhere else; 0 for nobody.
+    pub gateway: u32,
+    /// Largest IPv4 packet.
+    pub mtu: u16,
+    /// Until when it is valid, in nanoseconds of the stack's clock; `u64::MAX`: for ever.
+    pub valid_until: u64,
+}
+
+/// One own IPv6 address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressFacts {
     /// The address.
@@ -75,8 +101,37 @@ impl AddressState {
     }
 }
 
+impl V4Facts {
+    /// Whether there is a way to `addr`: on the link, or by the gateway.
+    pub fn reaches(&self, addr: u32) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_len)).unwrap_or(0);
+        self.gateway != 0 || addr & mask == self.addr & mask
+    }
+
+    /// Nonsense reads as no address.
+    fn read<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
+        let mut bytes = [0; 4];
+        m.read(at + 4, &mut bytes);
+        let [prefix_len, is_there, a, b] = bytes;
+        let (addr, gateway) = (m.load32(at), m.load32(at + 8));
+        let facts =
+            V4Facts { addr, prefix_len, gateway, mtu: u16::from_ne_bytes([a, b]), valid_until: m.load64(at + 16) };
+        (is_there == 1 && prefix_len <= 32).then_some(facts)
+    }
+
+    fn store<M: Memory>(facts: Option<&V4Facts>, m: &M, at: usize) {
+        let none = V4Facts::default();
+        let own = facts.unwrap_or(&none);
+        let [a, b] = own.mtu.to_ne_bytes();
+        m.store32(at, own.addr);
+        m.write(at + 4, &[own.prefix_len, facts.is_some().into(), a, b]);
+        m.store32(at + 8, own.gateway);
+        m.store64(at + 16, own.valid_until);
+    }
+}
+
 impl Network {
-    /// Whether the stack has the address.
+    /// Whether the stack has the IPv6 address.
     pub fn is_own(&self, addr: Addr) -> bool {
         self.addresses.iter().any(|own| own.addr == addr && own.state != AddressState::Duplicate)
     }
@@ -123,24 +178,20 @@ impl Network {
             m.write(to, &prefix.octets());
             m.write(to + 16, &[*len, 0, 0, 0, 0, 0, 0, 0]);
         }
+        V4Facts::store(self.v4.as_ref(), m, at + V4);
+        DhcpFacts::store(self.dhcp.as_ref(), m, at + DHCP);
         m.fence();
         m.store32_release(at, (version | 1).wrapping_add(1));
     }
 
     /// Reads the record. Nonsense reads as nothing.
     pub(crate) fn load<M: Memory>(m: &M, at: usize) -> Network {
-        for _ in 0..READ_ATTEMPTS {
-            let version = m.load32_acquire(at);
-            if version & 1 == 1 {
-                continue;
-            }
-            let network = Network::read(m, at);
-            m.fence();
-            if m.load32(at) == version {
-                return network;
-            }
-        }
-        Network::default()
+        undisturbed(m, at, || Network::read(m, at))
+    }
+
+    /// Reads the IPv4 address only.
+    pub(crate) fn load_v4<M: Memory>(m: &M, at: usize) -> Option<V4Facts> {
+        undisturbed(m, at, || V4Facts::read(m, at + V4))
     }
 
     fn read<M: Memory>(m: &M, at: usize) -> Network {
@@ -175,8 +226,26 @@ impl Network {
             addresses: (0..usize::from(addresses).min(NETWORK_MAX)).map(address).collect(),
             on_link: (0..usize::from(prefixes).min(NETWORK_MAX)).map(prefix).collect(),
             has_router: router != 0,
+            v4: V4Facts::read(m, at + V4),
+            dhcp: DhcpFacts::read(m, at + DHCP),
         }
     }
+}
+
+/// What `read` has found while nobody wrote.
+fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn() -> T) -> T {
+    for _ in 0..READ_ATTEMPTS {
+        let version = m.load32_acquire(at);
+        if version & 1 == 1 {
+            continue;
+        }
+        let found = read();
+        m.fence();
+        if m.load32(at) == version {
+            return found;
+        }
+    }
+    T::default()
 }
 
 /// Whether `addr` begins with the first `len` bits of `prefix`.
@@ -214,9 +283,20 @@ mod tests {
             addresses: (1..=3).map(own).collect(),
             on_link: (1..=4).map(|n| (addr(0x2001, n), 64 + n)).collect(),
             has_router: true,
+            v4: Some(V4Facts { addr: 0x0a00_0002, prefix_len: 24, gateway: 0x0a00_0001, mtu: 1400, valid_until: 9 }),
+            dhcp: Some(DhcpFacts {
+                state: DhcpState::Bound,
+                server: 0x0a00_0001,
+                dns: Vec::from([1, 2, 3, 4]),
+                domain: "example.org".into(),
+            }),
         };
         network.store(&memory, 0);
         assert_eq!(Network::load(&memory, 0), network);
+        assert_eq!(Network::load_v4(&memory, 0), network.v4);
+        (network.v4, network.dhcp) = (None, Some(DhcpFacts::default()));
+        network.store(&memory, 0);
+        assert_eq!((Network::load(&memory, 0), Network::load_v4(&memory, 0)), (network.clone(), None));
         network.addresses = (0..100).map(own).collect();
         network.store(&memory, 0);
         assert_eq!(Network::load(&memory, 0).addresses.len(), NETWORK_MAX);
@@ -231,6 +311,14 @@ mod tests {
         assert!(Network::load(&memory, 0).addresses.len() <= NETWORK_MAX);
         memory.store32(0, 1);
         assert_eq!(Network::load(&memory, 0), Network::default());
+    }
+
+    #[test]
+    fn ipv4_ways_lead_over_the_link_or_the_gateway() {
+        let facts = V4Facts { addr: 0x0a00_0002, prefix_len: 24, ..V4Facts::default() };
+        assert!(facts.reaches(0x0a00_0001) && !facts.reaches(0x0a00_0101));
+        assert!(V4Facts { gateway: 0x0a00_0001, ..facts }.reaches(0x0a00_0101));
+        assert!(V4Facts { prefix_len: 0, ..facts }.reaches(0x0b00_0001));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use atoll_base::{Addr, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 
 use crate::memory::Memory;
-use crate::network::Network;
+use crate::network::{Network, V4Facts};
 
 /// Bytes of a stack page.
 pub const STACK_PAGE_BYTES: usize = 8192;
@@ -33,11 +33,12 @@ pub struct StackPage<M: Memory>(pub M);
 pub struct StackFacts {
     /// Number of replicas, 1..=8.
     pub replicas: u8,
-    /// Own IPv4 address in host order.
+    /// IPv4 address of the configuration in host order; 0: DHCP gives one. The address that the stack has now is on the replicas' pages:
+    /// see [`Network`].
     pub addr: u32,
-    /// Length of the address's prefix.
+    /// Length of its prefix.
     pub prefix_len: u8,
-    /// Gateway, 0 for none.
+    /// Its gateway, 0 for none.
     pub gateway: u32,
     /// MTU of the link.
     pub mtu: u16,
@@ -344,6 +345,10 @@ stats! {
     MessagesBad => "messages_bad",
     /// Messages from replicas that have been replaced since.
     MessagesStale => "messages_stale",
+    /// Answers of DHCP servers that were for others, or not believed.
+    DhcpIgnored => "dhcp_ignored",
+    /// ARP packets of stations that have, or want, an address of ours.
+    ArpConflicts => "arp_conflicts",
 }
 
 impl<M: Memory> ReplicaPage<M> {
@@ -391,9 +396,14 @@ impl<M: Memory> ReplicaPage<M> {
         self.0.store64(STATS + stat as usize * 8, value);
     }
 
-    /// The IPv6 addresses that the stack has now, as this replica knows them.
+    /// The addresses that the stack has now, as this replica knows them.
     pub fn network(&self) -> Network {
         Network::load(&self.0, NETWORK)
+    }
+
+    /// Of these, the IPv4 address.
+    pub fn v4(&self) -> Option<V4Facts> {
+        Network::load_v4(&self.0, NETWORK)
     }
 
     /// Publishes the addresses.

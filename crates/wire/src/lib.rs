@@ -17,6 +17,7 @@ extern crate std;
 
 pub mod arp;
 pub mod checksum;
+pub mod dhcp;
 pub mod ethernet;
 pub mod fast_open;
 pub mod icmp;

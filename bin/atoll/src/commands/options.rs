@@ -22,9 +22,12 @@ pub struct StackOptions {
     /// What joins the stack to the world: tap, shm or none.
     #[arg(long, value_name = "TYPE", value_parser = link_type)]
     pub link: Option<LinkType>,
-    /// The stack's own address, such as 198.18.0.2/24.
+    /// The stack's own address, such as 198.18.0.2/24, or "dhcp".
     #[arg(long, value_name = "ADDRESS/PREFIX")]
     pub address: Option<String>,
+    /// How long to wait for a DHCP server, in seconds; then the stack goes on asking.
+    #[arg(long, value_name = "SECONDS")]
+    pub dhcp_wait: Option<u32>,
     /// The address for the kernel's end of the TAP device, or "none".
     #[arg(long, value_name = "ADDRESS/PREFIX")]
     pub peer_address: Option<String>,
@@ -97,6 +100,7 @@ impl StackOptions {
         }
         set(&mut link.kind, &self.link);
         set(&mut link.address, &self.address);
+        set(&mut link.dhcp_wait_s, &self.dhcp_wait);
         set(&mut link.peer_address, &self.peer_address);
         set(&mut link.device, &self.device);
         set(&mut link.mtu, &self.mtu);
@@ -132,6 +136,7 @@ impl StackOptions {
             configuration,
             link,
             address,
+            dhcp_wait,
             peer_address,
             gateway,
             no_ipv6,
@@ -166,6 +171,7 @@ impl StackOptions {
             || replicas.is_some()
             || link.is_some()
             || mtu.is_some()
+            || dhcp_wait.is_some()
             || *no_offload
             || *no_ipv6
             || *no_autoconf
@@ -227,6 +233,6 @@ mod tests {
         assert!(options.any() && !StackOptions::default().any());
         let config = options.validate(&options.load().unwrap()).unwrap();
         assert_eq!((config.replicas(), config.link.kind, config.link.offload), (3, LinkType::Shm, false));
-        assert_eq!(config.link.address.to_string(), "10.0.0.2/24");
+        assert_eq!(config.link.address.map(|own| own.to_string()).as_deref(), Some("10.0.0.2/24"));
     }
 }

@@ -118,7 +118,11 @@ fn text(report: &StatusReport, verbose: bool) -> String {
 
 fn link(report: &StatusReport) -> String {
     let link = &report.stack.link;
-    let mut out = format!("link  {}  {}/{}  {}  mtu {}", link.kind, link.address, link.prefix, link.mac, link.mtu);
+    let address = match (link.address, link.prefix) {
+        (Some(address), Some(prefix)) => format!("{address}/{prefix}"),
+        _ => "no address".into(),
+    };
+    let mut out = format!("link  {}  {address}  {}  mtu {}", link.kind, link.mac, link.mtu);
     if let Some(device) = &link.device {
         out += &format!("  device {device}");
     }
@@ -141,6 +145,22 @@ fn link(report: &StatusReport) -> String {
         out += &format!("  offload {}  steering {steering}", if link.offload { "on" } else { "off" });
     }
     out.push('\n');
+    if let Some(dhcp) = &link.dhcp {
+        out += &format!("      dhcp {}", dhcp.state);
+        let names: Vec<String> = dhcp.dns.iter().map(ToString::to_string).collect();
+        let valid = dhcp.server.map(|_| dhcp.valid_s.map_or("forever".to_owned(), |left| format!("{left}sec")));
+        for (key, value) in [
+            ("server", dhcp.server.map(|server| server.to_string())),
+            ("valid_lft", valid),
+            ("dns", Some(names.join(",")).filter(|names| !names.is_empty())),
+            ("domain", dhcp.domain.clone()),
+        ] {
+            if let Some(value) = value {
+                out += &format!("  {key} {value}");
+            }
+        }
+        out.push('\n');
+    }
     for own in &link.addresses6 {
         out += &format!("      inet6 {}/{} scope {}", own.address, own.prefix, own.scope);
         own.flags.iter().for_each(|flag| out += &format!(" {flag}"));

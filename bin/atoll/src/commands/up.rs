@@ -146,7 +146,9 @@ enum Readiness {
 pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
     let what = "starting the supervisor";
     let (channel, theirs) = Channel::pair(Blocking::Yes).or_fail(what)?;
-    channel.set_timeouts(READY_TIME).or_fail(what)?;
+    let by_dhcp = job.file.validate().is_ok_and(|config| config.link.address.is_none());
+    let for_address = Duration::from_secs(if by_dhcp { job.file.link.dhcp_wait_s.into() } else { 0 });
+    channel.set_timeouts(READY_TIME + for_address).or_fail(what)?;
     let mut spawn = Spawn::this_binary("atoll").or_fail(what)?;
     // Of an `atoll run` around this one: supervisors use the kernel's sockets.
     spawn.env("LD_PRELOAD", "").or_fail(what)?;

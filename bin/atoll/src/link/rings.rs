@@ -97,6 +97,14 @@ impl Rings {
         true
     }
 
+    /// Sends a record of another kind to a peer. Returns whether the ring took it.
+    pub fn send(&mut self, peer: usize, kind: u32, payload: &[u8]) -> bool {
+        let Some(to) = self.peers.get_mut(peer) else { return false };
+        let taken = to.producer.push(&self.memory, kind, &[payload]).is_ok();
+        to.unpublished |= taken;
+        taken
+    }
+
     /// Takes the next record from any peer, starting with `first`: its kind and length; the payload is in `out`.
     pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<(u32, usize)> {
         let count = self.peers.len();

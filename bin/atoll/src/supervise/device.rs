@@ -89,8 +89,8 @@ fn set_up(tap: &Tap, link: &Link) -> Result<(), Failure> {
         netlink.add_address(index, peer.address, peer.prefix).or_fail(what("setting the IPv6 address"))?;
     }
     netlink.set_up(index).or_fail(what("switching on the kernel's end"))?;
-    if !reaches(peer, link.address.address) {
-        netlink.add_route(index, link.address.address, 32, None).or_fail(what("adding the route to the stack"))?;
+    if let Some(own) = link.address.filter(|own| !reaches(peer, own.address)) {
+        netlink.add_route(index, own.address, 32, None).or_fail(what("adding the route to the stack"))?;
     }
     Ok(())
 }

@@ -187,7 +187,7 @@ fn steering_table(replicas: u8) -> Box<[u8; FLOW_GROUPS]> {
 /// Two ends of a link need different addresses.
 fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Result<(), Failure> {
     let Some(facts) = host.facts() else { return Err(Failure::new("the other stack ended while this one started")) };
-    let own = config.link.address;
+    let Some(own) = config.link.address else { return Ok(()) };
     if facts.addr == u32::from(own.address) {
         return Err(Failure::new(format!(
             "link.address: {} is the other stack's address too; give this one another (--address)",
@@ -214,8 +214,8 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
     let link = &config.link;
     page.write_facts(&StackFacts {
         replicas: config.replicas(),
-        addr: link.address.address.into(),
-        prefix_len: link.address.prefix,
+        addr: link.address.map_or(0, |own| own.address.into()),
+        prefix_len: link.address.map_or(0, |own| own.prefix),
         gateway: link.gateway.map_or(0, u32::from),
         mtu: link.mtu,
         mac: mac.0,
@@ -261,22 +261,44 @@ fn replica_setup(
 
 fn wait_until_ready(mut server: Server) -> Result<Server, Failure> {
     let deadline = Instant::now() + READY_TIME;
-    let failure = loop {
+    let failed = loop {
         if server.all_ready() {
-            return Ok(server);
+            break None;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            break Failure::new(format!("the replicas were not ready within {} seconds", READY_TIME.as_secs()));
+            let seconds = READY_TIME.as_secs();
+            break Some(Failure::new(format!("the replicas were not ready within {seconds} seconds")));
         }
-        match server.turn(Some(left.as_millis() as u32 + 1)) {
-            Ok(None) => {}
-            Ok(Some(ending)) => break Failure::new(format!("the stack did not start: {ending}")),
-            Err(error) => break Failure::new(format!("the stack did not start: {error}")),
+        if let Err(failure) = turn(&mut server, left) {
+            break Some(failure);
         }
     };
-    server.stop();
-    Err(failure)
+    match failed.map_or_else(|| wait_for_address(&mut server), Err) {
+        Ok(()) => Ok(server),
+        Err(failure) => {
+            server.stop();
+            Err(failure)
+        }
+    }
+}
+
+/// Gives a DHCP server some time, so that the programs that are started next have an address. Without one the stack is up all the same.
+fn wait_for_address(server: &mut Server) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(server.dhcp_wait_s().into());
+    while server.waits_for_address() && Instant::now() < deadline {
+        turn(server, ADDRESS_LOOK)?;
+    }
+    Ok(())
+}
+
+/// One turn of a stack that is not to end yet.
+fn turn(server: &mut Server, wait: Duration) -> Result<(), Failure> {
+    match server.turn(Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX - 1) + 1)) {
+        Ok(None) => Ok(()),
+        Ok(Some(ending)) => Err(Failure::new(format!("the stack did not start: {ending}"))),
+        Err(error) => Err(Failure::new(format!("the stack did not start: {error}"))),
+    }
 }
 
 impl std::fmt::Display for Ending {
@@ -330,5 +352,7 @@ pub fn private_name(pid: u32) -> StackName {
 const DESCRIPTORS_WANTED: u64 = 1 << 20;
 /// Connections that wait for the supervisor.
 const BACKLOG: u32 = 1024;
+/// How often it is looked whether there is an address.
+const ADDRESS_LOOK: Duration = Duration::from_millis(20);
 /// How long replicas may take to start.
 const READY_TIME: Duration = Duration::from_secs(10);

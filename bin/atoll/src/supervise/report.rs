@@ -1,15 +1,16 @@
 //! What does the supervisor say about its stack? See `docs/cli.md`, "JSON".
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup};
-use atoll_ipc::network::{AddressFacts, AddressState};
+use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
-    Steering,
+    AddressReport, DhcpReport, LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport,
+    StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -61,6 +62,7 @@ impl Server {
                 with_system_call: sum.with_system_call.saturating_add(calls.with_system_call),
             });
         let link = &config.link;
+        let (v4, dhcp) = self.v4();
         let is_tap = link.kind == LinkType::Tap;
         StackReport {
             name: config.name.to_string(),
@@ -73,14 +75,15 @@ impl Server {
                 kind: link.kind,
                 device: identity.device.clone(),
                 netns: link.netns.clone().filter(|_| is_tap),
-                address: link.address.address,
-                prefix: link.address.prefix,
+                address: v4.map(|own| own.addr.into()),
+                prefix: v4.map(|own| own.prefix_len),
+                dhcp,
                 peer_address: link.peer_address.map(|peer| peer.to_string()),
-                gateway: link.gateway,
+                gateway: v4.map(|own| own.gateway).filter(|gateway| *gateway != 0).map(Ipv4Addr::from),
                 addresses6: self.addresses6(),
                 gateway6: link.v6.and_then(|v6| v6.gateway),
                 mac: identity.mac.to_string(),
-                mtu: link.mtu,
+                mtu: v4.map_or(link.mtu, |own| own.mtu),
                 offload: identity.offload,
                 steering: identity.steering,
                 peer: link.peer.as_ref().map(ToString::to_string),
@@ -94,6 +97,22 @@ impl Server {
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
         }
+    }
+
+    /// What the first replica says of its IPv4 address, and of where that comes from.
+    fn v4(&self) -> (Option<V4Facts>, Option<DhcpReport>) {
+        let Some(replica) = self.memory.replicas.first() else { return (None, None) };
+        let Network { v4, dhcp, .. } = replica.page.network();
+        let now = Clock::kernel().now().as_nanos();
+        let until = v4.map(|own| own.valid_until).filter(|until| *until != u64::MAX);
+        let report = |dhcp: DhcpFacts| DhcpReport {
+            state: dhcp.state.name().into(),
+            server: v4.map(|_| dhcp.server.into()),
+            valid_s: until.map(|until| until.saturating_sub(now) / 1_000_000_000),
+            dns: dhcp.dns.into_iter().map(Ipv4Addr::from).collect(),
+            domain: Some(dhcp.domain).filter(|domain| !domain.is_empty()),
+        };
+        (v4, dhcp.map(report))
     }
 
     /// What the first replica says of its IPv6 addresses; all have the same.

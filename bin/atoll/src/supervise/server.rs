@@ -9,11 +9,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::{Refusal, Reply, Request};
+use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, Sessions, classify};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
@@ -553,7 +555,30 @@ impl Server {
             }
             _ => "without a link".into(),
         };
-        format!("stack {} is up: {} {}, {way}", config.name, config.notation, link.address)
+        let address = match (link.address, self.memory.replicas.first().map(|replica| replica.page.network())) {
+            (Some(own), _) => own.to_string(),
+            (None, Some(Network { v4: Some(own), dhcp: Some(dhcp), .. })) => {
+                let (addr, server) = (Ipv4Addr::from(own.addr), Ipv4Addr::from(dhcp.server));
+                format!("{addr}/{} from the DHCP server {server}", own.prefix_len)
+            }
+            _ => format!(
+                "without an IPv4 address yet (no DHCP server has given one within {} s; the stack goes on asking, `atoll \
+                 status {}` shows when it has one, and --address ADDRESS/PREFIX sets one)",
+                link.dhcp_wait_s, config.name
+            ),
+        };
+        format!("stack {} is up: {} {address}, {way}", config.name, config.notation)
+    }
+
+    /// Whether a DHCP server has yet to give the stack its address.
+    pub fn waits_for_address(&self) -> bool {
+        let is_there = self.memory.replicas.first().is_some_and(|replica| replica.page.v4().is_some());
+        self.config.link.address.is_none() && !is_there
+    }
+
+    /// For how many seconds `atoll up` waits for that.
+    pub fn dhcp_wait_s(&self) -> u32 {
+        self.config.link.dhcp_wait_s
     }
 
     /// Ends the replicas: asks them first, so that peers hear of it, and kills those that do not end in time.

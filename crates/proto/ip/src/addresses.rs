@@ -2,8 +2,8 @@
 
 use atoll_wire::Mac;
 
-use crate::config::Config;
 use crate::ip::Link;
+use crate::v4::V4Address;
 
 /// How many hosts an address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,23 +16,39 @@ pub enum Cast {
     Multicast,
 }
 
-/// Our place in the address space. Pure; never changes.
+/// Our place in the address space. Pure; another takes its place when the address changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
-    pub(crate) own: u32,
-    mask: u32,
+    /// [`NO_ADDRESS`], which is that of no packet, as long as there is none: so "is it ours" is one comparison.
+    own: u64,
+    /// Its 33rd bit is set, so that without an address nothing is on the link.
+    mask: u64,
     /// The directed broadcast address; 255.255.255.255 where the prefix has none.
     broadcast: u32,
     gateway: Option<u32>,
 }
 
 impl Addresses {
-    /// `config` may still be unchecked; a prefix beyond 32 bits counts as 32.
-    pub(crate) fn new(config: &Config) -> Addresses {
-        let mask = u32::MAX.checked_shl(32 - u32::from(config.prefix_len.min(32))).unwrap_or(0);
+    /// Without an address there are loopback addresses, the broadcast to everyone and groups.
+    pub(crate) fn new(address: Option<&V4Address>) -> Addresses {
+        let Some(address) = address else {
+            return Addresses { own: NO_ADDRESS, mask: u64::MAX, broadcast: u32::MAX, gateway: None };
+        };
+        let mask = u32::MAX.checked_shl(32 - u32::from(address.prefix_len.min(32))).unwrap_or(0);
         // RFC 3021: a prefix of 31 bits has two hosts and no broadcast.
-        let broadcast = if config.prefix_len < 31 { config.addr | !mask } else { u32::MAX };
-        Addresses { own: config.addr, mask, broadcast, gateway: config.gateway }
+        let broadcast = if address.prefix_len < 31 { address.addr | !mask } else { u32::MAX };
+        Addresses { own: address.addr.into(), mask: NO_ADDRESS | u64::from(mask), broadcast, gateway: address.gateway }
+    }
+
+    /// The own address, if there is one.
+    pub(crate) const fn own(&self) -> Option<u32> {
+        if self.own == NO_ADDRESS { None } else { Some(self.own as u32) }
+    }
+
+    /// Whether it is `addr`.
+    #[inline]
+    pub(crate) const fn is_own(&self, addr: u32) -> bool {
+        addr as u64 == self.own
     }
 
     /// What `addr` means as a destination; `None` if it means nothing: 0.0.0.0/8, 127.0.0.0/8 and 240.0.0.0/4.
@@ -49,14 +65,14 @@ impl Addresses {
 
     /// Whether one host on our link could have `addr`.
     pub(crate) const fn is_host(&self, addr: u32) -> bool {
-        let network = addr & self.mask;
+        let network = addr & self.mask as u32;
         let is_network = network == addr && self.has_broadcast();
         self.is_on_link(addr) && !is_network && matches!(self.cast(addr), Some(Cast::Unicast))
     }
 
     /// Whether `addr` is reached without a router.
     pub(crate) const fn is_on_link(&self, addr: u32) -> bool {
-        (addr ^ self.own) & self.mask == 0
+        (addr as u64 ^ self.own) & self.mask == 0
     }
 
     /// Whether a packet that arrives over `link` may have come from `src`. Everything else is a martian (RFC 1812 §5.3.7): groups,
@@ -64,7 +80,7 @@ impl Addresses {
     #[inline]
     pub(crate) const fn is_source(&self, link: Link, src: u32) -> bool {
         match link {
-            Link::Outside => src != self.own && matches!(self.cast(src), Some(Cast::Unicast)),
+            Link::Outside => !self.is_own(src) && matches!(self.cast(src), Some(Cast::Unicast)),
             Link::Inside => self.is_ours(Link::Inside, src),
         }
     }
@@ -72,12 +88,12 @@ impl Addresses {
     /// Whether `addr` is one of ours on `link`; the loopback addresses exist inside only (RFC 1122 §3.2.1.3 (g)).
     #[inline]
     pub(crate) const fn is_ours(&self, link: Link, addr: u32) -> bool {
-        addr == self.own || (matches!(link, Link::Inside) && is_loopback(addr))
+        self.is_own(addr) || (matches!(link, Link::Inside) && is_loopback(addr))
     }
 
     /// Whether `addr` could be a neighbour: a host on the link, or the gateway wherever it is.
     pub(crate) fn is_neighbour(&self, addr: u32) -> bool {
-        addr != self.own && (self.is_host(addr) || self.gateway == Some(addr))
+        !self.is_own(addr) && (self.is_host(addr) || self.gateway == Some(addr))
     }
 
     /// The neighbour that takes packets for the unicast address `dst`; `None` if there is no way.
@@ -89,6 +105,9 @@ impl Addresses {
         self.broadcast != u32::MAX
     }
 }
+
+/// More than any address.
+const NO_ADDRESS: u64 = 1 << 32;
 
 /// Whether `addr` is in 127.0.0.0/8.
 pub(crate) const fn is_loopback(addr: u32) -> bool {
@@ -106,7 +125,21 @@ mod tests {
     use super::*;
 
     fn addresses(addr: u32, prefix_len: u8) -> Addresses {
-        Addresses::new(&Config::new(Mac([2, 0, 0, 0, 0, 1]), addr, prefix_len))
+        Addresses::new(Some(&V4Address::new(addr, prefix_len)))
+    }
+
+    #[test]
+    fn without_an_address_nothing_is_ours_or_near() {
+        let net = Addresses::new(None);
+        for addr in [0, 1, 0x0a00_0001, 0xf000_0000, u32::MAX] {
+            assert!(
+                !net.is_ours(Link::Outside, addr) && !net.is_on_link(addr) && !net.is_neighbour(addr),
+                "{addr:08x}"
+            );
+        }
+        assert!(net.is_ours(Link::Inside, 0x7f00_0001) && !net.is_ours(Link::Outside, 0x7f00_0001));
+        assert_eq!((net.own(), net.next_hop(0x0a00_0001)), (None, None));
+        assert_eq!([u32::MAX, 0x0a00_00ff].map(|addr| net.cast(addr)), [Some(Cast::Broadcast), Some(Cast::Unicast)]);
     }
 
     #[test]
@@ -143,9 +176,7 @@ mod tests {
 
     #[test]
     fn a_host_prefix_reaches_its_gateway_only() {
-        let config = Config { gateway: Some(0x0a00_0002), ..Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 32) };
-        let net = Addresses::new(&config);
-        assert_eq!(config.check(), Ok(()));
+        let net = Addresses::new(Some(&V4Address { gateway: Some(0x0a00_0002), ..V4Address::new(0x0a00_0001, 32) }));
         assert_eq!(net.next_hop(0x0a00_0003), Some(0x0a00_0002));
         assert!(net.is_neighbour(0x0a00_0002) && !net.is_neighbour(0x0a00_0003));
     }

@@ -15,11 +15,17 @@ use crate::neighbours::{Basis, Claim};
 impl Ip {
     /// Announces our address to the link, now and once more after two seconds (RFC 5227 §2.3). Called by one replica of a stack, when
     /// its link comes up: neighbours that knew the address under another station learn the new one. IPv6 addresses are tried out
-    /// (RFC 4862 §5.4), and routers asked for.
+    /// (RFC 4862 §5.4), routers asked for, and servers of DHCP, if those are to give an address.
     pub fn announce(&mut self, now: Instant) {
-        self.send_announcement();
-        self.announcements.due = Some(now + ANNOUNCE_INTERVAL);
+        self.announce_v4(now);
         self.start_v6(now);
+        self.start_dhcp(now);
+    }
+
+    /// The IPv4 address, if there is one.
+    pub(crate) fn announce_v4(&mut self, now: Instant) {
+        self.send_announcement();
+        self.announcements.due = self.addresses.own().map(|_| now + ANNOUNCE_INTERVAL);
     }
 
     /// Judges the ARP packet behind an Ethernet header. `to`: its hardware destination.
@@ -32,11 +38,14 @@ impl Ip {
         if !packet.sender_mac.is_station() || packet.sender_mac == self.config.mac {
             return Err(Reason::ArpIgnored);
         }
-        if packet.sender_addr == self.addresses.own {
+        if self.handle_arp_for_dhcp(now, &packet) {
+            return Ok(());
+        }
+        if self.addresses.is_own(packet.sender_addr) {
             self.handle_conflict(now);
             return Err(Reason::ArpIgnored);
         }
-        let for_us = packet.target_addr == self.addresses.own;
+        let for_us = self.addresses.is_own(packet.target_addr);
         match packet.operation {
             Operation::Request if for_us => self.handle_question(now, &packet),
             Operation::Reply if for_us && to == self.config.mac => self.handle_answer(now, &packet)?,
@@ -58,7 +67,8 @@ impl Ip {
         let reply = Packet {
             operation: Operation::Reply,
             sender_mac: self.config.mac,
-            sender_addr: self.addresses.own,
+            // What was asked for: ours.
+            sender_addr: packet.target_addr,
             target_mac: packet.sender_mac,
             target_addr: packet.sender_addr,
         };
@@ -97,12 +107,23 @@ impl Ip {
         }
     }
 
-    /// Asks `of` (one station, or everybody) for `addr`.
+    /// Asks `of` (one station, or everybody) for `addr`. Without an address of our own there is nobody to ask for.
     pub(crate) fn ask(&mut self, addr: u32, of: Mac) {
+        if let Some(own) = self.addresses.own() {
+            self.ask_as(own, addr, of);
+        }
+    }
+
+    /// Asks whether anybody has `addr`, which is to be ours (RFC 5227 §2.1.1).
+    pub(crate) fn probe_v4(&mut self, addr: u32) {
+        self.ask_as(0, addr, Mac::BROADCAST);
+    }
+
+    fn ask_as(&mut self, own: u32, addr: u32, of: Mac) {
         let question = Packet {
             operation: Operation::Request,
             sender_mac: self.config.mac,
-            sender_addr: self.addresses.own,
+            sender_addr: own,
             target_mac: Mac::ZERO,
             target_addr: addr,
         };
@@ -113,7 +134,9 @@ impl Ip {
 
     /// RFC 5227 §2.3: a request in which sender and target address are both ours.
     pub(crate) fn send_announcement(&mut self) {
-        self.ask(self.addresses.own, Mac::BROADCAST);
+        if let Some(own) = self.addresses.own() {
+            self.ask(own, Mac::BROADCAST);
+        }
     }
 
     fn send_arp(&mut self, to: Mac, packet: &Packet) -> bool {

@@ -2,8 +2,8 @@
 
 use atoll_wire::Mac;
 
-use crate::addresses::{Addresses, Cast};
 use crate::reassembly::Limits;
+use crate::v4::V4Address;
 use crate::v6::V6Config;
 
 /// The network of a stack, as every replica of it sees it.
@@ -11,12 +11,14 @@ use crate::v6::V6Config;
 pub struct Config {
     /// Hardware address of the stack; shared by its replicas.
     pub mac: Mac,
-    /// IPv4 address of the stack; shared by its replicas.
+    /// IPv4 address of the stack; shared by its replicas. Without meaning, as prefix and gateway, if `dhcp` gives one.
     pub addr: u32,
     /// Bits of the on-link prefix, 0 to 32. With 31 and 32 there is no directed broadcast (RFC 3021).
     pub prefix_len: u8,
     /// Next hop of everything that is not on the link; `None`: nothing else can be reached.
     pub gateway: Option<u32>,
+    /// Whether the address comes by DHCP: there is none at first. The first replica asks, and the others are told.
+    pub dhcp: bool,
     /// Largest IPv4 packet the link carries, at least [`Config::MTU_MIN`].
     pub mtu: u16,
     /// Neighbours kept at most, 1 to [`Config::NEIGHBOURS_LIMIT`]; beyond it the one that was not used for longest goes (about).
@@ -63,6 +65,7 @@ impl Config {
             addr,
             prefix_len,
             gateway: None,
+            dhcp: false,
             mtu: 1500,
             neighbours_max: 1024,
             loopback: true,
@@ -73,24 +76,21 @@ impl Config {
         }
     }
 
+    /// The address at the start.
+    pub(crate) fn address(&self) -> Option<V4Address> {
+        let address = V4Address { gateway: self.gateway, mtu: self.mtu, ..V4Address::new(self.addr, self.prefix_len) };
+        (!self.dhcp).then_some(address)
+    }
+
     /// Whether the parts agree with each other.
     pub fn check(&self) -> Result<(), BadConfig> {
         if !self.mac.is_station() {
             return Err(BadConfig::Mac);
         }
-        if self.prefix_len > 32 {
-            return Err(BadConfig::PrefixLen);
-        }
-        let addresses = Addresses::new(self);
-        if !addresses.is_host(self.addr) {
-            return Err(BadConfig::Addr);
-        }
-        if self.gateway.is_some_and(|gateway| gateway == self.addr || addresses.cast(gateway) != Some(Cast::Unicast)) {
-            return Err(BadConfig::Gateway);
-        }
         if self.mtu < Config::MTU_MIN {
             return Err(BadConfig::Mtu);
         }
+        self.address().map_or(Ok(()), |address| address.check())?;
         if let Some(v6) = &self.v6 {
             v6.check(self.mtu)?;
         }
@@ -126,6 +126,7 @@ mod tests {
     fn a_usual_network_is_right() {
         let config = Config { gateway: Some(0x0a00_00fe), ..Config::new(MAC, 0x0a00_0001, 24) };
         assert_eq!(config.check(), Ok(()));
+        assert_eq!(Config { dhcp: true, ..Config::new(MAC, 0, 0) }.check(), Ok(()));
     }
 
     #[test]

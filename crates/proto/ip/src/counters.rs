@@ -70,6 +70,8 @@ pub struct Counters {
     pub arp_replies: u64,
     /// ARP packets that claimed our address for another station (RFC 5227 §2.4).
     pub arp_conflicts: u64,
+    /// Answers of DHCP servers that were not believed: for others, not what was asked for, or nothing that a host could live by.
+    pub dhcp_ignored: u64,
     /// Neighbour solicitations sent.
     pub nd_solicitations: u64,
     /// Neighbour advertisements sent.

@@ -132,7 +132,8 @@ impl Ip {
             ethernet::Header { dst: multicast_mac(dst), src: self.config.mac, ethertype: ethernet::EtherType::IPV4 };
         let at = ethernet::emit(&header, &mut bytes);
         let id = self.identify(dst, Protocol::IGMP) as u16;
-        igmp::emit_ip_header(self.config.addr, dst, id, message.len(), &mut bytes[at..]);
+        // RFC 3376 §4.2.13: who has no address yet says so.
+        igmp::emit_ip_header(self.addr().unwrap_or(0), dst, id, message.len(), &mut bytes[at..]);
         bytes.extend_from_slice(message);
         if self.queue(Frame { link: Link::Outside, bytes }) {
             self.counters.igmp_out += 1;

@@ -121,7 +121,7 @@ impl Ip {
     ) -> Result<(), Reason> {
         // What comes in fragments is answered in fragments, each of which counts.
         let len = icmp::HEADER_LEN + body.len();
-        if !self.echo_limit.take(now, 1 + (len / usize::from(self.config.mtu)) as u32) {
+        if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu())) as u32) {
             return Err(Reason::EchoLimit);
         }
         // Answered to the station it came from, without asking ARP: that also holds where another replica was asked.
@@ -200,12 +200,12 @@ impl Ip {
         let text = &mut bytes[HEADERS_LEN..];
         text[icmp::HEADER_LEN..].copy_from_slice(body);
         icmp::emit(message, text);
-        if link == Link::Inside || ipv4::HEADER_LEN + outgoing.payload_len <= usize::from(self.config.mtu) {
+        if link == Link::Inside || ipv4::HEADER_LEN + outgoing.payload_len <= usize::from(self.mtu()) {
             self.emit_headers(&mut bytes, outgoing);
             return self.queue(Frame { link, bytes });
         }
         let id = self.identify(outgoing.dst, outgoing.protocol);
-        parts(outgoing.dst, outgoing.payload_len, 0, self.config.mtu).all(|part| {
+        parts(outgoing.dst, outgoing.payload_len, 0, self.mtu()).all(|part| {
             let mut fragment = alloc::vec![0; HEADERS_LEN];
             self.emit_fragment(&mut fragment, outgoing, id, &part);
             self.fragment_sent();

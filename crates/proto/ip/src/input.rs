@@ -64,7 +64,7 @@ pub enum Received<'a> {
     },
     /// The network says something about a packet of ours.
     Error(NetworkError),
-    /// ARP, IGMP, an echo request or a fragment: dealt with. There may be frames and news to poll.
+    /// ARP, IGMP, DHCP, an echo request or a fragment: dealt with. There may be frames and news to poll.
     Consumed,
     /// Not for us, or not right; counted. There may be a frame to poll.
     Dropped(Reason),
@@ -118,12 +118,21 @@ impl Ip {
         }
         let (header, header_len) = ipv4::parse(packet).map_err(reason)?;
         let payload = packet.get(header_len..header_len + usize::from(header.payload_len)).ok_or(Reason::Malformed)?;
-        let cast = self.judge_addresses(link, &ethernet, &header)?;
+        let cast = match self.judge_addresses(link, &ethernet, &header) {
+            Ok(cast) => cast,
+            Err(_) if self.is_for_dhcp(link, &header, payload) => {
+                return self.handle_dhcp(now, ethernet.src, &header, payload, offload);
+            }
+            Err(reason) => return Err(reason),
+        };
         if header.is_fragment() {
             return self.handle_fragment(now, link, frame, at + header_len, &header, payload);
         }
         match header.protocol {
             Protocol::TCP if cast == Cast::Unicast => tcp(&header, payload, offload),
+            Protocol::UDP if self.is_for_dhcp(link, &header, payload) => {
+                self.handle_dhcp(now, ethernet.src, &header, payload, offload)
+            }
             Protocol::UDP => udp(&header, cast, payload, offload),
             // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of amplifications.
             Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
@@ -180,7 +189,7 @@ fn tcp<'a>(header: &ipv4::Header, segment: &'a [u8], offload: ChecksumOffload) -
     Ok(Received::Tcp { src: Addr::v4(header.src), dst: Addr::v4(header.dst), tos: header.tos, segment, checksum })
 }
 
-fn udp<'a>(
+pub(crate) fn udp<'a>(
     header: &ipv4::Header,
     cast: Cast,
     bytes: &'a [u8],

@@ -1,5 +1,6 @@
 //! What does one replica keep about its network, and what does it want sent, told and timed?
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -9,12 +10,14 @@ use atoll_wire::Mac;
 use crate::addresses::{Addresses, Cast};
 use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
+use crate::dhcp::Client;
 use crate::fragments::{Identifications, PacketKey};
 use crate::membership::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
 use crate::rate::TokenBucket;
 use crate::reassembly::Reassembly;
+use crate::v4::V4;
 use crate::v6::V6;
 
 /// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
@@ -41,6 +44,9 @@ pub struct Ip {
     pub(crate) error_limit: TokenBucket,
     pub(crate) announcements: Announcements,
     pub(crate) counters: Counters,
+    pub(crate) v4: V4,
+    /// Of the replica that asks for an address; out of the way of what packets need.
+    pub(crate) dhcp: Option<Box<Client>>,
     pub(crate) v6: V6,
     frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
@@ -81,10 +87,14 @@ impl Ip {
         let mut rng = Rng::new(seed);
         let key = [rng.next_u64(), rng.next_u64()];
         let v6_key = [rng.next_u64(), rng.next_u64()];
+        let address = config.address();
+        let asks = config.dhcp && config.sibling.0 == 0;
         let mut ip = Ip {
             v6: V6::new(&config, v6_key, now),
-            addresses: Addresses::new(&config),
-            neighbours: Neighbours::new(config.neighbours_max, config.gateway, key),
+            addresses: Addresses::new(address.as_ref()),
+            v4: V4::new(address),
+            dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
+            neighbours: Neighbours::new(config.neighbours_max, address.and_then(|address| address.gateway), key),
             identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly),
             groups: Groups::new(config.sibling.0 == 0),
@@ -152,6 +162,7 @@ impl Ip {
             }
         }
         self.handle_timeout_v6(now);
+        self.handle_timeout_dhcp(now);
         if self.announcements.due.is_some_and(|due| due <= now) {
             self.announcements.due = None;
             self.send_announcement();
@@ -169,13 +180,15 @@ impl Ip {
             self.reassembly.next_timeout(),
             self.groups.next_timeout(),
             self.v6.next_timeout(),
+            self.dhcp.as_deref().and_then(Client::next_timeout),
         ];
         all.into_iter().flatten().min()
     }
 
-    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed.
+    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed, or own
+    /// addresses have changed; and whenever there is something new to tell about these.
     pub fn neighbour_generation(&self) -> u64 {
-        self.neighbours.generation() + self.v6.generation()
+        self.neighbours.generation() + self.v6.generation() + self.v4.news()
     }
 
     /// What was counted so far.
@@ -188,19 +201,20 @@ impl Ip {
         self.config.mac
     }
 
-    /// The IPv4 address of the stack.
-    pub fn addr(&self) -> u32 {
-        self.config.addr
+    /// The IPv4 address of the stack, if it has one.
+    pub fn addr(&self) -> Option<u32> {
+        self.addresses.own()
     }
 
     /// The largest IPv4 packet the outside link carries.
+    #[inline]
     pub fn mtu(&self) -> u16 {
-        self.config.mtu
+        self.v4.mtu(self.config.mtu)
     }
 
     /// The largest packet of the family of `dst` that the outside link carries.
     pub fn mtu_for(&self, dst: Addr) -> u16 {
-        if dst.is_v4() { self.config.mtu } else { self.mtu_v6() }
+        if dst.is_v4() { self.mtu() } else { self.mtu_v6() }
     }
 
     /// What the way to `dst` takes, if that is known to be less than [`Ip::mtu_for`].
@@ -269,6 +283,7 @@ impl Ip {
     /// The relations between the parts, in debug builds; panics if one is broken, which is a bug of ours.
     pub(crate) fn check_invariants(&self) {
         if cfg!(debug_assertions) {
+            assert_eq!(self.addresses.own(), self.v4.address().map(|address| address.addr));
             self.neighbours.check_invariants();
             self.reassembly.check_invariants();
             self.groups.check_invariants();

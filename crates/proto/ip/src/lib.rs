@@ -1,4 +1,4 @@
-//! IPv4 with ARP, ICMP and IGMP, and IPv6 with neighbour discovery, of one replica, as one sans-IO state machine: [`Ip`].
+//! IPv4 with ARP, ICMP, IGMP and DHCP, and IPv6 with neighbour discovery, of one replica, as one sans-IO state machine: [`Ip`].
 //!
 //! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
 //! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
@@ -17,6 +17,7 @@ mod addresses;
 mod arp;
 mod config;
 mod counters;
+mod dhcp;
 mod fragments;
 mod groups;
 mod icmp;
@@ -28,11 +29,13 @@ mod output;
 mod paths;
 mod rate;
 mod reassembly;
+mod v4;
 mod v6;
 
 pub use addresses::Cast;
 pub use config::{BadConfig, Config};
 pub use counters::{Counters, Reason};
+pub use dhcp::{Client as DhcpClient, Lease as DhcpLease, Output as DhcpOutput, State as DhcpState};
 pub use fragments::{FRAGMENT_HEADERS_LEN_MAX, Part, parts};
 pub use icmp::{ErrorKind, NetworkError};
 pub use input::{ChecksumOffload, ChecksumState, Received};
@@ -41,4 +44,5 @@ pub use neighbours::{Basis, NeighbourUpdate};
 pub use output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing, Route, TTL, headers_len};
 pub use paths::{PathMtu, PathUpdate};
 pub use reassembly::{Expired, Fragment, FragmentKey, Limits, Outcome, Reassembly, Refusal, Whole};
+pub use v4::V4Address;
 pub use v6::{OwnAddress, State as AddressState, V6Config};

@@ -134,6 +134,16 @@ impl<A: Key> Neighbours<A> {
         }
     }
 
+    /// Forgets everybody: the network is another.
+    pub(crate) fn clear(&mut self, keep: Option<A>) {
+        self.entries.clear();
+        self.index.clear();
+        self.keep = keep;
+        self.hand = 0;
+        self.next_due = Instant::FAR_FUTURE;
+        self.generation += 1;
+    }
+
     /// Grows whenever a route may have changed: something was resolved, moved to another station, or failed.
     pub(crate) const fn generation(&self) -> u64 {
         self.generation

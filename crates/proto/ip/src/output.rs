@@ -75,7 +75,7 @@ impl Ip {
 
     #[inline]
     fn route_v4(&mut self, now: Instant, dst: u32) -> Route {
-        if dst == self.addresses.own || is_loopback(dst) {
+        if self.addresses.is_own(dst) || is_loopback(dst) {
             return if self.config.loopback { Route::Local } else { Route::Unreachable };
         }
         match self.addresses.cast(dst) {
@@ -99,7 +99,7 @@ impl Ip {
         let Some(dst) = dst.to_v4() else {
             return if self.is_own(dst) { None } else { self.next_hop_v6(dst) };
         };
-        let is_outside = dst != self.addresses.own && self.addresses.cast(dst) == Some(Cast::Unicast);
+        let is_outside = !self.addresses.is_own(dst) && self.addresses.cast(dst) == Some(Cast::Unicast);
         if is_outside { self.addresses.next_hop(dst).map(Addr::v4) } else { None }
     }
 

@@ -3,16 +3,17 @@
 use atoll_base::{Addr, Endpoint, FourTuple};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{icmp, icmpv6, ipv6, mld, nd};
+use atoll_wire::{arp, dhcp, icmp, icmpv6, ipv6, mld, nd};
 
 /// What steering needs to know about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
-    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1.
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1, DHCP, and ARP that is about an
+    /// address to be.
     Stack,
-    /// Whoever got it handles it: ARP, echo, broadcasts, frames that will be dropped anyway.
+    /// Whoever got it handles it: other ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
     /// Every replica handles it: what routers and neighbours say to an IPv6 host, and what may contest its addresses.
     All,
@@ -24,7 +25,7 @@ pub fn classify(frame: &[u8]) -> Class {
     if frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes()) {
         return classify_v6(frame).unwrap_or(Class::Any);
     }
-    let Some((header, payload)) = ipv4_packet(frame) else { return Class::Any };
+    let Some((header, payload)) = ipv4_packet(frame) else { return classify_arp(frame).unwrap_or(Class::Any) };
     let tuple = |src_port, dst_port| {
         let (local, remote) = (Endpoint::new(header.dst, dst_port), Endpoint::new(header.src, src_port));
         Class::Flow(FourTuple { local, remote })
@@ -32,6 +33,8 @@ pub fn classify(frame: &[u8]) -> Class {
     match header.protocol {
         // Later fragments have no ports. All fragments of a packet meet where this leads; then the packet goes to its owner.
         _ if header.is_fragment() => tuple(header.id, header.protocol.0.into()),
+        // The address that it goes to may not be ours yet; the client is in replica 0.
+        Protocol::UDP if payload.starts_with(&FROM_DHCP_SERVER) => Class::Stack,
         Protocol::TCP | Protocol::UDP => match payload {
             [a, b, c, d, ..] => tuple(u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
             _ => Class::Any,
@@ -40,6 +43,13 @@ pub fn classify(frame: &[u8]) -> Class {
         Protocol::ICMP => quoted_flow(payload).map_or(Class::Any, Class::Flow),
         _ => Class::Any,
     }
+}
+
+/// Probes (RFC 5227 §2.1.1) come from 0.0.0.0, and are answered there: they are about an address that somebody wants to have.
+fn classify_arp(frame: &[u8]) -> Option<Class> {
+    let (ethernet, at) = ethernet::parse(frame).ok()?;
+    let (packet, _) = arp::parse(frame.get(at..).filter(|_| ethernet.ethertype == EtherType::ARP)?).ok()?;
+    (packet.sender_addr == 0 || packet.target_addr == 0).then_some(Class::Stack)
 }
 
 /// As for IPv4. Unlike `bpf/steer.c` this looks behind extension headers: what the kernel has given to the wrong replica is passed on.
@@ -84,6 +94,12 @@ fn quoted_flow(payload: &[u8]) -> Option<FourTuple> {
     let quoted = icmp::quoted(payload.get(header_len..)?).ok()?;
     Some(FourTuple { local: quoted.source, remote: quoted.destination })
 }
+
+/// Ports of a datagram from a DHCP server to a client.
+const FROM_DHCP_SERVER: [u8; 4] = {
+    let ([a, b], [c, d]) = (dhcp::SERVER_PORT.to_be_bytes(), dhcp::CLIENT_PORT.to_be_bytes());
+    [a, b, c, d]
+};
 
 fn ipv4_packet(frame: &[u8]) -> Option<(ipv4::Header, &[u8])> {
     let (ethernet, at) = ethernet::parse(frame).ok()?;

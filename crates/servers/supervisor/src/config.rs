@@ -56,8 +56,10 @@ pub struct Link {
     pub device: String,
     /// The network namespace in which the device is made; `None`: the supervisor's own.
     pub netns: Option<String>,
-    /// The stack's own address.
-    pub address: Cidr,
+    /// The stack's own address; `None`: a DHCP server gives it.
+    pub address: Option<Cidr>,
+    /// How many seconds `atoll up` waits for a DHCP server.
+    pub dhcp_wait_s: u32,
     /// The address for the kernel's end of the device, if it is to be set up.
     pub peer_address: Option<Cidr>,
     /// Who knows the way out of the network.
@@ -246,21 +248,28 @@ fn notation(file: &ConfigFile) -> Result<Notation, ConfigError> {
 }
 
 fn link(file: &LinkFile) -> Result<Link, ConfigError> {
-    let address: Cidr = file.address.parse().map_err(|error| ConfigError::Address("address", error))?;
+    let address: Option<Cidr> = match file.address.as_str() {
+        BY_DHCP => None,
+        text => Some(text.parse().map_err(|error| ConfigError::Address("address", error))?),
+    };
+    if address.is_none() && (file.kind != LinkType::Tap || file.gateway.is_some()) {
+        return Err(ConfigError::Dhcp);
+    }
     let peer_address = match (file.kind, file.peer_address.as_str()) {
         (LinkType::Shm | LinkType::None, _) | (_, "none") => None,
         (LinkType::Tap, text) => {
             Some(text.parse::<Cidr>().map_err(|error| ConfigError::Address("peer_address", error))?)
         }
     };
-    if peer_address.is_some_and(|peer| peer.address == address.address) {
+    if peer_address.is_some_and(|peer| address.is_some_and(|own| peer.address == own.address)) {
         return Err(ConfigError::SameAddress);
     }
     let gateway = match &file.gateway {
         Some(text) => Some(text.parse().map_err(|_| ConfigError::Address("gateway", AddressError::NotIpv4))?),
         None => None,
     };
-    if gateway.is_some_and(|gateway| !address.contains(gateway) || gateway == address.address) {
+    let is_neighbour = |gateway| address.is_none_or(|own| own.contains(gateway) && gateway != own.address);
+    if gateway.is_some_and(|gateway| !is_neighbour(gateway)) {
         return Err(ConfigError::Gateway);
     }
     let v6 = link_v6(file)?;
@@ -285,6 +294,7 @@ fn link(file: &LinkFile) -> Result<Link, ConfigError> {
         device: file.device.clone(),
         netns: file.netns.clone(),
         address,
+        dhcp_wait_s: file.dhcp_wait_s,
         peer_address,
         gateway,
         v6,
@@ -294,6 +304,9 @@ fn link(file: &LinkFile) -> Result<Link, ConfigError> {
         peer,
     })
 }
+
+/// The value of `link.address` that asks for DHCP.
+const BY_DHCP: &str = "dhcp";
 
 fn link_v6(file: &LinkFile) -> Result<Option<LinkV6>, ConfigError> {
     let cidr = |key, text: &Option<String>| {
@@ -346,6 +359,8 @@ pub enum ConfigError {
     Gateway,
     /// The gateway for IPv6 is not a neighbour.
     Gateway6,
+    /// An address by DHCP where no server can be, or a gateway besides.
+    Dhcp,
     /// An address of IPv6, but no IPv6.
     NoIpv6,
     /// The MTU is out of range.
@@ -388,6 +403,10 @@ impl fmt::Display for ConfigError {
             ConfigError::Gateway6 => f.write_str(
                 "link.gateway6: neither a link-local address nor another host in the network of link.address6, so it \
                  cannot be reached",
+            ),
+            ConfigError::Dhcp => f.write_str(
+                "link.address: a DHCP server gives the address of a link of type \"tap\" only, and with it the gateway (no \
+                 link.gateway)",
             ),
             ConfigError::NoIpv6 => {
                 write!(

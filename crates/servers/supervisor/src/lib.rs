@@ -19,7 +19,7 @@ pub use config::{
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{Notation, NotationError};
 pub use report::{
-    AddressReport, LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
+    AddressReport, DhcpReport, LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};

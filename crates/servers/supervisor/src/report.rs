@@ -69,10 +69,13 @@ pub struct LinkReport {
     pub device: Option<String>,
     /// Network namespace of the device.
     pub netns: Option<String>,
-    /// Own address.
-    pub address: Ipv4Addr,
+    /// Own address; absent as long as no DHCP server has given one.
+    pub address: Option<Ipv4Addr>,
     /// Length of its prefix.
-    pub prefix: u8,
+    pub prefix: Option<u8>,
+    /// Where the address comes from, if not from the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<DhcpReport>,
     /// Address that the kernel's end was given.
     pub peer_address: Option<String>,
     /// Gateway.
@@ -95,6 +98,22 @@ pub struct LinkReport {
     pub peer: Option<String>,
     /// Whether that stack is there.
     pub peer_present: Option<bool>,
+}
+
+/// What is known of DHCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DhcpReport {
+    /// What the client is about: `init`, `selecting`, `requesting`, `probing`, `bound`, `renewing` or `rebinding` (RFC 2131).
+    pub state: String,
+    /// The server that gave the address.
+    pub server: Option<Ipv4Addr>,
+    /// Seconds for which the address stays valid unless it is renewed; absent: for ever, or there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_s: Option<u64>,
+    /// Resolvers that the server named.
+    pub dns: Vec<Ipv4Addr>,
+    /// The domain that it named.
+    pub domain: Option<String>,
 }
 
 /// One own IPv6 address, in the words of `ip addr`.

@@ -11,7 +11,7 @@ use atoll_wire::tcp::{self, Segment};
 use atoll_wire::{Mac, checksum};
 
 use crate::entry::{Entry, Flags};
-use crate::flows::Name;
+use crate::flows::{Locals, Name};
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
@@ -101,7 +101,7 @@ impl<M: Memory> Transport<M> {
     /// Sends everything that the TCB wants sent now.
     fn transmit(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) -> Turn {
         let Some(entry) = self.entries.get_mut(index) else { return Turn::Done };
-        let reachable = match route(&mut self.ip, now, entry) {
+        let reachable = match route(&mut self.ip, &self.locals, now, entry) {
             Route::Local | Route::Via { .. } => true,
             Route::Resolving => return Turn::Unresolved,
             Route::Unreachable => {
@@ -295,12 +295,16 @@ fn owner(config: &crate::config::Config, owners: &[u8; atoll_base::FLOW_GROUPS],
     owners[usize::from(config.key.group(tuple).0)]
 }
 
-/// The way to the peer: asked for again only when the neighbours have changed.
+/// The way to the peer: asked for again only when the neighbours, or the own addresses, have changed.
 #[inline]
-fn route(ip: &mut Ip, now: Instant, entry: &mut Entry) -> Route {
+fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entry) -> Route {
     let generation = ip.neighbour_generation();
     if entry.route_generation == generation {
         return Route::Via { mac: entry.mac };
+    }
+    // As on Linux, nothing leaves from an IPv4 address that is gone. The connection waits for its return, or for its time-out.
+    if entry.name.is_v4() && !ip.is_own(locals.tuple(&entry.name).local.addr) {
+        return Route::Unreachable;
     }
     let route = ip.route(now, entry.name.remote_addr());
     match route {

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod accept;
+mod address;
 mod basic;
 mod flood;
 mod fragments;

@@ -9,7 +9,7 @@ use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
-use atoll_ipc::network::{AddressFacts, AddressState, Network};
+use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, DhcpState, Network, V4Facts};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
@@ -281,13 +281,15 @@ impl<M: Memory> Transport<M> {
             (Stat::FragmentsTiny, counters.dropped(Reason::FragmentTiny)),
             (Stat::FragmentsOverlapping, counters.dropped(Reason::FragmentOverlap)),
             (Stat::FragmentsDuplicate, counters.dropped(Reason::FragmentDuplicate)),
+            (Stat::DhcpIgnored, counters.dhcp_ignored),
+            (Stat::ArpConflicts, counters.arp_conflicts),
         ] {
             self.stats.set(stat, value);
         }
         self.stats.publish(&self.page);
     }
 
-    /// Tells programs which IPv6 addresses the stack has. After every change.
+    /// Tells programs which addresses the stack has. After every change.
     pub(crate) fn publish_network(&mut self) {
         let nanos = |until: Instant| if until == Instant::FAR_FUTURE { u64::MAX } else { until.as_nanos() };
         let facts = |own: &OwnAddress| AddressFacts {
@@ -303,7 +305,26 @@ impl<M: Memory> Transport<M> {
             preferred_until: nanos(own.preferred_until),
             valid_until: nanos(own.valid_until),
         };
+        let v4 = self.ip.v4_address().map(|own| V4Facts {
+            addr: own.addr,
+            prefix_len: own.prefix_len,
+            gateway: own.gateway.unwrap_or(0),
+            mtu: self.ip.mtu(),
+            valid_until: nanos(own.valid_until),
+        });
+        let dhcp = self.ip.dhcp().map(|client| {
+            let state = DhcpState::from_u8(client.state() as u8);
+            let known = client.lease();
+            DhcpFacts {
+                state,
+                server: known.map_or(0, |lease| lease.server),
+                dns: known.map(|lease| lease.dns.clone()).unwrap_or_default(),
+                domain: known.map(|lease| lease.domain.clone()).unwrap_or_default(),
+            }
+        });
         let network = Network {
+            v4,
+            dhcp,
             addresses: self.ip.v6_addresses().iter().map(facts).collect(),
             on_link: self.ip.v6_on_link().collect(),
             has_router: self.ip.has_v6_router(),

@@ -10,6 +10,7 @@
 mod channel;
 mod connection;
 mod control;
+mod dhcp;
 mod features;
 mod input;
 mod ip;
@@ -26,6 +27,7 @@ mod wire;
 pub use channel::{ipc_message, rpc_channel};
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
+pub use dhcp::{dhcp_client, wire_dhcp};
 pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use mutate::mutate;
@@ -49,6 +51,7 @@ pub struct Target {
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
     Target { name: "config_file", run: config_file, executions: 10_000 },
+    Target { name: "dhcp_client", run: dhcp_client, executions: 100_000 },
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },
@@ -67,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "tcp_script", run: tcp_script, executions: 200_000 },
     Target { name: "udp_record", run: udp_record, executions: 200_000 },
     Target { name: "wire_arp", run: wire_arp, executions: 200_000 },
+    Target { name: "wire_dhcp", run: wire_dhcp, executions: 50_000 },
     Target { name: "wire_ethernet", run: wire_ethernet, executions: 200_000 },
     Target { name: "wire_icmp", run: wire_icmp, executions: 200_000 },
     Target { name: "wire_icmpv6", run: wire_icmpv6, executions: 200_000 },

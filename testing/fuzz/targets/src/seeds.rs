@@ -12,7 +12,7 @@ use atoll_wire::icmp::{self, Message, code};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::ipv6;
 use atoll_wire::nd::{self, PrefixInformation, RouterAdvertisement};
-use atoll_wire::{Mac, checksum, icmpv6, mld, udp, vnet};
+use atoll_wire::{Mac, checksum, dhcp, icmpv6, mld, udp, vnet};
 
 use crate::ip::{GATEWAY, MAC_PEER, MAC_US, PEER, PEER_V6, ROUTER_V6, US, US_V6};
 
@@ -70,6 +70,19 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("ipc_control", name, request.encode().to_vec()));
         seeds.push(seed("supervisor_request", name, [&[0], &request.encode()[..]].concat()));
     }
+    // An offer, an acknowledgement, the probes, then T1 and another acknowledgement; or a refusal.
+    let steps = |last: u8| [0, 0, 0, 0, 0, 1, 0, 0, 5, 5, 5, 5, 5, 0, last, 0, 0, 5, 5, 5, 5].to_vec();
+    seeds.push(seed("dhcp_client", "renewed", steps(1)));
+    seeds.push(seed("dhcp_client", "refused", steps(3)));
+    seeds.push(seed("dhcp_client", "taken", [0, 0, 0, 0, 0, 1, 0, 0, 5, 7, 2, 5, 5].to_vec()));
+    let options: [(u8, &[u8]); 4] = [(53, &[5]), (52, &[3]), (121, &[0, 10, 0]), (121, &[0, 1])];
+    let mut message = vec![0; 270];
+    let header = dhcp::Header { is_reply: true, xid: 7, your_addr: US, mac: MAC_US, ..dhcp::Header::default() };
+    let start = dhcp::emit(&header, &mut message);
+    let end = options.iter().fold(start, |at, (code, data)| dhcp::push_option(&mut message, at, *code, data));
+    message[end] = dhcp::option::END;
+    message[108..112].copy_from_slice(&[15, 2, b'a', b'b']);
+    seeds.push(seed("wire_dhcp", "overloaded", message));
     let join = br#"{"cmd":"join_link","from":"other","layout_version":1}"#;
     for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
         seeds.push(seed("supervisor_request", name, [&[0], text].concat()));

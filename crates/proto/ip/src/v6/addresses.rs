@@ -98,7 +98,7 @@ impl Ip {
             return Some(dst.loopback_of_family());
         }
         match dst.to_v4() {
-            Some(_) => Some(Addr::v4(self.addresses.own)),
+            Some(_) => self.addresses.own().map(Addr::v4),
             None => self.source_for_v6(dst),
         }
     }

@@ -80,6 +80,23 @@ fn an_icmp_error_belongs_to_the_flow_it_quotes() {
     assert_eq!(classify(&bytes), Class::Flow(FourTuple { local: SERVER, remote: CLIENT }));
 }
 
+#[test]
+fn what_is_about_an_address_to_be_is_for_the_stack() {
+    let datagram = |src, dst| classify(&frame(&packet(SERVER_ADDR, u32::MAX, Protocol::UDP, &ports(src, dst))));
+    assert_eq!(datagram(67, 68), Class::Stack);
+    assert!(matches!(datagram(68, 67), Class::Flow(_)) && matches!(datagram(67, 69), Class::Flow(_)));
+    let about = |sender_addr, target_addr| {
+        let (operation, mac) = (arp::Operation::Reply, Mac([2, 0, 0, 0, 0, 1]));
+        let packet = arp::Packet { operation, sender_mac: mac, sender_addr, target_mac: mac, target_addr };
+        let mut bytes = frame(&[0; arp::PACKET_LEN]);
+        bytes[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
+        arp::emit(&packet, &mut bytes[ethernet::HEADER_LEN..]);
+        classify(&bytes)
+    };
+    assert_eq!([about(0, CLIENT_ADDR), about(CLIENT_ADDR, 0)], [Class::Stack; 2]);
+    assert_eq!(about(CLIENT_ADDR, SERVER_ADDR), Class::Any);
+}
+
 const CLIENT_V6: Endpoint = Endpoint::at(Addr::from_octets([0x20; 16]), 40000);
 const SERVER_V6: Endpoint = Endpoint::at(Addr::from_octets([0x21; 16]), 80);
 

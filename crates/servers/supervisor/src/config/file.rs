@@ -44,7 +44,9 @@ pub struct LinkFile {
     pub device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
+    /// An address with prefix, or `dhcp`.
     pub address: String,
+    pub dhcp_wait_s: u32,
     /// An address with prefix, or `none`.
     pub peer_address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,6 +176,7 @@ impl Default for LinkFile {
             netns: None,
             // RFC 2544 sets 198.18.0.0/15 apart for measurements, so it rarely collides with a real network.
             address: "198.18.0.2/24".into(),
+            dhcp_wait_s: 20,
             peer_address: "198.18.0.1/24".into(),
             gateway: None,
             ipv6: true,

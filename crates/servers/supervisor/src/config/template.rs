@@ -33,8 +33,12 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     );
     out.text("of the link is there. Otherwise it is made where `atoll up` runs.");
     out.key("netns", link.netns.as_deref().map(quoted), "\"client\"");
-    out.text("Own address, with the prefix of its network.");
+    out.text("Own address, with the prefix of its network. tap: \"dhcp\" asks a DHCP server on the link for it.");
     out.key("address", Some(quoted(&link.address)), "");
+    out.text(
+        "For how many seconds `atoll up` waits for a DHCP server; then the stack goes on asking in the background.",
+    );
+    out.key("dhcp_wait_s", Some(link.dhcp_wait_s.to_string()), "");
     out.text("tap: the address for the kernel's end of the device, which is then switched on; \"none\" leaves all of it to you.");
     out.key("peer_address", Some(quoted(&link.peer_address)), "");
     out.text("Who knows the way to other networks.");

@@ -27,6 +27,7 @@ fn every_key_survives_being_written_out() {
         device = "tapq\"x"
         netns = "client"
         address = "10.1.2.3/16"
+        dhcp_wait_s = 3
         peer_address = "none"
         gateway = "10.1.0.1"
         ipv6 = true
@@ -83,6 +84,9 @@ fn values_are_refused_with_their_reason() {
         ("[link]\npeer_address = \"here\"", "link.peer_address"),
         ("[link]\npeer_address = \"198.18.0.2/24\"", "other than"),
         ("[link]\ngateway = \"10.0.0.1\"", "link.gateway"),
+        ("[link]\naddress = \"dhcp\"\ngateway = \"10.0.0.1\"", "DHCP"),
+        ("[link]\naddress = \"dhcp\"\ntype = \"none\"", "DHCP"),
+        ("[link]\naddress = \"DHCP\"", "link.address"),
         ("[link]\nmtu = 100", "link.mtu"),
         ("[link]\naddress6 = \"2001:db8::2\"", "link.address6"),
         ("[link]\npeer_address6 = \"198.18.0.1/24\"", "link.peer_address6"),
@@ -109,6 +113,12 @@ fn values_are_refused_with_their_reason() {
 fn configuration_and_replicas_may_agree() {
     assert_eq!(parse("replicas = 2\nconfiguration = \"TS2LS2CM2\"").unwrap().replicas(), 2);
     assert_eq!(parse("configuration = \"TS4LS4CM4\"").unwrap().replicas(), 4);
+}
+
+#[test]
+fn an_address_may_come_by_dhcp() {
+    let link = parse("[link]\naddress = \"dhcp\"").unwrap().link;
+    assert_eq!((link.address, link.gateway, link.dhcp_wait_s), (None, None, 20));
 }
 
 #[test]

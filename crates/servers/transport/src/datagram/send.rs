@@ -121,13 +121,16 @@ impl<M: Memory> Transport<M> {
     }
 }
 
-/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from the one that suits.
-/// `inside`: it goes to a group on the inside link.
+/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from the one that suits; what is
+/// bound to one that is gone, from nowhere, as on Linux. `inside`: it goes to a group on the inside link.
 fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
     let is_definite = !local.addr.is_unspecified() && ip.is_own(local.addr);
     match is_definite {
-        _ if inside && local.addr != Addr::v4(ip.addr()) => Some(peer.loopback_of_family()),
+        _ if inside && Some(local.addr) != ip.addr().map(Addr::v4) => Some(peer.loopback_of_family()),
         true => Some(local.addr).filter(|addr| addr.is_v4() == peer.is_v4()),
+        false if local.addr.is_v4() && !local.addr.is_unspecified() && ip.cast(local.addr) == Some(Cast::Unicast) => {
+            None
+        }
         false => ip.source_for(peer),
     }
 }

@@ -104,18 +104,24 @@ impl Stack {
     /// A stack that speaks IPv6 on its link, too.
     pub(crate) fn v6(host: u8) -> Stack {
         let v6 = V6Config { address: Some((addr_v6(host), 64)), gateway: Some(addr_v6(0xfe)), autoconf: false };
-        Stack::with_network(host, |_| {}, Some(v6))
+        Stack::with_network(host, |_| {}, |ip| ip.v6 = Some(v6))
+    }
+
+    /// A stack whose IPv4 address comes and goes, as another replica says.
+    pub(crate) fn told(host: u8) -> Stack {
+        Stack::with_network(host, |_| {}, |ip| (ip.dhcp, ip.sibling) = (true, (1, 2)))
     }
 
     pub(crate) fn with(host: u8, change: impl FnOnce(&mut Config)) -> Stack {
-        Stack::with_network(host, change, None)
+        Stack::with_network(host, change, |_| {})
     }
 
-    fn with_network(host: u8, change: impl FnOnce(&mut Config), v6: Option<V6Config>) -> Stack {
+    fn with_network(host: u8, change: impl FnOnce(&mut Config), network: impl FnOnce(&mut atoll_ip::Config)) -> Stack {
         let mut config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
         change(&mut config);
         let now = Instant::from_millis(1000);
-        let ip_config = atoll_ip::Config { v6, ..atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24) };
+        let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
+        network(&mut ip_config);
         let ip = Ip::new(ip_config, 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };

@@ -1,0 +1,454 @@
+//! How does a host come by its address, and how long may it keep it? The state machine of a DHCP client, RFC 2131 §4.4.
+//!
+//! ```text
+//!   Init --DISCOVER--> Selecting --offer: REQUEST--> Requesting --ACK--> Probing --nobody has it--> Bound <----------+
+//!    ^  ^                                               | NAK, silence      | somebody: DECLINE        | T1: REQUEST  | ACK
+//!    |  +-----------------------------------------------+-------------------+                          v              |
+//!    +---- NAK, end of the lease ------- Rebinding <------ T2: REQUEST to all ------------------- Renewing ---------+
+//! ```
+//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends), INFORM, authentication (RFC 3118).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_wire::Mac;
+use atoll_wire::dhcp::{self, Header, Kind, MESSAGE_LEN_MIN, Message, option};
+
+use super::lease::{Lease, is_server};
+
+/// Asks servers for an address, keeps it, and gives it back.
+///
+/// Sans-IO: messages and moments go in, [`Output`]s come out. Survives no crash: a new incarnation asks anew, and servers know it by
+/// its hardware address.
+#[derive(Debug)]
+pub struct Client {
+    mac: Mac,
+    /// Of the link.
+    mtu: u16,
+    state: State,
+    /// Of the exchange that is under way.
+    xid: u32,
+    /// When the client began to look for an address.
+    began_at: Instant,
+    /// When the exchange that is under way began: a lease counts from there.
+    asked_at: Instant,
+    /// When something is to be done; [`Instant::FAR_FUTURE`]: when something arrives.
+    due: Instant,
+    /// Messages sent in this state, or probes.
+    tries: u8,
+    /// What was offered, or given and not yet found free.
+    next: Option<Lease>,
+    /// What is in use.
+    lease: Option<Lease>,
+    /// The address of before, which is asked for again.
+    wanted: Option<u32>,
+    /// Attempts in a row that a server or another host has ended.
+    failures: u8,
+    /// The station that the last answer came from: the server's, or its relay's.
+    station: Option<Mac>,
+    outputs: VecDeque<Output>,
+}
+
+/// What a client is about to do (RFC 2131, figure 5). `Probing` is what RFC 2131 §4.4.1 wants between an ACK and BOUND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It waits before it begins, or begins again, or has not been started.
+    Init = 0,
+    /// It has asked who can give an address.
+    Selecting = 1,
+    /// It has asked for the one that was offered.
+    Requesting = 2,
+    /// It finds out whether somebody else has the one that was given.
+    Probing = 3,
+    /// It has an address.
+    Bound = 4,
+    /// It has one, and asks its server for more time.
+    Renewing = 5,
+    /// It has one, and asks all servers.
+    Rebinding = 6,
+}
+
+/// What a client wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a datagram from port 68 to port 67.
+    Send {
+        /// Own address, or 0 if there is none yet.
+        src: u32,
+        /// The server's, or everybody's.
+        dst: u32,
+        /// Its text.
+        message: Vec<u8>,
+    },
+    /// Ask by ARP whether somebody has this address (RFC 5227 §2.1.1).
+    Probe {
+        /// The address.
+        addr: u32,
+    },
+    /// The address is ours, anew or for longer.
+    Use(Lease),
+    /// It is not any more.
+    Lost,
+}
+
+impl Client {
+    /// A client that does nothing until [`Client::start`]. `mtu`: what the link carries.
+    pub fn new(mac: Mac, mtu: u16) -> Client {
+        Client {
+            mac,
+            mtu,
+            state: State::Init,
+            xid: 0,
+            began_at: Instant::ZERO,
+            asked_at: Instant::ZERO,
+            due: Instant::FAR_FUTURE,
+            tries: 0,
+            next: None,
+            lease: None,
+            wanted: None,
+            failures: 0,
+            station: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Looks for an address; does nothing if it does so already.
+    ///
+    /// DEVIATION: RFC 2131 §4.4.1 wants 1 to 10 seconds of waiting first; as dhclient and systemd-networkd we begin at once.
+    pub fn start(&mut self, now: Instant, rng: &mut Rng) {
+        if self.state == State::Init && self.due == Instant::FAR_FUTURE {
+            self.discover(now, rng);
+        }
+    }
+
+    /// Gives the address back, and stops (RFC 2131 §4.4.6).
+    pub fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let server = lease.server.to_be_bytes();
+            let options: [(u8, &[u8]); 1] = [(option::SERVER_IDENTIFIER, &server)];
+            self.send(Instant::ZERO, Kind::Release, lease.address.addr, lease.server, &options);
+            self.outputs.push_back(Output::Lost);
+        }
+        (self.state, self.due, self.next) = (State::Init, Instant::FAR_FUTURE, None);
+    }
+
+    /// What it is about.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What is in use.
+    pub const fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    /// The address that is being found free.
+    pub(crate) fn probed(&self) -> Option<u32> {
+        self.next.as_ref().filter(|_| self.state == State::Probing).map(|lease| lease.address.addr)
+    }
+
+    /// The station that the last answer came from.
+    pub(crate) const fn station(&self) -> Option<Mac> {
+        self.station
+    }
+
+    /// When to call [`Client::handle_timeout`]; `None` if nothing is pending.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        (self.due != Instant::FAR_FUTURE).then_some(self.due)
+    }
+
+    /// The next thing that is wanted, if any.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Judges the text of a datagram to port 68, which the station `from` has sent. Returns whether it was believed.
+    ///
+    /// Never panics, whatever the bytes are. There is no proof: whoever on the link hears what is broadcast may answer first.
+    pub fn handle(&mut self, now: Instant, from: Mac, bytes: &[u8], rng: &mut Rng) -> bool {
+        let Ok(message) = dhcp::parse(bytes) else { return false };
+        let Some(server) = message.word(option::SERVER_IDENTIFIER).filter(|server| is_server(*server)) else {
+            return false;
+        };
+        if !self.is_for_us(&message) {
+            return false;
+        }
+        let believed = match message.kind {
+            Kind::Offer => self.handle_offer(now, &message, rng),
+            Kind::Ack => self.handle_ack(now, &message, server, rng),
+            Kind::Nak => self.handle_nak(now, server, rng),
+            _ => false,
+        };
+        if believed {
+            self.station = Some(from);
+        }
+        self.check_invariants();
+        believed
+    }
+
+    /// Does what is due at `now`; does nothing if nothing is.
+    pub fn handle_timeout(&mut self, now: Instant, rng: &mut Rng) {
+        if now < self.due {
+            return;
+        }
+        if self.lease.as_ref().is_some_and(|lease| lease.address.valid_until <= now) {
+            self.lose();
+            self.discover(now, rng);
+            return;
+        }
+        match self.state {
+            State::Init => self.discover(now, rng),
+            State::Selecting => self.repeat(now, rng),
+            // RFC 2131 §4.4.1: after a minute without an answer the client begins again.
+            State::Requesting if self.tries >= REQUESTS => self.discover(now, rng),
+            State::Requesting => self.repeat(now, rng),
+            State::Probing => self.probe(now, rng),
+            State::Bound | State::Renewing if self.lease.as_ref().is_some_and(|lease| lease.rebind_at <= now) => {
+                self.ask_for_more(now, State::Rebinding, rng);
+            }
+            State::Bound => self.ask_for_more(now, State::Renewing, rng),
+            State::Renewing | State::Rebinding => self.repeat(now, rng),
+        }
+        self.check_invariants();
+    }
+
+    /// Another station has the address that [`Output::Probe`] asked for, or wants it, too (RFC 5227 §2.1.1).
+    pub fn handle_conflict(&mut self, now: Instant, rng: &mut Rng) {
+        if self.state != State::Probing {
+            return;
+        }
+        let Some(next) = self.next.take() else { return };
+        let (addr, server) = (next.address.addr.to_be_bytes(), next.server.to_be_bytes());
+        let options: [(u8, &[u8]); 2] = [(option::REQUESTED_ADDRESS, &addr), (option::SERVER_IDENTIFIER, &server)];
+        self.send(now, Kind::Decline, 0, EVERYBODY, &options);
+        self.wanted = None;
+        self.begin_again(now, DECLINE_WAIT, rng);
+    }
+
+    /// Whether it answers what this client has asked. RFC 6842 §3: an identifier that comes back has to be ours.
+    fn is_for_us(&self, message: &Message<'_>) -> bool {
+        let mut identifier = [0; 32];
+        let identifier = message.option(option::CLIENT_IDENTIFIER, &mut identifier);
+        let Header { is_reply, xid, mac, .. } = message.header;
+        is_reply && xid == self.xid && mac == self.mac && identifier.is_none_or(|id| id == identifier_of(self.mac))
+    }
+
+    /// The first offer that can be lived with is taken, as by dhclient and systemd-networkd.
+    fn handle_offer(&mut self, now: Instant, message: &Message<'_>, rng: &mut Rng) -> bool {
+        if self.state != State::Selecting {
+            return false;
+        }
+        let Some(offer) = Lease::read(message, now, self.mtu, rng) else { return false };
+        self.next = Some(offer);
+        (self.state, self.tries, self.asked_at) = (State::Requesting, 0, now);
+        self.repeat(now, rng);
+        true
+    }
+
+    fn handle_ack(&mut self, now: Instant, message: &Message<'_>, server: u32, rng: &mut Rng) -> bool {
+        let Some(given) = Lease::read(message, self.asked_at, self.mtu, rng) else { return false };
+        if given.address.valid_until <= now {
+            return false;
+        }
+        match (self.state, &self.next, &self.lease) {
+            (State::Requesting, Some(offer), _)
+                if offer.server == server && offer.address.addr == given.address.addr =>
+            {
+                self.begin_probing(now, given, rng);
+            }
+            (State::Renewing | State::Rebinding, _, Some(lease)) if lease.address.addr == given.address.addr => {
+                self.bind(now, given);
+            }
+            (State::Renewing | State::Rebinding, _, Some(_)) => {
+                self.lose();
+                self.begin_probing(now, given, rng);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn handle_nak(&mut self, now: Instant, server: u32, rng: &mut Rng) -> bool {
+        let is_ours = |lease: &Option<Lease>| lease.as_ref().is_some_and(|lease| lease.server == server);
+        let counts = match self.state {
+            State::Requesting => is_ours(&self.next),
+            State::Renewing => is_ours(&self.lease),
+            State::Rebinding => true,
+            _ => false,
+        };
+        if !counts {
+            return false;
+        }
+        self.lose();
+        self.wanted = None;
+        self.begin_again(now, NAK_WAIT, rng);
+        true
+    }
+
+    /// Init to Selecting.
+    fn discover(&mut self, now: Instant, rng: &mut Rng) {
+        self.next = None;
+        self.xid = rng.next_u32();
+        (self.state, self.tries, self.began_at) = (State::Selecting, 0, now);
+        self.repeat(now, rng);
+    }
+
+    /// To Init for a while, which is longer each time, so that nobody can drive us round in circles.
+    fn begin_again(&mut self, now: Instant, wait: Duration, rng: &mut Rng) {
+        self.next = None;
+        self.state = State::Init;
+        self.due = now + wait * (1 << self.failures.min(6)) + millis(rng.below(1000));
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    fn begin_probing(&mut self, now: Instant, given: Lease, rng: &mut Rng) {
+        self.next = Some(given);
+        (self.state, self.tries) = (State::Probing, 0);
+        self.due = now + millis(1 + rng.below(PROBE_WAIT_MS));
+    }
+
+    /// The next probe, or the end of them.
+    fn probe(&mut self, now: Instant, rng: &mut Rng) {
+        let Some(next) = &self.next else { return };
+        if self.tries < PROBES {
+            self.tries += 1;
+            self.outputs.push_back(Output::Probe { addr: next.address.addr });
+            self.due = now + PROBE_INTERVAL + millis(rng.below(PROBE_WAIT_MS));
+            return;
+        }
+        match self.next.take() {
+            Some(lease) if lease.address.valid_until > now => self.bind(now, lease),
+            // It was over before it could begin.
+            _ => self.begin_again(now, NAK_WAIT, rng),
+        }
+    }
+
+    fn bind(&mut self, now: Instant, lease: Lease) {
+        self.state = State::Bound;
+        // The exchange, and the probes, may have taken longer than half of a short lease.
+        self.due = lease.renew_at.max(now + RENEW_PAUSE);
+        self.failures = 0;
+        self.wanted = Some(lease.address.addr);
+        self.lease = Some(lease.clone());
+        self.outputs.push_back(Output::Use(lease));
+    }
+
+    /// T1 or T2 has come.
+    fn ask_for_more(&mut self, now: Instant, state: State, rng: &mut Rng) {
+        self.xid = rng.next_u32();
+        (self.state, self.tries, self.asked_at) = (state, 0, now);
+        self.began_at = now;
+        self.repeat(now, rng);
+    }
+
+    fn lose(&mut self) {
+        if self.lease.take().is_some() {
+            self.outputs.push_back(Output::Lost);
+        }
+    }
+
+    /// Sends what the state asks for, and says when it is sent again.
+    fn repeat(&mut self, now: Instant, rng: &mut Rng) {
+        // RFC 2131 §4.1: 4 seconds, twice as long each time up to 64, and up to a second more or less.
+        let seconds = u64::from(4u32 << self.tries.min(4));
+        self.due = now + Duration::from_millis(seconds * 1000 - 1000) + millis(rng.below(2001));
+        self.tries = self.tries.saturating_add(1);
+        let size = self.mtu.to_be_bytes();
+        let common: [(u8, &[u8]); 2] = [(option::PARAMETER_LIST, &PARAMETERS), (option::MESSAGE_SIZE_MAX, &size)];
+        match (self.state, &self.lease, &self.next) {
+            (State::Selecting, ..) => {
+                let wanted = self.wanted.unwrap_or(0).to_be_bytes();
+                let options = [common[0], common[1], (option::REQUESTED_ADDRESS, &wanted[..])];
+                let count = if self.wanted.is_some() { 3 } else { 2 };
+                self.send(now, Kind::Discover, 0, EVERYBODY, &options[..count]);
+            }
+            (State::Requesting, _, Some(offer)) => {
+                let (addr, server) = (offer.address.addr.to_be_bytes(), offer.server.to_be_bytes());
+                let [list, size] = common;
+                let chosen: [(u8, &[u8]); 2] =
+                    [(option::REQUESTED_ADDRESS, &addr), (option::SERVER_IDENTIFIER, &server)];
+                self.send(now, Kind::Request, 0, EVERYBODY, &[list, size, chosen[0], chosen[1]]);
+            }
+            (State::Renewing | State::Rebinding, Some(lease), _) => {
+                let (is_renewing, addr) = (self.state == State::Renewing, lease.address.addr);
+                let until = if is_renewing { lease.rebind_at } else { lease.address.valid_until };
+                let dst = if is_renewing { lease.server } else { EVERYBODY };
+                // RFC 2131 §4.4.5: half of what is left, but no less than a minute.
+                let half = Duration::from_nanos(until.since(now).as_nanos() as u64 / 2);
+                self.due = (now + half.max(RENEW_INTERVAL_MIN)).min(until);
+                self.send(now, Kind::Request, addr, dst, &common);
+            }
+            _ => {}
+        }
+    }
+
+    /// Queues a message. `own`: the address that we have, or 0.
+    fn send(&mut self, now: Instant, kind: Kind, own: u32, dst: u32, options: &[(u8, &[u8])]) {
+        let mut bytes = [0; MESSAGE_LEN_MIN];
+        // Cannot truncate: cut to what fits.
+        let secs = now.since(self.began_at).as_secs().min(u16::MAX.into()) as u16;
+        let header = Header { xid: self.xid, secs, client_addr: own, mac: self.mac, ..Header::default() };
+        let mut at = dhcp::emit(&header, &mut bytes);
+        at = dhcp::push_option(&mut bytes, at, option::MESSAGE_TYPE, &[kind as u8]);
+        at = dhcp::push_option(&mut bytes, at, option::CLIENT_IDENTIFIER, &identifier_of(self.mac));
+        for (code, data) in options {
+            at = dhcp::push_option(&mut bytes, at, *code, data);
+        }
+        bytes[at] = option::END;
+        self.outputs.push_back(Output::Send { src: own, dst, message: bytes.to_vec() });
+    }
+
+    /// The relations between the parts, in debug builds; panics if one is broken, which is a bug of ours.
+    pub(crate) fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            let has_lease = matches!(self.state, State::Bound | State::Renewing | State::Rebinding);
+            assert_eq!(self.lease.is_some(), has_lease);
+            assert_eq!(self.next.is_some(), matches!(self.state, State::Requesting | State::Probing));
+            assert!(self.outputs.len() <= 8, "every call adds a few, and its caller takes them");
+            // Only what lasts for ever, and who was not started, waits for nothing.
+            assert!(self.due != Instant::FAR_FUTURE || matches!(self.state, State::Bound | State::Init));
+        }
+    }
+}
+
+/// RFC 2132 §9.14: the kind of hardware, and the address. Servers that know hosts by their hardware address find them by it.
+fn identifier_of(mac: Mac) -> [u8; 7] {
+    let Mac([a, b, c, d, e, f]) = mac;
+    [1, a, b, c, d, e, f]
+}
+
+fn millis(n: u32) -> Duration {
+    Duration::from_millis(n.into())
+}
+
+const EVERYBODY: u32 = u32::MAX;
+
+/// What servers are asked for. RFC 3442: classless routes before routers.
+const PARAMETERS: [u8; 6] = [
+    option::SUBNET_MASK,
+    option::CLASSLESS_ROUTES,
+    option::ROUTERS,
+    option::DNS_SERVERS,
+    option::DOMAIN_NAME,
+    option::MTU,
+];
+
+/// Requests for one offer: 4, 8, 16 and 32 seconds are a minute (RFC 2131 §4.1).
+const REQUESTS: u8 = 4;
+/// RFC 2131 §4.4.5.
+const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(60);
+/// Between two renewals at least, however short leases are.
+const RENEW_PAUSE: Duration = Duration::from_millis(100);
+/// RFC 2131 §3.1 (5): ten seconds at least after a DECLINE.
+const DECLINE_WAIT: Duration = Duration::from_secs(10);
+/// After a NAK; as systemd-networkd, longer each time.
+const NAK_WAIT: Duration = Duration::from_secs(1);
+/// RFC 5227 §1.1, PROBE_NUM.
+const PROBES: u8 = 3;
+/// DEVIATION: RFC 5227 §1.1 asks for 1 to 2 seconds between probes and 4 to 7 in all, which a program at start would wait for. Stations on
+/// today's links answer within milliseconds; NetworkManager waits for 200 ms in all.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// At random before the first probe, and on top of each interval.
+const PROBE_WAIT_MS: u32 = 200;

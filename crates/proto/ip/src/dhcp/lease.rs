@@ -1,0 +1,136 @@
+//! What has a DHCP server given, and may it be believed? RFC 2131 §3.3, §4.4.5; options by RFC 2132 and RFC 3442.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant, Rng};
+use atoll_wire::dhcp::{Message, option};
+
+use crate::addresses::{Addresses, Cast};
+use crate::config::Config;
+use crate::v4::V4Address;
+
+/// An address for a time, and what a server says about the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The address, and until when it is ours.
+    pub address: V4Address,
+    /// The server.
+    pub server: u32,
+    /// T1: when it is asked for more time; [`Instant::FAR_FUTURE`]: never.
+    pub renew_at: Instant,
+    /// T2: when all servers are.
+    pub rebind_at: Instant,
+    /// Resolvers, at most [`Lease::DNS_MAX`].
+    pub dns: Vec<u32>,
+    /// The domain in which names are looked up; empty if none was given.
+    pub domain: String,
+}
+
+impl Lease {
+    /// Resolvers that are kept.
+    pub const DNS_MAX: usize = 4;
+    /// Octets of a domain's name at most (RFC 1035 §2.3.4).
+    pub const DOMAIN_MAX: usize = 253;
+
+    /// What an offer or acknowledgement says; `None` if no host could live by it. `since`: when it was asked for. `mtu`: of the link.
+    pub(super) fn read(message: &Message<'_>, since: Instant, mtu: u16, rng: &mut Rng) -> Option<Lease> {
+        let server = message.word(option::SERVER_IDENTIFIER)?;
+        let addr = message.header.your_addr;
+        let prefix_len = prefix_len(message.word(option::SUBNET_MASK).unwrap_or_else(|| classful_mask(addr)))?;
+        let seconds = message.word(option::LEASE_TIME).filter(|seconds| *seconds > 0)?;
+        let [renew_at, rebind_at, valid_until] = times(message, since, seconds, rng);
+        let offered = message.octets(option::MTU).map(u16::from_be_bytes).filter(|mtu| *mtu >= Config::MTU_MIN);
+        let address = V4Address {
+            addr,
+            prefix_len,
+            gateway: None,
+            mtu: offered.map_or(mtu, |offered| offered.min(mtu)),
+            valid_until,
+        };
+        address.check().ok()?;
+        // A gateway that cannot be is none; the rest holds.
+        let gateway =
+            Some(V4Address { gateway: gateway(message), ..address }).filter(|address| address.check().is_ok());
+        let mut dns = [0; 4 * Lease::DNS_MAX];
+        let dns = message.option(option::DNS_SERVERS, &mut dns).unwrap_or_default();
+        Some(Lease {
+            address: gateway.unwrap_or(address),
+            server,
+            renew_at,
+            rebind_at,
+            dns: dns.chunks_exact(4).filter_map(|word| word.first_chunk().copied()).map(u32::from_be_bytes).collect(),
+            domain: domain(message),
+        })
+    }
+}
+
+/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth, or an hour, earlier, so that not all hosts of a network ask at once.
+fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> [Instant; 3] {
+    if seconds == u32::MAX {
+        return [Instant::FAR_FUTURE; 3];
+    }
+    let millis = u64::from(seconds) * 1000;
+    let given = |code| message.word(code).map(|seconds| u64::from(seconds) * 1000);
+    let (renew, rebind) = match (given(option::RENEWAL_TIME), given(option::REBINDING_TIME)) {
+        (Some(renew), Some(rebind)) if 0 < renew && renew < rebind && rebind < millis => (renew, rebind),
+        (Some(renew), None) if 0 < renew && renew < millis * 7 / 8 => (renew, millis * 7 / 8),
+        _ => (millis / 2, millis * 7 / 8),
+    };
+    // An hour earlier at most, which fits in 32 bits.
+    let early = rng.below((renew / 16).min(3_600_000) as u32 + 1);
+    [renew - u64::from(early), rebind, millis].map(|millis| since + Duration::from_millis(millis))
+}
+
+/// The default router. RFC 3442: where there are classless routes, the other option does not count; of these, only the default route does.
+fn gateway(message: &Message<'_>) -> Option<u32> {
+    let mut routes = [0; ROUTES_BYTES];
+    let Some(mut routes) = message.option(option::CLASSLESS_ROUTES, &mut routes) else {
+        return message.word(option::ROUTERS);
+    };
+    // Each is the length of a prefix, as many octets of it as that takes, and a router.
+    while let Some((&len, rest)) = routes.split_first() {
+        let rest = rest.get(usize::from(len.min(32)).div_ceil(8)..)?;
+        let (router, rest) = rest.split_first_chunk()?;
+        if len == 0 {
+            return Some(u32::from_be_bytes(*router));
+        }
+        routes = rest;
+    }
+    None
+}
+
+/// A domain's name that can be printed and written to a file; others are none.
+fn domain(message: &Message<'_>) -> String {
+    let mut name = [0; Lease::DOMAIN_MAX + 1];
+    let name = message.option(option::DOMAIN_NAME, &mut name).unwrap_or_default();
+    // RFC 2132 §3.14 counts; some servers end it with a zero as well.
+    let name = name.strip_suffix(&[0]).unwrap_or(name);
+    let is_fine = |octet: &u8| octet.is_ascii_alphanumeric() || matches!(octet, b'.' | b'-' | b'_');
+    let is_name = name.len() <= Lease::DOMAIN_MAX && name.iter().all(is_fine);
+    if is_name { String::from_utf8_lossy(name).into_owned() } else { String::new() }
+}
+
+/// How many bits a mask has, if they are those of a prefix.
+fn prefix_len(mask: u32) -> Option<u8> {
+    let len = mask.leading_ones();
+    // Cannot truncate: at most 32.
+    (len > 0 && mask.checked_shl(len).unwrap_or(0) == 0).then_some(len as u8)
+}
+
+/// The mask of a server that names none (RFC 950 §2.1).
+const fn classful_mask(addr: u32) -> u32 {
+    match addr >> 30 {
+        0 | 1 => 0xff00_0000,
+        2 => 0xffff_0000,
+        _ => 0xffff_ff00,
+    }
+}
+
+/// Whether a server can have this address.
+pub(super) fn is_server(addr: u32) -> bool {
+    Addresses::new(None).cast(addr) == Some(Cast::Unicast)
+}
+
+/// Octets of classless routes that are looked at.
+const ROUTES_BYTES: usize = 512;
