@@ -215,7 +215,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-const OPTION_WORDS: usize = 22;
+const OPTION_WORDS: usize = 24;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -255,6 +255,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.priority,
         o.mtu_discover.map_or(0, |value| value + 1),
         o.fast_open,
+        o.unsent_low,
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -264,6 +265,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     for (word, value) in words[4..].iter_mut().zip(small) {
         *word = value.into();
     }
+    words[4 + small.len()] = o.pacing_rate;
     words
 }
 
@@ -305,6 +307,8 @@ fn options_of(words: &[u64]) -> Option<Options> {
         priority: small(15)?,
         mtu_discover: small(16)?.checked_sub(1),
         fast_open: small(17)?,
+        unsent_low: small(18)?,
+        pacing_rate: *words.get(4 + 19)?,
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })

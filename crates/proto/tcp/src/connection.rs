@@ -90,7 +90,9 @@ impl Connection {
             segments_in: 0,
             segments_out: 0,
             ecn: EcnState::new(),
-            rare: None,
+            rare: settings
+                .pacing_rate_max
+                .map(|_| Box::new(Rare { pacing_rate_max: settings.pacing_rate_max, ..Rare::default() })),
             state,
             pending: Pending::SYN,
             keep_probes: 0,
@@ -247,6 +249,7 @@ impl Connection {
             receive_capacity_max: self.rcv.capacity,
             linger2: self.config.linger2(),
             syn_retries: self.config.syn_retries,
+            pacing_rate_max: self.pacing_rate_max(),
         }
     }
 
