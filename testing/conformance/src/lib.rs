@@ -8,6 +8,9 @@
 
 mod calls;
 mod code;
+mod compare;
+mod configure;
+mod flow;
 mod host;
 mod parse;
 mod run;
