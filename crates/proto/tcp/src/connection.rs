@@ -253,8 +253,11 @@ impl Connection {
         }
     }
 
-    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due.
+    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due, and, as tcp(7) has it, what the cork did.
     pub fn set_nodelay(&mut self, nodelay: bool) {
+        if nodelay && self.snd.nxt < self.snd.tail {
+            self.pending.set(Pending::PUSH);
+        }
         self.config.nodelay = nodelay;
     }
 

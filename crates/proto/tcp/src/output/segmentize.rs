@@ -62,6 +62,7 @@ impl Connection {
         let (nxt, tail, mss) = (self.snd.nxt, self.snd.tail, i64::from(self.snd.mss));
         if nxt >= self.snd.end() {
             self.pending.clear(Pending::PROBE);
+            self.pending.clear(Pending::PUSH);
             self.note_limited(false);
             self.note_idle_application();
             return None;
@@ -138,7 +139,7 @@ impl Connection {
         if self.urgent_end().is_some() {
             return true;
         }
-        if self.config.cork {
+        if self.config.cork && !self.pending.has(Pending::PUSH) {
             return false;
         }
         // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this one wait.
