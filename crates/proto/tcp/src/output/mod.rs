@@ -37,7 +37,7 @@ impl Connection {
 
     fn next_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
         match self.state() {
-            State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset()),
+            State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset(now)),
             State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
             State::SynSent => return None,
             // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
@@ -157,12 +157,14 @@ impl Connection {
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 
-    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like.
-    fn reset(&mut self) -> Transmit {
+    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like; RFC 7323
+    /// §3.2 wants timestamps on it, too.
+    fn reset(&mut self, now: Instant) -> Transmit {
         let segment = Segment {
             seq: self.snd.seq(self.snd.nxt),
             ack: self.rcv.seq(self.rcv.nxt),
             flags: Flags::RST | Flags::ACK,
+            options: Options { timestamps: self.options.stamp(now), ..Options::default() },
             ..Segment::default()
         };
         Transmit { segment, offset: self.send_nxt(), retransmit: false }
