@@ -147,7 +147,8 @@ pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
         pmtu,
         rtt: info.rtt_us.into(),
         rttvar: info.rttvar_us.into(),
-        snd_ssthresh: info.snd_ssthresh.into(),
+        // TCP_INFINITE_SSTHRESH.
+        snd_ssthresh: info.snd_ssthresh.min(0x7fff_ffff).into(),
         snd_cwnd: info.snd_cwnd.into(),
         advmss: info.advmss.into(),
         rcv_space: info.rcv_space.into(),
