@@ -134,7 +134,10 @@ impl Prepared {
     /// After how many milliseconds the call gives up, if it does.
     pub fn timeout(&self) -> Option<u64> {
         match self {
-            Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => u64::try_from(*timeout).ok(),
+            // More than a day is for ever.
+            Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => {
+                u64::try_from(*timeout).ok().filter(|millis| *millis < 86_400_000)
+            }
             _ => None,
         }
     }

@@ -55,7 +55,10 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
         let trouble = || Trouble { line: *line, what: format!("the option --{name}={value}"), unsupported: true };
         match (name.as_str(), value.as_str()) {
             ("push", "checked") => asked.checks_push = true,
-            ("tolerance_usecs", value) => asked.tolerance = value.parse().map_err(|_| trouble())?,
+            ("tolerance_usecs", value) => {
+                asked.tolerance =
+                    value.parse().ok().filter(|usecs| (0..=1_000_000_000).contains(usecs)).ok_or_else(trouble)?;
+            }
             ("mtu", value) => asked.settings.mtu = Some(value.parse().map_err(|_| trouble())?),
             ("ip_version", "ipv4") => {}
             ("ip_version", "ipv6") => asked.settings.family = Family::V6,
@@ -76,7 +79,9 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
     }
     if let Some((line, command)) = &script.setup {
         let trouble = |what| Trouble { line: *line, what, unsupported: true };
-        for words in command.replace("\\\n", " ").lines() {
+        // What comes behind a semicolon or `&&` is a command of its own.
+        let command = command.replace("\\\n", " ").replace("&&", "\n").replace(';', "\n");
+        for words in command.lines() {
             set_up(words, &mut asked).map_err(trouble)?;
         }
     }
@@ -104,11 +109,6 @@ fn set_up(command: &str, asked: &mut Asked) -> Result<(), String> {
     let command = command.split('#').next().unwrap_or_default().trim();
     if is_idle(command) {
         return Ok(());
-    }
-    // What comes behind a semicolon or `&&` is a command of its own.
-    if let Some((first, rest)) = command.split_once("&&").or_else(|| command.split_once(';')) {
-        set_up(first, asked)?;
-        return set_up(rest, asked);
     }
     let command = without_redirection(command);
     let mut words = command.split_whitespace();
@@ -155,14 +155,15 @@ fn set_sysctl(key: &str, value: &str, asked: &mut Asked) -> Option<()> {
     let (settings, way) = (&mut asked.settings, &mut asked.way);
     let numbers: Vec<u64> = value.split_whitespace().filter_map(number).collect();
     let small = |at: usize| u32::try_from(numbers[at]).unwrap_or(u32::MAX);
+    let size = |at: usize| small(at).clamp(256, 64 << 20);
     let Some(name) = key.strip_prefix("net.ipv4.") else {
         // Sizes and defaults of what is not there; the next hop's queue is the runner's.
         return matches!(key, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn" | "net.core.optmem_max")
             .then_some(());
     };
     match (name, numbers.as_slice()) {
-        ("tcp_rmem", [_, _, _]) => settings.receive = Some((small(1), small(2))),
-        ("tcp_wmem", [_, _, _]) => settings.send = Some((small(1), small(2))),
+        ("tcp_rmem", [_, _, _]) => settings.receive = Some((size(1), size(2))),
+        ("tcp_wmem", [_, _, _]) => settings.send = Some((size(1), size(2))),
         ("tcp_ecn", [0..=3]) => settings.ecn = Some(small(0)),
         // Client and server; the other bits are about cookies and options that are not there.
         ("tcp_fastopen", [0..=3]) => settings.fast_open = Some(small(0)),

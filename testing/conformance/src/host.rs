@@ -61,8 +61,9 @@ pub struct Settings {
 const COOKIE_KEY: [u8; 16] = [8; 16];
 
 /// The Fast Open cookie that the stack gives to the other end.
-pub fn cookie_of_peer() -> Vec<u8> {
-    let tuple = FourTuple { local: Endpoint::new(wire::LOCAL, 0), remote: Endpoint::new(wire::REMOTE, 0) };
+pub fn cookie_of_peer(is_v6: bool) -> Vec<u8> {
+    let family = if is_v6 { Family::V6 } else { Family::V4 };
+    let tuple = FourTuple { local: Endpoint::at(family.local(), 0), remote: Endpoint::at(family.remote(), 0) };
     atoll_tcp::fast_open_cookie(&COOKIE_KEY, &tuple, START).bytes().to_vec()
 }
 
@@ -146,7 +147,7 @@ impl Host {
         let config = config(settings);
         let buffers = (config.send_limit.0, config.receive_capacity.0);
         let mut transport = Transport::new(config, secrets, ip, page, START);
-        let layout = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 }.layout();
+        let layout = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 20 }.layout();
         let arena = HeapMemory::new(layout.total);
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
         transport.open_session(START, SessionId(1), layout, arena.clone(), page);

@@ -17,4 +17,4 @@ mod run;
 mod script;
 mod wire;
 
-pub use run::{Report, run};
+pub use run::{Report, run, run_with};

@@ -54,6 +54,9 @@ struct Cursor<'a> {
     depth: u32,
 }
 
+/// A script lasts for days at most.
+const SECONDS_MAX: f64 = 1e6;
+
 /// No script has deeper ones; whoever writes them would use up the stack.
 const DEPTH_MAX: u32 = 32;
 
@@ -170,6 +173,7 @@ impl<'a> Cursor<'a> {
             len = at + 1;
         }
         match rest[..len].parse::<f64>() {
+            Ok(seconds) if seconds > SECONDS_MAX => self.wrong("an earlier time"),
             Ok(seconds) => {
                 self.at += len;
                 Ok((seconds * 1e6).round() as Micros)

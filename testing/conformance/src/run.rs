@@ -16,6 +16,8 @@ use crate::script::{Action, Call, Echoed, Event, Icmp, Message, Micros, Packet, 
 use crate::wire::{self, About, Family, Sent};
 
 const PSH: u16 = 0x08;
+/// The clock of a script goes so far.
+const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug)]
@@ -45,6 +47,15 @@ impl fmt::Display for Report {
 /// # Errors
 /// If the stack does something else, or the script cannot be run.
 pub fn run(text: &str) -> Result<(), Box<Report>> {
+    run_with("", text)
+}
+
+/// Runs a script as if it began with `options` (`--name=value`, on one line).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(options: &str, text: &str) -> Result<(), Box<Report>> {
+    let text = &format!("{options} {text}");
     let early = |trouble: parse::Trouble| {
         let parse::Trouble { line, what, unsupported } = trouble;
         Box::new(Report { line, what, unsupported, exchange: Vec::new() })
@@ -138,6 +149,9 @@ impl Runner {
             Time::Between(from, to, false) => (from, to),
             Time::Between(from, to, true) => (self.base + from, self.base + to),
         };
+        if from > LASTS_MAX {
+            return Err(Wrong { what: "more than a year".to_owned(), unsupported: true });
+        }
         let relative = matches!(event.time, Time::After(_));
         let base = self.base;
         if let Action::Expect(message) = &event.action {

@@ -63,6 +63,9 @@ impl Host {
 
     /// sendto(2), or send(2) where no peer is named.
     pub fn send_datagram(&mut self, fd: i32, len: usize, to: Option<Endpoint>) -> Outcome {
+        if len > atoll_sockets::datagram::DATAGRAM_MAX {
+            return Err(Errno::EMSGSIZE.into());
+        }
         if self.is_fresh(fd) {
             let any = if to.is_some_and(|to| to.addr.is_v4()) { Addr::V4_ANY } else { self.family.any() };
             self.bind(fd, Some(Endpoint::at(any, 0)))?;

@@ -26,6 +26,7 @@ impl Host {
     /// An option that the replica acts on.
     pub fn set_option(&mut self, fd: i32, option: SocketOption, value: u32) -> Outcome {
         let socket = self.socket_mut(fd)?;
+        socket.options.retain(|(set, _)| *set != option);
         socket.options.push((option, value));
         match socket.kind {
             Kind::Fresh | Kind::Set { .. } => {}

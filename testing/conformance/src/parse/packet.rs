@@ -229,6 +229,9 @@ impl Cursor<'_> {
             }
         }
         (packet.seq, packet.len) = self.sequence()?;
+        if packet.len > u32::from(u16::MAX) {
+            return self.wrong("a shorter segment");
+        }
         if self.takes_word("ack") {
             packet.ack = Some(self.number()?);
         }
@@ -323,7 +326,7 @@ impl Cursor<'_> {
     fn cookie(&mut self) -> Result<Vec<u8>> {
         let digits = self.word();
         if digits == "TFO_COOKIE" {
-            return Ok(crate::host::cookie_of_peer());
+            return Ok(crate::host::cookie_of_peer(self.is_v6));
         }
         let octets = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
         octets.collect::<Option<Vec<u8>>>().ok_or_else(|| self.trouble("a cookie has an even number of digits", false))

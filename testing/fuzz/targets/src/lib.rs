@@ -7,6 +7,7 @@
 //! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
 #![forbid(unsafe_code)]
 
+mod conformance;
 mod connection;
 mod control;
 mod features;
@@ -22,6 +23,7 @@ mod tcp;
 mod udp;
 mod wire;
 
+pub use conformance::conformance_script;
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use ip::{ip_fragments, ip_frame, ip_script};
@@ -47,6 +49,7 @@ pub struct Target {
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
     Target { name: "config_file", run: config_file, executions: 10_000 },
+    Target { name: "conformance_script", run: conformance_script, executions: 2_000 },
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },
