@@ -54,7 +54,7 @@ impl Flow {
     }
 
     /// A segment to the stack, in numbers of the wire.
-    pub fn to_wire(&mut self, packet: &Packet) -> Packet {
+    pub fn on_wire(&mut self, packet: &Packet) -> Packet {
         let mut live = packet.clone();
         let is_syn = packet.flags & SYN != 0;
         if is_syn {
@@ -83,7 +83,7 @@ impl Flow {
     }
 
     /// A segment of the stack, in the script's numbers.
-    pub fn to_script(&mut self, mut packet: Packet, expected: &Packet) -> Packet {
+    pub fn in_script(&mut self, mut packet: Packet, expected: &Packet) -> Packet {
         let is_syn = packet.flags & SYN != 0;
         if is_syn && expected.flags & SYN != 0 {
             self.iss = (packet.seq, expected.seq);
@@ -176,11 +176,8 @@ impl Flows {
     /// The flow that a packet of the stack's belongs to, and whether it has the ports that the script expects.
     pub fn of_sent(&mut self, sent: &Sent, expected: Ports) -> (&mut Flow, bool) {
         let matches = |flow: &Flow| flow.remote == sent.to && flow.local.is_none_or(|local| local == sent.from);
-        let known = if matches(&self.all[self.current]) {
-            Some(self.current)
-        } else {
-            self.all.iter().rposition(|flow| matches(flow))
-        };
+        let known =
+            if matches(&self.all[self.current]) { Some(self.current) } else { self.all.iter().rposition(matches) };
         let at = known.unwrap_or_else(|| {
             self.all.push(Flow::new(sent.to));
             self.all.len() - 1

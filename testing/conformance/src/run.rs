@@ -272,6 +272,9 @@ impl Runner {
         match *prepared {
             Prepared::Listen(..) => self.segments.open(None),
             Prepared::Connect(fd, _, remote) if self.host.is_datagram(fd) => self.datagrams.open(Some(remote)),
+            Prepared::SendTo(_, _, Some(to), _) if self.datagrams.current().remote != to => {
+                self.datagrams.open(Some(to))
+            }
             Prepared::Connect(fd, _, remote) | Prepared::SendFast(fd, _, _, remote) if self.host.is_fresh(fd) => {
                 self.segments.open((call.name != "listen").then_some(remote));
             }
@@ -326,7 +329,7 @@ impl Runner {
     fn segment_to_wire(&mut self, packet: &Packet) -> Sent {
         let local = self.segments.default_local();
         let flow = self.segments.of_injected(packet.ports, packet.flags & (SYN | crate::flow::ACK) == SYN);
-        let mut live = flow.to_wire(packet);
+        let mut live = flow.on_wire(packet);
         let (from, to) = (flow.remote, flow.local.unwrap_or(local));
         if packet.flags & SYN != 0 {
             strip(self.way, live.options.get_or_insert_default());
@@ -425,7 +428,7 @@ impl Runner {
                 let default = Packet::default();
                 let expected = if let Message::Tcp(expected) = expected { expected } else { &default };
                 let (flow, is_right) = self.segments.of_sent(&sent, expected.ports);
-                let mut seen = flow.to_script(packet, expected);
+                let mut seen = flow.in_script(packet, expected);
                 if seen.flags & SYN != 0 {
                     strip(way, seen.options.get_or_insert_default());
                 }

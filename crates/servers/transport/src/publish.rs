@@ -158,6 +158,10 @@ impl Entry {
             self.published_tail = tail;
             slot.set_receive_tail(tail);
         }
+        if self.unsent_low != 0 && self.send_limit_now() < slot.send_limit() {
+            // Before what is acknowledged: who sees the one and not yet the other is to find less room, not more.
+            slot.set_send_limit(self.send_limit_now());
+        }
         self.publish_acked(&slot, send_limit_max);
         if self.unsent_low != 0 {
             self.limit_unsent(slot.send_limit());
