@@ -217,7 +217,7 @@ fn endpoint_of([high, low, port]: [u64; 3]) -> Endpoint {
     Endpoint::at(Addr::from_octets(octets), port as u16)
 }
 
-const OPTION_WORDS: usize = 23;
+const OPTION_WORDS: usize = 25;
 
 fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     let flags = [
@@ -259,6 +259,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
         o.mtu_discover.map_or(0, |value| value + 1),
         o.fast_open,
         o.mtu_discover_v6.map_or(0, |value| value + 1),
+        o.unsent_low,
     ];
     let mut words = [0; OPTION_WORDS];
     words[0] = bits;
@@ -268,6 +269,7 @@ fn option_words(o: &Options) -> [u64; OPTION_WORDS] {
     for (word, value) in words[4..].iter_mut().zip(small) {
         *word = value.into();
     }
+    words[4 + small.len()] = o.pacing_rate;
     words
 }
 
@@ -311,6 +313,8 @@ fn options_of(words: &[u64]) -> Option<Options> {
         mtu_discover: small(16)?.checked_sub(1),
         fast_open: small(17)?,
         mtu_discover_v6: small(18)?.checked_sub(1),
+        unsent_low: small(19)?,
+        pacing_rate: *words.get(4 + 20)?,
         receive_timeout_us: *words.get(2)?,
         send_timeout_us: *words.get(3)?,
     })

@@ -133,6 +133,10 @@ pub struct Options {
     pub receive_low: u32,
     pub defer_accept: u32,
     pub max_segment: u32,
+    /// `TCP_NOTSENT_LOWAT`; 0: not set.
+    pub unsent_low: u32,
+    /// `SO_MAX_PACING_RATE`; 0: not set.
+    pub pacing_rate: u64,
     pub ttl: u32,
     pub tos: u32,
     /// One more than `IPV6_UNICAST_HOPS`; 0: not set.

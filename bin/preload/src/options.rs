@@ -96,6 +96,14 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                     local.receive_low = o.receive_low;
                 }
             }
+            // socket(7) has nothing of it; sk_setsockopt takes both sizes.
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                o.pacing_rate = match value.first_chunk::<8>() {
+                    Some(rate) => u64::from_ne_bytes(*rate),
+                    None => pacing_rate(int()? as u32),
+                };
+                tell = tcp.then_some((SocketOption::MaxPacingRate, told_rate(o.pacing_rate)));
+            }
             (libc::SOL_SOCKET, libc::SO_PRIORITY) => o.priority = number()?,
             (libc::SOL_SOCKET, libc::SO_DONTROUTE) => o.dont_route = flag()?,
             // Hints that mean nothing here, and harm nobody.
@@ -173,6 +181,11 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 o.max_segment = number()?;
                 tell = Some((SocketOption::MaxSegment, o.max_segment));
+            }
+            (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
+                // A negative value is a large one.
+                o.unsent_low = int()? as u32;
+                tell = Some((SocketOption::UnsentLow, o.unsent_low));
             }
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => {
                 o.linger2 = number()?;
@@ -258,6 +271,16 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     })
 }
 
+/// `SO_MAX_PACING_RATE` of four octets: all bits set is no limit.
+fn pacing_rate(rate: u32) -> u64 {
+    if rate == u32::MAX { u64::MAX } else { rate.into() }
+}
+
+/// What the replica is told: it paces up to 4 GB a second.
+fn told_rate(rate: u64) -> u32 {
+    u32::try_from(rate).unwrap_or(u32::MAX)
+}
+
 /// tcp(7): times and counts start at 1.
 fn within(value: u32, most: u32) -> Result<u32, Errno> {
     if (1..=most).contains(&value) { Ok(value) } else { Err(Errno::EINVAL) }
@@ -304,6 +327,10 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => int(o.receive_low.max(1)),
             (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => int(1),
             (libc::SOL_SOCKET, libc::SO_OOBINLINE) => int(o.oob_inline.into()),
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+                let rate = if o.pacing_rate == 0 { u64::MAX } else { o.pacing_rate };
+                Ok(Value::of(&rate.to_ne_bytes()))
+            }
             (libc::SOL_SOCKET, libc::SO_PRIORITY) => int(o.priority),
             (libc::SOL_SOCKET, libc::SO_DONTROUTE) => int(o.dont_route.into()),
             (libc::SOL_SOCKET, libc::SO_INCOMING_CPU | libc::SO_MARK | libc::SO_TIMESTAMP | libc::SO_BUSY_POLL) => {
@@ -319,6 +346,7 @@ pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => int(o.user_timeout),
             (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => int(o.defer_accept),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => int(or(o.max_segment, 1448)),
+            (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => int(o.unsent_low),
             (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) => int(o.fast_open),
             (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => int(o.fast_open_connect.into()),
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => int(or(o.linger2, 60)),
@@ -364,6 +392,8 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
         (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
+        (o.unsent_low > 0, SocketOption::UnsentLow, o.unsent_low),
+        (o.pacing_rate > 0 && !udp, SocketOption::MaxPacingRate, told_rate(o.pacing_rate)),
         (o.fast_open > 0 && listening, SocketOption::FastOpen, o.fast_open),
         (o.ttl > 0, SocketOption::TimeToLive, o.ttl),
         (o.tos > 0, SocketOption::TypeOfService, o.tos),
@@ -491,11 +521,19 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
     ] {
         bytes.extend((u32::try_from(word).unwrap_or(u32::MAX)).to_ne_bytes());
     }
-    for word in [0u64, u64::MAX, info.bytes_acked, info.bytes_received] {
+    for word in [info.pacing_rate, info.max_pacing_rate, info.bytes_acked, info.bytes_received] {
         bytes.extend(word.to_ne_bytes());
     }
-    for word in [info.segs_out, info.segs_in] {
-        bytes.extend((word as u32).to_ne_bytes());
+    for word in [info.segs_out, info.segs_in, info.notsent_bytes, info.min_rtt] {
+        bytes.extend((u32::try_from(word).unwrap_or(u32::MAX)).to_ne_bytes());
+    }
+    // tcpi_data_segs_in and tcpi_data_segs_out are not counted.
+    bytes.extend([0; 8]);
+    bytes.extend(info.delivery_rate.to_ne_bytes());
+    // Times and counters that are not kept, from tcpi_busy_time to tcpi_rcv_ooopack.
+    bytes.extend([0; 3 * 8 + 2 * 4 + 2 * 8 + 3 * 4]);
+    for word in [info.snd_wnd, info.rcv_wnd] {
+        bytes.extend((u32::try_from(word).unwrap_or(u32::MAX)).to_ne_bytes());
     }
     bytes.resize(232, 0);
     Ok(Value::of(&bytes))

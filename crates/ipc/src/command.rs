@@ -82,6 +82,10 @@ pub enum SocketOption {
     UnicastHops = 18,
     /// `IPV6_TCLASS`.
     TrafficClass = 19,
+    /// `TCP_NOTSENT_LOWAT` in octets; 0 is the default: no limit.
+    UnsentLow = 21,
+    /// `SO_MAX_PACING_RATE` in octets per second; `u32::MAX`: no limit.
+    MaxPacingRate = 22,
     /// `IP_MTU_DISCOVER`: 0 to 5, as in ip(7) and linux/in.h (datagram sockets).
     MtuDiscover = 32,
     /// `IP_MULTICAST_TTL`: 0 to 255 (datagram sockets).
@@ -143,6 +147,8 @@ impl SocketOption {
             41 => SocketOption::MulticastAllV6,
             42 => SocketOption::MulticastInsideV6,
             20 => SocketOption::FastOpen,
+            21 => SocketOption::UnsentLow,
+            22 => SocketOption::MaxPacingRate,
             _ => return None,
         })
     }

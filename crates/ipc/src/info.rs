@@ -4,7 +4,7 @@ use crate::memory::Memory;
 
 /// Bytes of the record.
 pub const INFO_BYTES: usize = INFO_WORDS * 8;
-const INFO_WORDS: usize = 28;
+const INFO_WORDS: usize = 36;
 
 /// The fields of `struct tcp_info` (linux/tcp.h) that this stack knows, in the units used there (times in microseconds
 /// unless the name says otherwise).
@@ -41,6 +41,17 @@ pub struct Info {
     pub bytes_received: u64,
     pub segs_out: u64,
     pub segs_in: u64,
+    /// Octets per second; `u64::MAX`: no limit.
+    pub pacing_rate: u64,
+    /// Octets per second; `u64::MAX`: no limit.
+    pub max_pacing_rate: u64,
+    pub notsent_bytes: u64,
+    pub min_rtt: u64,
+    pub delivery_rate: u64,
+    pub snd_wnd: u64,
+    pub rcv_wnd: u64,
+    /// Milliseconds.
+    pub last_data_sent: u64,
 }
 
 impl Info {
@@ -74,6 +85,14 @@ impl Info {
             self.bytes_received,
             self.segs_out,
             self.segs_in,
+            self.pacing_rate,
+            self.max_pacing_rate,
+            self.notsent_bytes,
+            self.min_rtt,
+            self.delivery_rate,
+            self.snd_wnd,
+            self.rcv_wnd,
+            self.last_data_sent,
         ]
     }
 
@@ -116,6 +135,14 @@ impl Info {
             bytes_received: w[25],
             segs_out: w[26],
             segs_in: w[27],
+            pacing_rate: w[28],
+            max_pacing_rate: w[29],
+            notsent_bytes: w[30],
+            min_rtt: w[31],
+            delivery_rate: w[32],
+            snd_wnd: w[33],
+            rcv_wnd: w[34],
+            last_data_sent: w[35],
         }
     }
 }
@@ -128,7 +155,7 @@ mod tests {
     #[test]
     fn the_record_survives_the_arena() {
         let memory = HeapMemory::new(INFO_BYTES);
-        let info = Info { state: 1, rtt: 77, segs_in: 9, snd_cwnd: 10, ..Info::default() };
+        let info = Info { state: 1, rtt: 77, segs_in: 9, snd_cwnd: 10, last_data_sent: 5, ..Info::default() };
         info.store(&memory, 0);
         assert_eq!(Info::load(&memory, 0), info);
     }

@@ -36,6 +36,10 @@ pub const REPLICA_RESET: u32 = 4;
 
 /// Replica flag: there has been an urgent octet: [`Slot::mark`] says where.
 pub const REPLICA_URGENT: u32 = 8;
+/// Replica flag: `TCP_NOTSENT_LOWAT` is set, and the send limit keeps to it: a third of it need not be free.
+pub const REPLICA_UNSENT: u32 = 32;
+/// Replica flag: half of what `TCP_NOTSENT_LOWAT` allows, or more, was not sent yet: poll(2) says that there is no room.
+pub const REPLICA_UNSENT_FULL: u32 = 64;
 /// Replica flag: the SYN waits for text, or has taken some along (TCP Fast Open).
 pub const REPLICA_FAST_OPEN: u32 = 16;
 

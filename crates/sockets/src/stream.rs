@@ -6,7 +6,7 @@ use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
     APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET,
-    REPLICA_URGENT, Slot, SlotState,
+    REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
@@ -185,8 +185,13 @@ impl<'a, M: Memory> Stream<'a, M> {
         } else {
             let queued = self.slot.send_tail().wrapping_sub(self.slot.acknowledged());
             let limit = u64::from(self.slot.send_limit());
-            // As Linux: writable when at least a third of the buffer is free.
-            if queued.saturating_mul(3) <= limit.saturating_mul(2) {
+            // As Linux: writable when at least a third of the buffer is free; with TCP_NOTSENT_LOWAT, when little is unsent.
+            let has_room = if flags & REPLICA_UNSENT != 0 {
+                flags & REPLICA_UNSENT_FULL == 0 && queued < limit
+            } else {
+                queued.saturating_mul(3) <= limit.saturating_mul(2)
+            };
+            if has_room {
                 ready |= Ready::OUT;
             }
         }

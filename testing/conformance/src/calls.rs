@@ -1,10 +1,24 @@
 //! Which calls may a script make, and what do they mean?
 
-use atoll_ipc::{CONGESTION_NAMES, SocketOption};
+mod constants;
+mod options;
+mod polls;
+
+use atoll_base::{Addr, Endpoint};
+use atoll_ipc::SocketOption;
+use atoll_ipc::command::Protocol;
 use atoll_sockets::{Errno, Failure};
 
-use crate::host::{Host, Outcome, PORT};
+use crate::host::{Control, Host, Known, Outcome, PORT};
 use crate::script::{Call, Value};
+
+pub use constants::{errno, errno_name, number};
+use polls::{Polled, Waited};
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Added to a value that is not the one that the script has: no call returns that much.
+pub const WRONG_VALUE: i64 = 1 << 40;
 
 /// A call whose arguments are understood.
 #[derive(Clone, Debug)]
@@ -13,11 +27,13 @@ pub enum Prepared {
     Nothing,
     /// socket(2).
     Socket {
+        /// Streams or datagrams.
+        protocol: Protocol,
         /// SOCK_NONBLOCK.
         nonblocking: bool,
     },
-    /// bind(2).
-    Bind(i32, u16),
+    /// bind(2); `None`: to an address of the runner's choice.
+    Bind(i32, Option<Endpoint>),
     /// listen(2).
     Listen(i32, u32),
     /// accept4(2).
@@ -30,7 +46,7 @@ pub enum Prepared {
         now: bool,
     },
     /// connect(2); the bool: it does not block.
-    Connect(i32, bool),
+    Connect(i32, bool, Endpoint),
     /// read(2) and its kin.
     Read {
         /// From where.
@@ -44,10 +60,23 @@ pub enum Prepared {
         /// Does not block.
         now: bool,
     },
-    /// write(2) and its kin: descriptor, octets, whether it does not block, MSG_OOB.
-    Write(i32, usize, bool, bool),
-    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it does not block.
-    SendFast(i32, usize, bool),
+    /// write(2) and its kin.
+    Write {
+        /// To where.
+        fd: i32,
+        /// Octets.
+        len: usize,
+        /// Does not block.
+        now: bool,
+        /// MSG_OOB.
+        urgent: bool,
+        /// MSG_MORE.
+        more: bool,
+    },
+    /// sendto(2) of a datagram, to an address if the script names one.
+    SendTo(i32, usize, Option<Endpoint>, bool),
+    /// sendto(2) with MSG_FASTOPEN: descriptor, octets, whether it does not block, and the address.
+    SendFast(i32, usize, bool, Endpoint),
     /// TCP_FASTOPEN_CONNECT.
     FastOpenConnect(i32, bool),
     /// SO_OOBINLINE.
@@ -60,146 +89,119 @@ pub enum Prepared {
     Close(i32),
     /// setsockopt(2).
     SetOption(i32, SocketOption, u32),
+    /// getsockopt(2) that is to give this.
+    Option(i32, Known, i64),
+    /// TCP_CONGESTION that is to be this.
+    Congestion(i32, String),
     /// SO_LINGER.
     Linger(i32, bool),
     /// fcntl(F_SETFL): descriptor, O_NONBLOCK.
     SetFlags(i32, bool),
     /// fcntl(F_GETFL).
     GetFlags(i32),
-    /// SO_ERROR that is to be this.
-    Error(i32, i64),
     /// SIOCINQ, or SIOCOUTQ if the bool says so, that is to be this.
     Queued(i32, bool, i64),
-    /// poll(2) of one descriptor: events asked for, events that are to be there, whether it does not block.
-    Poll(i32, u32, u32, bool),
+    /// poll(2), with its time-out in milliseconds.
+    Poll(Vec<Polled>, i64),
+    /// epoll_create(2).
+    CreateSet,
+    /// epoll_ctl(2): set, operation, descriptor, events, data.
+    Control(i32, Control, i32, u32, u64),
+    /// epoll_wait(2).
+    Wait {
+        /// The epoll instance.
+        set: i32,
+        /// What is to hold.
+        waited: Vec<Waited>,
+        /// Events at most.
+        max: usize,
+        /// In milliseconds.
+        timeout: i64,
+    },
 }
 
 impl Prepared {
     /// Whether the call returns at once whatever happens.
     pub fn is_nonblocking(&self) -> bool {
         match self {
-            Prepared::Accept { now, .. } | Prepared::Read { now, .. } => *now,
-            Prepared::Write(_, _, now, _)
-            | Prepared::SendFast(_, _, now)
-            | Prepared::Poll(_, _, _, now)
-            | Prepared::Connect(_, now) => *now,
+            Prepared::Accept { now, .. } | Prepared::Read { now, .. } | Prepared::Write { now, .. } => *now,
+            Prepared::SendTo(.., now) | Prepared::SendFast(_, _, now, _) | Prepared::Connect(_, now, _) => *now,
+            Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => *timeout == 0,
             _ => false,
+        }
+    }
+
+    /// After how many milliseconds the call gives up, if it does.
+    pub fn timeout(&self) -> Option<u64> {
+        match self {
+            // More than a day is for ever.
+            Prepared::Poll(_, timeout) | Prepared::Wait { timeout, .. } => {
+                u64::try_from(*timeout).ok().filter(|millis| *millis < 86_400_000)
+            }
+            _ => None,
         }
     }
 }
 
-/// Carries a call out, or tries again.
-pub fn attempt(host: &mut Host, call: &Prepared) -> Outcome {
+/// Carries a call out, or tries again. With `gives_up` its time is over.
+pub fn attempt(host: &mut Host, call: &Prepared, gives_up: bool) -> Outcome {
+    match call {
+        Prepared::Poll(polled, _) => return polls::try_poll(host, polled, gives_up),
+        Prepared::Wait { set, waited, max, .. } => return polls::try_wait(host, *set, *max, waited, gives_up),
+        Prepared::Congestion(fd, expected) => {
+            return Ok(if host.congestion(*fd)? == expected { 0 } else { WRONG_VALUE });
+        }
+        _ => {}
+    }
     match *call {
-        Prepared::Nothing => Ok(0),
-        Prepared::Socket { nonblocking } => host.socket(nonblocking),
-        Prepared::Bind(fd, port) => host.bind(fd, port),
+        Prepared::Socket { protocol, nonblocking } => host.socket(protocol, nonblocking),
+        Prepared::Bind(fd, local) => host.bind(fd, local),
         Prepared::Listen(fd, backlog) => host.listen(fd, backlog),
         Prepared::Accept { fd, nonblocking, .. } => host.accept(fd, nonblocking),
-        Prepared::Connect(fd, _) => host.connect(fd),
+        Prepared::Connect(fd, _, remote) => host.connect(fd, remote),
         Prepared::Read { fd, most, peek, urgent: true, .. } => host.read_urgent(fd, most, peek),
         Prepared::Read { fd, most, peek, .. } => host.read(fd, most, peek),
-        Prepared::Write(fd, len, _, urgent) => host.write(fd, len, urgent),
-        Prepared::SendFast(fd, len, now) => host.send_fast(fd, len, now),
+        Prepared::Write { fd, len, urgent, more, .. } => host.write(fd, len, urgent, more),
+        Prepared::SendTo(fd, len, to, _) => host.send_datagram(fd, len, to),
+        Prepared::SendFast(fd, len, now, remote) => host.send_fast(fd, len, now, remote),
         Prepared::FastOpenConnect(fd, on) => host.set_fast_open_connect(fd, on),
         Prepared::UrgentInline(fd, inline) => host.set_urgent_inline(fd, inline),
         Prepared::AtMark(fd, expected) => same(host.is_at_mark(fd)?, expected),
         Prepared::Shutdown(fd, receive, send) => host.shutdown(fd, receive, send),
         Prepared::Close(fd) => host.close(fd),
         Prepared::SetOption(fd, option, value) => host.set_option(fd, option, value),
+        Prepared::Option(fd, option, expected) => same(host.option(fd, option)?, expected),
         Prepared::Linger(fd, aborts) => host.set_aborts(fd, aborts),
         Prepared::SetFlags(fd, nonblocking) => host.set_nonblocking(fd, nonblocking),
         // O_RDWR, and O_NONBLOCK.
         Prepared::GetFlags(fd) => Ok(2 | if host.is_nonblocking(fd) { 0o4000 } else { 0 }),
-        Prepared::Error(fd, expected) => same(host.take_error(fd)?, expected),
         Prepared::Queued(fd, outgoing, expected) => same(host.queued(fd, outgoing)?, expected),
-        Prepared::Poll(fd, asked, expected, _) => {
-            // POLLERR and POLLHUP are always asked for.
-            match host.readiness(fd)? & (asked | 0x18) {
-                0 if expected == 0 => Ok(0),
-                0 => Err(Failure::WouldBlock),
-                ready => same(ready.into(), expected.into()).map(|_| 1),
-            }
-        }
+        Prepared::CreateSet => host.create_set(),
+        Prepared::Control(set, op, fd, events, data) => host.control(set, op, fd, events, data),
+        Prepared::Nothing | Prepared::Poll(..) | Prepared::Wait { .. } | Prepared::Congestion(..) => Ok(0),
     }
 }
 
-/// 0 if a value is the one that the script has; otherwise an error that no script expects.
+/// 0 if a value is the one that the script has; otherwise one that no script expects.
 fn same(value: i64, expected: i64) -> Outcome {
-    if value == expected { Ok(0) } else { Err(Errno(i32::try_from(-1 - value).unwrap_or(i32::MIN)).into()) }
+    Ok(if value == expected { 0 } else { WRONG_VALUE + value })
 }
 
-/// A number, by itself or by name.
-pub fn number(value: &Value) -> Option<i64> {
-    match value {
-        Value::Number(number) => Some(*number),
-        Value::List(values) if values.len() == 1 => number(values.first()?),
-        Value::Symbol(names) => names.split('|').map(constant).try_fold(0, |all, one| Some(all | one?)),
-        _ => None,
+/// A result of a call, as it is shown.
+pub fn shown(outcome: std::result::Result<i64, Failure>) -> String {
+    match outcome {
+        Ok(value @ WRONG_VALUE..) => format!("(what was asked for is {})", value - WRONG_VALUE),
+        Ok(value) => value.to_string(),
+        Err(Failure::Error(errno)) => format!("-1 {}", errno_name(errno)),
+        Err(Failure::WouldBlock) => format!("-1 {}", errno_name(Errno::EAGAIN)),
     }
-}
-
-fn constant(name: &str) -> Option<i64> {
-    Some(match name {
-        "SHUT_RD" => 0,
-        "SHUT_WR" | "SOCK_STREAM" | "SOL_SOCKET" | "POLLIN" | "MSG_OOB" => 1,
-        "SHUT_RDWR" | "O_RDWR" | "MSG_PEEK" | "AF_INET" | "POLLPRI" => 2,
-        "POLLOUT" => 4,
-        "POLLERR" => 8,
-        "POLLHUP" => 0x10,
-        "POLLRDNORM" | "MSG_DONTWAIT" => 0x40,
-        "POLLWRNORM" => 0x100,
-        "POLLRDHUP" => 0x2000,
-        "MSG_NOSIGNAL" => 0x4000,
-        "MSG_FASTOPEN" => 0x2000_0000,
-        "O_NONBLOCK" | "SOCK_NONBLOCK" => 0o4000,
-        "SOCK_CLOEXEC" => 0o2_000_000,
-        "IPPROTO_TCP" | "SOL_TCP" => 6,
-        _ => return errno(name).map(|errno| errno.0.into()),
-    })
-}
-
-const ERRNOS: [(&str, Errno); 18] = [
-    ("EAGAIN", Errno::EAGAIN),
-    ("EWOULDBLOCK", Errno::EAGAIN),
-    ("EBADF", Errno::EBADF),
-    ("EINVAL", Errno::EINVAL),
-    ("EPIPE", Errno::EPIPE),
-    ("EADDRINUSE", Errno::EADDRINUSE),
-    ("ECONNABORTED", Errno::ECONNABORTED),
-    ("ECONNRESET", Errno::ECONNRESET),
-    ("EISCONN", Errno::EISCONN),
-    ("ENOTCONN", Errno::ENOTCONN),
-    ("ETIMEDOUT", Errno::ETIMEDOUT),
-    ("ECONNREFUSED", Errno::ECONNREFUSED),
-    ("EHOSTUNREACH", Errno::EHOSTUNREACH),
-    ("ENETUNREACH", Errno::ENETUNREACH),
-    ("EALREADY", Errno::EALREADY),
-    ("EINPROGRESS", Errno::EINPROGRESS),
-    ("ENOBUFS", Errno::ENOBUFS),
-    ("ENOTSOCK", Errno::ENOTSOCK),
-];
-
-/// The number of an error, by its name.
-pub fn errno(name: &str) -> Option<Errno> {
-    ERRNOS.iter().find_map(|(known, errno)| (*known == name).then_some(*errno))
-}
-
-/// The name of an error.
-pub fn errno_name(errno: Errno) -> String {
-    if errno.0 < 0 {
-        // See `same`.
-        return format!("(what was asked for is {})", -1 - errno.0);
-    }
-    let known = ERRNOS.iter().find_map(|(name, known)| (*known == errno).then_some(*name));
-    known.map_or_else(|| errno.0.to_string(), str::to_owned)
 }
 
 /// Understands a call.
 ///
 /// # Errors
 /// With what is not understood.
-pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
+pub fn prepare(host: &Host, call: &Call) -> Result<Prepared> {
     let argument = |n: usize| call.arguments.get(n).unwrap_or(&Value::Whatever);
     let wanted =
         |n: usize| number(argument(n)).ok_or_else(|| format!("argument {} of {}: {:?}", n + 1, call.name, argument(n)));
@@ -213,20 +215,17 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
         let flags = if call.arguments.len() > n { wanted(n)? } else { 0 };
         if flags & !known == 0 { Ok(flags) } else { Err(format!("the flags of {}", call.name)) }
     };
-    const NOW: i64 = 0x40;
-    const OOB: i64 = 1;
-    const FAST: i64 = 0x2000_0000;
-    const PEEK: i64 = 2;
-    const NONBLOCK: i64 = 0o4000;
     Ok(match call.name.as_str() {
         "socket" => {
             let kind = wanted(1)?;
-            if kind & 0xf != 1 || !matches!(argument(0), Value::Whatever) && wanted(0) != Ok(2) {
-                return Err("sockets but streams over IPv4".to_owned());
-            }
-            Prepared::Socket { nonblocking: kind & NONBLOCK != 0 }
+            let protocol = match kind & 0xf {
+                1 => Protocol::Tcp,
+                2 => Protocol::Udp,
+                _ => return Err("sockets but streams and datagrams".to_owned()),
+            };
+            Prepared::Socket { protocol, nonblocking: kind & NONBLOCK != 0 }
         }
-        "bind" => Prepared::Bind(fd()?, port(argument(1)).ok_or("the address of bind")?),
+        "bind" => Prepared::Bind(fd()?, address(host, argument(1)).ok_or("the address of bind")?),
         "listen" => Prepared::Listen(fd()?, u32::try_from(wanted(1)?).unwrap_or(0)),
         "accept" | "accept4" => {
             let of = fd()?;
@@ -235,34 +234,23 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
         }
         "connect" => {
             let of = fd()?;
-            if port(argument(1)) != Some(PORT) {
-                return Err("the address of connect".to_owned());
-            }
-            Prepared::Connect(of, host.is_nonblocking(of))
+            Prepared::Connect(of, host.is_nonblocking(of), remote(host, argument(1)).ok_or("the address of connect")?)
         }
-        "read" | "recv" | "recvfrom" => {
-            let (of, most, flags) = (fd()?, wanted(2)?, flags(3, NOW | PEEK | OOB | 0x4000)?);
-            let now = flags & NOW != 0 || host.is_nonblocking(of);
-            let most = usize::try_from(most).unwrap_or(0);
-            Prepared::Read { fd: of, most, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
-        }
-        "write" | "send" | "sendto" => {
-            let (of, len, flags) = (fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | 0x4000)?);
-            let now = flags & NOW != 0 || host.is_nonblocking(of);
-            if flags & FAST != 0 {
-                return Ok(Prepared::SendFast(of, usize::try_from(len).unwrap_or(0), now));
-            }
-            Prepared::Write(of, usize::try_from(len).unwrap_or(0), now, flags & OOB != 0)
+        "read" | "recv" | "recvfrom" => received(host, fd()?, wanted(2)?, flags(3, NOW | PEEK | OOB | NO_SIGNAL)?),
+        "write" | "send" => sent(host, fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | NO_SIGNAL | MORE)?, None),
+        "sendto" => {
+            let to = match argument(4) {
+                Value::Whatever if wanted(0).is_ok_and(|fd| host.is_datagram(host.descriptor(fd as i32))) => {
+                    Some(host.someone())
+                }
+                Value::Whatever => None,
+                named => Some(remote(host, named).ok_or("the address of sendto")?),
+            };
+            sent(host, fd()?, wanted(2)?, flags(3, NOW | OOB | FAST | NO_SIGNAL | MORE)?, to)
         }
         "writev" | "readv" => {
-            let of = fd()?;
             let len = total(argument(1)).ok_or_else(|| format!("the vectors of {}", call.name))?;
-            let now = host.is_nonblocking(of);
-            if call.name == "readv" {
-                Prepared::Read { fd: of, most: len, peek: false, urgent: false, now }
-            } else {
-                Prepared::Write(of, len, now, false)
-            }
+            if call.name == "readv" { received(host, fd()?, len, 0) } else { sent(host, fd()?, len, 0, None) }
         }
         "shutdown" => {
             let how = wanted(1)?;
@@ -284,111 +272,96 @@ pub fn prepare(host: &Host, call: &Call) -> Result<Prepared, String> {
             Prepared::Queued(fd()?, outgoing, wanted(2)?)
         }
         "sendmsg" | "recvmsg" => {
-            let (of, flags) = (fd()?, flags(2, NOW | PEEK | OOB | 0x4000)?);
             let len = message_len(argument(1)).ok_or_else(|| format!("the message of {}", call.name))?;
-            let now = flags & NOW != 0 || host.is_nonblocking(of);
             if call.name == "recvmsg" {
-                Prepared::Read { fd: of, most: len, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
+                received(host, fd()?, len, flags(2, NOW | PEEK | OOB | NO_SIGNAL)?)
             } else {
-                Prepared::Write(of, len, now, flags & OOB != 0)
+                sent(host, fd()?, len, flags(2, NOW | OOB | FAST | NO_SIGNAL | MORE)?, None)
             }
         }
-        "poll" => match poll(argument(0), wanted(2)?).ok_or("poll but of one descriptor")? {
-            Prepared::Poll(of, asked, expected, now) => Prepared::Poll(host.descriptor(of), asked, expected, now),
-            other => other,
-        },
-        "setsockopt" => set_option(fd()?, symbol(2), argument(3))?,
-        "getsockopt" => match symbol(2) {
-            "SO_ERROR" => Prepared::Error(fd()?, wanted(3)?),
-            other => return Err(format!("getsockopt {other}")),
-        },
+        "poll" => polls::poll(host, call)?,
+        "epoll_create" | "epoll_create1" => Prepared::CreateSet,
+        "epoll_ctl" => polls::control(host, call)?,
+        "epoll_wait" => polls::wait(host, call)?,
+        "setsockopt" => options::set(fd()?, symbol(2), argument(3))?,
+        "getsockopt" => options::get(fd()?, symbol(2), argument(3))?,
         other => return Err(format!("the call {other}")),
     })
 }
 
-fn port(address: &Value) -> Option<u16> {
-    let Value::Fields(fields) = address else { return matches!(address, Value::Whatever).then_some(PORT) };
-    let (_, port) = fields.iter().find(|(name, _)| name == "sin_port")?;
-    number(port)?.try_into().ok()
+const OOB: i64 = 1;
+const PEEK: i64 = 2;
+const NOW: i64 = 0x40;
+const NO_SIGNAL: i64 = 0x4000;
+const MORE: i64 = 0x8000;
+const FAST: i64 = 0x2000_0000;
+const NONBLOCK: i64 = 0o4000;
+
+fn received(host: &Host, fd: i32, most: i64, flags: i64) -> Prepared {
+    let now = flags & NOW != 0 || host.is_nonblocking(fd);
+    let most = usize::try_from(most).unwrap_or(0);
+    Prepared::Read { fd, most, peek: flags & PEEK != 0, urgent: flags & OOB != 0, now }
+}
+
+fn sent(host: &Host, fd: i32, len: i64, flags: i64, to: Option<Endpoint>) -> Prepared {
+    let now = flags & NOW != 0 || host.is_nonblocking(fd);
+    let len = usize::try_from(len).unwrap_or(0);
+    if host.is_datagram(fd) {
+        return Prepared::SendTo(fd, len, to, now);
+    }
+    if flags & FAST != 0 {
+        return Prepared::SendFast(fd, len, now, to.unwrap_or(Endpoint::at(host.family().remote(), PORT)));
+    }
+    Prepared::Write { fd, len, now, urgent: flags & OOB != 0, more: flags & MORE != 0 }
+}
+
+/// `Some(None)`: the runner chooses. `None`: not understood.
+fn address(host: &Host, address: &Value) -> Option<Option<Endpoint>> {
+    let Value::Fields(fields) = address else { return matches!(address, Value::Whatever).then_some(None) };
+    let of =
+        |wanted: [&str; 2]| fields.iter().find(|(name, _)| wanted.contains(&name.as_str())).map(|(_, value)| value);
+    let port = u16::try_from(number(of(["sin_port", "sin6_port"])?)?).ok()?;
+    let addr = match of(["sin_addr", "sin6_addr"]) {
+        Some(Value::Text(text)) => match text.parse::<std::net::IpAddr>().ok()? {
+            std::net::IpAddr::V4(addr) if addr.is_unspecified() => host.family().any(),
+            std::net::IpAddr::V4(addr) => Addr::v4(addr.into()),
+            std::net::IpAddr::V6(addr) => Addr::from_octets(addr.octets()),
+        },
+        Some(Value::Symbol(name)) if name == "INADDR_ANY" => host.family().any(),
+        _ => host.family().any(),
+    };
+    Some(Some(Endpoint::at(addr, port)))
+}
+
+/// The address of the other end.
+fn remote(host: &Host, value: &Value) -> Option<Endpoint> {
+    let chosen = Endpoint::at(host.family().remote(), PORT);
+    let named = address(host, value)?.unwrap_or(chosen);
+    // Wherever a script connects to, the other end is there.
+    Some(if named.addr.is_unspecified() { Endpoint::at(chosen.addr, named.port) } else { named })
+}
+
+/// Whether a call returns a descriptor.
+pub fn gives_descriptor(name: &str) -> bool {
+    matches!(name, "socket" | "accept" | "accept4" | "epoll_create" | "epoll_create1")
 }
 
 /// Octets of all vectors.
-fn total(vectors: &Value) -> Option<usize> {
+fn total(vectors: &Value) -> Option<i64> {
     let Value::List(vectors) = vectors else { return None };
     let lens = vectors.iter().map(|vector| match vector {
-        Value::Fields(fields) => usize::try_from(number(&fields.last()?.1)?).ok(),
+        Value::Fields(fields) => number(&fields.last()?.1).filter(|len| *len >= 0),
         _ => None,
     });
     lens.sum()
 }
 
-/// Whether a call returns a descriptor.
-pub fn gives_descriptor(name: &str) -> bool {
-    matches!(name, "socket" | "accept" | "accept4")
-}
-
 /// Octets of a message without control messages, whose vectors alone count.
-fn message_len(message: &Value) -> Option<usize> {
+fn message_len(message: &Value) -> Option<i64> {
     let Value::Fields(fields) = message else { return None };
     let of = |wanted: &str| fields.iter().find_map(|(name, value)| (name == wanted).then_some(value));
-    if of("msg_control").is_some() {
+    if of("msg_control").is_some_and(|control| *control != Value::List(Vec::new())) {
         return None;
     }
     total(of("msg_iov")?)
-}
-
-fn poll(descriptors: &Value, timeout: i64) -> Option<Prepared> {
-    let Value::List(descriptors) = descriptors else { return None };
-    let [Value::Fields(fields)] = descriptors.as_slice() else { return None };
-    let of = |wanted: &str| {
-        let value = fields.iter().find_map(|(name, value)| (name == wanted).then_some(value));
-        value.map_or(Some(0), number)
-    };
-    let (fd, events, revents) = (of("fd")?, of("events")?, of("revents")?);
-    Some(Prepared::Poll(fd as i32, events as u32, revents as u32, timeout == 0))
-}
-
-fn set_option(fd: i32, name: &str, value: &Value) -> Result<Prepared, String> {
-    if name == "SO_LINGER" {
-        let Value::Fields(fields) = value else { return Err("the value of SO_LINGER".to_owned()) };
-        let of = |n: usize| fields.get(n).and_then(|(_, value)| number(value)).unwrap_or(0);
-        return if of(0) != 0 && of(1) != 0 {
-            Err("SO_LINGER with a time".to_owned())
-        } else {
-            Ok(Prepared::Linger(fd, of(0) != 0))
-        };
-    }
-    if name == "TCP_CONGESTION" {
-        let value = match value {
-            Value::Text(name) => CONGESTION_NAMES.iter().position(|known| known == name),
-            _ => None,
-        };
-        let value = value.ok_or_else(|| "that congestion control".to_owned())? as u32;
-        return Ok(Prepared::SetOption(fd, SocketOption::Congestion, value));
-    }
-    let number = number(value).and_then(|value| u32::try_from(value).ok());
-    let number = number.ok_or_else(|| format!("the value of {name}"))?;
-    let (option, number) = match name {
-        // Every bind is allowed to take the port of what has ended.
-        "SO_REUSEADDR" => return Ok(Prepared::Nothing),
-        "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, number != 0)),
-        "TCP_FASTOPEN" => (SocketOption::FastOpen, number),
-        "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, number != 0)),
-        // socket(7): the kernel doubles it; the stack is told the size that counts.
-        "SO_SNDBUF" => (SocketOption::SendBuffer, number.saturating_mul(2)),
-        "SO_RCVBUF" => (SocketOption::ReceiveBuffer, number.saturating_mul(2)),
-        "SO_KEEPALIVE" => (SocketOption::KeepAlive, number),
-        "TCP_NODELAY" => (SocketOption::NoDelay, number),
-        "TCP_CORK" => (SocketOption::Cork, number),
-        "TCP_QUICKACK" => (SocketOption::QuickAck, number),
-        "TCP_MAXSEG" => (SocketOption::MaxSegment, number),
-        "TCP_KEEPIDLE" => (SocketOption::KeepIdle, number),
-        "TCP_KEEPINTVL" => (SocketOption::KeepInterval, number),
-        "TCP_KEEPCNT" => (SocketOption::KeepCount, number),
-        "TCP_USER_TIMEOUT" => (SocketOption::UserTimeout, number),
-        "TCP_LINGER2" => (SocketOption::Linger2, number),
-        "TCP_DEFER_ACCEPT" => (SocketOption::DeferAccept, number),
-        _ => return Err(format!("setsockopt {name}")),
-    };
-    Ok(Prepared::SetOption(fd, option, number))
 }

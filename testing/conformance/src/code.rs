@@ -19,15 +19,15 @@ type Result<T> = std::result::Result<T, Trouble>;
 /// # Errors
 /// With the first statement that fails, or is not known.
 pub fn run(code: &str, info: &Info) -> Result<()> {
-    for statement in code.lines().flat_map(|line| line.split(';')) {
+    for statement in code.replace("\\\n", " ").lines().flat_map(|line| line.split(';')) {
         let statement = statement.split('#').next().unwrap_or_default().trim();
-        if statement.is_empty() || statement.starts_with("print") {
+        if statement.is_empty() || statement.starts_with("print") || statement == "pass" {
             continue;
         }
         let Some(rest) = statement.strip_prefix("assert").filter(|rest| rest.starts_with([' ', '('])) else {
             return Err(Trouble::Unsupported(format!("the statement `{statement}`")));
         };
-        let mut parser = Parser { rest, info };
+        let mut parser = Parser { rest, info, depth: 0 };
         let holds = parser.either()? != 0.0;
         let message = if parser.takes(",") { parser.rest.trim() } else { "" };
         if message.is_empty() && !parser.rest.trim().is_empty() {
@@ -80,13 +80,27 @@ fn lookup(name: &str, info: &Info) -> Option<f64> {
         "tcpi_bytes_received" => info.bytes_received,
         "tcpi_segs_out" => info.segs_out,
         "tcpi_segs_in" => info.segs_in,
+        "tcpi_pacing_rate" => info.pacing_rate,
+        "tcpi_max_pacing_rate" => info.max_pacing_rate,
+        "tcpi_notsent_bytes" => info.notsent_bytes,
+        "tcpi_min_rtt" => info.min_rtt,
+        "tcpi_delivery_rate" => info.delivery_rate,
+        "tcpi_snd_wnd" => info.snd_wnd,
+        "tcpi_rcv_wnd" => info.rcv_wnd,
+        "tcpi_rcv_space" => info.rcv_space,
+        "tcpi_last_data_sent" => info.last_data_sent,
         "TCP_CA_Open" => 0,
         "TCP_CA_Disorder" | "TCPI_OPT_TIMESTAMPS" | "TCP_ESTABLISHED" | "True" => 1,
         "TCP_CLOSE" => 7,
-        "TCP_CLOSE_WAIT" => 8,
-        "TCP_CA_CWR" | "TCPI_OPT_SACK" => 2,
+        "TCP_CLOSE_WAIT" | "TCPI_OPT_ECN" => 8,
+        "TCP_LAST_ACK" => 9,
+        "TCP_LISTEN" => 10,
+        "TCP_CLOSING" => 11,
+        "TCP_CA_CWR" | "TCPI_OPT_SACK" | "TCP_SYN_SENT" => 2,
         "TCP_CA_Recovery" | "TCP_SYN_RECV" => 3,
-        "TCP_CA_Loss" | "TCPI_OPT_WSCALE" => 4,
+        "TCP_CA_Loss" | "TCPI_OPT_WSCALE" | "TCP_FIN_WAIT1" => 4,
+        "TCP_FIN_WAIT2" => 5,
+        "TCP_TIME_WAIT" => 6,
         "TCPI_OPT_SYN_DATA" => 32,
         "TCP_INFINITE_SSTHRESH" => 0x7fff_ffff,
         _ => return None,
@@ -97,7 +111,12 @@ fn lookup(name: &str, info: &Info) -> Option<f64> {
 struct Parser<'a> {
     rest: &'a str,
     info: &'a Info,
+    /// How many parentheses and signs are open.
+    depth: u32,
 }
+
+/// No script has more; whoever writes them would use up the stack.
+const DEPTH_MAX: u32 = 32;
 
 impl Parser<'_> {
     fn takes(&mut self, token: &str) -> bool {
@@ -131,7 +150,13 @@ impl Parser<'_> {
     }
 
     fn not(&mut self) -> Result<f64> {
-        if self.takes("not") { Ok(f64::from(self.not()? == 0.0)) } else { self.comparison() }
+        // `not not x` is x.
+        let mut turns = false;
+        while self.takes("not") {
+            turns = !turns;
+        }
+        let value = self.comparison()?;
+        Ok(if turns { f64::from(value == 0.0) } else { value })
     }
 
     fn comparison(&mut self) -> Result<f64> {
@@ -201,8 +226,20 @@ impl Parser<'_> {
     }
 
     fn atom(&mut self) -> Result<f64> {
+        if self.depth == DEPTH_MAX {
+            return self.unknown();
+        }
+        self.depth += 1;
+        let value = self.shallow_atom();
+        self.depth -= 1;
+        value
+    }
+
+    fn shallow_atom(&mut self) -> Result<f64> {
+        let is_abs = self.takes("abs") && self.rest.trim_start().starts_with('(');
         if self.takes("(") {
             let value = self.either()?;
+            let value = if is_abs { value.abs() } else { value };
             return if self.takes(")") { Ok(value) } else { self.unknown() };
         }
         if self.takes("-") {

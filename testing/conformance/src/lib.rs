@@ -8,10 +8,13 @@
 
 mod calls;
 mod code;
+mod compare;
+mod configure;
+mod flow;
 mod host;
 mod parse;
 mod run;
 mod script;
 mod wire;
 
-pub use run::{Report, run};
+pub use run::{Report, run, run_with};

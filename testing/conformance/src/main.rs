@@ -1,4 +1,5 @@
-//! `atoll-conformance FILE...`: runs scripts, and says which pass.
+//! `atoll-conformance [--OPTION=VALUE...] FILE...`: runs scripts, and says which pass. The options are packetdrill's, and hold for every
+//! script as if it began with them: what a script says itself comes after.
 #![forbid(unsafe_code)]
 
 use std::fmt::Arguments;
@@ -7,7 +8,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut counts = [0; 3];
-    for file in std::env::args().skip(1) {
+    let (options, files): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    for file in files {
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) => {
@@ -15,7 +18,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         };
-        let outcome = match atoll_conformance::run(&text) {
+        let outcome = match atoll_conformance::run_with(&options.join(" "), &text) {
             Ok(()) => {
                 say(format_args!("{file}: passed"));
                 0

@@ -1,6 +1,8 @@
-//! How is a script read? The language is packetdrill's (its grammar: `parser.y` there), as far as it concerns TCP over IPv4.
+//! How is a script read? The language is packetdrill's (its grammar: `parser.y` there).
 
-use crate::script::{Action, Call, Event, Icmp, Micros, Packet, Script, TcpOption, Time, Value};
+pub(crate) mod packet;
+
+use crate::script::{Action, Call, Event, Micros, Script, Time, Value};
 
 /// A script that cannot be read, or not be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +22,14 @@ type Result<T> = std::result::Result<T, Trouble>;
 /// # Errors
 /// With the first line that is not understood.
 pub fn parse(text: &str) -> Result<Script> {
-    let mut cursor = Cursor { text, at: 0 };
+    let mut cursor = Cursor { text, at: 0, is_v6: false, depth: 0 };
     let mut script = Script::default();
     cursor.skip();
     while cursor.takes("--") {
         let line = cursor.line();
         let name = cursor.word();
         let value = if cursor.takes("=") { cursor.until_white() } else { String::new() };
+        cursor.is_v6 |= name == "ip_version" && value == "ipv6";
         script.options.push((line, name.to_owned(), value));
         cursor.skip();
     }
@@ -42,14 +45,20 @@ pub fn parse(text: &str) -> Result<Script> {
     }
 }
 
-/// The letters of control bits, in packetdrill's notation, and their bits.
-pub(crate) const FLAGS: [(char, u8); 8] =
-    [('F', 0x01), ('S', 0x02), ('R', 0x04), ('P', 0x08), ('.', 0x10), ('U', 0x20), ('E', 0x40), ('W', 0x80)];
-
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
+    /// The packets of the script are IPv6's.
+    is_v6: bool,
+    /// How many lists and structures the value that is read is in.
+    depth: u32,
 }
+
+/// A script lasts for days at most.
+const SECONDS_MAX: f64 = 1e6;
+
+/// No script has deeper ones; whoever writes them would use up the stack.
+const DEPTH_MAX: u32 = 32;
 
 impl<'a> Cursor<'a> {
     fn rest(&self) -> &'a str {
@@ -164,6 +173,7 @@ impl<'a> Cursor<'a> {
             len = at + 1;
         }
         match rest[..len].parse::<f64>() {
+            Ok(seconds) if seconds > SECONDS_MAX => self.wrong("an earlier time"),
             Ok(seconds) => {
                 self.at += len;
                 Ok((seconds * 1e6).round() as Micros)
@@ -192,10 +202,10 @@ impl<'a> Cursor<'a> {
         let rest = self.rest();
         let action = if rest.starts_with('<') {
             self.at += 1;
-            if self.takes_word("icmp") { Action::InjectIcmp(self.icmp()?) } else { Action::Inject(self.packet()?) }
+            Action::Inject(self.message()?)
         } else if rest.starts_with('>') {
             self.at += 1;
-            Action::Expect(self.packet()?)
+            Action::Expect(self.message()?)
         } else if rest.starts_with('`') {
             Action::Command(self.quoted("`", "`")?)
         } else if rest.starts_with("%{") {
@@ -204,137 +214,6 @@ impl<'a> Cursor<'a> {
             Action::Call(self.call()?)
         };
         Ok(Event { line, time, action })
-    }
-
-    /// `icmp unreachable frag_needed mtu 1200 [1:1461(1460)]`, behind `icmp`.
-    fn icmp(&mut self) -> Result<Icmp> {
-        let (kind, code) = match (self.word(), self.word()) {
-            ("unreachable", "net_unreachable") => (3, 0),
-            ("unreachable", "host_unreachable") => (3, 1),
-            ("unreachable", "protocol_unreachable") => (3, 2),
-            ("unreachable", "port_unreachable") => (3, 3),
-            ("unreachable", "frag_needed") => (3, 4),
-            ("unreachable", "source_route_failed") => (3, 5),
-            (kind, code) => return self.unsupported(&format!("icmp {kind} {code}")),
-        };
-        let mtu = if self.takes_word("mtu") { self.number()? } else { 0 };
-        self.expect("[")?;
-        let seq = self.number()?;
-        self.expect(":")?;
-        self.number::<u32>()?;
-        self.expect("(")?;
-        let len = self.number()?;
-        self.expect(")")?;
-        self.expect("]")?;
-        Ok(Icmp { kind, code, mtu, seq, len })
-    }
-
-    fn packet(&mut self) -> Result<Packet> {
-        let mut packet = Packet::default();
-        self.skip();
-        if self.takes("[") {
-            packet.ecn = Some(match self.word() {
-                "noecn" => 0,
-                "ect1" => 1,
-                "ect0" => 2,
-                "ce" => 3,
-                _ => return self.unsupported("facts of the IP header but ECN"),
-            });
-            self.expect("]")?;
-        }
-        self.skip();
-        for what in ["icmp", "udp", "ipv4", "ipv6", "gre", "mpls", "mptcp"] {
-            if self.rest().starts_with(what) {
-                return self.unsupported(&format!("packets of {what}"));
-            }
-        }
-        let letters = self.take_while(|c| !c.is_whitespace());
-        for c in letters.chars() {
-            match FLAGS.iter().find(|(letter, _)| *letter == c) {
-                Some((_, bit)) => packet.flags |= bit,
-                None if c == '-' => {}
-                None => return self.unsupported(&format!("`{letters}` as control bits or port")),
-            }
-        }
-        packet.seq = self.number()?;
-        self.expect(":")?;
-        let end: u32 = self.number()?;
-        self.expect("(")?;
-        packet.len = self.number()?;
-        self.expect(")")?;
-        if packet.seq.wrapping_add(packet.len) != end {
-            return Err(self.trouble(format!("{}:{end} are not {} octets", packet.seq, packet.len), false));
-        }
-        if self.takes_word("ack") {
-            packet.ack = Some(self.number()?);
-        }
-        if self.takes_word("win") {
-            packet.window = Some(self.number()?);
-        }
-        if self.takes_word("urg") {
-            packet.urgent = Some(self.number()?);
-        }
-        packet.options = Some(Vec::new());
-        // Without a line break: `<` in front of the next event is a direction.
-        let same_line = self.rest().trim_start_matches([' ', '\t']).starts_with('<');
-        if same_line && self.takes("<") {
-            packet.options = self.options()?;
-        }
-        Ok(packet)
-    }
-
-    fn options(&mut self) -> Result<Option<Vec<TcpOption>>> {
-        if self.takes("...") {
-            self.expect(">")?;
-            return Ok(None);
-        }
-        let mut options = Vec::new();
-        loop {
-            options.push(match self.word() {
-                "nop" => TcpOption::Nop,
-                "eol" => TcpOption::End,
-                "sackOK" => TcpOption::SackOk,
-                "mss" => TcpOption::Mss(self.number()?),
-                "wscale" => TcpOption::WindowScale(self.number()?),
-                "sack" => {
-                    let mut blocks = Vec::new();
-                    loop {
-                        let left = self.number()?;
-                        self.expect(":")?;
-                        blocks.push((left, self.number()?));
-                        self.skip();
-                        if !self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-                            break;
-                        }
-                    }
-                    TcpOption::Sack(blocks)
-                }
-                "TS" => {
-                    let _ = self.takes_word("val");
-                    let value = self.number()?;
-                    let _ = self.takes_word("ecr");
-                    TcpOption::Timestamps { value, echo: self.number()? }
-                }
-                "FO" => TcpOption::FastOpen(self.cookie()?),
-                other => return self.unsupported(&format!("the TCP option `{other}`")),
-            });
-            if self.takes(">") {
-                let octets: usize = options.iter().map(TcpOption::octets).sum();
-                let text = format!("{octets} octets of options do not fit a header");
-                return if octets <= 40 { Ok(Some(options)) } else { Err(self.trouble(text, false)) };
-            }
-            self.expect(",")?;
-        }
-    }
-
-    /// The digits of a cookie, or none; `TFO_COOKIE` is the one that the stack gives to the other end.
-    fn cookie(&mut self) -> Result<Vec<u8>> {
-        let digits = self.word();
-        if digits == "TFO_COOKIE" {
-            return Ok(crate::host::cookie_of_peer());
-        }
-        let octets = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
-        octets.collect::<Option<Vec<u8>>>().ok_or_else(|| self.trouble("a cookie has an even number of digits", false))
     }
 
     fn call(&mut self) -> Result<Call> {
@@ -367,6 +246,16 @@ impl<'a> Cursor<'a> {
     }
 
     fn value(&mut self) -> Result<Value> {
+        if self.depth == DEPTH_MAX {
+            return self.wrong("the end of a list");
+        }
+        self.depth += 1;
+        let value = self.shallow_value();
+        self.depth -= 1;
+        value
+    }
+
+    fn shallow_value(&mut self) -> Result<Value> {
         if self.takes("...") {
             return Ok(Value::Whatever);
         }
@@ -383,7 +272,7 @@ impl<'a> Cursor<'a> {
         }
         self.skip();
         if self.rest().starts_with('"') {
-            return Ok(Value::Text(self.quoted("\"", "\"")?));
+            return Ok(Value::Text(self.text()?));
         }
         if self.rest().starts_with(|c: char| c.is_ascii_digit() || c == '-') {
             return Ok(Value::Number(self.number()?));
@@ -401,6 +290,21 @@ impl<'a> Cursor<'a> {
             return Ok(inside.into_iter().next().unwrap_or(Value::Whatever));
         }
         Ok(Value::Symbol(name))
+    }
+
+    /// `"a" "b"`, or `"a"...`.
+    fn text(&mut self) -> Result<String> {
+        let mut text = self.quoted("\"", "\"")?;
+        loop {
+            self.skip();
+            if self.takes("...") {
+                continue;
+            }
+            if !self.rest().starts_with('"') {
+                return Ok(text);
+            }
+            text += &self.quoted("\"", "\"")?;
+        }
     }
 
     /// `name = value`, `name(n) = value`, or a value alone.

@@ -1,25 +1,23 @@
 //! Does the stack do what a script says?
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use atoll_base::{Duration, Endpoint, Instant};
 use atoll_sockets::{Errno, Failure};
 
-use crate::calls::{self, Prepared};
+use crate::calls::{self, Prepared, shown};
 use crate::code;
-use crate::host::{Host, PORT, START, Settings};
+use crate::compare::difference;
+use crate::configure::{Asked, Way, configure, is_idle};
+use crate::flow::{Flows, SYN};
+use crate::host::{Host, START};
 use crate::parse::{self, parse};
-use crate::script::{Action, Call, Event, Icmp, Micros, Packet, Script, TcpOption, Time, Value};
-use crate::wire::{self, Segment};
+use crate::script::{Action, Call, Echoed, Event, Icmp, Message, Micros, Packet, TcpOption, Time, Value};
+use crate::wire::{self, About, Family, Sent};
 
-/// How much earlier or later than its time something may happen: packetdrill's default.
-const TOLERANCE: Micros = 4000;
-/// Ports of the other end, a new one for each connection.
-const REMOTE_PORT: u16 = 40_000;
-const PSH: u8 = 0x08;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
+const PSH: u16 = 0x08;
+/// The clock of a script goes so far.
+const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
 
 /// Why a script did not pass.
 #[derive(Clone, Debug)]
@@ -49,22 +47,32 @@ impl fmt::Display for Report {
 /// # Errors
 /// If the stack does something else, or the script cannot be run.
 pub fn run(text: &str) -> Result<(), Box<Report>> {
+    run_with("", text)
+}
+
+/// Runs a script as if it began with `options` (`--name=value`, on one line).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(options: &str, text: &str) -> Result<(), Box<Report>> {
+    let text = &format!("{options} {text}");
     let early = |trouble: parse::Trouble| {
         let parse::Trouble { line, what, unsupported } = trouble;
         Box::new(Report { line, what, unsupported, exchange: Vec::new() })
     };
     let script = parse(text).map_err(early)?;
-    let (settings, tolerance) = configure(&script).map_err(early)?;
+    let Asked { settings, way, tolerance, checks_push, strict_segments } = configure(&script).map_err(early)?;
     let mut runner = Runner {
         host: Host::new(&settings),
+        family: settings.family,
         tolerance,
         base: 0,
-        flow: Flow::new(0),
-        flows: 0,
-        timestamps: BTreeMap::new(),
+        segments: Flows::new(settings.family),
+        datagrams: Flows::new(settings.family),
         // Where PSH lies depends on how a stack keeps what was written: scripts of others are not held to it.
-        compared: if settings.checks_push { 0xff } else { !PSH },
-        strips_timestamps: settings.strips_timestamps,
+        compared: if checks_push { !0 } else { !PSH },
+        way,
+        strict_segments,
         blocked: None,
         exchange: Vec::new(),
     };
@@ -81,88 +89,6 @@ pub fn run(text: &str) -> Result<(), Box<Report>> {
     })
 }
 
-/// What the options and the first command of a script ask for.
-fn configure(script: &Script) -> Result<(Settings, Micros), parse::Trouble> {
-    let mut settings = Settings::default();
-    let mut tolerance = TOLERANCE;
-    for (line, name, value) in &script.options {
-        let trouble = |what: String| parse::Trouble { line: *line, what, unsupported: true };
-        match (name.as_str(), value.as_str()) {
-            ("push", "checked") => settings.checks_push = true,
-            ("tolerance_usecs", value) => {
-                tolerance = value.parse().map_err(|_| trouble(format!("--{name}={value}")))?;
-            }
-            // What it is anyway, or what changes nothing here.
-            ("ip_version", "ipv4")
-            | ("mtu", "1500")
-            | ("tcp_ts_tick_usecs", "1000")
-            | ("mss" | "verbose" | "wire_protocol", _) => {}
-            _ => return Err(trouble(format!("the option --{name}={value}"))),
-        }
-    }
-    if let Some((line, command)) = &script.setup {
-        for words in command.replace("\\\n", " ").lines() {
-            configure_by(words, &mut settings).map_err(|what| parse::Trouble {
-                line: *line,
-                what,
-                unsupported: true,
-            })?;
-        }
-    }
-    Ok((settings, tolerance))
-}
-
-/// What one line of the first command sets: `sysctl`, or one of the scripts that come with packetdrill.
-fn configure_by(command: &str, settings: &mut Settings) -> Result<(), String> {
-    let mut words = command.split_whitespace();
-    let Some(program) = words.next() else { return Ok(()) };
-    if program.ends_with("/defaults.sh") {
-        // What it sets: a receive buffer that grows to 15 MiB.
-        settings.receive = Some((540_000, 15_728_640));
-        settings.fast_open = Some(3);
-        return words.next().map_or(Ok(()), |more| Err(format!("`{more}` behind {program}")));
-    }
-    if program != "sysctl" && !program.ends_with("/set_sysctls.py") {
-        return Err(format!("the command `{program}`"));
-    }
-    let assignments = command.split_whitespace().skip(1).filter(|word| !matches!(*word, "-q" | "-w"));
-    // `a="1 2 3"` is one word to a shell.
-    let text = assignments.collect::<Vec<_>>().join(" ").replace("/proc/sys/", "").replace('/', ".");
-    for assignment in split_assignments(&text) {
-        let (key, value) = assignment.split_once('=').ok_or_else(|| format!("`{assignment}`"))?;
-        let value = value.trim_matches(['"', '\'']);
-        let numbers: Vec<u32> = value.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        match (key, numbers.as_slice()) {
-            ("net.ipv4.tcp_rmem", &[_, first, most]) => settings.receive = Some((first, most)),
-            ("net.ipv4.tcp_ecn", &[mode]) if mode <= 3 => settings.ecn = Some(mode),
-            ("net.ipv4.tcp_timestamps", [0]) => settings.strips_timestamps = true,
-            ("net.ipv4.tcp_fastopen", &[bits]) => settings.fast_open = Some(bits),
-            ("net.ipv4.tcp_wmem", &[_, _, most]) => settings.send_max = Some(most),
-            ("net.ipv4.tcp_sack" | "net.ipv4.tcp_timestamps" | "net.ipv4.tcp_window_scaling", [1])
-            | ("net.ipv4.tcp_no_metrics_save" | "net.ipv4.tcp_moderate_rcvbuf", [1])
-            | ("net.ipv4.tcp_min_tso_segs", _) => {}
-            ("net.ipv4.tcp_congestion_control", _) if value == "cubic" => {}
-            _ => return Err(format!("{key}={value}")),
-        }
-    }
-    Ok(())
-}
-
-/// Splits at blanks that stand outside quotation marks.
-fn split_assignments(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut is_quoted = false;
-    for c in text.chars() {
-        is_quoted ^= c == '"';
-        match parts.last_mut() {
-            Some(last) if is_quoted || c != ' ' => last.push(c),
-            _ => parts.push(String::new()),
-        }
-    }
-    parts.retain(|part| !part.is_empty());
-    parts
-}
-
 struct Wrong {
     what: String,
     unsupported: bool,
@@ -174,60 +100,29 @@ impl Wrong {
     }
 }
 
-/// One connection, and how its numbers and the script's belong together. The other end's are the same.
-struct Flow {
-    local: Option<Endpoint>,
-    remote: Endpoint,
-    /// Our initial sequence number on the wire, and in the script.
-    iss: (u32, u32),
-    /// The other end's, which is the same in both.
-    irs: u32,
-    /// That of a SYN of the other end's which we have not answered yet.
-    offered: Option<u32>,
-    /// Our SYN is not answered yet.
-    is_opening: bool,
-}
-
-impl Flow {
-    /// What the script's numbers of ours miss to those on the wire.
-    fn offset(&self, is_syn: bool) -> u32 {
-        let (live, script) = self.iss;
-        if is_syn { live.wrapping_sub(script) } else { live }
-    }
-
-    fn new(number: u16) -> Flow {
-        Flow {
-            local: None,
-            remote: Endpoint::new(wire::REMOTE, REMOTE_PORT + number),
-            iss: (0, 0),
-            irs: 0,
-            offered: None,
-            is_opening: false,
-        }
-    }
-}
-
 /// A call that has not returned.
 struct Blocked {
     line: usize,
     call: Call,
     prepared: Prepared,
+    /// When the script has it return.
     ends: Instant,
+    /// When it gives up by itself.
+    gives_up: Option<Instant>,
 }
 
 struct Runner {
     host: Host,
+    family: Family,
     tolerance: Micros,
     /// The time of the event before.
     base: Micros,
-    flow: Flow,
-    flows: u16,
-    /// Our clocks: as the script has them, and as they were.
-    timestamps: BTreeMap<u32, u32>,
+    segments: Flows,
+    datagrams: Flows,
     /// Control bits that have to be the same.
-    compared: u8,
-    /// The stack has no switch for timestamps: where a script wants none, the way takes them from its SYNs.
-    strips_timestamps: bool,
+    compared: u16,
+    way: Way,
+    strict_segments: bool,
     blocked: Option<Blocked>,
     exchange: Vec<String>,
 }
@@ -254,10 +149,13 @@ impl Runner {
             Time::Between(from, to, false) => (from, to),
             Time::Between(from, to, true) => (self.base + from, self.base + to),
         };
+        if from > LASTS_MAX {
+            return Err(Wrong { what: "more than a year".to_owned(), unsupported: true });
+        }
         let relative = matches!(event.time, Time::After(_));
         let base = self.base;
-        if let Action::Expect(packet) = &event.action {
-            let at = self.expect(packet, from, to)?;
+        if let Action::Expect(message) = &event.action {
+            let at = self.expect(message, from, to)?;
             let is_exact = matches!(event.time, Time::At(_) | Time::After(_));
             self.base = if is_exact { from } else { at };
             return Ok(());
@@ -268,8 +166,7 @@ impl Runner {
         self.run_until(instant(from), |_| false)?;
         self.base = from;
         match &event.action {
-            Action::Inject(packet) => self.inject(packet),
-            Action::InjectIcmp(message) => self.inject_icmp(message),
+            Action::Inject(message) => self.inject(message),
             Action::Call(call) => {
                 let ends = call.ends.map(|ends| instant(if relative { base + ends } else { ends }));
                 self.call(event.line, call, ends)?;
@@ -281,8 +178,7 @@ impl Runner {
                     code::Trouble::Unsupported(what) => Wrong { what, unsupported: true },
                 })?;
             }
-            // What undoes the first command.
-            Action::Command(text) if text.contains("sysctl_restore") => {}
+            Action::Command(text) if is_idle(text) => {}
             Action::Command(text) => {
                 return Err(Wrong { what: format!("the command `{}`", text.trim()), unsupported: true });
             }
@@ -302,7 +198,8 @@ impl Runner {
             }
             // A timer that is due stays so until the clock has moved.
             let next = self.host.next_timeout().map_or(to, |next| next.max(now + Duration::from_micros(1)).min(to));
-            self.host.advance(next);
+            let gives_up = self.blocked.as_ref().and_then(|blocked| blocked.gives_up).unwrap_or(to);
+            self.host.advance(next.min(gives_up.max(now + Duration::from_micros(1))));
         }
     }
 
@@ -322,7 +219,8 @@ impl Runner {
     /// Calls that block once more.
     fn retry(&mut self) -> Result<(), Wrong> {
         let Some(blocked) = self.blocked.take() else { return Ok(()) };
-        let outcome = calls::attempt(&mut self.host, &blocked.prepared);
+        let gives_up = blocked.gives_up.is_some_and(|at| at <= self.host.now());
+        let outcome = calls::attempt(&mut self.host, &blocked.prepared, gives_up);
         let (now, tolerance) = (self.host.now(), self.tolerance());
         if outcome == Err(Failure::WouldBlock) {
             if now > blocked.ends + tolerance {
@@ -349,22 +247,13 @@ impl Runner {
         self.await_return()?;
         let prepared = calls::prepare(&self.host, call).map_err(|what| Wrong { what, unsupported: true })?;
         self.exchange.push(format!("{} {}(...)", seconds(micros(self.host.now())), call.name));
-        let opens = match prepared {
-            Prepared::Listen(..) => true,
-            Prepared::Connect(fd, _) | Prepared::SendFast(fd, ..) => self.host.is_fresh(fd),
-            _ => false,
-        };
-        if opens {
-            self.flows += 1;
-            self.flow = Flow::new(self.flows);
-            if call.name != "listen" {
-                self.flow.remote = Endpoint::new(wire::REMOTE, PORT);
-            }
-        }
-        let outcome = calls::attempt(&mut self.host, &prepared);
+        self.note_opening(call, &prepared);
+        let now = self.host.now();
+        let gives_up = prepared.timeout().map(|millis| now + Duration::from_millis(millis));
+        let outcome = calls::attempt(&mut self.host, &prepared, gives_up == Some(now));
         match (outcome, ends) {
             (Err(Failure::WouldBlock), Some(ends)) => {
-                self.blocked = Some(Blocked { line, call: call.clone(), prepared, ends });
+                self.blocked = Some(Blocked { line, call: call.clone(), prepared, ends, gives_up });
                 Ok(())
             }
             (outcome, Some(ends)) if ends > self.host.now() + self.tolerance() => {
@@ -375,6 +264,21 @@ impl Runner {
             }
             (Err(Failure::WouldBlock), None) => self.judge(call, Err(Errno::EAGAIN.into())),
             (outcome, _) => self.judge(call, outcome),
+        }
+    }
+
+    /// What comes after a call may belong to another connection.
+    fn note_opening(&mut self, call: &Call, prepared: &Prepared) {
+        match *prepared {
+            Prepared::Listen(..) => self.segments.open(None),
+            Prepared::Connect(fd, _, remote) if self.host.is_datagram(fd) => self.datagrams.open(Some(remote)),
+            Prepared::SendTo(_, _, Some(to), _) if self.datagrams.current().remote != to => {
+                self.datagrams.open(Some(to))
+            }
+            Prepared::Connect(fd, _, remote) | Prepared::SendFast(fd, _, _, remote) if self.host.is_fresh(fd) => {
+                self.segments.open((call.name != "listen").then_some(remote));
+            }
+            _ => {}
         }
     }
 
@@ -407,67 +311,75 @@ impl Runner {
         Err(Wrong::new(format!("{} has returned {}, not {expected}", call.name, shown(outcome))))
     }
 
-    fn inject(&mut self, packet: &Packet) {
-        let mut live = packet.clone();
-        let is_syn = packet.flags & SYN != 0;
-        if is_syn {
-            self.flow.offered = Some(packet.seq);
-            if std::mem::take(&mut self.flow.is_opening) {
-                self.flow.irs = packet.seq;
+    fn inject(&mut self, message: &Message) {
+        self.log('<', self.host.now(), message);
+        let (sent, about) = match message {
+            Message::Tcp(packet) => (self.segment_to_wire(packet), None),
+            Message::Udp(datagram) => {
+                let local = self.datagrams.default_local();
+                let flow = self.datagrams.of_injected(datagram.ports, true);
+                let sent = Sent { from: flow.remote, to: *flow.local.get_or_insert(local), message: message.clone() };
+                (sent, None)
             }
-        } else {
-            live.seq = packet.seq.wrapping_add(self.flow.irs);
+            Message::Icmp(icmp) => self.icmp_to_wire(icmp),
+        };
+        self.host.inject(&wire::frame(&sent, about.as_ref()));
+    }
+
+    fn segment_to_wire(&mut self, packet: &Packet) -> Sent {
+        let local = self.segments.default_local();
+        let flow = self.segments.of_injected(packet.ports, packet.flags & (SYN | crate::flow::ACK) == SYN);
+        let mut live = flow.on_wire(packet);
+        let (from, to) = (flow.remote, flow.local.unwrap_or(local));
+        if packet.flags & SYN != 0 {
+            strip(self.way, live.options.get_or_insert_default());
         }
-        let offset = self.flow.offset(is_syn);
-        live.ack = live.ack.map(|ack| ack.wrapping_add(offset));
-        for option in live.options.iter_mut().flatten() {
-            match option {
-                TcpOption::Sack(blocks) => {
-                    for (left, right) in blocks {
-                        *left = left.wrapping_add(offset);
-                        *right = right.wrapping_add(offset);
-                    }
-                }
-                TcpOption::Timestamps { echo, .. } => *echo = self.timestamps.get(echo).copied().unwrap_or(*echo),
-                _ => {}
-            }
-        }
-        self.log('<', self.host.now(), packet);
-        let local = self.flow.local.unwrap_or(Endpoint::new(wire::LOCAL, PORT));
-        self.host.inject(&Segment { from: self.flow.remote, to: local, packet: live });
+        Sent { from, to, message: live.into() }
     }
 
-    /// A message about a segment of ours, whose numbers are those after the handshake.
-    fn inject_icmp(&mut self, message: &Icmp) {
-        let offset = self.flow.offset(false);
-        let local = self.flow.local.unwrap_or(Endpoint::new(wire::LOCAL, PORT));
-        self.exchange.push(format!("{} < icmp", seconds(micros(self.host.now()))));
-        self.host.inject_frame(&wire::icmp_frame(message, local, self.flow.remote, message.seq.wrapping_add(offset)));
+    /// A message about a packet of ours; numbers of segments are those after the handshake.
+    fn icmp_to_wire(&mut self, icmp: &Icmp) -> (Sent, Option<About>) {
+        let (flows, seq) = match icmp.echoed {
+            Some(Echoed::Udp(_)) => (&mut self.datagrams, 0),
+            Some(Echoed::Tcp(seq, _)) => (&mut self.segments, seq),
+            None => (&mut self.segments, 0),
+        };
+        let local = flows.default_local();
+        let flow = flows.current();
+        let (local, remote) = (flow.local.unwrap_or(local), flow.remote);
+        let about = About { from: local, to: remote, seq: seq.wrapping_add(flow.offset(false)) };
+        let (from, to) = (Endpoint::at(remote.addr, 0), Endpoint::at(local.addr, 0));
+        (Sent { from, to, message: (*icmp).into() }, Some(about))
     }
 
-    fn log(&mut self, direction: char, at: Instant, packet: &Packet) {
-        self.exchange.push(format!("{} {direction} {}", seconds(micros(at)), wire::describe(packet)));
+    fn log(&mut self, direction: char, at: Instant, message: &Message) {
+        self.exchange.push(format!("{} {direction} {}", seconds(micros(at)), wire::describe(message, self.family)));
     }
 
-    /// Waits for a segment, and compares. Returns when it was sent.
-    fn expect(&mut self, expected: &Packet, from: Micros, to: Micros) -> Result<Micros, Wrong> {
+    /// Waits for a packet, and compares. Returns when it was sent.
+    fn expect(&mut self, expected: &Message, from: Micros, to: Micros) -> Result<Micros, Wrong> {
         let last = instant(to.saturating_add(self.tolerance).min(micros(self.host.now()) + 3_600_000_000));
         if self.host.sent.is_empty() {
             self.run_until(last.max(self.host.now()), |runner| !runner.host.sent.is_empty())?;
         }
-        let script = wire::describe(expected);
-        let Some((at, segment)) = self.take_sent(expected.len) else {
+        let script = wire::describe(expected, self.family);
+        let Some((at, sent)) = self.take_sent(expected) else {
             return Err(Wrong::new(format!(
                 "nothing was sent by {}; the script has\n      {script}",
                 seconds(micros(last))
             )));
         };
-        let seen = self.in_script_numbers(segment, expected);
+        let (seen, has_ports) = self.in_script_numbers(sent, expected);
         self.log('>', at, &seen);
+        let what = if has_ports { difference(expected, &seen, self.compared) } else { Some("a port") };
+        if let Some(what) = what {
+            let text = format!("{what}: the script has\n      {script}\n    the stack has sent\n      ");
+            return Err(Wrong::new(text + &wire::describe(&seen, self.family)));
+        }
         let sent = micros(at);
         if let Some(what) = difference(expected, &seen, self.compared) {
-            let text = format!("{what} differs; the script has\n      {script}\n    the stack has sent\n      ");
-            return Err(Wrong::new(text + &wire::describe(&seen)));
+            let text = format!("{what}: the script has\n      {script}\n    the stack has sent\n      ");
+            return Err(Wrong::new(text + &wire::describe(&seen, self.family)));
         }
         if sent < from - self.tolerance || sent > to.saturating_add(self.tolerance) {
             let due = if from == to { seconds(from) } else { format!("{} to {}", seconds(from), seconds(to)) };
@@ -476,94 +388,105 @@ impl Runner {
         Ok(sent)
     }
 
-    /// The next segment that was sent, joined with those that continue it as far as `len`: how text is cut into what leaves at one
-    /// time is the link's business.
-    fn take_sent(&mut self, len: u32) -> Option<(Instant, Segment)> {
-        let (at, mut segment) = self.host.sent.pop_front()?;
-        while segment.packet.len < len {
-            let next_seq = segment.packet.seq.wrapping_add(segment.packet.len);
-            let Some((_, next)) = self.host.sent.front() else { break };
-            let continues = next.packet.seq == next_seq && next.packet.len > 0 && next.packet.ack == segment.packet.ack;
-            if !continues || segment.packet.len + next.packet.len > len {
+    /// The next packet that was sent; a segment is joined with those that continue it as far as what is expected: how text is cut
+    /// into what leaves at one time is the link's business.
+    fn take_sent(&mut self, expected: &Message) -> Option<(Instant, Sent)> {
+        let (at, mut sent) = self.host.sent.pop_front()?;
+        let (Message::Tcp(packet), Message::Tcp(Packet { len, .. })) = (&mut sent.message, expected) else {
+            return Some((at, sent));
+        };
+        while packet.len < *len && !self.strict_segments {
+            let next_seq = packet.seq.wrapping_add(packet.len);
+            let Some((_, Sent { from, to, message: Message::Tcp(next) })) = self.host.sent.front() else { break };
+            let continues =
+                (sent.from, sent.to) == (*from, *to) && next.seq == next_seq && next.len > 0 && next.ack == packet.ack;
+            if !continues || packet.len + next.len > *len {
                 break;
             }
-            segment.packet.len += next.packet.len;
-            segment.packet.flags |= next.packet.flags;
+            packet.len += next.len;
+            packet.flags |= next.flags;
             self.host.sent.pop_front();
         }
-        Some((at, segment))
+        Some((at, sent))
     }
 
-    fn in_script_numbers(&mut self, segment: Segment, expected: &Packet) -> Packet {
-        let mut packet = segment.packet;
-        self.flow.local = Some(segment.from);
-        let is_syn = packet.flags & SYN != 0;
-        if is_syn && expected.flags & SYN != 0 {
-            self.flow.iss = (packet.seq, expected.seq);
-            match self.flow.offered {
-                Some(irs) if packet.flags & ACK != 0 => self.flow.irs = irs,
-                _ => self.flow.is_opening = true,
-            }
-        }
-        if self.strips_timestamps && is_syn {
-            strip_timestamps(packet.options.get_or_insert_default());
-        }
-        packet.seq = packet.seq.wrapping_sub(self.flow.offset(is_syn));
-        if !is_syn {
-            // After the SYNs the numbers of both ends count from them.
-            let irs = self.flow.irs;
-            packet.ack = packet.ack.map(|ack| ack.wrapping_sub(irs));
-            for option in packet.options.iter_mut().flatten() {
-                if let TcpOption::Sack(blocks) = option {
-                    for (left, right) in blocks {
-                        *left = left.wrapping_sub(irs);
-                        *right = right.wrapping_sub(irs);
-                    }
+    /// The packet as a script has it, and whether its ports are the right ones.
+    fn in_script_numbers(&mut self, sent: Sent, expected: &Message) -> (Message, bool) {
+        let (mut seen, is_right) = self.translated(sent, expected);
+        let (ip, wanted) = (seen.ip_mut(), expected.ip());
+        // What is said of a header where the script says nothing is noise.
+        ip.ttl = ip.ttl.filter(|_| wanted.ttl.is_some());
+        ip.flow_label = ip.flow_label.filter(|_| wanted.flow_label.is_some());
+        (seen, is_right)
+    }
+
+    fn translated(&mut self, sent: Sent, expected: &Message) -> (Message, bool) {
+        let way = self.way;
+        match (&sent.message, expected) {
+            (Message::Tcp(packet), _) => {
+                let packet = packet.clone();
+                let default = Packet::default();
+                let expected = if let Message::Tcp(expected) = expected { expected } else { &default };
+                let (flow, is_right) = self.segments.of_sent(&sent, expected.ports);
+                let mut seen = flow.in_script(packet, expected);
+                if seen.flags & SYN != 0 {
+                    strip(way, seen.options.get_or_insert_default());
                 }
+                seen.ports = seen.ports.filter(|_| !is_right);
+                (seen.into(), is_right)
+            }
+            (Message::Udp(datagram), _) => {
+                let mut seen = *datagram;
+                let ports = if let Message::Udp(expected) = expected { expected.ports } else { None };
+                let (_, is_right) = self.datagrams.of_sent(&sent, ports);
+                seen.ports = seen.ports.filter(|_| !is_right);
+                (seen.into(), is_right)
+            }
+            (Message::Icmp(icmp), _) => {
+                let mut seen = *icmp;
+                if let Some(Echoed::Tcp(seq, _)) = &mut seen.echoed {
+                    *seq = self.segments.current().theirs(*seq);
+                }
+                (seen.into(), true)
             }
         }
-        let theirs = expected.options.iter().flatten().find_map(|option| match option {
-            TcpOption::Timestamps { value, .. } => Some(*value),
-            _ => None,
-        });
-        for option in packet.options.iter_mut().flatten() {
-            if let (TcpOption::Timestamps { value, .. }, Some(theirs)) = (option, theirs) {
-                self.timestamps.insert(theirs, *value);
-                *value = theirs;
+    }
+}
+
+/// A SYN's options without those that the way takes, as Linux lays them out then.
+fn strip(way: Way, options: &mut Vec<TcpOption>) {
+    if way.strips_sack {
+        let before = options.clone();
+        options.retain(|option| *option != TcpOption::SackOk);
+        // Two octets in front of timestamps: what was there becomes padding.
+        if let Some(at) = before.iter().position(|option| *option == TcpOption::SackOk) {
+            let is_padded = at >= 2 && before[at - 2..at] == [TcpOption::Nop, TcpOption::Nop];
+            if is_padded {
+                options.drain(at - 2..at);
+            } else {
+                options.splice(at..at, [TcpOption::Nop, TcpOption::Nop]);
             }
         }
-        packet
     }
-}
-
-/// A SYN's options without timestamps, as Linux lays them out then.
-fn strip_timestamps(options: &mut Vec<TcpOption>) {
-    let Some(at) = options.iter().position(|option| matches!(option, TcpOption::Timestamps { .. })) else { return };
-    options.remove(at);
-    if let Some(sack) = options.iter().position(|option| *option == TcpOption::SackOk) {
-        options.splice(sack..sack, [TcpOption::Nop, TcpOption::Nop]);
+    if way.strips_timestamps
+        && let Some(at) = options.iter().position(|option| matches!(option, TcpOption::Timestamps { .. }))
+    {
+        options.remove(at);
+        match options.iter().position(|option| *option == TcpOption::SackOk) {
+            Some(sack) => drop(options.splice(sack..sack, [TcpOption::Nop, TcpOption::Nop])),
+            // What padded the timestamps.
+            None if at >= 2 && options[at - 2..at] == [TcpOption::Nop, TcpOption::Nop] => {
+                drop(options.drain(at - 2..at))
+            }
+            None => {}
+        }
     }
-}
-
-fn shown(outcome: Result<i64, Failure>) -> String {
-    match outcome {
-        Ok(value) => value.to_string(),
-        Err(Failure::Error(errno)) => format!("-1 {}", calls::errno_name(errno)),
-        Err(Failure::WouldBlock) => "-1 EAGAIN".to_owned(),
+    if way.strips_window_scale
+        && let Some(at) = options.iter().position(|option| matches!(option, TcpOption::WindowScale(_)))
+    {
+        options.remove(at);
+        if at >= 1 && options[at - 1] == TcpOption::Nop {
+            options.remove(at - 1);
+        }
     }
-}
-
-/// In what two segments differ that should be the same.
-fn difference(expected: &Packet, seen: &Packet, flags: u8) -> Option<&'static str> {
-    let differs = [
-        ("ECN", expected.ecn.is_some() && expected.ecn != seen.ecn),
-        ("control bits", (expected.flags ^ seen.flags) & flags != 0),
-        ("the sequence number", expected.seq != seen.seq),
-        ("the length", expected.len != seen.len),
-        ("the acknowledgement number", expected.ack.is_some() && expected.ack != seen.ack),
-        ("the window", expected.window.is_some() && expected.window != seen.window),
-        ("the urgent pointer", expected.urgent.is_some() && expected.urgent != seen.urgent),
-        ("an option", expected.options.is_some() && expected.options != seen.options),
-    ];
-    differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
 }

@@ -41,12 +41,10 @@ pub struct Event {
 /// What happens in an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A segment reaches the stack.
-    Inject(Packet),
-    /// An ICMP message about a segment of the stack's reaches it.
-    InjectIcmp(Icmp),
-    /// The stack sends a segment.
-    Expect(Packet),
+    /// A packet reaches the stack.
+    Inject(Message),
+    /// The stack sends a packet.
+    Expect(Message),
     /// The program calls.
     Call(Call),
     /// A back-quoted command.
@@ -55,28 +53,93 @@ pub enum Action {
     Code(String),
 }
 
+/// A packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A TCP segment.
+    Tcp(Packet),
+    /// A UDP datagram.
+    Udp(Datagram),
+    /// An ICMP message, of either version.
+    Icmp(Icmp),
+}
+
+impl Message {
+    /// Its IP header.
+    pub fn ip(&self) -> &IpFacts {
+        match self {
+            Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
+        }
+    }
+
+    /// Its IP header.
+    pub fn ip_mut(&mut self) -> &mut IpFacts {
+        match self {
+            Message::Tcp(Packet { ip, .. }) | Message::Udp(Datagram { ip, .. }) | Message::Icmp(Icmp { ip, .. }) => ip,
+        }
+    }
+}
+
+/// What the IP header says, as far as the script says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpFacts {
+    /// Type of service (IPv4) or traffic class (IPv6): value, and the bits of it that count.
+    pub tos: Option<(u8, u8)>,
+    /// `[ect01]`: ECT(0) or ECT(1).
+    pub any_ect: bool,
+    /// Hops that are left.
+    pub ttl: Option<u8>,
+    /// Flow label (IPv6).
+    pub flow_label: Option<u32>,
+}
+
+/// Ports, as the script has them: of the sender, of the receiver.
+pub type Ports = Option<(u16, u16)>;
+
+/// A UDP datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Datagram {
+    /// The IP header.
+    pub ip: IpFacts,
+    /// Its ports.
+    pub ports: Ports,
+    /// Octets of payload.
+    pub len: u16,
+}
+
 /// An ICMP message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Icmp {
+    /// The IP header.
+    pub ip: IpFacts,
     /// Its type.
     pub kind: u8,
     /// Its code.
     pub code: u8,
     /// The MTU of the next hop, if it tells one.
-    pub mtu: u16,
-    /// The sequence number of the segment that it is about.
-    pub seq: u32,
-    /// And its octets of text.
-    pub len: u16,
+    pub mtu: Option<u32>,
+    /// The packet that it is about.
+    pub echoed: Option<Echoed>,
+}
+
+/// The packet that an ICMP message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echoed {
+    /// A segment: its first sequence number, and octets of text.
+    Tcp(u32, u16),
+    /// A datagram: octets of payload.
+    Udp(u16),
 }
 
 /// A TCP segment in the script's numbers: both ends start at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packet {
-    /// The bits of ECN, if the script names them.
-    pub ecn: Option<u8>,
-    /// Control bits, as in the header.
-    pub flags: u8,
+    /// The IP header.
+    pub ip: IpFacts,
+    /// Its ports.
+    pub ports: Ports,
+    /// Control bits, as in the header: nine of them (RFC 9768 has added one).
+    pub flags: u16,
     /// First sequence number.
     pub seq: u32,
     /// Octets of text.
@@ -115,6 +178,10 @@ pub enum TcpOption {
     },
     /// A Fast Open cookie; empty: the wish for one.
     FastOpen(Vec<u8>),
+    /// The same in the experimental option (RFC 6994).
+    FastOpenExperimental(Vec<u8>),
+    /// Counters of accurate ECN (RFC 9768 §3.2.3): the kind, and up to three of 24 bits each.
+    AccurateEcn(u8, Vec<u32>),
     /// Another: kind, octets.
     Other(u8, Vec<u8>),
 }
@@ -130,6 +197,8 @@ impl TcpOption {
             TcpOption::Sack(blocks) => 2 + 8 * blocks.len(),
             TcpOption::Timestamps { .. } => 10,
             TcpOption::FastOpen(octets) | TcpOption::Other(_, octets) => 2 + octets.len(),
+            TcpOption::FastOpenExperimental(octets) => 4 + octets.len(),
+            TcpOption::AccurateEcn(_, counters) => 2 + 3 * counters.len(),
         }
     }
 }

@@ -76,15 +76,19 @@ fn a_report_shows_the_exchange_and_the_line() {
 #[test]
 fn what_is_not_supported_never_passes() {
     let strange = [
-        "0 socket(..., SOCK_DGRAM, IPPROTO_UDP) = 3",
-        "0 epoll_create(1) = 3",
-        "`sysctl -q net.ipv4.tcp_sack=0`\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
+        "0 socket(..., SOCK_RAW, IPPROTO_UDP) = 3",
+        "0 pipe([3, 4]) = 0",
+        "`sysctl -q net.ipv4.tcp_frto=0`\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
         "`rm -rf /`\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
-        "--ip_version=ipv6\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
+        "--ip_version=ipv5\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
+        "--mtu=68\n0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3",
         "0 < icmp time_exceeded ttl [1:1461(1460)]",
+        "0 < icmp echo_request id 7",
         "0 < S 0:0(0) win 100 <mss 1000,md5 1234>",
-        "0 < 1001 > 80 S 0:0(0) win 100",
-        "0 > udp (10)",
+        "0 < gre: S 0:0(0) win 100",
+        "0 < ipv4 1.2.3.4 > 5.6.7.8: udp (10)",
+        "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n0 setsockopt(3, SOL_TCP, TCP_MD5SIG, [1], 4) = 0",
+        "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 `tc qdisc del dev tun0 root`",
     ];
     for text in strange {
         let report = run(text).expect_err("it is not supported");

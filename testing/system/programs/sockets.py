@@ -313,6 +313,55 @@ def send_until_full():
 
 
 @case
+def unsent_low_water_mark():
+    client, accepted = pair()
+    low, mark = 25, 100000  # TCP_NOTSENT_LOWAT
+    print("default:", client.getsockopt(socket.IPPROTO_TCP, low))
+    client.setsockopt(socket.IPPROTO_TCP, low, mark)
+    print("set:", client.getsockopt(socket.IPPROTO_TCP, low))
+    # Whoever answers this has heard of the option.
+    client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+    # The peer's window is soon closed, so that what is written has to wait.
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    client.setblocking(False)
+    sent, waits = 0, False
+    while not waits:
+        try:
+            sent += client.send(bytes(65536))
+        except BlockingIOError:
+            waits = not select.select([], [client], [], 0.5)[1]
+    # tcpi_notsent_bytes. Linux takes a whole buffer of up to 64 KiB where an octet fits.
+    unsent = int.from_bytes(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)[144:148], sys.byteorder)
+    print("half of it waits:", unsent * 2 >= mark, "not much more:", unsent < mark + 65536)
+    got = 0
+    while got < sent:
+        got += len(accepted.recv(1 << 20))
+    print("all arrived:", got == sent)
+    print("writable:", bool(select.select([], [client], [], 5)[1]))
+
+
+@case
+def pacing_rate():
+    client, accepted = pair()
+    sol, rate = socket.SOL_SOCKET, 47  # SO_MAX_PACING_RATE
+    none = (1 << 64) - 1
+    whole = lambda: struct.unpack("Q", client.getsockopt(sol, rate, 8))[0]
+    print("default:", whole() == none)
+    client.setsockopt(sol, rate, 10_000_000)
+    print("set:", whole(), struct.unpack("I", client.getsockopt(sol, rate, 4))[0])
+    # tcpi_max_pacing_rate.
+    info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+    print("told:", int.from_bytes(info[112:120], sys.byteorder))
+    client.sendall(bytes(200_000))
+    got = 0
+    while got < 200_000:
+        got += len(accepted.recv(1 << 20))
+    print("all arrived:", got)
+    client.setsockopt(sol, rate, struct.pack("Q", none))
+    print("none:", whole() == none)
+
+
+@case
 def peek():
     client, accepted = pair()
     client.send(b"abcdef")

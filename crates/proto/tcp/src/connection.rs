@@ -90,7 +90,9 @@ impl Connection {
             segments_in: 0,
             segments_out: 0,
             ecn: EcnState::new(),
-            rare: None,
+            rare: settings
+                .pacing_rate_max
+                .map(|_| Box::new(Rare { pacing_rate_max: settings.pacing_rate_max, ..Rare::default() })),
             state,
             pending: Pending::SYN,
             keep_probes: 0,
@@ -247,11 +249,15 @@ impl Connection {
             receive_capacity_max: self.rcv.capacity,
             linger2: self.config.linger2(),
             syn_retries: self.config.syn_retries,
+            pacing_rate_max: self.pacing_rate_max(),
         }
     }
 
-    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due.
+    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due, and, as tcp(7) has it, what the cork did.
     pub fn set_nodelay(&mut self, nodelay: bool) {
+        if nodelay && self.snd.nxt < self.snd.tail {
+            self.pending.set(Pending::PUSH);
+        }
         self.config.nodelay = nodelay;
     }
 

@@ -84,6 +84,10 @@ pub struct Info {
     pub segs_out: u32,
     /// Octets per second: a window per round-trip time; 0 before the first measurement.
     pub delivery_rate: u64,
+    /// The pace in octets per second; `None`: as fast as the windows allow.
+    pub pacing_rate: Option<u64>,
+    /// The owner's part of it (SO_MAX_PACING_RATE).
+    pub pacing_rate_max: Option<u64>,
     /// Time since text was sent.
     pub last_data_sent: Duration,
     /// Time since the peer was heard.
@@ -138,6 +142,8 @@ impl Connection {
             segs_in: self.segments_in,
             segs_out: self.segments_out,
             delivery_rate: (window * 1_000_000).checked_div(rtt.srtt_us.into()).unwrap_or(0),
+            pacing_rate: self.pacing_rate(),
+            pacing_rate_max: self.pacing_rate_max().map(core::num::NonZeroU64::get),
             last_data_sent: now.since(self.sent_at),
             last_received: now.since(self.heard_at),
         }

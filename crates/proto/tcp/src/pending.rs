@@ -19,6 +19,8 @@ impl Pending {
     pub(crate) const RETRANSMIT: Pending = Pending(1 << 5);
     /// A tail loss probe (RFC 8985 §7).
     pub(crate) const TAIL_PROBE: Pending = Pending(1 << 6);
+    /// What is written leaves in spite of TCP_CORK.
+    pub(crate) const PUSH: Pending = Pending(1 << 7);
 
     pub(crate) const fn has(self, other: Pending) -> bool {
         self.0 & other.0 != 0

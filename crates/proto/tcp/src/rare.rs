@@ -1,5 +1,7 @@
 //! What do few connections have? Kept aside, so that the others need not carry it.
 
+use core::num::NonZeroU64;
+
 use crate::fast_open::Early;
 use crate::urgent::Urgent;
 
@@ -8,4 +10,6 @@ use crate::urgent::Urgent;
 pub(crate) struct Rare {
     pub(crate) urgent: Urgent,
     pub(crate) early: Early,
+    /// SO_MAX_PACING_RATE in octets per second.
+    pub(crate) pacing_rate_max: Option<NonZeroU64>,
 }

@@ -1,5 +1,7 @@
 //! What may the owner of a connection choose?
 
+use core::num::NonZeroU64;
+
 use atoll_base::Duration;
 
 /// What an application or an administrator decides about a connection. The defaults are those of Linux.
@@ -29,6 +31,8 @@ pub struct Settings {
     pub ecn: EcnMode,
     /// SYNs sent again before giving up (TCP_SYNCNT).
     pub syn_retries: u8,
+    /// Octets per second at which text leaves at most (SO_MAX_PACING_RATE).
+    pub pacing_rate_max: Option<NonZeroU64>,
 }
 
 impl Default for Settings {
@@ -46,6 +50,7 @@ impl Default for Settings {
             linger2: Duration::from_secs(60),
             ecn: EcnMode::Accept,
             syn_retries: 6,
+            pacing_rate_max: None,
         }
     }
 }

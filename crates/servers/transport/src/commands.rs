@@ -158,7 +158,12 @@ impl<M: Memory> Transport<M> {
             connection.handle_urgent(slot.send_urgent());
             // The application may have looked at the limit before it was doubled: half of two thirds. And with two rings there may
             // be no room for a third, however little is in them.
-            if (tail - entry.published_acked) * 3 >= u64::from(entry.send_limit) || entry.send.old().is_some() {
+            let queued = tail - entry.published_acked;
+            if queued * 3 >= u64::from(entry.send_limit)
+                || entry.send.old().is_some()
+                // All that TCP_NOTSENT_LOWAT allows is there.
+                || entry.unsent_low != 0 && queued >= u64::from(slot.send_limit())
+            {
                 entry.flags.set(Flags::WANTS_ROOM);
             }
         }

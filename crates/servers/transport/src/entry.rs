@@ -48,6 +48,8 @@ pub(crate) struct Entry {
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
     pub(crate) send_limit: u32,
+    /// TCP_NOTSENT_LOWAT: octets that may wait to be sent for the first time; 0: any number.
+    pub(crate) unsent_low: u32,
     pub(crate) receive_capacity: u32,
     pub(crate) keep: Keep,
     pub(crate) flags: Flags,
@@ -169,6 +171,7 @@ impl Entry {
             ttl: atoll_ip::TTL,
             tos: 0,
             send_limit: 0,
+            unsent_low: 0,
             receive_capacity: 0,
             keep: Keep::default(),
             flags: Flags::default(),

@@ -49,6 +49,7 @@ mod slab;
 mod stats;
 mod time_wait;
 mod transport;
+mod unsent;
 mod urgent;
 
 pub use atoll_tcp::EcnMode;

@@ -121,7 +121,8 @@ pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
     info::Info {
         state: state_number(info.state),
         ca_state: match info.phase {
-            Phase::Open => 0,
+            // TCP_CA_Disorder: something is SACKed, and nothing is known to be lost.
+            Phase::Open => u64::from(info.sacked > 0),
             Phase::Recovery => 3,
             Phase::Loss => 4,
         },
@@ -146,7 +147,8 @@ pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
         pmtu,
         rtt: info.rtt_us.into(),
         rttvar: info.rttvar_us.into(),
-        snd_ssthresh: info.snd_ssthresh.into(),
+        // TCP_INFINITE_SSTHRESH.
+        snd_ssthresh: info.snd_ssthresh.min(0x7fff_ffff).into(),
         snd_cwnd: info.snd_cwnd.into(),
         advmss: info.advmss.into(),
         rcv_space: info.rcv_space.into(),
@@ -155,6 +157,14 @@ pub(crate) fn info(info: &Info, is_v4: bool) -> info::Info {
         bytes_received: info.bytes_received,
         segs_out: info.segs_out.into(),
         segs_in: info.segs_in.into(),
+        pacing_rate: info.pacing_rate.unwrap_or(u64::MAX),
+        max_pacing_rate: info.pacing_rate_max.unwrap_or(u64::MAX),
+        notsent_bytes: info.notsent_bytes.into(),
+        min_rtt: info.min_rtt_us.into(),
+        delivery_rate: info.delivery_rate,
+        snd_wnd: info.snd_wnd.into(),
+        rcv_wnd: info.rcv_wnd.into(),
+        last_data_sent: info.last_data_sent.as_millis() as u64,
     }
 }
 

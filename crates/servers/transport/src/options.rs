@@ -1,5 +1,7 @@
 //! Which options does an application set, and what do they change? tcp(7), socket(7), ip(7).
 
+use core::num::NonZeroU64;
+
 use atoll_base::{Duration, Instant};
 use atoll_ipc::SocketOption;
 use atoll_tcp::{Algorithm, KeepAlive, Settings};
@@ -31,6 +33,8 @@ pub(crate) struct Inherited {
     pub(crate) class: u8,
     /// `SO_SNDBUF`, if set.
     pub(crate) send_limit: Option<u32>,
+    /// `TCP_NOTSENT_LOWAT`; 0: none.
+    pub(crate) unsent_low: u32,
     /// Whether `SO_RCVBUF` was set.
     pub(crate) fixed_receive: bool,
     /// `TCP_FASTOPEN`: how many connections the application may have before their handshakes are complete.
@@ -83,6 +87,7 @@ impl Inherited {
             hops: None,
             class: 0,
             send_limit: None,
+            unsent_low: 0,
             fixed_receive: false,
             fast_open: 0,
         }
@@ -108,6 +113,8 @@ impl Inherited {
                 None => return false,
             },
             SocketOption::Linger2 => settings.linger2 = linger2(value),
+            SocketOption::UnsentLow => self.unsent_low = unsent_low(value),
+            SocketOption::MaxPacingRate => settings.pacing_rate_max = pacing_rate(value),
             SocketOption::FastOpen => self.fast_open = value.min(config.backlog_max),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.ttl = value as u8,
             SocketOption::TypeOfService => self.tos = value as u8,
@@ -140,6 +147,7 @@ impl Entry {
             false => (inherited.hops.unwrap_or(hop_limit), inherited.class),
         };
         self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
+        self.unsent_low = inherited.unsent_low;
         self.receive_capacity = inherited.settings.receive_capacity;
         if inherited.send_limit.is_some() {
             self.flags.set(Flags::FIXED_SEND);
@@ -171,6 +179,8 @@ impl Entry {
                 None => return false,
             },
             SocketOption::Linger2 => connection.set_linger2(linger2(value)),
+            SocketOption::UnsentLow => self.set_unsent_low(unsent_low(value)),
+            SocketOption::MaxPacingRate => connection.set_pacing_rate_max(now, pacing_rate(value)),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.set_hops(value as u8, Family::V4),
             SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
             SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
@@ -221,6 +231,16 @@ impl Entry {
             self.tos = class;
         }
     }
+}
+
+/// `u32::MAX`, as much as no limit, is none.
+const fn unsent_low(octets: u32) -> u32 {
+    if octets == u32::MAX { 0 } else { octets }
+}
+
+/// Octets per second. As on Linux 0 paces nothing.
+fn pacing_rate(rate: u32) -> Option<NonZeroU64> {
+    NonZeroU64::new(rate.into()).filter(|_| rate != u32::MAX)
 }
 
 const fn user_timeout(millis: u32) -> Option<Duration> {

@@ -158,9 +158,16 @@ impl Entry {
             self.published_tail = tail;
             slot.set_receive_tail(tail);
         }
+        if self.unsent_low != 0 && self.send_limit_now() < slot.send_limit() {
+            // Before what is acknowledged: who sees the one and not yet the other is to find less room, not more.
+            slot.set_send_limit(self.send_limit_now());
+        }
         self.publish_acked(&slot, send_limit_max);
+        if self.unsent_low != 0 {
+            self.limit_unsent(slot.send_limit());
+        }
         if self.flags.take(Flags::LIMIT) {
-            slot.set_send_limit(self.send_limit);
+            slot.set_send_limit(self.send_limit_now());
         }
         if self.flags.take(Flags::STATE) {
             slot.set_error(self.cause);
@@ -205,7 +212,7 @@ impl Entry {
         let tail = self.connection.send_tail();
         let is_drained = self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
         let has_room = (tail - acked) * 3 < u64::from(self.send_limit) * 2 && is_drained;
-        if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) {
+        if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
             self.flags.clear(Flags::WANTS_ROOM);
             self.ready |= Ready::OUT;
             // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not its windows.

@@ -44,6 +44,20 @@ fn sending_stops_at_the_limit_and_goes_on_after_acknowledgement() {
 }
 
 #[test]
+fn with_a_mark_for_unsent_text_the_replica_says_whether_there_is_room() {
+    let mut pair = Pair::open();
+    let has_room = |pair: &Pair| pair.stream().readiness(&pair.local) & Ready::OUT.0 != 0;
+    pair.slot().set_replica_flags(REPLICA_UNSENT);
+    assert_eq!(pair.send(&[7; 6000]), Ok(6000));
+    assert!(has_room(&pair), "less than a third of the limit is free, but most of it is in flight");
+    pair.slot().set_replica_flags(REPLICA_UNSENT | REPLICA_UNSENT_FULL);
+    assert!(!has_room(&pair));
+    pair.slot().set_replica_flags(REPLICA_UNSENT);
+    assert_eq!(pair.send(&[7; 6000]), Ok(2192));
+    assert!(!has_room(&pair), "nothing fits until the replica has moved the limit");
+}
+
+#[test]
 fn a_shut_direction_ends_and_does_not_block() {
     let mut pair = Pair::open();
     pair.stream().shutdown(true, true).unwrap();

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod conformance;
 mod connection;
 mod control;
 mod dhcp;
@@ -25,6 +26,7 @@ mod udp;
 mod wire;
 
 pub use channel::{ipc_message, rpc_channel};
+pub use conformance::conformance_script;
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use dhcp::{dhcp_client, wire_dhcp};
@@ -51,6 +53,7 @@ pub struct Target {
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
     Target { name: "config_file", run: config_file, executions: 10_000 },
+    Target { name: "conformance_script", run: conformance_script, executions: 2_000 },
     Target { name: "dhcp_client", run: dhcp_client, executions: 100_000 },
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },

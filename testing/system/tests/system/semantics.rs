@@ -29,7 +29,7 @@ cases! {
         address_in_use, wildcard_and_address_conflict, foreign_address, reuse_port, listen_without_bind,
         listener_is_no_connection, accept_without_blocking, closed_before_accept,
         closing_a_listener_resets_what_waits, accept_times_out, messages_arrive, megabytes_arrive,
-        receive_without_blocking, send_until_full, peek, wait_for_all, receive_times_out, send_times_out,
+        receive_without_blocking, send_until_full, unsent_low_water_mark, pacing_rate, peek, wait_for_all, receive_times_out, send_times_out,
         bytes_waiting, nonblocking_by_ioctl, vectors, message_calls, send_file, read_and_write,
         out_of_band_is_urgent, urgent_octet_is_taken_aside, urgent_octet_is_passed_over, urgent_octet_in_line,
         urgent_octet_alone, urgent_octet_alone_in_line, urgent_octet_at_the_end, urgent_octets_in_a_row,

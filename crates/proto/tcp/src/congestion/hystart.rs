@@ -41,6 +41,11 @@ impl HyStart {
 
     /// Text up to `una` is acknowledged, after `rtt_us` if that was measured; `nxt`: what has been sent (§4.2).
     pub(crate) fn handle_ack(&mut self, una: i64, nxt: i64, rtt_us: Option<u32>) -> Growth {
+        if let Some(us) = rtt_us {
+            self.current_min_us = self.current_min_us.min(us);
+            self.samples = self.samples.saturating_add(1);
+        }
+        // What ends a round has measured a segment of it, not of the next one.
         if una >= self.window_end {
             self.window_end = nxt;
             self.last_min_us = self.current_min_us;
@@ -52,10 +57,6 @@ impl HyStart {
                     return Growth::Over;
                 }
             }
-        }
-        if let Some(us) = rtt_us {
-            self.current_min_us = self.current_min_us.min(us);
-            self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES && self.current_min_us != u32::MAX {
             if self.baseline_us == 0 && self.last_min_us != u32::MAX {

@@ -31,6 +31,8 @@ pub(crate) struct Congestion {
     pub(crate) algorithm: Algorithm,
     /// Whether the window was what held the sender back. It grows only then (RFC 9293 §3.8.2, RFC 7661).
     pub(crate) limited: bool,
+    /// Most full segments in flight since there was none; `u16::MAX`: that many or more.
+    pub(crate) peak: u16,
 }
 
 /// An acknowledgement of something new, as far as the window is concerned.
@@ -81,6 +83,7 @@ impl Congestion {
             acked: 0,
             algorithm,
             limited: false,
+            peak: 0,
         }
     }
 

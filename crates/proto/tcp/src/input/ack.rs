@@ -7,7 +7,8 @@ use crate::congestion::{Ack, Sample};
 use crate::connection::Connection;
 use crate::outcome::{Events, Input, Reason};
 use crate::pending::Pending;
-use crate::recovery::{Counters, DUP_THRESHOLD, Frto, Phase, Sent, Undo};
+use crate::recovery::{Counters, DUP_THRESHOLD, Frto, Phase, Recovery, Sent, Undo};
+use crate::snd::Snd;
 use crate::state::State;
 use crate::timers::{Retransmit, Timer};
 
@@ -27,7 +28,7 @@ impl Connection {
             return Err(Input::answered(Reason::AckOld, self.challenge(now)));
         }
         self.take_echo(now, segment, ack > self.snd.una);
-        let mut delivery = Delivery::new(self.recovery.recover);
+        let mut delivery = Delivery::new(&self.recovery, &self.snd);
         self.take_sack_blocks(segment, ack, &mut delivery);
         if ack < self.snd.una {
             // Reordered: its blocks may be news, its window is not.
@@ -112,7 +113,7 @@ impl Connection {
 
     /// The peer's SYN-ACK acknowledges our SYN.
     pub(super) fn acknowledge_syn(&mut self, now: Instant, segment: &Segment, ack: i64) {
-        let mut delivery = Delivery::new(self.recovery.recover);
+        let mut delivery = Delivery::new(&self.recovery, &self.snd);
         delivery.acked = ack - self.snd.una;
         self.take_acknowledged(ack, &mut delivery);
         self.snd.una = ack;
@@ -123,8 +124,7 @@ impl Connection {
     /// What is in flight below `ack` has been delivered, if it was not SACKed before.
     fn take_acknowledged(&mut self, ack: i64, delivery: &mut Delivery) {
         if let Some(flight) = &mut self.recovery.flight {
-            let fack = flight.fack;
-            flight.acknowledge(ack, |sent| delivery.note(sent, fack));
+            flight.acknowledge(ack, |sent| delivery.note(sent));
             return;
         }
         let counters = Counters {
@@ -133,7 +133,7 @@ impl Connection {
             ..Counters::new(self.snd.una, self.sent_at)
         };
         let sent = Sent::once(self.snd.una, ack, self.sent_at, counters);
-        delivery.note(&sent, self.snd.una);
+        delivery.note(&sent);
     }
 
     /// What the delivery tells of round trips, of reordering, and of the rate.
@@ -298,9 +298,7 @@ impl Connection {
                 continue;
             }
             let flight = self.recovery.flight(&self.snd, self.sent_at);
-            let fack = flight.fack;
-            let sacked = flight.sack(left, right, |sent| delivery.note(sent, fack));
-            delivery.sacked += sacked;
+            delivery.sacked += flight.sack(left, right, |sent| delivery.note(sent));
         }
     }
 
@@ -392,7 +390,7 @@ impl Connection {
     pub(crate) fn handle_reordering_timeout(&mut self, now: Instant) -> Events {
         if self.snd.flight() > 0 {
             self.arm_rto(now);
-            let delivery = Delivery::new(self.recovery.recover);
+            let delivery = Delivery::new(&self.recovery, &self.snd);
             self.detect_loss(now, &delivery);
             self.sample_path(now, &delivery);
         }
@@ -457,12 +455,14 @@ pub(super) struct Delivery {
     /// Something that was sent once, before `recover`, has arrived.
     original: bool,
     recover: i64,
+    /// Right edge of what had been SACKed before this segment: of what it reports itself nobody knows the order.
+    fack: i64,
     /// It counts as a duplicate acknowledgement.
     duplicate: bool,
 }
 
 impl Delivery {
-    fn new(recover: i64) -> Delivery {
+    fn new(recovery: &Recovery, snd: &Snd) -> Delivery {
         Delivery {
             acked: 0,
             sacked: 0,
@@ -472,7 +472,8 @@ impl Delivery {
             reordered: false,
             retransmitted: false,
             original: false,
-            recover,
+            recover: recovery.recover,
+            fack: recovery.flight.as_ref().map_or(snd.una, |flight| flight.fack),
             duplicate: false,
         }
     }
@@ -483,8 +484,8 @@ impl Delivery {
         Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX))
     }
 
-    /// `sent` has been delivered; `fack`: right edge of what had been SACKed before.
-    fn note(&mut self, sent: &Sent, fack: i64) {
+    /// `sent` has been delivered.
+    fn note(&mut self, sent: &Sent) {
         self.delivered += sent.end - sent.start;
         if self.newest.is_none_or(|newest| (newest.sent_at, newest.end) < (sent.sent_at, sent.end)) {
             self.newest = Some(*sent);
@@ -492,7 +493,7 @@ impl Delivery {
         self.retransmitted |= sent.retransmitted;
         if !sent.retransmitted {
             self.first_sent_at = Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
-            self.reordered |= sent.end < fack;
+            self.reordered |= sent.end < self.fack;
             self.original |= sent.end <= self.recover;
         }
     }

@@ -164,13 +164,13 @@ impl Connection {
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 
-    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like.
+    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like; RFC 7323
+    /// §3.2 wants timestamps on it, too.
     fn reset(&mut self, now: Instant) -> Transmit {
         let segment = Segment {
             seq: self.snd.seq(self.snd.nxt),
             ack: self.rcv.seq(self.rcv.nxt),
             flags: Flags::RST | Flags::ACK,
-            // RFC 7323 §3.2: so that the peer can tell it from a late one.
             options: Options { timestamps: self.options.stamp(now), ..Options::default() },
             ..Segment::default()
         };

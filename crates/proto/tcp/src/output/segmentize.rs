@@ -62,6 +62,7 @@ impl Connection {
         let (nxt, tail, mss) = (self.snd.nxt, self.snd.tail, i64::from(self.snd.mss));
         if nxt >= self.snd.end() {
             self.pending.clear(Pending::PROBE);
+            self.pending.clear(Pending::PUSH);
             self.note_limited(false);
             self.note_idle_application();
             return None;
@@ -69,6 +70,7 @@ impl Connection {
         if self.snd.flight() == 0 {
             let rto = self.recovery.rtt.base();
             self.congestion.handle_idle(now, now.since(self.sent_at), rto, self.snd.mss);
+            self.congestion.peak = 0;
         }
         if let Some((size, len)) = self.probe_due(now) {
             self.note_probe_sent(size, nxt, nxt + len);
@@ -138,7 +140,7 @@ impl Connection {
         if self.urgent_end().is_some() {
             return true;
         }
-        if self.config.cork {
+        if self.config.cork && !self.pending.has(Pending::PUSH) {
             return false;
         }
         // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this one wait.
@@ -156,9 +158,14 @@ impl Connection {
         }
     }
 
-    /// Notes whether the congestion window is what holds the sender back. In slow start a window used by half counts.
+    /// Notes whether the congestion window is what holds the sender back. In slow start a window that was used by more than half since
+    /// nothing was in flight last counts: ACKs that come one by one find ever less in flight (RFC 7661 §4.3, Linux's
+    /// `tcp_is_cwnd_limited`).
     fn note_limited(&mut self, blocked: bool) {
-        let half_used = self.snd.flight() * 2 >= i64::from(self.congestion.cwnd);
+        let mss = i64::from(self.snd.mss);
+        let segments = u16::try_from(self.snd.flight().div_euclid(mss)).unwrap_or(u16::MAX);
+        self.congestion.peak = self.congestion.peak.max(segments);
+        let half_used = i64::from(self.congestion.cwnd) < 2 * i64::from(self.congestion.peak) * mss;
         self.congestion.limited = blocked || (self.congestion.in_slow_start() && half_used);
     }
 }

@@ -853,3 +853,19 @@ fn an_unreachable_peer_ends_a_handshake_but_not_a_connection() {
         assert_eq!(t.conn.state(), State::Established);
     }
 }
+
+#[test]
+fn the_owners_pace_holds_back_whatever_the_windows_allow() {
+    let mut t = Tcb::established();
+    t.conn.set_pacing_rate_max(t.now, core::num::NonZeroU64::new(100_000));
+    t.write(6000);
+    let octets = |t: &mut Tcb| t.poll_up_to(65_000).iter().map(|sent| sent.segment.len).sum::<u32>();
+    assert_eq!(octets(&mut t), 2000);
+    let (waited, _) = t.advance_to_timer();
+    assert!((ms(19)..=ms(20)).contains(&waited), "{waited:?}");
+    assert_eq!(octets(&mut t), 2000);
+    // Without a pace the rest leaves at once.
+    t.conn.set_pacing_rate_max(t.now, None);
+    assert_eq!(octets(&mut t), 2000);
+    assert_eq!(t.conn.info(t.now).pacing_rate, None);
+}

@@ -1,0 +1,98 @@
+//! Which socket options may a script set and ask for?
+
+use atoll_ipc::{CONGESTION_NAMES, SocketOption};
+
+use super::constants::number;
+use super::{Prepared, Result};
+use crate::host::Known;
+use crate::script::Value;
+
+/// setsockopt(2) of `name`.
+pub fn set(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
+    if name == "SO_LINGER" {
+        let (on, time) = linger(value).ok_or("the value of SO_LINGER")?;
+        return if on != 0 && time != 0 {
+            Err("SO_LINGER with a time".to_owned())
+        } else {
+            Ok(Prepared::Linger(fd, on != 0))
+        };
+    }
+    if name == "TCP_CONGESTION" {
+        let value = match value {
+            Value::Text(name) => CONGESTION_NAMES.iter().position(|known| known == name),
+            _ => None,
+        };
+        let value = value.ok_or("that congestion control")? as u32;
+        return Ok(Prepared::SetOption(fd, SocketOption::Congestion, value));
+    }
+    let number = number(value).ok_or_else(|| format!("the value of {name}"))?;
+    // What is negative has all bits set, as in the library.
+    let bits = number as u32;
+    let (option, number) = match name {
+        // Every bind is allowed to take the port of what has ended; and hints.
+        "SO_REUSEADDR" | "SO_REUSEPORT" | "SO_MARK" | "SO_PRIORITY" => return Ok(Prepared::Nothing),
+        // TCP always discovers: as in the library.
+        "IP_MTU_DISCOVER" => return Ok(Prepared::Nothing),
+        "TCP_FASTOPEN_CONNECT" => return Ok(Prepared::FastOpenConnect(fd, bits != 0)),
+        "SO_OOBINLINE" => return Ok(Prepared::UrgentInline(fd, bits != 0)),
+        // socket(7): the kernel doubles it; the stack is told the size that counts.
+        "SO_SNDBUF" => (SocketOption::SendBuffer, bits.saturating_mul(2)),
+        "SO_RCVBUF" => (SocketOption::ReceiveBuffer, bits.saturating_mul(2)),
+        _ => (known(name).ok_or_else(|| format!("setsockopt {name}"))?.0, bits),
+    };
+    Ok(Prepared::SetOption(fd, option, number))
+}
+
+/// `{onoff=1, linger=0}`.
+fn linger(value: &Value) -> Option<(i64, i64)> {
+    let Value::Fields(fields) = value else { return None };
+    let of = |n: usize| fields.get(n).and_then(|(_, value)| number(value)).unwrap_or(0);
+    Some((of(0), of(1)))
+}
+
+/// getsockopt(2) of `name`, which is to give `value`.
+pub fn get(fd: i32, name: &str, value: &Value) -> Result<Prepared> {
+    if name == "TCP_CONGESTION" {
+        let Value::Text(expected) = value else { return Err("the value of TCP_CONGESTION".to_owned()) };
+        return Ok(Prepared::Congestion(fd, expected.clone()));
+    }
+    let option = match name {
+        "SO_ERROR" => Known::Error,
+        "TCP_MAXSEG" => Known::MaxSegment,
+        "SO_SNDBUF" => Known::Buffer(SocketOption::SendBuffer),
+        "SO_RCVBUF" => Known::Buffer(SocketOption::ReceiveBuffer),
+        "SO_TYPE" => Known::Fixed(1),
+        _ => {
+            let (option, default) = known(name).ok_or_else(|| format!("getsockopt {name}"))?;
+            Known::Set(option, default)
+        }
+    };
+    let expected = number(value).ok_or_else(|| format!("the value of {name}"))?;
+    Ok(Prepared::Option(fd, option, expected))
+}
+
+/// The option that the replica is told of, and what it is if it never was set.
+fn known(name: &str) -> Option<(SocketOption, i64)> {
+    Some(match name {
+        "SO_KEEPALIVE" => (SocketOption::KeepAlive, 0),
+        "SO_BROADCAST" => (SocketOption::Broadcast, 0),
+        "SO_MAX_PACING_RATE" => (SocketOption::MaxPacingRate, 0xffff_ffff),
+        "TCP_FASTOPEN" => (SocketOption::FastOpen, 0),
+        "TCP_NODELAY" => (SocketOption::NoDelay, 0),
+        "TCP_CORK" => (SocketOption::Cork, 0),
+        "TCP_QUICKACK" => (SocketOption::QuickAck, 0),
+        "TCP_MAXSEG" => (SocketOption::MaxSegment, 536),
+        "TCP_KEEPIDLE" => (SocketOption::KeepIdle, 7200),
+        "TCP_KEEPINTVL" => (SocketOption::KeepInterval, 75),
+        "TCP_KEEPCNT" => (SocketOption::KeepCount, 9),
+        "TCP_USER_TIMEOUT" => (SocketOption::UserTimeout, 0),
+        "TCP_LINGER2" => (SocketOption::Linger2, 60),
+        "TCP_DEFER_ACCEPT" => (SocketOption::DeferAccept, 0),
+        "TCP_NOTSENT_LOWAT" => (SocketOption::UnsentLow, 0),
+        "IP_TOS" => (SocketOption::TypeOfService, 0),
+        "IP_TTL" => (SocketOption::TimeToLive, 64),
+        "IPV6_TCLASS" => (SocketOption::TrafficClass, 0),
+        "IPV6_UNICAST_HOPS" => (SocketOption::UnicastHops, 64),
+        _ => return None,
+    })
+}
