@@ -91,7 +91,7 @@ impl Workforce {
             ..Balance::new()
         };
         let mut stop = || (rng.below(workers as u32) as usize, Duration::from_micros(rng.below(50_000).into()));
-        let stops = Some(stop()).filter(|_| seed % 3 > 0);
+        let stops = Some(stop()).filter(|_| !seed.is_multiple_of(3));
         let stands = (Duration::from_micros(rng.below(500_000).into()), seed % 3 == 2);
         Workforce {
             rules,
