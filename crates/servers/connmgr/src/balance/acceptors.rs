@@ -160,7 +160,6 @@ impl Acceptors {
         }
         let rules = balancer.rules;
         let chosen = choose(rules.scheme, rules.tariff, &own, &offered, &mut balancer.rng);
-        // In turn: the scheme wants it.
         let chosen = chosen.or_else(|| self.next_in_turn(&own).map(Winner::Own));
         (balancer.own, balancer.offered) = (own, offered);
         chosen
@@ -204,7 +203,7 @@ impl Acceptors {
             if !acceptor.registered || acceptor.is_at_home() {
                 continue;
             }
-            let micros = acceptor.expected(now, heard.micros.into());
+            let micros = acceptor.expected_behind(now, heard.micros.into());
             let passes = match (rules.scheme, best) {
                 (Scheme::Filtered, Some(best)) => micros.saturating_mul(rules.tariff.into()) < best,
                 (Scheme::Tournament, Some(best)) => heard.mark.passes(best, micros, rules),

@@ -509,6 +509,46 @@ fn who_keeps_what_it_gets_gets_less() {
 }
 
 #[test]
+fn connections_that_stay_open_are_shared_evenly() {
+    let workers: Vec<(u32, u64)> = (0..4).map(|n| (n, 100)).collect();
+    let mut cms = Cms::new(1, &workers, rules(Scheme::Tournament, 2), 16);
+    for worker in cms.workers.values_mut() {
+        worker.keeps = true;
+    }
+    cms.run(40_000, 100, &[0]);
+    let kept: Vec<u32> = cms.workers.values().map(|worker| worker.kept).collect();
+    assert_eq!(kept.iter().sum::<u32>(), cms.next);
+    assert!(kept.iter().all(|kept| (80..120).contains(kept)), "{kept:?}");
+}
+
+#[test]
+fn offers_go_out_once_in_a_period_and_only_after_something_has_happened() {
+    let mut cms = Cms::new(2, &[(0, 100), (1, 100), (2, 100)], rules(Scheme::Tournament, 2), 17);
+    let reach = Reach { awake: u8::MAX, takes: u8::MAX };
+    let offers = |cm: &mut ConnMgr, now| {
+        let all = core::iter::from_fn(|| cm.poll_peer(now, reach, false));
+        all.filter(|output| matches!(output.message.body, PeerBody::Offer(_))).count()
+    };
+    let mut sent = Vec::new();
+    for micros in 0..1000 {
+        cms.now += Duration::from_micros(1);
+        if micros % 20 == 0 {
+            cms.arrive(0);
+        }
+        if offers(&mut cms.cms[0], cms.now) > 0 {
+            sent.push(micros);
+        }
+    }
+    assert!((10..=20).contains(&sent.len()), "{sent:?}");
+    assert!(sent.windows(2).all(|two| two[1] - two[0] >= 50), "{sent:?}");
+    // Nothing happens: nothing is said but what was still to be said.
+    cms.now += Duration::from_secs(1);
+    assert!(offers(&mut cms.cms[0], cms.now) <= 1);
+    cms.now += Duration::from_secs(1);
+    assert_eq!(offers(&mut cms.cms[0], cms.now), 0);
+}
+
+#[test]
 fn rules_change_while_connections_are_served() {
     let mut cms = Cms::new(2, &[(0, 1000), (1, 100), (2, 1000), (3, 100)], rules(Scheme::Naive, 2), 11);
     cms.run(300_000, 500, &[0, 1]);
