@@ -64,6 +64,12 @@ impl Offers {
         self.heard.iter_mut().filter(move |heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX)
     }
 
+    /// The offer of one CM, if it still counts.
+    pub(crate) fn of(&self, now: Instant, home: ReplicaId) -> Option<&Heard> {
+        let is_fresh = |heard: &&Heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX;
+        self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
+    }
+
     /// Whether a CM has said nothing for long, not even that it has nothing to offer.
     pub(crate) fn is_silent(&self, now: Instant, home: ReplicaId) -> bool {
         !self.heard.iter().any(|heard| heard.from == home && now.since(heard.at) <= OFFER_AGE_MAX)

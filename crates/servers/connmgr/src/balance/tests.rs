@@ -361,6 +361,23 @@ fn a_cm_without_acceptors_lives_from_offers() {
 }
 
 #[test]
+fn a_crowd_that_comes_to_a_cm_without_acceptors_is_spread() {
+    let workers: Vec<(u32, u64)> = (0..4).map(|n| (2 * n + 1, 100)).collect();
+    let mut cms = Cms::new(2, &workers, rules(Scheme::Tournament, 2), 18);
+    cms.run(50_000, 100, &[1]);
+    cms.finish();
+    let before: Vec<u32> = cms.workers.values().map(|worker| worker.given).collect();
+    // All before anybody hears of it.
+    for _ in 0..64 {
+        cms.arrive(0);
+    }
+    let given = cms.workers.values().zip(before).map(|(worker, before)| worker.given - before);
+    let given: Vec<u32> = given.collect();
+    assert!(given.iter().all(|given| (8..=24).contains(given)), "{given:?}");
+    cms.finish();
+}
+
+#[test]
 fn who_sleeps_is_woken_for_reports_and_never_for_offers() {
     // Everything arrives at CM 0, CM 1 sleeps after each round in which it has nothing to do.
     let workers: Vec<(u32, u64)> = (0..4).map(|n| (n, if n % 2 == 0 { 1500 } else { 100 })).collect();
