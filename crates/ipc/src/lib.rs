@@ -12,7 +12,7 @@
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
-//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, balancing
 //!   channel        one server  <-> one server: messages of one line, notices and calls
 //! ```
 #![no_std]
@@ -21,6 +21,7 @@
 extern crate alloc;
 
 pub mod arena;
+pub mod balance;
 pub mod buffer;
 pub mod channel;
 pub mod command;

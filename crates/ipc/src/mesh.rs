@@ -13,6 +13,8 @@ use crate::memory::Memory;
 pub const KIND_FRAME: u32 = 1;
 /// Kind of a record: the stack's IPv4 address, from the replica that asks DHCP servers for it.
 pub const KIND_ADDRESS: u32 = 16;
+/// Kind of a record: what one connection manager tells another ([`crate::balance::PeerMessage`]): P5.
+pub const KIND_BALANCE: u32 = 6;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;
@@ -107,6 +109,16 @@ impl MeshProducer {
         memory.store64_release(self.base + TAIL, self.tail);
         memory.fence();
         memory.load32(self.base + SLEEP)
+    }
+
+    /// Whether the consumer sleeps, as far as it has said.
+    pub fn is_consumer_asleep<M: Memory>(&self, memory: &M) -> bool {
+        memory.load32(self.base + SLEEP) & 1 == 1
+    }
+
+    /// Octets of records that the consumer has not given back yet.
+    pub fn unread<M: Memory>(&self, memory: &M) -> u64 {
+        self.tail.wrapping_sub(memory.load64_acquire(self.base + HEAD))
     }
 
     fn has_room<M: Memory>(&mut self, memory: &M, bytes: u64) -> bool {
