@@ -26,7 +26,7 @@ use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
 };
-use atoll_link::{Class, Steering, classify};
+use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
@@ -36,7 +36,7 @@ use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
 use atoll_wire::{Mac, vnet};
 
-use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
+use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings};
 use crate::neighbour;
 use crate::path;
 use crate::rows::{self, SocketRow, TcpRow};
@@ -48,6 +48,8 @@ const BATCH: usize = 64;
 const CONTROL_EVERY: Duration = Duration::from_millis(1);
 /// Time between two publications of the counters, and two looks at the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// Batches taken from the rings before the end, at most.
+const STOP_ROUNDS: usize = 4096;
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
 
@@ -131,10 +133,10 @@ impl Replica {
         let clock = Clock::new(calibration(facts.calibration));
         let now = clock.now();
         let me = usize::from(setup.index);
-        let replicas = usize::from(facts.replicas);
+        let servers = usize::from(setup.servers);
 
-        let places: Vec<_> = (0..replicas).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = (0..replicas).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let bells = (0..servers).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
         let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
@@ -145,7 +147,7 @@ impl Replica {
                 let bells = (0..REPLICAS_MAX).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
                 Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
             }
-            (None, None) => Device::None,
+            (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
         };
 
         let mut seed = [0; 48];
@@ -255,6 +257,7 @@ impl Replica {
 
     /// One turn of everything. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool> {
+        self.links.retry();
         let mut busy = self.receive_from_device(now)?;
         busy |= self.receive_from_rings(now);
         self.receive_wholes(now);
@@ -262,12 +265,12 @@ impl Replica {
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.links);
         while let Some(update) = self.transport.ip_mut().poll_neighbour() {
-            let me = usize::from(self.index.0);
-            self.links.internal.rings.broadcast(me, KIND_NEIGHBOUR, &neighbour::encode(&update));
+            let (replicas, me) = (usize::from(self.facts.replicas), usize::from(self.index.0));
+            self.links.internal.rings.broadcast(replicas, me, KIND_NEIGHBOUR, &neighbour::encode(&update));
         }
         while let Some(update) = self.transport.ip_mut().poll_path() {
-            let me = usize::from(self.index.0);
-            self.links.internal.rings.broadcast(me, KIND_PATH, &path::encode(&update));
+            let (replicas, me) = (usize::from(self.facts.replicas), usize::from(self.index.0));
+            self.links.internal.rings.broadcast(replicas, me, KIND_PATH, &path::encode(&update));
         }
         self.ring_bells();
         Ok(busy || self.links.internal.own_waiting() > 0)
@@ -279,11 +282,12 @@ impl Replica {
             let received = match &mut self.links.device {
                 Device::Tap(queue) => queue.receive(&mut self.frame)?,
                 Device::Joined(joined) => match joined.rings.receive(taken, &mut self.frame) {
-                    Some((KIND_FRAME, len)) => Some(len),
+                    Some(Received { kind: KIND_FRAME, len, .. }) => Some(len),
                     Some(_) => continue,
                     None => None,
                 },
-                Device::None => None,
+                // From a link server they come through the mesh.
+                Device::Server(_) | Device::None => None,
             };
             let Some(len) = received else { return Ok(taken > 0) };
             let prefix = if matches!(self.links.device, Device::Tap(_)) { vnet::HEADER_LEN } else { FRAME_PREFIX };
@@ -303,45 +307,42 @@ impl Replica {
         let Ok((header, _)) = vnet::parse(bytes) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
         self.patience.met(partner_of(frame));
-        if self.facts.replicas > 1 && classify(frame) == Class::All {
-            let mut vnet = [0; vnet::HEADER_LEN];
-            vnet.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
-            for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
-                self.links.internal.forward(usize::from(other), &vnet, frame);
+        let mut vnet = [0; vnet::HEADER_LEN];
+        vnet.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
+        match self.destination(frame) {
+            Destination::All => {
+                for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
+                    self.links.forward(usize::from(other), &vnet, frame);
+                }
             }
-        } else if let Some(owner) = self.other_owner(frame) {
-            let mut forwarded = [0; vnet::HEADER_LEN];
-            forwarded.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
-            self.counts.forwarded += 1;
-            self.links.internal.forward(owner, &forwarded, frame);
-            return;
+            Destination::One(owner) if owner != self.index => {
+                self.counts.forwarded += 1;
+                self.links.forward(owner.0.into(), &vnet, frame);
+                return;
+            }
+            Destination::One(_) => {}
         }
         self.transport.handle_frame(now, frame, offload_of(&header), false);
     }
 
-    /// The replica whose frame this is, if it is not ours.
-    fn other_owner(&self, frame: &[u8]) -> Option<usize> {
+    /// Who gets a frame from outside. What anybody may handle is handled here.
+    fn destination(&self, frame: &[u8]) -> Destination {
         if self.facts.replicas == 1 {
-            return None;
+            return Destination::One(self.index);
         }
-        let owner = match classify(frame) {
-            Class::Flow(tuple) => self.links.steering.owner(&tuple),
-            Class::Stack => ReplicaId(0),
-            Class::Any | Class::All => return None,
-        };
-        (owner != self.index).then_some(owner.0.into())
+        self.links.steering.destination(frame, self.index)
     }
 
     /// Packets whose fragments have met here go to the owner of their flow, which only now is known.
     fn receive_wholes(&mut self, now: Instant) {
         while let Some(whole) = self.transport.ip_mut().poll_whole() {
             let internal = whole.link == Link::Inside;
-            match self.other_owner(&whole.bytes).filter(|_| !internal) {
-                Some(owner) => {
+            match self.destination(&whole.bytes) {
+                Destination::One(owner) if !internal && owner != self.index => {
                     self.counts.forwarded += 1;
-                    self.links.internal.forward(owner, &[0; vnet::HEADER_LEN], &whole.bytes);
+                    self.links.forward(owner.0.into(), &[0; vnet::HEADER_LEN], &whole.bytes);
                 }
-                None => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
+                _ => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
             }
         }
     }
@@ -350,10 +351,10 @@ impl Replica {
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
-            let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
+            let Some(record) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
             busy = true;
-            let payload = &self.frame[..len];
-            match kind {
+            let payload = &self.frame[..record.len];
+            match record.kind {
                 KIND_NEIGHBOUR => {
                     if let Some(update) = neighbour::decode(payload) {
                         self.transport.ip_mut().handle_neighbour(now, update);
@@ -364,7 +365,10 @@ impl Replica {
                         self.transport.ip_mut().handle_path(now, update);
                     }
                 }
-                KIND_FRAME => self.handle_internal(now, len),
+                KIND_FRAME if payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) => {
+                    self.links.carry(record.peer, payload)
+                }
+                KIND_FRAME => self.handle_internal(now, record.len),
                 _ => {}
             }
             if self.transport.is_flush_due() {
@@ -390,7 +394,12 @@ impl Replica {
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
         let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
         self.patience.met(partner_of(frame));
-        self.counts.internal += 1;
+        if outside && matches!(self.links.device, Device::Server(_)) {
+            self.counts.frames_in += 1;
+            self.counts.bytes_in += frame.len() as u64;
+        } else {
+            self.counts.internal += 1;
+        }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
 
@@ -416,7 +425,7 @@ impl Replica {
         let mut verdict = Verdict::Go;
         if !self.transport.has_commands() && !self.transport.has_work() && !self.links.is_ready() {
             let mut deadline = self.transport.next_timeout();
-            if !self.answers.is_empty() {
+            if !self.answers.is_empty() || self.links.courier.keeps() {
                 deadline = Some(now + CONTROL_EVERY);
             } else if self.unpublished {
                 // Who sleeps for long has told what happened before.
@@ -514,6 +523,12 @@ impl Replica {
                 self.answers.extend(rows::packets(rows));
             }
             Request::Stop => {
+                // Those whose frames it carries have ended before. What they left is no more than rings hold.
+                for _ in 0..STOP_ROUNDS {
+                    if !self.receive_from_rings(now) {
+                        break;
+                    }
+                }
                 self.transport.abort_all(now);
                 self.transport.flush(now, &mut self.links);
                 self.links.publish();
@@ -532,11 +547,12 @@ impl Replica {
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
             (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, links.frames_out),
-            (Stat::BytesOut, links.bytes_out),
+            (Stat::FramesOut, links.frames_out + links.courier.frames_out),
+            (Stat::BytesOut, links.bytes_out + links.courier.bytes_out),
             (Stat::FramesForwarded, counts.forwarded),
             (Stat::FramesInternal, counts.internal),
-            (Stat::SendFailures, links.failures),
+            (Stat::SendFailures, links.failures + links.courier.failures),
+            (Stat::ForwardDrops, links.courier.dropped),
             (Stat::BellsRung, counts.bells_rung),
             (Stat::Sleeps, counts.sleeps),
             (Stat::Rounds, counts.rounds),
@@ -549,7 +565,7 @@ impl Replica {
 }
 
 /// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no options.
-fn partner_of(frame: &[u8]) -> u32 {
+pub(crate) fn partner_of(frame: &[u8]) -> u32 {
     let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
     frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
 }
@@ -576,7 +592,7 @@ fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: 
 }
 
 /// The words of the stack page that say how the cycle counter is converted.
-fn calibration(words: [u64; 4]) -> Calibration {
+pub(crate) fn calibration(words: [u64; 4]) -> Calibration {
     Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }
 }
 

@@ -234,6 +234,8 @@ stats! {
     MtuBlackHoles => "mtu_black_holes",
     /// Frames passed on to the replica that owns their flow group.
     FramesForwarded => "frames_forwarded",
+    /// Frames lost because the replica that owns them takes none.
+    ForwardDrops => "forward_drops",
     /// Frames that came over the internal link (loopback, other replicas, joined stacks).
     FramesInternal => "frames_internal",
     /// Frames that the link did not take.

@@ -71,8 +71,8 @@ impl Up {
 /// Reports the end of a stack that was not asked for.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
-        Ending::ReplicaGone { .. } => Err(Failure::new(format!(
-            "{ending}; stack \"{name}\" is taken down, and its connections are lost (replicas are not restarted yet)"
+        Ending::ServerGone { .. } => Err(Failure::new(format!(
+            "{ending}; stack \"{name}\" is taken down, and its connections are lost (servers are not restarted yet)"
         ))),
         _ => Ok(ExitCode::SUCCESS),
     }

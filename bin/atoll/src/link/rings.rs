@@ -1,4 +1,4 @@
-//! Mesh rings to and from a number of peers, with their bells: the internal link to other replicas of the stack, and the
+//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the stack, and the
 //! shared-memory link to the replicas of a joined stack.
 
 use std::os::fd::OwnedFd;
@@ -14,8 +14,21 @@ use crate::setup::RING_LOG2;
 pub const FRAME_PREFIX: usize = 16;
 /// Value of the byte behind the virtio-net header that marks a frame which came from outside.
 pub const FORWARDED: u8 = 1;
+/// Value of that byte in a frame that the receiver, a link server, is to send over its device.
+pub const OUTBOUND: u8 = 2;
 
-/// The rings between this replica and each of `peers` others.
+/// A record that was taken out of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Who sent it.
+    pub peer: usize,
+    /// `KIND_*` of `atoll_ipc::mesh`.
+    pub kind: u32,
+    /// Length of its payload.
+    pub len: usize,
+}
+
+/// The rings between this server and each of `peers` others.
 ///
 /// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits. Lost with the
 /// process: nothing, positions live in the rings.
@@ -33,11 +46,13 @@ struct Peer {
     unpublished: bool,
     /// Sleep word for which the bell was rung already.
     rung: u32,
+    /// Nothing is taken from it for now.
+    held_up: bool,
 }
 
 /// What a frame consists of: headers as bytes, text as bytes or as pieces of an arena.
 pub struct Outgoing<'a> {
-    /// virtio-net header, then [`FORWARDED`] or 0, then padding.
+    /// virtio-net header, then [`FORWARDED`], [`OUTBOUND`] or 0, then padding.
     pub prefix: [u8; FRAME_PREFIX],
     /// Ethernet, IP and transport headers.
     pub headers: &'a [u8],
@@ -67,9 +82,15 @@ impl Rings {
                 bell,
                 unpublished: false,
                 rung: 0,
+                held_up: false,
             })
             .collect();
         Rings { memory, peers, dropped: 0 }
+    }
+
+    /// How many peers there are.
+    pub fn len(&self) -> usize {
+        self.peers.len()
     }
 
     /// Sends a frame to a peer. Returns whether the ring took it.
@@ -97,9 +118,9 @@ impl Rings {
         true
     }
 
-    /// Sends a record of another kind to every peer but `except`.
-    pub fn broadcast(&mut self, except: usize, kind: u32, payload: &[u8]) {
-        for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != except) {
+    /// Sends a record of another kind to each of the first `count` peers but `except`.
+    pub fn broadcast(&mut self, count: usize, except: usize, kind: u32, payload: &[u8]) {
+        for (_, peer) in self.peers.iter_mut().enumerate().take(count).filter(|(i, _)| *i != except) {
             match peer.producer.push(&self.memory, kind, &[payload]) {
                 Ok(()) => peer.unpublished = true,
                 Err(Full) => self.dropped += 1,
@@ -107,10 +128,21 @@ impl Rings {
         }
     }
 
-    /// Takes the next record from any peer, starting with `first`: its kind and length; the payload is in `out`.
-    pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<(u32, usize)> {
+    /// Takes the next record from any peer that is not held up, starting with `first`; the payload is in `out`.
+    pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<Received> {
         let count = self.peers.len();
-        (0..count).find_map(|i| self.peers[(first + i) % count].consumer.pop(&self.memory, out))
+        (0..count).map(|i| (first + i) % count).find_map(|at| {
+            let peer = self.peers.get_mut(at).filter(|peer| !peer.held_up)?;
+            let (kind, len) = peer.consumer.pop(&self.memory, out)?;
+            Some(Received { peer: at, kind, len })
+        })
+    }
+
+    /// Says whether records of a peer stay in its ring for now: then the ring fills, and the peer notices.
+    pub fn hold_up(&mut self, peer: usize, held_up: bool) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.held_up = held_up;
+        }
     }
 
     /// Publishes what was sent and taken, and rings the bells of sleeping peers. Returns how many were rung.
@@ -138,8 +170,8 @@ impl Rings {
         }
     }
 
-    /// Whether a record is waiting.
+    /// Whether a record is waiting that may be taken.
     pub fn is_ready(&self) -> bool {
-        self.peers.iter().any(|peer| peer.consumer.is_ready(&self.memory))
+        self.peers.iter().any(|peer| !peer.held_up && peer.consumer.is_ready(&self.memory))
     }
 }

@@ -16,6 +16,8 @@ pub enum ReportPart {
     /// Of the status.
     Replica(Box<ReplicaReport>),
     /// Of the status.
+    LinkServer(Box<LinkServerReport>),
+    /// Of the status.
     Session(SessionReport),
     /// The answer is complete.
     Done(bool),
@@ -30,6 +32,9 @@ pub struct StatusReport {
     pub stack: StackReport,
     /// By index.
     pub replicas: Vec<ReplicaReport>,
+    /// Link servers in processes of their own, by index.
+    #[serde(default)]
+    pub link_servers: Vec<LinkServerReport>,
     /// Oldest first.
     pub sessions: Vec<SessionReport>,
 }
@@ -138,6 +143,28 @@ pub struct ReplicaReport {
     pub rates: Option<Rates>,
 }
 
+/// One link server in a process of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkServerReport {
+    /// Number of its queue.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// The processor it was last seen on.
+    pub cpu: Option<u32>,
+    /// Processor time it has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// The replicas whose frames it sends, or, if there are more link servers than replicas, brings.
+    pub serves: Vec<u8>,
+    /// Its counters by name.
+    pub stats: BTreeMap<String, u64>,
+    /// What happened lately; added by `atoll status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+}
+
 /// Per second, between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
@@ -175,15 +202,16 @@ pub struct SessionReport {
 impl StatusReport {
     /// Puts the parts of an answer together; `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
-        let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
+        let (mut stack, mut replicas, mut link_servers, mut sessions) = (None, Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
+                ReportPart::LinkServer(report) => link_servers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, sessions })
+        Some(StatusReport { stack: stack?, replicas, link_servers, sessions })
     }
 }

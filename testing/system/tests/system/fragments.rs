@@ -11,7 +11,7 @@ on_both_stacks![
 ];
 
 /// Two seconds of datagrams of 20000 octets; `reverse`: from the stack to the client. Returns what the receiver says.
-fn datagrams(net: &Net, reverse: bool) -> Value {
+pub fn datagrams(net: &Net, reverse: bool) -> Value {
     let mut server = net.serve("iperf3", &["-s", "-4", "-1", "-p", "5201", "--forceflush"]);
     server.says("listening", 10);
     let mut arguments = vec!["-c", Net::SERVER, "-p", "5201", "-u", "-l", "20000", "-b", "40M", "-t", "2", "-J"];
@@ -23,7 +23,8 @@ fn datagrams(net: &Net, reverse: bool) -> Value {
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-fn assert_arrived(report: &Value) {
+/// Nearly all of what the sender sent.
+pub fn assert_arrived(report: &Value) {
     let sum = &report["end"]["sum"];
     let number = |field: &str| sum[field].as_f64().unwrap_or_else(|| panic!("no {field}: {report}"));
     assert!(number("packets") > 300.0, "{sum}");

@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod clients;
+mod configurations;
 mod fast_open;
 mod fragments;
 mod groups;
