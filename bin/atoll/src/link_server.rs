@@ -167,7 +167,7 @@ impl LinkServer {
         let mut now = self.clock.now();
         let mut waits = false;
         loop {
-            let busy = self.round()?;
+            let busy = self.round(now)?;
             self.counts.rounds += 1;
             let then = self.clock.now();
             if busy {
@@ -200,16 +200,16 @@ impl LinkServer {
     }
 
     /// One turn of everything. Returns whether there was anything to do.
-    fn round(&mut self) -> io::Result<bool> {
+    fn round(&mut self, now: Instant) -> io::Result<bool> {
         self.courier.retry(Some(&mut self.queue), &mut self.rings);
-        let mut busy = self.receive_from_queue()?;
+        let mut busy = self.receive_from_queue(now)?;
         busy |= self.receive_from_rings();
         self.counts.bells_rung += self.rings.publish();
         Ok(busy)
     }
 
     /// Takes up to a batch of frames from the queue.
-    fn receive_from_queue(&mut self) -> io::Result<bool> {
+    fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
             let Some(len) = self.queue.receive(&mut self.frame)? else { return Ok(taken > 0) };
             self.counts.frames_in += 1;
@@ -219,10 +219,10 @@ impl LinkServer {
             self.patience.met(partner_of(frame));
             let (rings, courier) = (&mut self.rings, &mut self.courier);
             match self.steering.destination(frame, self.first_replica) {
-                Destination::One(owner) => courier.forward(rings, owner.0.into(), header, frame),
+                Destination::One(owner) => courier.forward(now, rings, owner.0.into(), header, frame),
                 Destination::All => {
                     for replica in 0..self.facts.replicas {
-                        courier.forward(rings, replica.into(), header, frame);
+                        courier.forward(now, rings, replica.into(), header, frame);
                     }
                 }
             }

@@ -33,10 +33,10 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
+use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Stopwatch, Transport};
 use atoll_wire::{Mac, vnet};
 
-use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings};
+use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::neighbour;
 use crate::path;
 use crate::rows::{self, SocketRow, TcpRow};
@@ -176,6 +176,7 @@ impl Replica {
         };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         transport.set_owners(|group| stack.owner(group));
+        transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
 
         sched::set_name(&format!("atoll-replica{}", setup.index))?;
         if let Some(cpu) = setup.cpu {
@@ -312,12 +313,12 @@ impl Replica {
         match self.destination(frame) {
             Destination::All => {
                 for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
-                    self.links.forward(usize::from(other), &vnet, frame);
+                    self.links.forward(now, usize::from(other), &vnet, frame);
                 }
             }
             Destination::One(owner) if owner != self.index => {
                 self.counts.forwarded += 1;
-                self.links.forward(owner.0.into(), &vnet, frame);
+                self.links.forward(now, owner.0.into(), &vnet, frame);
                 return;
             }
             Destination::One(_) => {}
@@ -340,7 +341,7 @@ impl Replica {
             match self.destination(&whole.bytes) {
                 Destination::One(owner) if !internal && owner != self.index => {
                     self.counts.forwarded += 1;
-                    self.links.forward(owner.0.into(), &[0; vnet::HEADER_LEN], &whole.bytes);
+                    self.links.forward(now, owner.0.into(), &[0; vnet::HEADER_LEN], &whole.bytes);
                 }
                 _ => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
             }
@@ -399,6 +400,9 @@ impl Replica {
             self.counts.bytes_in += frame.len() as u64;
         } else {
             self.counts.internal += 1;
+        }
+        if outside {
+            self.transport.note_wait(waited(now, payload));
         }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }

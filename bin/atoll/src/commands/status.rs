@@ -104,6 +104,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += &table(&rows);
     }
     if verbose {
+        out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
         let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
         for (role, index, stats) in replicas.chain(link_servers) {
@@ -201,6 +202,18 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
         bits(rates.bits_out),
         counter(&replica.stats, "retransmits").to_string(),
     ]
+}
+
+/// Where the time of incoming connections went, in microseconds; nothing if none was timed.
+fn handshakes(report: &StatusReport) -> String {
+    let mut rows = vec![row(["REPLICA", "TIMED", "T-CM", "T-TCP", "T-MSG", "T-ACCEPT", "T-TOTAL"])];
+    rows.extend(report.replicas.iter().filter_map(|replica| {
+        let times = replica.handshakes?;
+        let all = [times.t_cm_us, times.t_tcp_us, times.t_msg_us, times.t_accept_us, times.t_total_us];
+        let head = [replica.index.to_string(), times.timed.to_string()];
+        Some(head.into_iter().chain(all.map(|us| format!("{us:.2}us"))).collect())
+    }));
+    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
 const LINK_SERVER_COLUMNS: [&str; 11] =

@@ -64,7 +64,7 @@ impl Up {
         let stack = supervise::start(config)?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
-        finish(&file.name, stack.serve()?)
+        stack.serve(|served| finish(&file.name, served?))
     }
 }
 
@@ -207,17 +207,19 @@ impl Supervise {
             }
         };
         report(&Readiness::Ready(describe(&stack, job.rootless)));
-        let served = match job.mode {
-            Mode::Daemon => {
-                drop(channel);
-                stack.serve()
-            }
-            Mode::Private => stack.set_owner(channel).and_then(|()| stack.serve()),
-        };
-        served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
+        let say = |failure: Failure| {
             eprintln!("atoll: {failure}");
             ExitCode::FAILURE
-        })
+        };
+        match job.mode {
+            Mode::Daemon => drop(channel),
+            Mode::Private => {
+                if let Err(failure) = stack.set_owner(channel) {
+                    return say(failure);
+                }
+            }
+        }
+        stack.serve(|served| served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(say))
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::VecDeque;
 
+use atoll_base::Instant;
 use atoll_sys::Gather;
 use atoll_tap::{Queue, SendOutcome};
 use atoll_wire::vnet;
 
-use super::rings::{FORWARDED, FRAME_PREFIX, Outgoing, Rings};
+use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
 
 /// Octets of frames that are kept for one server whose ring is full. Beyond it they are lost, as in a full queue of a NIC.
 const KEPT_MAX: usize = 4 << 20;
@@ -56,10 +57,18 @@ impl Courier {
         }
     }
 
-    /// Gives a frame from outside to the server that owns it.
-    pub fn forward(&mut self, rings: &mut Rings, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
+    /// Gives a frame from outside to the server that owns it. `now`: when it came.
+    pub fn forward(
+        &mut self,
+        now: Instant,
+        rings: &mut Rings,
+        owner: usize,
+        vnet: &[u8; vnet::HEADER_LEN],
+        frame: &[u8],
+    ) {
         let Some(kept) = self.servers.get_mut(owner) else { return };
-        if kept.inbound.is_empty() && rings.send_frame(owner, &forwarded(vnet, frame)) {
+        let prefix = forwarded_prefix(now, vnet);
+        if kept.inbound.is_empty() && rings.send_frame(owner, &forwarded(prefix, frame)) {
             return;
         }
         if kept.inbound_len + frame.len() > KEPT_MAX {
@@ -68,7 +77,7 @@ impl Courier {
         }
         self.kept += 1;
         kept.inbound_len += frame.len();
-        kept.inbound.push_back([vnet, frame].concat());
+        kept.inbound.push_back([&prefix, frame].concat());
     }
 
     /// Tries again what was not taken. `queue`: the device, if there is one.
@@ -87,8 +96,8 @@ impl Courier {
             }
             let kept = &mut self.servers[server];
             while let Some(record) = kept.inbound.front() {
-                let Some((vnet, frame)) = record.split_first_chunk() else { break };
-                if !rings.send_frame(server, &forwarded(vnet, frame)) {
+                let Some((&prefix, frame)) = record.split_first_chunk() else { break };
+                if !rings.send_frame(server, &forwarded(prefix, frame)) {
                     break;
                 }
                 kept.inbound_len -= frame.len();
@@ -121,11 +130,7 @@ impl Courier {
     }
 }
 
-/// A frame from outside, for its owner.
-fn forwarded<'a>(vnet: &[u8; vnet::HEADER_LEN], frame: &'a [u8]) -> Outgoing<'a> {
-    let mut prefix = [0; FRAME_PREFIX];
-    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
-    prefix[vnet::HEADER_LEN] = FORWARDED;
+fn forwarded(prefix: [u8; FRAME_PREFIX], frame: &[u8]) -> Outgoing<'_> {
     Outgoing { prefix, headers: frame, slice: &[], pieces: None }
 }
 

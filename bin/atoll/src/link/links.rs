@@ -1,6 +1,6 @@
 //! Where does a frame of the transport go?
 
-use atoll_base::{Addr, Endpoint, FourTuple};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ipc::page::StackPage;
 use atoll_link::Steering;
 use atoll_shm::ShmMemory;
@@ -87,8 +87,8 @@ impl Links {
     }
 
     /// Gives a frame from outside to the replica that owns it.
-    pub fn forward(&mut self, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
-        self.courier.forward(&mut self.internal.rings, owner, vnet, frame);
+    pub fn forward(&mut self, now: Instant, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
+        self.courier.forward(now, &mut self.internal.rings, owner, vnet, frame);
     }
 
     /// Sends a frame of server `from`, which has no device: `record` as it came out of the ring.

@@ -9,4 +9,4 @@ mod rings;
 pub use courier::Courier;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
-pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Received, Rings};
+pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Received, Rings, waited};

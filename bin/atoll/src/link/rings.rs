@@ -3,12 +3,17 @@
 
 use std::os::fd::OwnedFd;
 
+use atoll_base::{Duration, Instant};
 use atoll_ipc::Memory;
 use atoll_ipc::mesh::{Full, KIND_FRAME, MeshConsumer, MeshProducer};
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
+use atoll_wire::vnet;
 
 use crate::setup::RING_LOG2;
+
+/// Where the stamp lies in the prefix of a frame that a link server has passed on.
+const STAMP: usize = 12;
 
 /// Bytes before the Ethernet header in a frame record: the virtio-net header, padded.
 pub const FRAME_PREFIX: usize = 16;
@@ -60,6 +65,23 @@ pub struct Outgoing<'a> {
     pub slice: &'a [u8],
     /// Text that lies in an arena: pieces as absolute offset and length.
     pub pieces: Option<(&'a ShmMemory, &'a [(usize, usize)])>,
+}
+
+/// The prefix of a frame from outside that is passed on to its owner: with the time, so that the owner knows how long it waited.
+pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRAME_PREFIX] {
+    let mut prefix = [0; FRAME_PREFIX];
+    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
+    prefix[vnet::HEADER_LEN] = FORWARDED;
+    prefix[STAMP..].copy_from_slice(&(now.as_nanos() as u32).to_le_bytes());
+    prefix
+}
+
+/// How long ago a frame with this prefix was passed on: nothing beyond two seconds, which half the stamp's range is.
+pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
+    let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else { return Duration::ZERO };
+    let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
+    // Negative: it came after the round had begun.
+    if nanos > i32::MAX as u32 { Duration::ZERO } else { Duration::from_nanos(nanos.into()) }
 }
 
 impl Outgoing<'_> {
@@ -173,5 +195,21 @@ impl Rings {
     /// Whether a record is waiting that may be taken.
     pub fn is_ready(&self) -> bool {
         self.peers.iter().any(|peer| !peer.held_up && peer.consumer.is_ready(&self.memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_a_frame_waited_is_told_by_its_prefix() {
+        let now = Instant::from_nanos(u64::from(u32::MAX) - 10);
+        let prefix = forwarded_prefix(now, &[1; vnet::HEADER_LEN]);
+        assert_eq!((prefix[vnet::HEADER_LEN - 1], prefix[vnet::HEADER_LEN]), (1, FORWARDED));
+        // Over the end of the stamp's range, backwards, and of a record that is too short.
+        assert_eq!(waited(now + Duration::from_micros(7), &prefix), Duration::from_micros(7));
+        assert_eq!(waited(Instant::from_nanos(now.as_nanos() - 5), &prefix), Duration::ZERO);
+        assert_eq!(waited(now, &prefix[..15]), Duration::ZERO);
     }
 }

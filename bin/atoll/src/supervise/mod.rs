@@ -133,8 +133,8 @@ impl Running {
         self.server.set_owner(channel).or_fail("watching over the program")
     }
 
-    /// Serves until something ends the stack, and ends it.
-    pub fn serve(mut self) -> Result<Ending, Failure> {
+    /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its name, and with it its log.
+    pub fn serve<T>(mut self, report: impl FnOnce(Result<Ending, Failure>) -> T) -> T {
         let ended = loop {
             match self.server.turn(None) {
                 Ok(None) => {}
@@ -143,12 +143,13 @@ impl Running {
             }
         };
         self.server.stop();
+        let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
         let Running { server, name, device } = self;
         drop(device);
         drop(name);
         drop(server);
-        ended
+        reported
     }
 
     /// A few lines about where the stack is, for people.

@@ -8,8 +8,8 @@ use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, LinkReport, LinkServerReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport,
-    StatusReport, Steering,
+    AddressReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ReplicaReport, ReportPart,
+    SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -155,6 +155,7 @@ impl Server {
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
+            handshakes: HandshakeReport::of(&stats),
             stats,
             rates: None,
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use atoll_ipc::page::Stat;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{LinkType, Steering};
@@ -138,9 +139,46 @@ pub struct ReplicaReport {
     pub flow_groups: u32,
     /// Its counters by name.
     pub stats: BTreeMap<String, u64>,
+    /// What incoming connections have cost; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<HandshakeReport>,
     /// What happened lately; added by `atoll status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
+}
+
+/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds, of those that were timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HandshakeReport {
+    /// How many were timed.
+    pub timed: u64,
+    /// In the connection manager.
+    pub t_cm_us: f64,
+    /// In the transport server, handling the segments of the handshake.
+    pub t_tcp_us: f64,
+    /// Waiting between servers.
+    pub t_msg_us: f64,
+    /// From the offer to an application until its claim.
+    pub t_accept_us: f64,
+    /// From the SYN until the claim; the peer's round trip lies in it.
+    pub t_total_us: f64,
+}
+
+impl HandshakeReport {
+    /// The means of the sums in `stats`; `None` if nothing was timed.
+    pub fn of(stats: &BTreeMap<String, u64>) -> Option<HandshakeReport> {
+        let sum = |stat: Stat| stats.get(stat.name()).copied().unwrap_or(0);
+        let timed = sum(Stat::HandshakesTimed);
+        let mean = |stat: Stat| sum(stat) as f64 / timed as f64 / 1000.0;
+        (timed > 0).then(|| HandshakeReport {
+            timed,
+            t_cm_us: mean(Stat::TimeCm),
+            t_tcp_us: mean(Stat::TimeTcp),
+            t_msg_us: mean(Stat::TimeMsg),
+            t_accept_us: mean(Stat::TimeAccept),
+            t_total_us: mean(Stat::TimeTotal),
+        })
+    }
 }
 
 /// One link server in a process of its own.
@@ -213,5 +251,21 @@ impl StatusReport {
             }
         }
         Some(StatusReport { stack: stack?, replicas, link_servers, sessions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_means_of_what_was_timed() {
+        let stats = |timed: u64| -> BTreeMap<String, u64> {
+            let sums = [(Stat::HandshakesTimed, timed), (Stat::TimeCm, 2_000), (Stat::TimeTotal, 300_000)];
+            sums.into_iter().map(|(stat, value)| (stat.name().to_owned(), value)).collect()
+        };
+        assert_eq!(HandshakeReport::of(&stats(0)), None);
+        let means = HandshakeReport::of(&stats(4)).unwrap();
+        assert_eq!((means.timed, means.t_cm_us, means.t_tcp_us, means.t_total_us), (4, 0.5, 0.0, 75.0));
     }
 }

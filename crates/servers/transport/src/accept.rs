@@ -50,6 +50,9 @@ impl<M: Memory> Transport<M> {
             None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), None),
         };
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        if let Some(entry) = self.entries.get(index) {
+            self.phases.opened(now, index, entry.name);
+        }
         if let Some(len) = early {
             self.establish_early(now, index, len, text);
         }
@@ -144,7 +147,10 @@ impl<M: Memory> Transport<M> {
         let Some(listener) = entry.stage.listener() else { return };
         entry.stage = Stage::Waiting { listener };
         entry.deadline = Instant::FAR_FUTURE;
+        self.phases.established(index, &entry.name);
+        let began = self.phases.cm_begins();
         self.cm.handle_established(ConnectionId(index), listener);
+        self.phases.cm_ends(began);
         self.run_directives(now);
     }
 
@@ -237,6 +243,7 @@ impl<M: Memory> Transport<M> {
         if entry.connection.receive_mark().is_some() {
             entry.flags.set(Flags::MARK);
         }
+        self.phases.offered(now, index, &entry.name);
         self.touch(index);
     }
 
@@ -249,9 +256,11 @@ impl<M: Memory> Transport<M> {
         {
             // Otherwise it was honoured already when its time had come.
             if let Stage::Offered { listener, lease } = entry.stage {
-                let session = session.id;
+                let (session, name) = (session.id, entry.name);
                 self.take_over(now, index);
-                self.cm.handle_claimed(listener, session, lease);
+                let cm = &mut self.cm;
+                let tell_cm = || cm.handle_claimed(listener, session, lease);
+                self.phases.claimed(now, index, &name, &mut self.stats, tell_cm);
                 self.handle_kick(now, index);
             }
         } else if session.was_offered(slot, generation) {

@@ -39,6 +39,7 @@ mod list;
 mod open;
 mod options;
 mod output;
+mod phases;
 mod pressure;
 mod publish;
 mod receive;
@@ -55,6 +56,7 @@ pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
 pub use fast_open::FastOpenSides;
 pub use list::SocketFacts;
+pub use phases::{SAMPLE_EVERY, Stopwatch};
 pub use sink::{FrameSink, Offload, TextRef};
 pub use transport::Transport;
 

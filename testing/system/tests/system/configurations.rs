@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use atoll_system_tests::{Net, Proc, Stack, atoll, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::servers::{fetch, megabyte, start_nginx};
 use crate::{fragments, v6};
@@ -41,7 +41,7 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
     let status = net.atoll_says("status");
     assert_eq!(status["stack"]["configuration"], configuration);
     let listed = status["link_servers"].as_array().expect("status lists them").clone();
-    assert_eq!(listed.iter().map(|server| server["serves"].clone()).collect::<Vec<_>>(), link_servers);
+    assert_eq!(listed.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(link_servers));
     let (replicas, pids) = (net.replicas(), pids(&listed));
 
     files_in_short_and_long_connections(&net);
@@ -67,7 +67,20 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
     for replica in status["replicas"].as_array().expect("a list") {
         assert!(replica["stats"]["frames_out"].as_u64() > Some(100), "{replica}");
         assert!(replica["stats"]["passive_opens"].as_u64() > Some(0), "every replica has its share: {replica}");
+        times_add_up(replica, configuration);
     }
+}
+
+/// What Pika's tables 4 and 5 say of a connection, the stack says of each replica.
+fn times_add_up(replica: &Value, configuration: &str) {
+    let times = &replica["handshakes"];
+    let time = |name: &str| times[name].as_f64().unwrap_or_else(|| panic!("no {name}: {replica}"));
+    assert!(times["timed"].as_u64() > Some(0), "{replica}");
+    assert!(time("t_cm_us") > 0.0 && time("t_tcp_us") > 0.0, "{times}");
+    assert!(time("t_total_us") >= time("t_accept_us"), "{times}");
+    // Only where the link server is another process there is a ring to wait in.
+    let is_apart = configuration.contains('+') || replica["index"] != 0 && configuration.contains("LS1");
+    assert!(time("t_msg_us") > 0.0 || !is_apart, "{times}");
 }
 
 fn pids(servers: &[Value]) -> Vec<u64> {

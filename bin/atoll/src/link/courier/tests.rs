@@ -5,7 +5,7 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd};
 
-use super::super::rings::{OUTBOUND, Received};
+use super::super::rings::{FORWARDED, OUTBOUND, Received};
 use super::*;
 use crate::setup::RING_STRIDE;
 
@@ -123,10 +123,10 @@ fn what_a_replica_does_not_take_is_kept_in_order_and_holds_up_no_other() {
     let frame = |first: u8| vec![first; 60_000];
     // More than a ring takes, less than is kept.
     for first in 0..40 {
-        bench.courier.forward(&mut bench.rings, 0, &VNET, &frame(first));
+        bench.courier.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &frame(first));
     }
     assert!(bench.courier.keeps());
-    bench.courier.forward(&mut bench.rings, 1, &VNET, &frame(99));
+    bench.courier.forward(Instant::ZERO, &mut bench.rings, 1, &VNET, &frame(99));
     assert_eq!(bench.brought(1), [99]);
     let mut seen = Vec::new();
     while seen.len() < 40 {
@@ -143,13 +143,13 @@ fn what_a_replica_does_not_take_is_kept_in_order_and_holds_up_no_other() {
 fn what_is_kept_for_a_replica_is_bounded() {
     let mut bench = Bench::new();
     for _ in 0..1000 {
-        bench.courier.forward(&mut bench.rings, 0, &VNET, &[1; 60_000]);
+        bench.courier.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &[1; 60_000]);
     }
     let kept = bench.courier.servers[0].inbound_len;
     assert!(kept <= KEPT_MAX && kept > KEPT_MAX - 60_000);
     assert!(bench.courier.dropped > 900);
     // Who does not exist gets nothing.
-    bench.courier.forward(&mut bench.rings, 7, &VNET, &[1]);
+    bench.courier.forward(Instant::ZERO, &mut bench.rings, 7, &VNET, &[1]);
 }
 
 #[test]
