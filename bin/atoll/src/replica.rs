@@ -305,20 +305,18 @@ impl Replica {
     /// A frame from outside lies in the first `len` bytes of the frame buffer, behind a prefix.
     fn handle_frame(&mut self, now: Instant, len: usize, prefix: usize) {
         let bytes = &self.frame[..len.min(self.frame.len())];
-        let Ok((header, _)) = vnet::parse(bytes) else { return };
+        let (Ok((header, _)), Some(vnet)) = (vnet::parse(bytes), bytes.first_chunk()) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
         self.patience.met(partner_of(frame));
-        let mut vnet = [0; vnet::HEADER_LEN];
-        vnet.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
         match self.destination(frame) {
             Destination::All => {
                 for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
-                    self.links.forward(now, usize::from(other), &vnet, frame);
+                    self.links.forward(now, usize::from(other), vnet, frame);
                 }
             }
             Destination::One(owner) if owner != self.index => {
                 self.counts.forwarded += 1;
-                self.links.forward(now, owner.0.into(), &vnet, frame);
+                self.links.forward(now, owner.0.into(), vnet, frame);
                 return;
             }
             Destination::One(_) => {}
