@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   T_msg     waiting in rings and for bells between servers, of the handshake's two segments
-//!   T_tcp     handling these two segments, without the CM's part
+//!   T_tcp     handling these two segments, without the CM's part, and without sending, which is done for a batch at once
 //!   T_CM      the calls of the connection manager: may it be opened, who is to have it, it was claimed
 //!   T_accept  from the offer until the application has claimed it
 //!   T_total   from the SYN's arrival at the link server until then; the peer's round trip lies in it
