@@ -153,7 +153,7 @@ def kept_memory(stack, server):
         rows = re.findall(r"^\S+\s+(\d+)\s+\d+\s+(\d+)", open("/proc/slabinfo").read(), re.M)
         return sum(int(active) * int(size) for active, size in rows)
     total = 0
-    for pid in [replica["pid"] for replica in stack.status()["replicas"]] + [server.pid, *children_of(server.pid)]:
+    for pid in stack.servers() + [server.pid, *children_of(server.pid)]:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             total += int(re.search(r"^Pss:\s+(\d+)", file.read(), re.M)[1]) * 1024
     return total

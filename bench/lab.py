@@ -235,8 +235,13 @@ class Atoll(Kernel):
         return super().on_server(cpu, *run, *command)
 
     def place(self, cpu):
-        for replica in self.status()["replicas"]:
-            sh("taskset", "-a", "-c", "-p", str(cpu), str(replica["pid"]))
+        for pid in self.servers():
+            sh("taskset", "-a", "-c", "-p", str(cpu), str(pid))
+
+    def servers(self):
+        """The processes of its servers."""
+        status = self.status()
+        return [server["pid"] for server in status["replicas"] + status["link_servers"]]
 
     def status(self):
         """What `atoll status` says."""

@@ -157,9 +157,9 @@ class Session:
             stack = kinds[name]()
             stack.place(STACK_CPU)
             if isinstance(stack, Atoll):
-                for replica in stack.status()["replicas"]:
-                    sh("renice", "-n", "-15", "-p", str(replica["pid"]))
-                    prefer(replica["pid"])
+                for pid in stack.servers():
+                    sh("renice", "-n", "-15", "-p", str(pid))
+                    prefer(pid)
             self.stacks.append(Lined(lab, stack, arguments.sample))
         self.runs = []
 

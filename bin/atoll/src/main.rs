@@ -1,4 +1,4 @@
-//! The atoll command: one binary for the command line, the supervisor and the replicas.
+//! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod failure;
 mod link;
+mod link_server;
 mod replica;
 mod rows;
 mod runtime;
@@ -45,6 +46,9 @@ enum Command {
     /// A replica of a stack.
     #[command(hide = true)]
     Replica(setup::ReplicaArgs),
+    /// A link server of a stack, in a process of its own.
+    #[command(hide = true)]
+    LinkServer(setup::LinkServerArgs),
 }
 
 fn main() -> ExitCode {
@@ -63,7 +67,8 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Supervise(supervise) => return supervise.run(),
-        Command::Replica(args) => return run_replica(&args),
+        Command::Replica(args) => return run_server(args.setup.supervisor, || replica::main(&args.setup)),
+        Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("atoll: {failure}");
@@ -77,12 +82,12 @@ fn printing(command: impl FnOnce() -> Result<ExitCode, failure::Failure>) -> Res
     command()
 }
 
-fn run_replica(args: &setup::ReplicaArgs) -> ExitCode {
+fn run_server(supervisor: u32, serve: impl FnOnce() -> ExitCode) -> ExitCode {
     // Servers that outlive their supervisor come later; until then nothing is left behind.
-    if atoll_sys::process::die_with_parent(args.setup.supervisor).is_err() {
+    if atoll_sys::process::die_with_parent(supervisor).is_err() {
         return ExitCode::FAILURE;
     }
-    replica::main(&args.setup)
+    serve()
 }
 
 const EXAMPLES: &str = "\

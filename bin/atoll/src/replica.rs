@@ -28,18 +28,18 @@ use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
 };
-use atoll_link::{Class, Steering, classify};
+use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Transport};
+use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Stopwatch, Transport};
 use atoll_wire::{Mac, vnet};
 
 use crate::address;
-use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
+use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
@@ -50,6 +50,8 @@ const BATCH: usize = 64;
 const CONTROL_EVERY: Duration = Duration::from_millis(1);
 /// Time between two publications of the counters, and two looks at the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// Batches taken from the rings before the end, at most.
+const STOP_ROUNDS: usize = 4096;
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
 
@@ -139,12 +141,12 @@ impl Replica {
         let clock = Clock::new(calibration(facts.calibration));
         let now = clock.now();
         let me = usize::from(setup.index);
-        let replicas = usize::from(facts.replicas);
+        let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
 
-        let places: Vec<_> = (0..replicas).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = (0..replicas).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let bells = (0..servers).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
-        let for_messages = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let for_messages = bells.iter().take(replicas).map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
         let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
         let mut steering = Box::new(Steering::new(facts.key));
@@ -156,7 +158,7 @@ impl Replica {
                 let bells = (0..REPLICAS_MAX).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
                 Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
             }
-            (None, None) => Device::None,
+            (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
         };
 
         let mut seed = [0; 48];
@@ -186,6 +188,7 @@ impl Replica {
         };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         transport.set_owners(|group| stack.owner(group));
+        transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
 
         sched::set_name(&format!("atoll-replica{}", setup.index))?;
         if let Some(cpu) = setup.cpu {
@@ -269,6 +272,7 @@ impl Replica {
 
     /// One turn of everything. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool> {
+        self.links.retry();
         let mut busy = self.receive_from_device(now)?;
         busy |= self.receive_from_rings(now);
         busy |= self.siblings.turn(now, &mut self.transport);
@@ -301,11 +305,12 @@ impl Replica {
             let received = match &mut self.links.device {
                 Device::Tap(queue) => queue.receive(&mut self.frame)?,
                 Device::Joined(joined) => match joined.rings.receive(taken, &mut self.frame) {
-                    Some((KIND_FRAME, len)) => Some(len),
+                    Some(Received { kind: KIND_FRAME, len, .. }) => Some(len),
                     Some(_) => continue,
                     None => None,
                 },
-                Device::None => None,
+                // From a link server they come through the mesh.
+                Device::Server(_) | Device::None => None,
             };
             let Some(len) = received else { return Ok(taken > 0) };
             let prefix = if matches!(self.links.device, Device::Tap(_)) { vnet::HEADER_LEN } else { FRAME_PREFIX };
@@ -322,48 +327,43 @@ impl Replica {
     /// A frame from outside lies in the first `len` bytes of the frame buffer, behind a prefix.
     fn handle_frame(&mut self, now: Instant, len: usize, prefix: usize) {
         let bytes = &self.frame[..len.min(self.frame.len())];
-        let Ok((header, _)) = vnet::parse(bytes) else { return };
+        let (Ok((header, _)), Some(vnet)) = (vnet::parse(bytes), bytes.first_chunk()) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
         self.patience.met(partner_of(frame));
-        if self.facts.replicas > 1 && classify(frame) == Class::All {
-            let mut vnet = [0; vnet::HEADER_LEN];
-            vnet.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
-            for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
-                self.links.internal.forward(usize::from(other), &vnet, frame);
+        match self.destination(frame) {
+            Destination::All => {
+                for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
+                    self.links.forward(now, usize::from(other), vnet, frame);
+                }
             }
-        } else if let Some(owner) = self.other_owner(frame) {
-            let mut forwarded = [0; vnet::HEADER_LEN];
-            forwarded.copy_from_slice(&bytes[..vnet::HEADER_LEN]);
-            self.counts.forwarded += 1;
-            self.links.internal.forward(owner, &forwarded, frame);
-            return;
+            Destination::One(owner) if owner != self.index => {
+                self.counts.forwarded += 1;
+                self.links.forward(now, owner.0.into(), vnet, frame);
+                return;
+            }
+            Destination::One(_) => {}
         }
         self.transport.handle_frame(now, frame, offload_of(&header), false);
     }
 
-    /// The replica whose frame this is, if it is not ours.
-    fn other_owner(&self, frame: &[u8]) -> Option<usize> {
+    /// Who gets a frame from outside. What anybody may handle is handled here.
+    fn destination(&self, frame: &[u8]) -> Destination {
         if self.facts.replicas == 1 {
-            return None;
+            return Destination::One(self.index);
         }
-        let owner = match classify(frame) {
-            Class::Flow(tuple) => self.links.steering.owner(&tuple),
-            Class::Stack => ReplicaId(0),
-            Class::Any | Class::All => return None,
-        };
-        (owner != self.index).then_some(owner.0.into())
+        self.links.steering.destination(frame, self.index)
     }
 
     /// Packets whose fragments have met here go to the owner of their flow, which only now is known.
     fn receive_wholes(&mut self, now: Instant) {
         while let Some(whole) = self.transport.ip_mut().poll_whole() {
             let internal = whole.link == Link::Inside;
-            match self.other_owner(&whole.bytes).filter(|_| !internal) {
-                Some(owner) => {
+            match self.destination(&whole.bytes) {
+                Destination::One(owner) if !internal && owner != self.index => {
                     self.counts.forwarded += 1;
-                    self.links.internal.forward(owner, &[0; vnet::HEADER_LEN], &whole.bytes);
+                    self.links.forward(now, owner.0.into(), &[0; vnet::HEADER_LEN], &whole.bytes);
                 }
-                None => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
+                _ => self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, internal),
             }
         }
     }
@@ -372,21 +372,25 @@ impl Replica {
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
-            let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
+            let Some(record) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
             // What can wait is no reason to stay awake.
-            busy |= kind != KIND_BALANCE;
-            match kind {
+            busy |= record.kind != KIND_BALANCE;
+            let payload = &self.frame[..record.len];
+            match record.kind {
                 KIND_BALANCE => {
-                    if let Ok(message) = PeerMessage::decode(&self.frame[..len]) {
+                    if let Ok(message) = PeerMessage::decode(payload) {
                         self.transport.handle_peer(now, &message);
                     }
                 }
-                KIND_FRAME => self.handle_internal(now, len),
                 KIND_ADDRESS => {
-                    if let Some(address) = address::decode(&self.frame[..len]) {
+                    if let Some(address) = address::decode(payload) {
                         self.transport.ip_mut().handle_v4_address(address);
                     }
                 }
+                KIND_FRAME if payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) => {
+                    self.links.carry(record.peer, payload)
+                }
+                KIND_FRAME => self.handle_internal(now, record.len),
                 _ => {}
             }
             if self.transport.is_flush_due() {
@@ -412,7 +416,15 @@ impl Replica {
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
         let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
         self.patience.met(partner_of(frame));
-        self.counts.internal += 1;
+        if outside && matches!(self.links.device, Device::Server(_)) {
+            self.counts.frames_in += 1;
+            self.counts.bytes_in += frame.len() as u64;
+        } else {
+            self.counts.internal += 1;
+        }
+        if outside {
+            self.transport.note_wait(waited(now, payload));
+        }
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
 
@@ -469,7 +481,7 @@ impl Replica {
         let is_idle = !self.transport.has_commands() && !self.transport.has_work();
         if is_idle && !self.links.is_ready() && !self.siblings.is_ready() {
             let mut deadline = self.transport.next_timeout().into_iter().chain(self.siblings.next_timeout()).min();
-            if !self.answers.is_empty() || self.has_untold() {
+            if !self.answers.is_empty() || self.has_untold() || self.links.courier.keeps() {
                 deadline = Some(now + CONTROL_EVERY);
             } else if self.unpublished {
                 // Who sleeps for long has told what happened before.
@@ -573,6 +585,12 @@ impl Replica {
             }
             Request::Balance { rules } => self.transport.set_balance(rules),
             Request::Stop => {
+                // Those whose frames it carries have ended before. What they left is no more than rings hold.
+                for _ in 0..STOP_ROUNDS {
+                    if !self.receive_from_rings(now) {
+                        break;
+                    }
+                }
                 self.transport.abort_all(now);
                 self.transport.flush(now, &mut self.links);
                 // After the last segments, which leave from the address.
@@ -594,11 +612,12 @@ impl Replica {
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
             (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, links.frames_out),
-            (Stat::BytesOut, links.bytes_out),
+            (Stat::FramesOut, links.frames_out + links.courier.frames_out),
+            (Stat::BytesOut, links.bytes_out + links.courier.bytes_out),
             (Stat::FramesForwarded, counts.forwarded),
             (Stat::FramesInternal, counts.internal),
-            (Stat::SendFailures, links.failures),
+            (Stat::SendFailures, links.failures + links.courier.failures),
+            (Stat::ForwardDrops, links.courier.dropped),
             (Stat::BellsRung, counts.bells_rung),
             (Stat::Sleeps, counts.sleeps),
             (Stat::Rounds, counts.rounds),
@@ -614,7 +633,7 @@ impl Replica {
 }
 
 /// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no options.
-fn partner_of(frame: &[u8]) -> u32 {
+pub(crate) fn partner_of(frame: &[u8]) -> u32 {
     let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
     frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
 }
@@ -641,7 +660,7 @@ fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: 
 }
 
 /// The words of the stack page that say how the cycle counter is converted.
-fn calibration(words: [u64; 4]) -> Calibration {
+pub(crate) fn calibration(words: [u64; 4]) -> Calibration {
     Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }
 }
 

@@ -1,31 +1,33 @@
-//! What does a replica get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
+//! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
 //!
 //! Descriptors from number 3 on, without gaps:
 //!
 //! ```text
 //!   control socket (SOCK_SEQPACKET, nonblocking)
 //!   stack page (opened read-only)
-//!   own replica page
+//!   own page
 //!   own bell
 //!   mesh memory, MESH_MEMORY_BYTES
-//!   TAP queue                                  only if `has_tap`
-//!   bells of all replicas, by index            `replicas` of them
+//!   TAP queue                                  of a replica: only if `has_tap`
+//!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
+//! Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
 use atoll_ipc::page::REPLICAS_MAX;
+use atoll_supervisor::SERVERS_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
 pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
-/// Bytes of the mesh of a stack: a ring for every ordered pair of replicas.
-pub const MESH_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
+/// Bytes of the mesh of a stack: a ring for every ordered pair of servers. Memory is taken by those that are used.
+pub const MESH_BYTES: usize = SERVERS_MAX * SERVERS_MAX * RING_STRIDE;
 /// Where the key of Fast Open cookies lies in the memory of the mesh, which no application sees.
 pub const COOKIE_KEY: usize = MESH_BYTES;
 /// Where the channels between replicas begin in the memory of the mesh: a ring for every ordered pair of replicas.
@@ -35,14 +37,16 @@ const CHANNEL_CAPACITY: usize = 256;
 /// Bytes of the memory of the mesh.
 pub const MESH_MEMORY_BYTES: usize =
     (CHANNELS + REPLICAS_MAX * REPLICAS_MAX * channel::ring_bytes(CHANNEL_CAPACITY)).next_multiple_of(4096);
-/// Bytes of a link: a mesh for each direction.
-pub const LINK_BYTES: usize = 2 * MESH_BYTES;
+/// Bytes of one direction of a link: a ring for every pair of replicas.
+const LINK_SIDE_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
+/// Bytes of a link.
+pub const LINK_BYTES: usize = 2 * LINK_SIDE_BYTES;
 /// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.
 pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
 
-/// Offset of the ring from replica `from` to replica `to` in the mesh.
+/// Offset of the ring from server `from` to server `to` in the mesh.
 pub const fn mesh_ring(from: usize, to: usize) -> usize {
-    (from * REPLICAS_MAX + to) * RING_STRIDE
+    (from * SERVERS_MAX + to) * RING_STRIDE
 }
 
 /// Where the rings of the channel between two replicas lie in the memory of the mesh, as replica `me` sees them.
@@ -55,7 +59,7 @@ pub const fn channel_place(me: usize, sibling: usize) -> Place {
 
 /// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the other stack.
 pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
-    (sender as usize) * MESH_BYTES + mesh_ring(from, to)
+    (sender as usize) * LINK_SIDE_BYTES + (from * REPLICAS_MAX + to) * RING_STRIDE
 }
 
 /// The command line of `atoll replica`.
@@ -67,6 +71,17 @@ pub struct ReplicaArgs {
     /// Everything else.
     #[arg(long, value_parser = ReplicaSetup::from_json)]
     pub setup: ReplicaSetup,
+}
+
+/// The command line of `atoll link-server`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LinkServerArgs {
+    /// Its number; for people who look at the process list.
+    #[arg(long)]
+    pub index: u8,
+    /// Everything else.
+    #[arg(long, value_parser = LinkServerSetup::from_json)]
+    pub setup: LinkServerSetup,
 }
 
 /// What a replica is told when it starts. What all processes of the stack share is on the stack page.
@@ -82,18 +97,45 @@ pub struct ReplicaSetup {
     pub index: u8,
     /// How many replicas the stack has.
     pub replicas: u8,
+    /// How many servers it has, replicas included.
+    pub servers: u8,
     /// Own incarnation.
     pub epoch: u32,
     /// The incarnations of all replicas, by number.
     pub epochs: Vec<u32>,
     /// Whether there is a TAP queue.
     pub has_tap: bool,
+    /// The server that has the queue for this replica; `None`: it needs none.
+    pub link_server: Option<u8>,
     /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
     pub segment_max: u32,
     /// Whether frames may arrive at a replica that does not own their flow group, which then passes them on.
     pub software_steering: bool,
     /// The shared-memory link to another stack, if there is one.
     pub link: Option<LinkSetup>,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+}
+
+/// What a link server in a process of its own is told when it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkServerSetup {
+    /// Name of the stack.
+    pub stack: String,
+    /// Process number of the supervisor, for `die_with_parent`.
+    pub supervisor: u32,
+    /// How many descriptors are inherited, for `take_inherited`.
+    pub descriptors: usize,
+    /// Own number among the link servers, also that of its queue.
+    pub index: u8,
+    /// Own number among the servers.
+    pub server: u8,
+    /// The replica that gets what belongs to no flow.
+    pub first_replica: u8,
+    /// Own incarnation.
+    pub epoch: u32,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -139,7 +181,19 @@ impl ReplicaSetup {
     }
 }
 
-/// The packet that a replica sends on its control socket when it is ready to serve.
+impl LinkServerSetup {
+    /// Reads the value of `--setup`.
+    pub fn from_json(text: &str) -> Result<LinkServerSetup, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The value of `--setup`.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
+/// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
 
 #[cfg(test)]
@@ -154,9 +208,11 @@ mod tests {
             descriptors: 21,
             index: 1,
             replicas: 2,
+            servers: 3,
             epoch: 1,
             epochs: vec![1, 1],
             has_tap: true,
+            link_server: None,
             segment_max: SEGMENT_MAX,
             software_steering: false,
             link: Some(LinkSetup { side: LinkSide::Guest }),
@@ -164,11 +220,23 @@ mod tests {
             batch_scheduling: true,
         };
         assert_eq!(ReplicaSetup::from_json(&setup.to_json()), Ok(setup));
+        let setup = LinkServerSetup {
+            stack: "web".into(),
+            supervisor: 1,
+            descriptors: 8,
+            index: 1,
+            server: 3,
+            first_replica: 1,
+            epoch: 1,
+            cpu: None,
+            batch_scheduling: false,
+        };
+        assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
     }
 
     #[test]
     fn rings_do_not_overlap_and_end_with_the_memory() {
-        assert_eq!(mesh_ring(7, 7) + RING_STRIDE, MESH_BYTES);
+        assert_eq!(mesh_ring(SERVERS_MAX - 1, SERVERS_MAX - 1) + RING_STRIDE, MESH_BYTES);
         let last = channel_place(7, 7).outgoing + channel::ring_bytes(CHANNEL_CAPACITY);
         assert!(last <= MESH_MEMORY_BYTES && last + 4096 > MESH_MEMORY_BYTES);
         assert_eq!(channel_place(0, 3).outgoing, channel_place(3, 0).incoming);

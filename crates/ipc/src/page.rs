@@ -235,6 +235,8 @@ stats! {
     MtuBlackHoles => "mtu_black_holes",
     /// Frames passed on to the replica that owns their flow group.
     FramesForwarded => "frames_forwarded",
+    /// Frames lost because the replica that owns them takes none.
+    ForwardDrops => "forward_drops",
     /// Frames that came over the internal link (loopback, other replicas, joined stacks).
     FramesInternal => "frames_internal",
     /// Frames that the link did not take.
@@ -275,6 +277,18 @@ stats! {
     Claims => "claims",
     /// Offers taken back because nobody claimed them in time.
     ClaimTimeouts => "claim_timeouts",
+    /// Incoming connections whose way was timed: a sample. The five sums that follow are of these, in nanoseconds.
+    HandshakesTimed => "handshakes_timed",
+    /// T_CM: the calls of the connection manager.
+    TimeCm => "t_cm_nanos",
+    /// T_tcp: handling the handshake's segments, without the connection manager's part.
+    TimeTcp => "t_tcp_nanos",
+    /// T_msg: these segments' waiting between servers.
+    TimeMsg => "t_msg_nanos",
+    /// From the offer to an application until its claim.
+    TimeAccept => "t_accept_nanos",
+    /// T_total: from the SYN's arrival at the link server until the claim.
+    TimeTotal => "t_total_nanos",
     /// UDP datagrams delivered to sockets.
     DatagramsIn => "datagrams_in",
     /// UDP datagrams sent.

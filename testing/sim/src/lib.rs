@@ -11,6 +11,7 @@ mod checks;
 mod flow;
 mod host;
 mod link;
+mod link_server;
 mod middlebox;
 mod network;
 mod pair;

@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_base::{
+    Addr, Duration, Endpoint, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId,
+};
 use atoll_connmgr::Reach;
 use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
+use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
-use atoll_link::{Class, classify};
+use atoll_link::{Destination, Steering};
 use atoll_sockets::Failure;
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
@@ -21,6 +23,7 @@ use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
+use crate::link_server::LinkServer;
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -59,6 +62,8 @@ pub struct Story {
     pub attacked: bool,
     /// Whether clients connect to the IPv6 address. The server listens to both families.
     pub v6: bool,
+    /// Whether the link servers of both machines are processes of their own.
+    pub links_apart: bool,
     /// Connections open at a time; `None`: a random number.
     pub at_once: Option<usize>,
     /// How the server's processes differ.
@@ -120,6 +125,7 @@ impl Story {
             memory_log2: [17, 20, 22][rng.below(3) as usize],
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
+            links_apart: rng.below(3) == 0,
             attacked: false,
             at_once: None,
             workforce: Workforce::default(),
@@ -127,21 +133,27 @@ impl Story {
     }
 }
 
-struct Out(VecDeque<(bool, Vec<u8>)>);
+struct Out {
+    frames: VecDeque<(bool, Vec<u8>)>,
+    /// How many more the outside link takes.
+    room: usize,
+}
 
 impl Out {
     fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, HeapMemory>) -> bool {
         let mut frame = headers.to_vec();
         frame.resize(headers.len() + text.len(), 0);
         text.copy_to(&mut frame[headers.len()..]);
-        self.0.push_back((inside, frame));
+        self.frames.push_back((inside, frame));
         true
     }
 }
 
 impl FrameSink<HeapMemory> for Out {
     fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
-        self.push(false, headers, &text)
+        let has_room = self.room > 0;
+        self.room = self.room.saturating_sub(1);
+        has_room && self.push(false, headers, &text)
     }
 
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
@@ -157,10 +169,12 @@ impl FrameSink<HeapMemory> for Out {
 struct Machine {
     replicas: Vec<Transport<HeapMemory>>,
     out: Out,
+    steering: Box<Steering>,
+    link_server: Option<LinkServer>,
 }
 
 impl Machine {
-    fn new(host: u8, count: u8, seed: u64) -> Machine {
+    fn new(host: u8, count: u8, seed: u64, link_apart: bool) -> Machine {
         let now = Instant::from_millis(1000);
         let replica = |index: u8| {
             let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
@@ -178,29 +192,34 @@ impl Machine {
             transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
             transport
         };
-        Machine { replicas: (0..count).map(replica).collect(), out: Out(VecDeque::new()) }
-    }
-
-    /// The replica that gets a frame.
-    fn receiver(&mut self, frame: &[u8]) -> &mut Transport<HeapMemory> {
-        let owner = match classify(frame) {
-            Class::Flow(tuple) => usize::from(self.replicas[0].owner(&tuple).0),
-            Class::Stack | Class::Any | Class::All => 0,
-        };
-        &mut self.replicas[owner]
+        let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+        (0..FLOW_GROUPS as u16)
+            .for_each(|group| page.set_owner(FlowGroup(group), ReplicaId((group % u16::from(count)) as u8)));
+        let mut steering = Box::new(Steering::new(KEY));
+        steering.refresh(&page, count);
+        Machine {
+            replicas: (0..count).map(replica).collect(),
+            out: Out { frames: VecDeque::new(), room: usize::MAX },
+            steering,
+            link_server: link_apart.then(|| LinkServer::new(count)),
+        }
     }
 
     /// A frame arrives; what becomes whole by it goes on to its owner.
     fn receive(&mut self, now: Instant, frame: &[u8], inside: bool) {
-        if classify(frame) == Class::All {
-            for replica in self.replicas.iter_mut().skip(1) {
-                replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+        let receivers = match self.steering.destination(frame, ReplicaId(0)) {
+            Destination::One(owner) => usize::from(owner.0)..usize::from(owner.0) + 1,
+            Destination::All => 0..self.replicas.len(),
+        };
+        for index in receivers {
+            let replica = &mut self.replicas[index];
+            replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+            if let Some(whole) = replica.ip_mut().poll_whole()
+                && let Destination::One(owner) = self.steering.destination(&whole.bytes, ReplicaId(0))
+            {
+                let owner = &mut self.replicas[usize::from(owner.0)];
+                owner.handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
             }
-        }
-        let replica = self.receiver(frame);
-        replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
-        if let Some(whole) = replica.ip_mut().poll_whole() {
-            self.receiver(&whole.bytes).handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
         }
     }
 }
@@ -328,7 +347,8 @@ pub struct World {
 impl World {
     /// Stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
-        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story.seed);
+        let machine =
+            |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story.seed, story.links_apart);
         let mut world = World {
             story: story.clone(),
             rng: Rng::new(story.seed),
@@ -414,6 +434,7 @@ impl World {
         loop {
             let mut busy = self.deliver();
             self.attack()?;
+            busy |= self.run_link_servers();
             busy |= self.run_replicas();
             busy |= self.run_processes();
             if busy {
@@ -430,7 +451,8 @@ impl World {
             let stands = self.processes.iter().filter_map(|process| process.stands_until);
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
             let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
-            let next = timers.chain(wakes).chain(stands).chain(arrival).chain(attack).min();
+            let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
+            let next = timers.chain(wakes).chain(stands).chain(links).chain(arrival).chain(attack).min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -503,11 +525,24 @@ impl World {
         any
     }
 
+    fn run_link_servers(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..2 {
+            let Some(link) = &mut self.machines[at].link_server else { continue };
+            for frame in link.run(self.now, &mut self.rng) {
+                any = true;
+                self.transmit(1 - at, frame);
+            }
+        }
+        any
+    }
+
     fn run_replicas(&mut self) -> bool {
         let mut any = false;
         for at in 0..2 {
             for index in 0..self.machines[at].replicas.len() {
                 let machine = &mut self.machines[at];
+                machine.out.room = machine.link_server.as_ref().map_or(usize::MAX, |link| link.room(index));
                 let replica = &mut machine.replicas[index];
                 any |= replica.handle_commands(self.now, 64);
                 replica.handle_timers(self.now);
@@ -532,10 +567,12 @@ impl World {
                 }
                 let mut rung = Vec::new();
                 machine.replicas[index].take_bells(|session, bell| rung.push((session, bell)));
-                for (inside, frame) in std::mem::take(&mut machine.out.0) {
+                for (inside, frame) in std::mem::take(&mut machine.out.frames) {
                     any = true;
                     if inside {
                         self.machines[at].receive(self.now, &frame, true);
+                    } else if let Some(link) = &mut self.machines[at].link_server {
+                        link.push(self.now, &mut self.rng, index, frame);
                     } else {
                         self.transmit(1 - at, frame);
                     }

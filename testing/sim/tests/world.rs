@@ -61,6 +61,15 @@ fn shares_follow_service_times() {
     }
 }
 
+#[test]
+fn a_link_server_apart_loses_nothing() {
+    for seed in seeds(30) {
+        // Large texts over many connections: its rings are full most of the time.
+        let story = Story { links_apart: true, length: 300_000, loss: 0, ..Story::random(seed) };
+        tell(seed, &story);
+    }
+}
+
 fn run(usual: u64, attacked: bool) {
     for seed in seeds(usual) {
         tell(seed, &Story { attacked, ..Story::random(seed) });

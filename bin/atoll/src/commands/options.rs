@@ -16,8 +16,8 @@ pub struct StackOptions {
     /// How many replicas: 1 to 8.
     #[arg(long, short = 'r', value_name = "N")]
     pub replicas: Option<u8>,
-    /// The same in Pika's notation, such as TS2LS2CM2.
-    #[arg(long, value_name = "TSnLSnCMn", conflicts_with = "replicas")]
+    /// Its servers in Pika's notation, such as TS2LS2CM2 or TS2CM2+LS1 (docs/cli.md).
+    #[arg(long, value_name = "SERVERS", conflicts_with = "replicas")]
     pub configuration: Option<String>,
     /// What joins the stack to the world: tap, shm or none.
     #[arg(long, value_name = "TYPE", value_parser = link_type)]
@@ -73,7 +73,7 @@ pub struct StackOptions {
     /// How long to look for work before sleeping, in microseconds.
     #[arg(long, value_name = "MICROSECONDS")]
     pub spin_us: Option<u32>,
-    /// The processors of the replicas, such as 0,1.
+    /// The processors of the replicas and, after them, of link servers apart, such as 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
 }

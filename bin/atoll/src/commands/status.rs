@@ -1,10 +1,11 @@
 //! `atoll status`: what are the replicas and the sessions of a stack doing?
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use atoll_supervisor::{LinkType, Rates, ReplicaReport, StackName, StatusReport, Steering};
+use atoll_supervisor::{LinkServerReport, LinkType, Rates, ReplicaReport, StackName, StatusReport, Steering};
 
 use super::options::stack_name;
 use crate::client::Supervisor;
@@ -51,21 +52,28 @@ impl Status {
 fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
     let seconds = time.as_secs_f64().max(1e-6);
     for (old, new) in before.replicas.iter().zip(&mut after.replicas) {
-        // A restarted replica counts from zero.
-        let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
-        new.rates = Some(Rates {
-            frames_in: per_second("frames_in"),
-            frames_out: per_second("frames_out"),
-            bits_in: per_second("bytes_in") * 8.0,
-            bits_out: per_second("bytes_out") * 8.0,
-            connections: per_second("passive_opens") + per_second("active_opens"),
-            busy: (per_second("busy_nanos") / 1e9).min(1.0),
-        });
+        new.rates = Some(rates(&old.stats, &new.stats, seconds));
+    }
+    for (old, new) in before.link_servers.iter().zip(&mut after.link_servers) {
+        new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
 }
 
-fn counter(replica: &ReplicaReport, name: &str) -> u64 {
-    replica.stats.get(name).copied().unwrap_or(0)
+fn rates(old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>, seconds: f64) -> Rates {
+    // A restarted server counts from zero.
+    let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
+    Rates {
+        frames_in: per_second("frames_in"),
+        frames_out: per_second("frames_out"),
+        bits_in: per_second("bytes_in") * 8.0,
+        bits_out: per_second("bytes_out") * 8.0,
+        connections: per_second("passive_opens") + per_second("active_opens"),
+        busy: (per_second("busy_nanos") / 1e9).min(1.0),
+    }
+}
+
+fn counter(stats: &BTreeMap<String, u64>, name: &str) -> u64 {
+    stats.get(name).copied().unwrap_or(0)
 }
 
 fn text(report: &StatusReport, verbose: bool) -> String {
@@ -89,10 +97,19 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     replicas.extend(report.replicas.iter().map(replica_row));
     out += "\n";
     out += &table(&replicas);
+    if !report.link_servers.is_empty() {
+        let mut rows = vec![row(LINK_SERVER_COLUMNS)];
+        rows.extend(report.link_servers.iter().map(link_server_row));
+        out += "\n";
+        out += &table(&rows);
+    }
     if verbose {
-        for replica in &report.replicas {
-            out += &format!("\nreplica {}\n", replica.index);
-            for (name, value) in replica.stats.iter().filter(|(_, value)| **value != 0) {
+        out += &handshakes(report);
+        let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
+        let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
+        for (role, index, stats) in replicas.chain(link_servers) {
+            out += &format!("\n{role} {index}\n");
+            for (name, value) in stats.iter().filter(|(_, value)| **value != 0) {
                 out += &format!("  {name:<20} {value}\n");
             }
         }
@@ -197,13 +214,47 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
         replica.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         if replica.rates.is_some() { format!("{:.0}%", rates.busy * 100.0) } else { "-".into() },
         replica.flow_groups.to_string(),
-        counter(replica, "connections").to_string(),
+        counter(&replica.stats, "connections").to_string(),
         rate(rates.connections),
         rate(rates.frames_in),
         rate(rates.frames_out),
         bits(rates.bits_in),
         bits(rates.bits_out),
-        counter(replica, "retransmits").to_string(),
+        counter(&replica.stats, "retransmits").to_string(),
+    ]
+}
+
+/// Where the time of incoming connections went, in microseconds; nothing if none was timed.
+fn handshakes(report: &StatusReport) -> String {
+    let mut rows = vec![row(["REPLICA", "TIMED", "T-CM", "T-TCP", "T-MSG", "T-ACCEPT", "T-TOTAL"])];
+    rows.extend(report.replicas.iter().filter_map(|replica| {
+        let times = replica.handshakes?;
+        let all = [times.t_cm_us, times.t_tcp_us, times.t_msg_us, times.t_accept_us, times.t_total_us];
+        let head = [replica.index.to_string(), times.timed.to_string()];
+        Some(head.into_iter().chain(all.map(|us| format!("{us:.2}us"))).collect())
+    }));
+    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
+}
+
+const LINK_SERVER_COLUMNS: [&str; 11] =
+    ["LINK-SERVER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "FRAMES-IN/S", "FRAMES-OUT/S", "IN", "OUT", "DROPS"];
+
+fn link_server_row(server: &LinkServerReport) -> Vec<String> {
+    let rates = server.rates.unwrap_or_default();
+    let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
+    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
+    vec![
+        server.index.to_string(),
+        server.pid.to_string(),
+        server.epoch.to_string(),
+        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        known(format!("{:.0}%", rates.busy * 100.0)),
+        if serves.is_empty() { "-".into() } else { serves.join(",") },
+        known(quantity(rates.frames_in)),
+        known(quantity(rates.frames_out)),
+        known(quantity(rates.bits_in) + "b/s"),
+        known(quantity(rates.bits_out) + "b/s"),
+        counter(&server.stats, "forward_drops").to_string(),
     ]
 }
 

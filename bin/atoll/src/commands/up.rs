@@ -64,15 +64,15 @@ impl Up {
         let stack = supervise::start(config)?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
-        finish(&file.name, stack.serve()?)
+        stack.serve(|served| finish(&file.name, served?))
     }
 }
 
 /// Reports the end of a stack that was not asked for.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
-        Ending::ReplicaGone { .. } => Err(Failure::new(format!(
-            "{ending}; stack \"{name}\" is taken down, and its connections are lost (replicas are not restarted yet)"
+        Ending::ServerGone { .. } => Err(Failure::new(format!(
+            "{ending}; stack \"{name}\" is taken down, and its connections are lost (servers are not restarted yet)"
         ))),
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -209,17 +209,19 @@ impl Supervise {
             }
         };
         report(&Readiness::Ready(describe(&stack, job.rootless)));
-        let served = match job.mode {
-            Mode::Daemon => {
-                drop(channel);
-                stack.serve()
-            }
-            Mode::Private => stack.set_owner(channel).and_then(|()| stack.serve()),
-        };
-        served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
+        let say = |failure: Failure| {
             eprintln!("atoll: {failure}");
             ExitCode::FAILURE
-        })
+        };
+        match job.mode {
+            Mode::Daemon => drop(channel),
+            Mode::Private => {
+                if let Err(failure) = stack.set_owner(channel) {
+                    return say(failure);
+                }
+            }
+        }
+        stack.serve(|served| served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(say))
     }
 }
 

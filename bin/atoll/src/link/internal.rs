@@ -1,15 +1,13 @@
-//! The link from a stack to itself: own address, loopback addresses, and frames that arrived at the wrong replica.
+//! The link from a stack to itself: own address, loopback addresses.
 
 use std::collections::VecDeque;
 
 use atoll_ipc::Memory;
 
-use super::rings::{FORWARDED, FRAME_PREFIX, Outgoing, Rings};
+use super::rings::{Outgoing, Rings};
 
 /// Frames waiting for this replica itself at most: beyond it the link is full, as a NIC's queue would be.
 const OWN_FRAMES_MAX: usize = 1024;
-/// Bytes of the virtio-net header.
-const VNET_BYTES: usize = atoll_wire::vnet::HEADER_LEN;
 /// Buffers kept for reuse.
 const SPARE_MAX: usize = 64;
 
@@ -19,7 +17,7 @@ pub type Packet = Vec<u8>;
 /// The internal link of one replica.
 pub struct InternalLink {
     me: usize,
-    /// To and from every replica of the stack, itself included (that ring stays empty: own frames go through `own`).
+    /// To and from every server of the stack, itself included (that ring stays empty: own frames go through `own`).
     pub rings: Rings,
     own: VecDeque<Packet>,
     spare: Vec<Packet>,
@@ -54,14 +52,6 @@ impl InternalLink {
         }
         self.own.push_back(packet);
         true
-    }
-
-    /// Passes a frame from outside, which arrived here although `owner` owns its flow, on to its owner.
-    pub fn forward(&mut self, owner: usize, vnet: &[u8], frame: &[u8]) -> bool {
-        let mut prefix = [0; FRAME_PREFIX];
-        prefix[..vnet.len().min(VNET_BYTES)].copy_from_slice(&vnet[..vnet.len().min(VNET_BYTES)]);
-        prefix[VNET_BYTES] = FORWARDED;
-        self.rings.send_frame(owner, &Outgoing { prefix, headers: frame, slice: &[], pieces: None })
     }
 
     /// Takes the next of the frames that this replica sent to itself. To be given back with [`InternalLink::recycle`].

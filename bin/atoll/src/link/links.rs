@@ -1,6 +1,6 @@
 //! Where does a frame of the transport go?
 
-use atoll_base::{Addr, Endpoint, FourTuple};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ipc::page::StackPage;
 use atoll_link::Steering;
 use atoll_shm::ShmMemory;
@@ -9,8 +9,9 @@ use atoll_tap::{Queue, SendOutcome};
 use atoll_transport::{FrameSink, Offload, TextRef};
 use atoll_wire::vnet;
 
+use super::courier::Courier;
 use super::internal::InternalLink;
-use super::rings::{FRAME_PREFIX, Outgoing, Rings};
+use super::rings::{FRAME_PREFIX, OUTBOUND, Outgoing, Rings};
 
 /// What carries frames to other hosts.
 pub enum Device {
@@ -20,6 +21,8 @@ pub enum Device {
     Tap(Queue),
     /// The rings to the replicas of a joined stack, and that stack's steering.
     Joined(Box<Joined>),
+    /// The server with this number has the queue for this one, too.
+    Server(usize),
 }
 
 /// A link to another stack.
@@ -60,8 +63,10 @@ impl Joined {
 pub struct Links {
     /// To other hosts.
     pub device: Device,
-    /// To the other replicas and to itself.
+    /// To the other servers and to itself.
     pub internal: InternalLink,
+    /// What this server does for those without a device.
+    pub courier: Courier,
     /// Who owns which flow of this stack.
     pub steering: Box<Steering>,
     /// Largest text of a super-segment; 0: the device cuts nothing.
@@ -77,14 +82,36 @@ pub struct Links {
 impl Links {
     /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it does not.
     pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
-        Links { device, internal, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
+        let courier = Courier::new(internal.rings.len());
+        Links { device, internal, courier, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
+    }
+
+    /// Gives a frame from outside to the replica that owns it.
+    pub fn forward(&mut self, now: Instant, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
+        self.courier.forward(now, &mut self.internal.rings, owner, vnet, frame);
+    }
+
+    /// Sends a frame of server `from`, which has no device: `record` as it came out of the ring.
+    pub fn carry(&mut self, from: usize, record: &[u8]) {
+        if let Device::Tap(queue) = &mut self.device {
+            self.courier.send(queue, &mut self.internal.rings, from, record);
+        }
+    }
+
+    /// Tries again what device and rings did not take for others.
+    pub fn retry(&mut self) {
+        let queue = match &mut self.device {
+            Device::Tap(queue) => Some(queue),
+            Device::Joined(_) | Device::Server(_) | Device::None => None,
+        };
+        self.courier.retry(queue, &mut self.internal.rings);
     }
 
     /// Publishes what was sent over rings and rings bells of sleeping peers. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let joined = match &mut self.device {
             Device::Joined(joined) => joined.rings.publish(),
-            Device::Tap(_) | Device::None => 0,
+            Device::Tap(_) | Device::Server(_) | Device::None => 0,
         };
         joined + self.internal.rings.publish()
     }
@@ -93,7 +120,7 @@ impl Links {
     pub fn is_ready(&self) -> bool {
         let joined = match &self.device {
             Device::Joined(joined) => joined.rings.is_ready(),
-            Device::Tap(_) | Device::None => false,
+            Device::Tap(_) | Device::Server(_) | Device::None => false,
         };
         joined || self.internal.rings.is_ready() || self.internal.own_waiting() > 0
     }
@@ -114,6 +141,11 @@ impl FrameSink<ShmMemory> for Links {
             Device::None => true,
             Device::Tap(queue) => send_to_tap(queue, &vnet, headers, &text),
             Device::Joined(joined) => joined.send(&vnet, headers, &text),
+            Device::Server(server) => {
+                let mut outbound = outgoing(&vnet, headers, &text);
+                outbound.prefix[vnet::HEADER_LEN] = OUTBOUND;
+                self.internal.rings.send_frame(*server, &outbound)
+            }
         };
         if taken {
             self.frames_out += 1;

@@ -1,9 +1,12 @@
-//! The links of a replica: outside (a TAP queue, or the rings of a joined stack) and inside (the other replicas and itself).
+//! The links of a server: outside (a TAP queue, the rings of a joined stack, or a link server that has a queue) and inside (the
+//! other servers and itself).
 
+mod courier;
 mod internal;
 mod links;
 mod rings;
 
+pub use courier::Courier;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
-pub use rings::{FORWARDED, FRAME_PREFIX, Rings};
+pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Received, Rings, waited};

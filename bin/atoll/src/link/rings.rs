@@ -1,25 +1,43 @@
-//! Mesh rings to and from a number of peers, with their bells: the internal link to other replicas of the stack, and the
+//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the stack, and the
 //! shared-memory link to the replicas of a joined stack.
 
 use std::os::fd::OwnedFd;
 
+use atoll_base::{Duration, Instant};
 use atoll_connmgr::Reach;
 use atoll_ipc::Memory;
 use atoll_ipc::mesh::{Full, KIND_FRAME, MeshConsumer, MeshProducer};
+use atoll_ipc::page::REPLICAS_MAX;
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
+use atoll_wire::vnet;
 
 use crate::setup::RING_LOG2;
 
 /// Octets that may wait in the ring of a peer that sleeps before it gets nothing more that does not wake it.
 const UNREAD_MAX: u64 = 2048;
+/// Where the stamp lies in the prefix of a frame that a link server has passed on.
+const STAMP: usize = 12;
 
 /// Bytes before the Ethernet header in a frame record: the virtio-net header, padded.
 pub const FRAME_PREFIX: usize = 16;
 /// Value of the byte behind the virtio-net header that marks a frame which came from outside.
 pub const FORWARDED: u8 = 1;
+/// Value of that byte in a frame that the receiver, a link server, is to send over its device.
+pub const OUTBOUND: u8 = 2;
 
-/// The rings between this replica and each of `peers` others.
+/// A record that was taken out of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Who sent it.
+    pub peer: usize,
+    /// `KIND_*` of `atoll_ipc::mesh`.
+    pub kind: u32,
+    /// Length of its payload.
+    pub len: usize,
+}
+
+/// The rings between this server and each of `peers` others.
 ///
 /// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits. Lost with the
 /// process: nothing, positions live in the rings.
@@ -39,11 +57,13 @@ struct Peer {
     rings: bool,
     /// Sleep word for which the bell was rung already.
     rung: u32,
+    /// Nothing is taken from it for now.
+    held_up: bool,
 }
 
 /// What a frame consists of: headers as bytes, text as bytes or as pieces of an arena.
 pub struct Outgoing<'a> {
-    /// virtio-net header, then [`FORWARDED`] or 0, then padding.
+    /// virtio-net header, then [`FORWARDED`], [`OUTBOUND`] or 0, then padding.
     pub prefix: [u8; FRAME_PREFIX],
     /// Ethernet, IP and transport headers.
     pub headers: &'a [u8],
@@ -51,6 +71,23 @@ pub struct Outgoing<'a> {
     pub slice: &'a [u8],
     /// Text that lies in an arena: pieces as absolute offset and length.
     pub pieces: Option<(&'a ShmMemory, &'a [(usize, usize)])>,
+}
+
+/// The prefix of a frame from outside that is passed on to its owner: with the time, so that the owner knows how long it waited.
+pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRAME_PREFIX] {
+    let mut prefix = [0; FRAME_PREFIX];
+    prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
+    prefix[vnet::HEADER_LEN] = FORWARDED;
+    prefix[STAMP..].copy_from_slice(&(now.as_nanos() as u32).to_le_bytes());
+    prefix
+}
+
+/// How long ago a frame with this prefix was passed on: nothing beyond two seconds, which half the stamp's range is.
+pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
+    let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else { return Duration::ZERO };
+    let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
+    // Negative: it came after the round had begun.
+    if nanos > i32::MAX as u32 { Duration::ZERO } else { Duration::from_nanos(nanos.into()) }
 }
 
 impl Outgoing<'_> {
@@ -74,9 +111,15 @@ impl Rings {
                 unpublished: false,
                 rings: false,
                 rung: 0,
+                held_up: false,
             })
             .collect();
         Rings { memory, peers, dropped: 0 }
+    }
+
+    /// How many peers there are.
+    pub fn len(&self) -> usize {
+        self.peers.len()
     }
 
     /// Sends a frame to a peer. Returns whether the ring took it.
@@ -112,9 +155,9 @@ impl Rings {
         taken
     }
 
-    /// Sends a record of another kind to the peers of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
+    /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
     pub fn tell(&mut self, to: u8, wakes: bool, kind: u32, payload: &[u8]) {
-        for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| to >> i & 1 == 1) {
+        for (_, peer) in self.peers.iter_mut().enumerate().take(REPLICAS_MAX).filter(|(i, _)| to >> i & 1 == 1) {
             match peer.producer.push(&self.memory, kind, &[payload]) {
                 Ok(()) => (peer.unpublished, peer.rings) = (true, peer.rings || wakes),
                 Err(Full) => self.dropped += 1,
@@ -126,7 +169,7 @@ impl Rings {
     /// can wait.
     pub fn reach(&self) -> Reach {
         let mut reach = Reach::default();
-        for (i, peer) in self.peers.iter().enumerate() {
+        for (i, peer) in self.peers.iter().enumerate().take(REPLICAS_MAX) {
             let is_awake = !peer.producer.is_consumer_asleep(&self.memory);
             let takes = is_awake || peer.producer.unread(&self.memory) < UNREAD_MAX;
             reach.awake |= u8::from(is_awake) << i;
@@ -135,10 +178,21 @@ impl Rings {
         reach
     }
 
-    /// Takes the next record from any peer, starting with `first`: its kind and length; the payload is in `out`.
-    pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<(u32, usize)> {
+    /// Takes the next record from any peer that is not held up, starting with `first`; the payload is in `out`.
+    pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<Received> {
         let count = self.peers.len();
-        (0..count).find_map(|i| self.peers[(first + i) % count].consumer.pop(&self.memory, out))
+        (0..count).map(|i| (first + i) % count).find_map(|at| {
+            let peer = self.peers.get_mut(at).filter(|peer| !peer.held_up)?;
+            let (kind, len) = peer.consumer.pop(&self.memory, out)?;
+            Some(Received { peer: at, kind, len })
+        })
+    }
+
+    /// Says whether records of a peer stay in its ring for now: then the ring fills, and the peer notices.
+    pub fn hold_up(&mut self, peer: usize, held_up: bool) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.held_up = held_up;
+        }
     }
 
     /// Publishes what was sent and taken, and rings the bells of sleeping peers. Returns how many were rung.
@@ -166,8 +220,24 @@ impl Rings {
         }
     }
 
-    /// Whether a record is waiting.
+    /// Whether a record is waiting that may be taken.
     pub fn is_ready(&self) -> bool {
-        self.peers.iter().any(|peer| peer.consumer.is_ready(&self.memory))
+        self.peers.iter().any(|peer| !peer.held_up && peer.consumer.is_ready(&self.memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_a_frame_waited_is_told_by_its_prefix() {
+        let now = Instant::from_nanos(u64::from(u32::MAX) - 10);
+        let prefix = forwarded_prefix(now, &[1; vnet::HEADER_LEN]);
+        assert_eq!((prefix[vnet::HEADER_LEN - 1], prefix[vnet::HEADER_LEN]), (1, FORWARDED));
+        // Over the end of the stamp's range, backwards, and of a record that is too short.
+        assert_eq!(waited(now + Duration::from_micros(7), &prefix), Duration::from_micros(7));
+        assert_eq!(waited(Instant::from_nanos(now.as_nanos() - 5), &prefix), Duration::ZERO);
+        assert_eq!(waited(now, &prefix[..15]), Duration::ZERO);
     }
 }

@@ -20,13 +20,15 @@ pub struct StackMemory {
     pub stack: StackPage<ShmMemory>,
     /// The stack page, opened for reading only.
     pub stack_read: Rc<OwnedFd>,
-    /// All rings between replicas.
+    /// All rings between servers.
     pub mesh: OwnedFd,
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
+    /// The same of the servers that are no replicas. No application sees these.
+    pub others: Vec<ReplicaMemory>,
 }
 
-/// The memory of one replica.
+/// The memory of one server.
 #[derive(Debug)]
 pub struct ReplicaMemory {
     /// Its page, mapped for reading.
@@ -52,11 +54,23 @@ impl StackMemory {
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             mesh: mesh_memory()?,
             replicas,
+            others: Vec::new(),
         })
+    }
+
+    /// Adds memory for servers that are no replicas.
+    pub fn add_others(&mut self, count: usize) -> io::Result<()> {
+        self.others = bells(count)?.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
+        Ok(())
+    }
+
+    /// All servers, by number.
+    pub fn servers(&self) -> impl Iterator<Item = &ReplicaMemory> {
+        self.replicas.iter().chain(&self.others)
     }
 }
 
-/// The rings between replicas, and what only they may know.
+/// The rings between servers, and what only they may know.
 fn mesh_memory() -> io::Result<OwnedFd> {
     let mesh = create_memfd("atoll-mesh", MESH_MEMORY_BYTES)?;
     let mut key = [0; 16];

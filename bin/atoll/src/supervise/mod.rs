@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Config, LinkType, Mac, Paths, StackName, Steering};
+use atoll_supervisor::{Component, Config, LinkType, Mac, Paths, Plan, StackName, Steering};
 use atoll_sys::Calibration;
 use atoll_sys::process::{self, Exit};
 use atoll_sys::signal::{Signal, Signals};
@@ -32,7 +32,7 @@ use self::server::Server;
 use self::spawn::Shared;
 use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
-use crate::setup::{LinkSetup, LinkSide, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ReplicaSetup, SEGMENT_MAX};
 
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -53,6 +53,7 @@ pub fn start(config: Config) -> Result<Running, Failure> {
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
     let (listener, joined) = open_doors(&config, name.paths())?;
 
+    let plan = config.notation.plan();
     let replicas = usize::from(config.replicas());
     let making = "making the stack's memory";
     let (bells, stack_page, joined) = match joined {
@@ -61,7 +62,8 @@ pub fn start(config: Config) -> Result<Running, Failure> {
         }
         None => (memory::bells(replicas).or_fail(making)?, None, None),
     };
-    let memory = StackMemory::create(bells.clone(), stack_page).or_fail(making)?;
+    let mut memory = StackMemory::create(bells.clone(), stack_page).or_fail(making)?;
+    memory.add_others(plan.processes().len() - replicas).or_fail(making)?;
     let hosted = match (config.link.kind, &joined) {
         (LinkType::Shm, None) => Some(HostedLink::create(&bells, memory.stack_read.clone()).or_fail(making)?),
         _ => None,
@@ -70,8 +72,8 @@ pub fn start(config: Config) -> Result<Running, Failure> {
     let (key, mac) = secrets(&config)?;
     let device = match config.link.kind {
         LinkType::Tap => {
-            let table = steering_table(config.replicas());
-            Some(TapDevice::open(&config.link, replicas, key, &table, config.steering)?)
+            let table = queue_table(&plan, &steering_table(config.replicas()));
+            Some(TapDevice::open(&config.link, plan.queues(), key, &table, steering_of(&config, &plan))?)
         }
         LinkType::Shm | LinkType::None => None,
     };
@@ -104,11 +106,17 @@ pub fn start(config: Config) -> Result<Running, Failure> {
         (None, None) => Vec::new(),
     };
     let queues: &[OwnedFd] = device.as_ref().map_or(&[], |device| &device.queues);
-    let shared = Shared { memory: &memory, queues, link: &link };
+    let shared = Shared { plan: &plan, memory: &memory, queues, link: &link };
     let mut started = Vec::new();
-    for index in 0..config.replicas() {
-        let setup = replica_setup(&config, &identity, index, device.is_some(), link_side);
-        let (child, control) = spawn::start(setup, &shared)?;
+    for (server, process) in (0..).zip(plan.processes()) {
+        let (child, control) = if process.has(Component::Ts) {
+            spawn::start_replica(
+                replica_setup(&config, &identity, &plan, server, device.is_some(), link_side),
+                &shared,
+            )?
+        } else {
+            spawn::start_link_server(link_server_setup(&config, &identity, &plan, server), &shared)?
+        };
         started.push((Some(child), control));
     }
 
@@ -126,8 +134,8 @@ impl Running {
         self.server.set_owner(channel).or_fail("watching over the program")
     }
 
-    /// Serves until something ends the stack, and ends it.
-    pub fn serve(mut self) -> Result<Ending, Failure> {
+    /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its name, and with it its log.
+    pub fn serve<T>(mut self, report: impl FnOnce(Result<Ending, Failure>) -> T) -> T {
         let ended = loop {
             match self.server.turn(None) {
                 Ok(None) => {}
@@ -136,12 +144,13 @@ impl Running {
             }
         };
         self.server.stop();
+        let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
         let Running { server, name, device } = self;
         drop(device);
         drop(name);
         drop(server);
-        ended
+        reported
     }
 
     /// A few lines about where the stack is, for people.
@@ -183,6 +192,23 @@ fn steering_table(replicas: u8) -> Box<[u8; FLOW_GROUPS]> {
         *owner = (group % usize::from(replicas)) as u8;
     }
     table
+}
+
+/// The queue of each flow group: that of the link server that works for the group's owner.
+fn queue_table(plan: &Plan, owners: &[u8; FLOW_GROUPS]) -> Box<[u8; FLOW_GROUPS]> {
+    let mut table = Box::new([0; FLOW_GROUPS]);
+    for (group, (queue, owner)) in table.iter_mut().zip(owners).enumerate() {
+        *queue = plan.queue_for(group, *owner);
+    }
+    table
+}
+
+/// Who steers. With a single queue for several replicas there is nothing for the kernel to choose.
+fn steering_of(config: &Config, plan: &Plan) -> Steering {
+    match config.steering {
+        Steering::Auto if plan.queues() == 1 && config.replicas() > 1 => Steering::Software,
+        wanted => wanted,
+    }
 }
 
 /// Two ends of a link need different addresses.
@@ -238,26 +264,51 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
 fn replica_setup(
     config: &Config,
     identity: &Identity,
+    plan: &Plan,
     index: u8,
-    has_tap: bool,
+    has_device: bool,
     link: Option<LinkSide>,
 ) -> ReplicaSetup {
-    let cpus = &config.scheduling.cpus;
+    let server = usize::from(index);
+    let has_tap = has_device && plan.queue_of(server).is_some();
+    let served_by = plan.server_for(server, Component::Ls) as u8;
     ReplicaSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
         descriptors: 0, // Counted when they are gathered.
         index,
         replicas: config.replicas(),
+        servers: plan.processes().len() as u8,
         epoch: 1,
         epochs: vec![1; usize::from(config.replicas())],
         has_tap,
+        link_server: (has_device && !has_tap).then_some(served_by),
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
         software_steering: identity.steering == Steering::Software,
         link: link.map(|side| LinkSetup { side }),
-        cpu: (!cpus.is_empty()).then(|| cpus[usize::from(index) % cpus.len()]),
+        cpu: cpu_of(config, server),
         batch_scheduling: config.scheduling.batch,
     }
+}
+
+fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, server: u8) -> LinkServerSetup {
+    let queue = plan.queue_of(usize::from(server)).unwrap_or(0);
+    LinkServerSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        descriptors: 0, // Counted when they are gathered.
+        index: queue as u8,
+        server,
+        first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
+        epoch: 1,
+        cpu: cpu_of(config, usize::from(server)),
+        batch_scheduling: config.scheduling.batch,
+    }
+}
+
+fn cpu_of(config: &Config, server: usize) -> Option<usize> {
+    let cpus = &config.scheduling.cpus;
+    (!cpus.is_empty()).then(|| cpus[server % cpus.len()])
 }
 
 fn wait_until_ready(mut server: Server) -> Result<Server, Failure> {
@@ -269,7 +320,7 @@ fn wait_until_ready(mut server: Server) -> Result<Server, Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let seconds = READY_TIME.as_secs();
-            break Some(Failure::new(format!("the replicas were not ready within {seconds} seconds")));
+            break Some(Failure::new(format!("the servers were not ready within {seconds} seconds")));
         }
         if let Err(failure) = turn(&mut server, left) {
             break Some(failure);
@@ -308,8 +359,8 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::ReplicaGone { index, pid, exit } => {
-                write!(f, "replica {index}")?;
+            Ending::ServerGone { server, pid, exit } => {
+                write!(f, "{server}")?;
                 if let Some(pid) = pid {
                     write!(f, " (pid {pid})")?;
                 }
@@ -355,5 +406,5 @@ const DESCRIPTORS_WANTED: u64 = 1 << 20;
 const BACKLOG: u32 = 1024;
 /// How often it is looked whether there is an address.
 const ADDRESS_LOOK: Duration = Duration::from_millis(20);
-/// How long replicas may take to start.
+/// How long servers may take to start.
 const READY_TIME: Duration = Duration::from_secs(10);

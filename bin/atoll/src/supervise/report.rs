@@ -9,8 +9,8 @@ use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, DhcpReport, LinkReport, LinkType, Mac, ReplicaReport, ReportPart, SessionReport, StackReport,
-    StatusReport, Steering,
+    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ReplicaReport, ReportPart,
+    SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -40,11 +40,31 @@ pub struct Identity {
     pub steering: Steering,
 }
 
+/// What a link server counts.
+const LINK_SERVER_STATS: &[Stat] = &[
+    Stat::FramesIn,
+    Stat::BytesIn,
+    Stat::FramesOut,
+    Stat::BytesOut,
+    Stat::FramesForwarded,
+    Stat::ForwardDrops,
+    Stat::SendFailures,
+    Stat::BellsRung,
+    Stat::Sleeps,
+    Stat::Rounds,
+    Stat::BusyNanos,
+];
+
 impl Server {
     /// The answer to `atoll status`, in parts.
     pub(super) fn report(&self) -> Vec<ReportPart> {
         let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];
         parts.extend((0..self.replicas.len()).map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))));
+        let first = self.replicas.len();
+        let servers = first..first + self.others.len();
+        parts.extend(
+            servers.filter_map(|server| self.link_server_report(server)).map(|r| ReportPart::LinkServer(r.into())),
+        );
         parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
         parts
     }
@@ -154,9 +174,28 @@ impl Server {
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
+            handshakes: HandshakeReport::of(&stats),
             stats,
             rates: None,
         }
+    }
+
+    fn link_server_report(&self, server: usize) -> Option<LinkServerReport> {
+        let at = server.checked_sub(self.replicas.len())?;
+        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+        let plan = self.config.notation.plan();
+        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let use_ = spawn::processor_use(pid);
+        Some(LinkServerReport {
+            index: plan.queue_of(server)? as u8,
+            pid,
+            epoch: process.epoch,
+            cpu: use_.map(|(cpu, _)| cpu),
+            cpu_ms: use_.map(|(_, ms)| ms),
+            serves: plan.replicas_of(server).map(|ts| ts as u8).collect(),
+            stats: LINK_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
+            rates: None,
+        })
     }
 
     fn session_report(&self, id: u32) -> Option<SessionReport> {

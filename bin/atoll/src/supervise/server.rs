@@ -18,7 +18,8 @@ use atoll_ipc::control::{Refusal, Reply, Request};
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BalanceRules, CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, Sessions, classify,
+    BalanceRules, CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, SERVERS_MAX, Sessions,
+    classify,
 };
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{Child, Exit};
@@ -39,6 +40,8 @@ pub struct Server {
     pub(super) identity: Identity,
     pub(super) memory: StackMemory,
     pub(super) replicas: Vec<Replica>,
+    /// The servers that are no replicas: link servers.
+    pub(super) others: Vec<Replica>,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
     pub(super) clients: BTreeMap<ClientId, Client>,
@@ -62,7 +65,7 @@ pub struct Server {
     ready: bool,
 }
 
-/// A replica as the supervisor sees it.
+/// A replica, or another server, as the supervisor sees it.
 pub(super) struct Replica {
     /// Its process; `None` in tests.
     pub(super) child: Option<Child>,
@@ -95,10 +98,10 @@ pub enum Ending {
     Asked,
     /// The program that it was made for has ended.
     ProgramEnded,
-    /// A replica is gone, and the connections that it had with it.
-    ReplicaGone {
+    /// A server is gone, and the connections that it had, or served, with it.
+    ServerGone {
         /// Which one.
-        index: usize,
+        server: Role,
         /// Its process.
         pid: Option<u32>,
         /// How it ended, if known.
@@ -106,12 +109,32 @@ pub enum Ending {
     },
 }
 
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The replica with this number.
+    Replica(usize),
+    /// The link server, in a process of its own, with this number.
+    LinkServer(usize),
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Replica(index) => write!(f, "replica {index}"),
+            Role::LinkServer(index) => write!(f, "link server {index}"),
+        }
+    }
+}
+
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
+/// And the number of the server, here and below.
 const REPLICA_CONTROL: u64 = 16;
-const REPLICA_PROCESS: u64 = 32;
+const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
+const _: () = assert!(REPLICA_PROCESS + SERVERS_MAX as u64 <= FIRST_CLIENT);
 
 /// Most connections to the control socket; each application process has one.
 const CLIENTS_MAX: usize = 65_536;
@@ -123,7 +146,7 @@ const REQUEST_MAX: usize = 4096;
 const REPLICA_PACKET_MAX: usize = 256 << 10;
 
 impl Server {
-    /// A supervisor of replicas that were started. Applications are not served before [`Server::all_ready`].
+    /// A supervisor of servers that were started, replicas first. Applications are not served before [`Server::all_ready`].
     pub fn new(
         config: Config,
         identity: Identity,
@@ -136,13 +159,13 @@ impl Server {
         if let Some(signals) = &signals {
             epoll.add(signals, SIGNALS, EventFlags::IN)?;
         }
-        let mut replicas = Vec::new();
+        let mut servers = Vec::new();
         for (index, (child, control)) in (0..).zip(started) {
             epoll.add(&control, REPLICA_CONTROL + index, EventFlags::IN)?;
             if let Some(child) = &child {
                 epoll.add(child, REPLICA_PROCESS + index, EventFlags::IN)?;
             }
-            replicas.push(Replica {
+            servers.push(Replica {
                 child,
                 epoch: 1,
                 control,
@@ -151,12 +174,14 @@ impl Server {
                 ready: false,
             });
         }
+        let others = servers.split_off(servers.len().min(config.replicas().into()));
         Ok(Server {
             sessions: Sessions::new(config.sessions.max),
             config,
             identity,
             memory,
-            replicas,
+            replicas: servers,
+            others,
             open: BTreeMap::new(),
             clients: BTreeMap::new(),
             opened: 0,
@@ -181,9 +206,23 @@ impl Server {
         Ok(())
     }
 
-    /// Whether every replica has said that it is ready.
+    /// Whether every server has said that it is ready.
     pub fn all_ready(&self) -> bool {
-        self.replicas.iter().all(|replica| replica.ready)
+        self.replicas.iter().chain(&self.others).all(|server| server.ready)
+    }
+
+    /// The server with this number.
+    fn server_mut(&mut self, index: usize) -> Option<&mut Replica> {
+        self.replicas.iter_mut().chain(&mut self.others).nth(index)
+    }
+
+    /// What the server with this number is.
+    fn role(&self, index: usize) -> Role {
+        match index.checked_sub(self.replicas.len()) {
+            None => Role::Replica(index),
+            // Queues are numbered through, and some may be of replicas.
+            Some(_) => Role::LinkServer(self.config.notation.plan().queue_of(index).unwrap_or(index)),
+        }
     }
 
     /// Waits for at most `timeout_ms` and handles what happened. Returns why the stack must end, once it must.
@@ -285,7 +324,7 @@ impl Server {
         let mut strangers = Vec::new();
         for _ in 0..REQUESTS_PER_TURN {
             strangers.clear();
-            let Some(replica) = self.replicas.get_mut(index) else { return Ok(()) };
+            let Some(replica) = self.server_mut(index) else { return Ok(()) };
             let len = match replica.control.receive(&mut buffer, &mut strangers) {
                 Ok(0) => return self.replica_ended(index),
                 Ok(len) => len,
@@ -308,15 +347,17 @@ impl Server {
     }
 
     fn replica_ended(&mut self, index: usize) -> io::Result<()> {
-        let Some(replica) = self.replicas.get(index) else { return Ok(()) };
+        let Some(replica) = self.server_mut(index) else { return Ok(()) };
         let exit = replica.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
         if exit.is_none() && replica.child.is_some() {
             // It closed its socket but still runs, for a moment: its end will be reported with the reason.
+            let Some(replica) = self.replicas.iter().chain(&self.others).nth(index) else { return Ok(()) };
             let _ = self.epoll.delete(&replica.control);
             return Ok(());
         }
         let pid = replica.child.as_ref().map(Child::pid);
-        self.ending.get_or_insert(Ending::ReplicaGone { index, pid, exit });
+        let server = self.role(index);
+        self.ending.get_or_insert(Ending::ServerGone { server, pid, exit });
         Ok(())
     }
 
@@ -535,14 +576,15 @@ impl Server {
     }
 
     fn send_to_replica(&mut self, index: usize, request: &Request, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
-        self.replicas[index].outbox.push(request.encode().to_vec(), descriptors);
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        server.outbox.push(request.encode().to_vec(), descriptors);
         self.flush_replica(index)?;
         // It looks at its socket now and then; the bell makes that now.
-        eventfd::ring(&*self.memory.replicas[index].bell)
+        self.memory.servers().nth(index).map_or(Ok(()), |server| eventfd::ring(&*server.bell))
     }
 
     fn flush_replica(&mut self, index: usize) -> io::Result<()> {
-        let Some(replica) = self.replicas.get_mut(index) else { return Ok(()) };
+        let Some(replica) = self.replicas.iter_mut().chain(&mut self.others).nth(index) else { return Ok(()) };
         if replica.outbox.flush(&replica.control).is_err() {
             // It hangs or is gone. Ended is ended: the process is not left behind half alive.
             if let Some(child) = &replica.child {
@@ -605,13 +647,27 @@ impl Server {
         self.config.link.dhcp_wait_s
     }
 
-    /// Ends the replicas: asks them first, so that peers hear of it, and kills those that do not end in time.
+    /// Ends the servers: asks them first, so that peers hear of it, and kills those that do not end in time. Those that carry frames of
+    /// others end after these.
     pub fn stop(&mut self) {
-        for index in 0..self.replicas.len() {
+        let plan = self.config.notation.plan();
+        let (carriers, others): (Vec<_>, Vec<_>) =
+            (0..plan.processes().len()).partition(|&server| plan.queue_of(server).is_some());
+        self.stop_servers(&others);
+        self.stop_servers(&carriers);
+        if let Some(channel) = self.owner.channel() {
+            let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
+            let _ = channel.send(&stats, &[]);
+        }
+    }
+
+    fn stop_servers(&mut self, servers: &[usize]) {
+        for &index in servers {
             let _ = self.send_to_replica(index, &Request::Stop, Vec::new());
         }
         let deadline = Instant::now() + STOP_TIME;
-        for replica in &self.replicas {
+        for &index in servers {
+            let Some(replica) = self.server_mut(index) else { continue };
             let Some(child) = &replica.child else { continue };
             loop {
                 // An error says that it was reaped before.
@@ -627,10 +683,6 @@ impl Server {
                 wait_readable(child.as_fd(), left);
             }
         }
-        if let Some(channel) = self.owner.channel() {
-            let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
-            let _ = channel.send(&stats, &[]);
-        }
     }
 }
 
@@ -641,7 +693,7 @@ fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, time: Duration) {
 }
 
 const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
-/// How long replicas may take to end.
+/// How long servers may take to end, those that carry frames of others after these.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,28 +1,31 @@
-//! How does a replica process start?
+//! How does a server process start?
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use atoll_supervisor::Plan;
 use atoll_sys::process::{Child, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
 use crate::failure::{Failure, OrFail};
-use crate::setup::ReplicaSetup;
+use crate::setup::{LinkServerSetup, ReplicaSetup};
 
-/// What the replicas share besides memory.
+/// What the servers share besides memory.
 pub struct Shared<'a> {
+    /// Who they are.
+    pub plan: &'a Plan,
     /// The stack's memory.
     pub memory: &'a StackMemory,
-    /// Queues of the TAP, by replica; empty: none.
+    /// Queues of the TAP, by link server; empty: none.
     pub queues: &'a [OwnedFd],
     /// Descriptors of the shared-memory link, in the order of `setup.rs`; empty: none.
     pub link: &'a [Rc<OwnedFd>],
 }
 
 /// Starts the replica of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
-pub fn start(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
     let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
     let index = usize::from(setup.index);
     let replica = &shared.memory.replicas[index];
@@ -34,15 +37,44 @@ pub fn start(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Cha
         shared.memory.mesh.as_fd(),
     ];
     if setup.has_tap {
-        descriptors.push(shared.queues[index].as_fd());
+        descriptors.push(queue_of(index, shared)?);
     }
-    descriptors.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
+    descriptors.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
     if setup.link.is_some() {
         descriptors.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
     setup.descriptors = descriptors.len();
+    let child = launch("replica", setup.index, &setup.to_json(), &descriptors)?;
+    Ok((child, control))
+}
 
-    let starting = || format!("starting replica {index}");
+/// The same for a link server.
+pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let server = usize::from(setup.server);
+    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
+    let mut descriptors: Vec<BorrowedFd<'_>> = vec![
+        theirs.as_fd(),
+        shared.memory.stack_read.as_fd(),
+        own.page_write.as_fd(),
+        own.bell.as_fd(),
+        shared.memory.mesh.as_fd(),
+        queue_of(server, shared)?,
+    ];
+    descriptors.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
+    setup.descriptors = descriptors.len();
+    let child = launch("link-server", setup.index, &setup.to_json(), &descriptors)?;
+    Ok((child, control))
+}
+
+fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Failure> {
+    let queue = shared.plan.queue_of(server).and_then(|queue| shared.queues.get(queue));
+    queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
+}
+
+/// Starts this program as a server: `role` is its subcommand.
+fn launch(role: &str, index: u8, setup: &str, descriptors: &[BorrowedFd<'_>]) -> Result<Child, Failure> {
+    let starting = || format!("starting {role} {index}");
     let mut spawn = Spawn::this_binary("atoll").or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
@@ -51,19 +83,18 @@ pub fn start(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Cha
             spawn.env(key, value).or_fail(starting())?;
         }
     }
-    spawn.arg("replica").or_fail(starting())?;
+    spawn.arg(role).or_fail(starting())?;
     spawn.arg("--index").or_fail(starting())?;
     spawn.arg(index.to_string()).or_fail(starting())?;
     spawn.arg("--setup").or_fail(starting())?;
-    spawn.arg(setup.to_json()).or_fail(starting())?;
-    for fd in &descriptors {
+    spawn.arg(setup).or_fail(starting())?;
+    for fd in descriptors {
         spawn.inherit(*fd);
     }
-    let child = spawn.start().or_fail(starting())?;
-    Ok((child, control))
+    spawn.start().or_fail(starting())
 }
 
-/// Where a replica was last seen, and how much processor time it has used: `(processor, milliseconds)`. proc_pid_stat(5).
+/// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`. proc_pid_stat(5).
 pub fn processor_use(pid: u32) -> Option<(u32, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold blanks and parentheses.

@@ -15,4 +15,4 @@ mod classify;
 mod steering;
 
 pub use classify::{Class, classify};
-pub use steering::Steering;
+pub use steering::{Destination, Steering};

@@ -4,6 +4,17 @@ use atoll_base::{FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 use atoll_ipc::Memory;
 use atoll_ipc::page::{REPLICAS_MAX, StackPage};
 
+use crate::classify::{Class, classify};
+
+/// Who gets a frame from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// This replica.
+    One(ReplicaId),
+    /// Every replica, a copy each.
+    All,
+}
+
 /// Flow group to replica (S4, design 11), as one stack sees it.
 #[derive(Clone, Debug)]
 pub struct Steering {
@@ -29,5 +40,16 @@ impl Steering {
     #[inline]
     pub fn owner(&self, tuple: &FourTuple) -> ReplicaId {
         ReplicaId(self.owners[usize::from(self.key.group(tuple).0)])
+    }
+
+    /// Who gets `frame` (from the Ethernet header on). What anybody may handle goes to `any`.
+    #[inline]
+    pub fn destination(&self, frame: &[u8], any: ReplicaId) -> Destination {
+        Destination::One(match classify(frame) {
+            Class::Flow(tuple) => self.owner(&tuple),
+            Class::Stack => ReplicaId(0),
+            Class::Any => any,
+            Class::All => return Destination::All,
+        })
     }
 }

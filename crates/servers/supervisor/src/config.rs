@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressError, Cidr, Cidr6, Mac};
 use crate::names::StackName;
-use crate::notation::{Notation, NotationError};
+use crate::notation::{Component, Notation, NotationError};
+use crate::plan::Process;
 
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
@@ -195,6 +196,7 @@ impl Config {
         if link.kind == LinkType::Shm && link.peer.as_ref() == Some(&name) {
             return Err(ConfigError::PeerIsSelf);
         }
+        check_link_servers(notation, link.kind)?;
         let ports = Ports { ephemeral: (file.ports.ephemeral[0], file.ports.ephemeral[1]) };
         // A range of one port per replica at the very least, so that each replica finds one that steers to it.
         if ports.ephemeral.0 == 0 || ports.ephemeral.1.saturating_sub(ports.ephemeral.0) < 255 {
@@ -248,6 +250,18 @@ fn notation(file: &ConfigFile) -> Result<Notation, ConfigError> {
         (Some(a), Some(b)) if a != b => Err(ConfigError::TwoNumbers(a.replicas(), b)),
         (Some(notation), _) | (None, Some(notation)) => Ok(notation),
         (None, None) => Ok(Notation::symmetric(1).expect("one replica is allowed")),
+    }
+}
+
+/// Link servers apart from transport servers, or fewer of them, are for devices.
+fn check_link_servers(notation: Notation, link: LinkType) -> Result<(), ConfigError> {
+    let plan = notation.plan();
+    let is_apart = |process: &Process| process.has(Component::Ls) && !process.has(Component::Ts);
+    let is_symmetric = Notation::symmetric(notation.replicas()) == Some(notation);
+    match link {
+        LinkType::Shm if !is_symmetric => Err(ConfigError::LinkServersOfShm(notation)),
+        LinkType::None if plan.processes().iter().any(is_apart) => Err(ConfigError::IdleLinkServers(notation)),
+        _ => Ok(()),
     }
 }
 
@@ -355,6 +369,10 @@ pub enum ConfigError {
     Notation(NotationError),
     /// `replicas` and `configuration` say different things.
     TwoNumbers(u8, Notation),
+    /// Not every transport server has the link server that a shared-memory link needs.
+    LinkServersOfShm(Notation),
+    /// Link servers in processes of their own, but no link.
+    IdleLinkServers(Notation),
     /// The address at this key.
     Address(&'static str, AddressError),
     /// The kernel's end of the link has the stack's address.
@@ -397,6 +415,22 @@ impl fmt::Display for ConfigError {
             ConfigError::Notation(error) => write!(f, "configuration: {error}"),
             ConfigError::TwoNumbers(n, notation) => {
                 write!(f, "replicas = {n} and configuration = \"{notation}\" disagree: give one of them")
+            }
+            ConfigError::LinkServersOfShm(notation) => {
+                let n = notation.replicas();
+                write!(
+                    f,
+                    "configuration: {notation} with link.type = \"shm\": the rings of a shared-memory link lead from \
+                     transport server to transport server, so each needs a link server of its own, as in TS{n}LS{n}CM{n}"
+                )
+            }
+            ConfigError::IdleLinkServers(notation) => {
+                let n = notation.replicas();
+                write!(
+                    f,
+                    "configuration: {notation} with link.type = \"none\": without a link its link servers have nothing to \
+                     do; write TS{n}LS{n}CM{n}"
+                )
             }
             ConfigError::Address(key, error) => write!(f, "link.{key}: {error}"),
             ConfigError::SameAddress => f.write_str(

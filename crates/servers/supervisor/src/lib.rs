@@ -7,6 +7,7 @@ mod address;
 mod config;
 mod names;
 mod notation;
+mod plan;
 mod report;
 mod request;
 mod sessions;
@@ -17,9 +18,11 @@ pub use config::{
     Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
-pub use notation::{Notation, NotationError};
+pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
+pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, DhcpReport, LinkReport, Rates, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
+    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, Rates, ReplicaReport, ReportPart,
+    SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};

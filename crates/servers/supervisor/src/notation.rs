@@ -1,33 +1,147 @@
-//! Which servers make up a stack? Pika's notation (P3): `TS2LS2CM2` is two replicas, each with a transport server, a link
-//! server and a connection manager in one process.
+//! Which servers make up a stack? Pika's notation (P2): `TS2LS2CM2` is two processes, each with a transport server, a link
+//! server and a connection manager; `TS2CM2+LS1` puts the link server into a process of its own.
+//!
+//! ```text
+//!   configuration  =  kind { "+" kind }          kinds of processes, each apart from the others
+//!   kind           =  part { part }              XnYm, m < n: n processes with X, the first m of them with Y, too
+//!   part           =  ("TS" | "IP" | "LS" | "CM") number
+//! ```
+//! IP may be left out: then it is in the processes of the transport servers. What the processes are: [`Plan`].
 
 use std::fmt;
 use std::str::FromStr;
 
 use atoll_ipc::page::REPLICAS_MAX;
 
+use crate::plan::Plan;
+
+/// Most servers of one component.
+pub const COMPONENT_MAX: u8 = REPLICAS_MAX as u8;
+
+/// What a process of a stack may be made of (P1, and IP of N6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// Transport server: connections and datagram sockets.
+    Ts,
+    /// Internet protocol: addresses, neighbours, paths, fragments.
+    Ip,
+    /// Link server: a queue of the device, and steering.
+    Ls,
+    /// Connection manager: listeners, acceptors, ports.
+    Cm,
+}
+
+impl Component {
+    /// All of them, in the order of the normal form.
+    pub const ALL: [Component; 4] = [Component::Ts, Component::Ip, Component::Ls, Component::Cm];
+
+    /// As the notation has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Component::Ts => "TS",
+            Component::Ip => "IP",
+            Component::Ls => "LS",
+            Component::Cm => "CM",
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Component::Ts => "transport servers",
+            Component::Ip => "IP components",
+            Component::Ls => "link servers",
+            Component::Cm => "connection managers",
+        }
+    }
+}
+
 /// A configuration that this version can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notation {
-    replicas: u8,
+    parts: [Part; 4],
+}
+
+/// How many servers a component has, and with which others they share their processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// 1 to [`COMPONENT_MAX`].
+    pub(crate) count: u8,
+    /// The first component of the kind of process, so that kinds compare however they were written.
+    pub(crate) kind: Component,
 }
 
 impl Notation {
     /// `TSnLSnCMn`; `None` unless n is 1 to [`REPLICAS_MAX`].
     pub fn symmetric(replicas: u8) -> Option<Notation> {
-        (1..=REPLICAS_MAX as u8).contains(&replicas).then_some(Notation { replicas })
+        let part = Part { count: replicas, kind: Component::Ts };
+        (1..=COMPONENT_MAX).contains(&replicas).then_some(Notation { parts: [part; 4] })
     }
 
-    /// How many replicas it has.
+    /// How many replicas it has: transport servers.
     pub fn replicas(self) -> u8 {
-        self.replicas
+        self.part(Component::Ts).count
+    }
+
+    /// Which processes it consists of, and who serves whom.
+    pub fn plan(self) -> Plan {
+        Plan::new(self)
+    }
+
+    pub(crate) fn part(self, component: Component) -> Part {
+        self.parts[component as usize]
+    }
+
+    /// Whether IP is where it is if nobody mentions it.
+    fn has_usual_ip(self) -> bool {
+        self.part(Component::Ip) == self.part(Component::Ts)
+    }
+
+    /// What makes no sense in any version.
+    fn check(self) -> Result<(), NotationError> {
+        let [ts, ip, ls, cm] = self.parts;
+        if ip.count != ts.count && ip.count != ls.count {
+            return Err(NotationError::IpCount { ip: ip.count, ts: ts.count, ls: ls.count });
+        }
+        if cm.count > ts.count {
+            return Err(NotationError::IdleManagers { cm: cm.count, ts: ts.count });
+        }
+        Ok(())
+    }
+
+    /// What this version cannot run.
+    fn check_version(self) -> Result<(), NotationError> {
+        let [ts, ip, _, cm] = self.parts;
+        if ip != ts {
+            return Err(NotationError::IpApart);
+        }
+        if cm.kind != ts.kind {
+            return Err(NotationError::ManagersApart);
+        }
+        if cm.count != ts.count {
+            return Err(NotationError::FewManagers { cm: cm.count, ts: ts.count });
+        }
+        Ok(())
     }
 }
 
+/// The normal form: components and kinds in the order of [`Component::ALL`], IP only where it is not with every TS.
 impl fmt::Display for Notation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = self.replicas;
-        write!(f, "TS{n}LS{n}CM{n}")
+        let mut between = "";
+        for kind in Component::ALL {
+            let is_of_kind = |component: &Component| self.part(*component).kind == kind;
+            let is_written = |component: &Component| *component != Component::Ip || !self.has_usual_ip();
+            let mut parts = Component::ALL.into_iter().filter(is_of_kind).filter(is_written).peekable();
+            if parts.peek().is_none() {
+                continue;
+            }
+            f.write_str(between)?;
+            between = "+";
+            for component in parts {
+                write!(f, "{}{}", component.name(), self.part(component).count)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -35,59 +149,133 @@ impl FromStr for Notation {
     type Err = NotationError;
 
     fn from_str(text: &str) -> Result<Notation, NotationError> {
-        let groups = text.split('+').map(parse_group).collect::<Result<Vec<_>, _>>()?;
-        let [group] = groups.as_slice() else { return Err(NotationError::NotYet) };
-        let count = |component| group.iter().find(|(name, _)| *name == component).map(|(_, count)| *count);
-        let counts = [count("TS"), count("LS"), count("CM")];
-        match counts {
-            [Some(ts), Some(ls), Some(cm)] if ts == ls && ls == cm && group.len() == 3 => {
-                Notation::symmetric(ts).ok_or(NotationError::Replicas(ts))
+        let mut found: [Option<Part>; 4] = [None; 4];
+        for kind in text.split('+') {
+            let parts = parse_kind(kind)?;
+            let first = parts.iter().map(|(component, _)| *component).min().ok_or(NotationError::Syntax)?;
+            for (component, count) in parts {
+                if found[component as usize].replace(Part { count, kind: first }).is_some() {
+                    return Err(NotationError::Twice(component));
+                }
             }
-            _ => Err(NotationError::NotYet),
         }
+        let needed = |component: Component| found[component as usize].ok_or(NotationError::Missing(component));
+        let (ts, ls, cm) = (needed(Component::Ts)?, needed(Component::Ls)?, needed(Component::Cm)?);
+        let notation = Notation { parts: [ts, found[Component::Ip as usize].unwrap_or(ts), ls, cm] };
+        notation.check()?;
+        notation.check_version()?;
+        Ok(notation)
     }
 }
 
-/// The components of one process kind, in the order written: `TS2LS2` gives `[("TS", 2), ("LS", 2)]`.
-fn parse_group(text: &str) -> Result<Vec<(&str, u8)>, NotationError> {
-    let mut components: Vec<(&str, u8)> = Vec::new();
+/// The components of one kind of process, as written: `TS2LS2` gives `[(TS, 2), (LS, 2)]`.
+fn parse_kind(text: &str) -> Result<Vec<(Component, u8)>, NotationError> {
+    let mut parts = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let name = rest.get(..2).filter(|name| COMPONENTS.contains(name)).ok_or(NotationError::Syntax)?;
+        let name = rest.get(..2).ok_or(NotationError::Syntax)?;
+        let component = Component::ALL.into_iter().find(|component| component.name() == name);
+        let component = component.ok_or(NotationError::Syntax)?;
         let digits = rest[2..].bytes().take_while(u8::is_ascii_digit).count();
-        let count: u8 = rest[2..2 + digits].parse().map_err(|_| NotationError::Syntax)?;
-        if components.iter().any(|(other, _)| *other == name) {
+        let number = &rest[2..2 + digits];
+        if number.is_empty() {
             return Err(NotationError::Syntax);
         }
-        components.push((name, count));
+        // What does not fit a number is too many as well.
+        match number.parse().unwrap_or(u8::MAX) {
+            0 => return Err(NotationError::Zero(component)),
+            count @ 1..=COMPONENT_MAX => parts.push((component, count)),
+            _ => return Err(NotationError::TooMany(component)),
+        }
         rest = &rest[2 + digits..];
     }
-    if components.is_empty() { Err(NotationError::Syntax) } else { Ok(components) }
+    Ok(parts)
 }
-
-const COMPONENTS: [&str; 4] = ["TS", "IP", "LS", "CM"];
 
 /// Why a configuration cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotationError {
     /// It is not in the notation at all.
     Syntax,
-    /// It is a configuration, but not one that this version can run.
-    NotYet,
+    /// None of a component, in so many words.
+    Zero(Component),
+    /// More than [`COMPONENT_MAX`] of a component.
+    TooMany(Component),
+    /// A component is there twice.
+    Twice(Component),
+    /// A component that every stack needs is not there.
+    Missing(Component),
+    /// The IP components are neither one for each TS nor one for each LS.
+    IpCount {
+        /// How many there are.
+        ip: u8,
+        /// Transport servers.
+        ts: u8,
+        /// Link servers.
+        ls: u8,
+    },
+    /// Some CMs would have no TS.
+    IdleManagers {
+        /// How many there are.
+        cm: u8,
+        /// Transport servers.
+        ts: u8,
+    },
+    /// IP is not in the processes of the TSs, one each: not in this version.
+    IpApart,
+    /// The CMs are not in the processes of the TSs: not in this version.
+    ManagersApart,
+    /// Some TSs have no CM: not in this version.
+    FewManagers {
+        /// How many there are.
+        cm: u8,
+        /// Transport servers.
+        ts: u8,
+    },
     /// This many replicas were asked for, not 1 to [`REPLICAS_MAX`].
     Replicas(u8),
 }
 
 impl fmt::Display for NotationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match *self {
             NotationError::Syntax => f.write_str(
-                "not a configuration: write the number of transport servers, link servers and connection managers, such \
-                 as TS2LS2CM2",
+                "not a configuration: write the numbers of transport servers (TS), link servers (LS) and connection \
+                 managers (CM), such as TS2LS2CM2, with a + between those in different processes, such as TS2CM2+LS1",
             ),
-            NotationError::NotYet => f.write_str(
-                "this version runs TSnLSnCMn only, the same n three times (such as TS2LS2CM2); unequal numbers and \
-                 components in processes of their own come later",
+            NotationError::Zero(component) => {
+                write!(f, "{}0: a stack cannot do without {}", component.name(), component.words())
+            }
+            NotationError::TooMany(component) => {
+                write!(f, "a stack has 1 to {COMPONENT_MAX} {} ({})", component.words(), component.name())
+            }
+            NotationError::Twice(component) => {
+                write!(f, "{} is there twice: all {} are of one kind", component.name(), component.words())
+            }
+            NotationError::Missing(component) => {
+                write!(f, "{} is missing: a stack cannot do without {}", component.name(), component.words())
+            }
+            NotationError::IpCount { ip, ts, ls } => write!(
+                f,
+                "IP{ip} with TS{ts} and LS{ls}: there must be an IP component for each transport server, or one for each \
+                 link server"
+            ),
+            NotationError::IdleManagers { cm, ts } => write!(
+                f,
+                "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these have \
+                 nothing to do"
+            ),
+            NotationError::IpApart => f.write_str(
+                "this version runs IP in the process of each transport server only: leave IP out, or write as many of it as \
+                 TS, in the same place",
+            ),
+            NotationError::ManagersApart => f.write_str(
+                "this version runs connection managers in the processes of the transport servers only: write CM behind TS, \
+                 with the same number",
+            ),
+            NotationError::FewManagers { cm, ts } => write!(
+                f,
+                "CM{cm} with TS{ts}: this version runs a connection manager with each transport server, so write CM{ts}"
             ),
             NotationError::Replicas(n) => write!(f, "a stack has 1 to {REPLICAS_MAX} replicas, not {n}"),
         }
@@ -97,30 +285,4 @@ impl fmt::Display for NotationError {
 impl std::error::Error for NotationError {}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_numbers_are_replicas() {
-        for n in 1..=8 {
-            let text = format!("TS{n}LS{n}CM{n}");
-            let notation: Notation = text.parse().unwrap();
-            assert_eq!((notation.replicas(), notation.to_string()), (n, text));
-        }
-        assert_eq!("CM3TS3LS3".parse::<Notation>().unwrap().replicas(), 3);
-    }
-
-    #[test]
-    fn what_this_version_cannot_run_is_told_apart_from_nonsense() {
-        for text in ["TS8LS8+CM1", "TS2+IP2+LS1+CM2", "TS2LS1CM2", "TS2LS2", "TS2LS2CM2IP2"] {
-            assert_eq!(text.parse::<Notation>(), Err(NotationError::NotYet), "{text}");
-        }
-        for text in
-            ["", "+", "2", "TS", "TS2LS2CM", "ts2ls2cm2", "TS2TS2LS2CM2", "TS2LS2CM2x", "TS999LS999CM999", "Té2"]
-        {
-            assert_eq!(text.parse::<Notation>(), Err(NotationError::Syntax), "{text}");
-        }
-        assert_eq!("TS9LS9CM9".parse::<Notation>(), Err(NotationError::Replicas(9)));
-        assert_eq!("TS0LS0CM0".parse::<Notation>(), Err(NotationError::Replicas(0)));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use atoll_ipc::page::Stat;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BalanceRules, LinkType, Steering};
@@ -15,6 +16,8 @@ pub enum ReportPart {
     Stack(Box<StackReport>),
     /// Of the status.
     Replica(Box<ReplicaReport>),
+    /// Of the status.
+    LinkServer(Box<LinkServerReport>),
     /// Of the status.
     Session(SessionReport),
     /// The rules of balancing.
@@ -32,6 +35,9 @@ pub struct StatusReport {
     pub stack: StackReport,
     /// By index.
     pub replicas: Vec<ReplicaReport>,
+    /// Link servers in processes of their own, by index.
+    #[serde(default)]
+    pub link_servers: Vec<LinkServerReport>,
     /// Oldest first.
     pub sessions: Vec<SessionReport>,
 }
@@ -154,6 +160,65 @@ pub struct ReplicaReport {
     pub flow_groups: u32,
     /// Its counters by name.
     pub stats: BTreeMap<String, u64>,
+    /// What incoming connections have cost; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<HandshakeReport>,
+    /// What happened lately; added by `atoll status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+}
+
+/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds, of those that were timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HandshakeReport {
+    /// How many were timed.
+    pub timed: u64,
+    /// In the connection manager.
+    pub t_cm_us: f64,
+    /// In the transport server, handling the segments of the handshake.
+    pub t_tcp_us: f64,
+    /// Waiting between servers.
+    pub t_msg_us: f64,
+    /// From the offer to an application until its claim.
+    pub t_accept_us: f64,
+    /// From the SYN until the claim; the peer's round trip lies in it.
+    pub t_total_us: f64,
+}
+
+impl HandshakeReport {
+    /// The means of the sums in `stats`; `None` if nothing was timed.
+    pub fn of(stats: &BTreeMap<String, u64>) -> Option<HandshakeReport> {
+        let sum = |stat: Stat| stats.get(stat.name()).copied().unwrap_or(0);
+        let timed = sum(Stat::HandshakesTimed);
+        let mean = |stat: Stat| sum(stat) as f64 / timed as f64 / 1000.0;
+        (timed > 0).then(|| HandshakeReport {
+            timed,
+            t_cm_us: mean(Stat::TimeCm),
+            t_tcp_us: mean(Stat::TimeTcp),
+            t_msg_us: mean(Stat::TimeMsg),
+            t_accept_us: mean(Stat::TimeAccept),
+            t_total_us: mean(Stat::TimeTotal),
+        })
+    }
+}
+
+/// One link server in a process of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkServerReport {
+    /// Number of its queue.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// The processor it was last seen on.
+    pub cpu: Option<u32>,
+    /// Processor time it has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// The replicas whose frames it sends, or, if there are more link servers than replicas, brings.
+    pub serves: Vec<u8>,
+    /// Its counters by name.
+    pub stats: BTreeMap<String, u64>,
     /// What happened lately; added by `atoll status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
@@ -196,15 +261,32 @@ pub struct SessionReport {
 impl StatusReport {
     /// Puts the parts of an answer together; `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
-        let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
+        let (mut stack, mut replicas, mut link_servers, mut sessions) = (None, Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
+                ReportPart::LinkServer(report) => link_servers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Balance(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, sessions })
+        Some(StatusReport { stack: stack?, replicas, link_servers, sessions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_means_of_what_was_timed() {
+        let stats = |timed: u64| -> BTreeMap<String, u64> {
+            let sums = [(Stat::HandshakesTimed, timed), (Stat::TimeCm, 2_000), (Stat::TimeTotal, 300_000)];
+            sums.into_iter().map(|(stat, value)| (stat.name().to_owned(), value)).collect()
+        };
+        assert_eq!(HandshakeReport::of(&stats(0)), None);
+        let means = HandshakeReport::of(&stats(4)).unwrap();
+        assert_eq!((means.timed, means.t_cm_us, means.t_tcp_us, means.t_total_us), (4, 0.5, 0.0, 75.0));
     }
 }

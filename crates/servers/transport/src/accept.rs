@@ -50,6 +50,9 @@ impl<M: Memory> Transport<M> {
             None => (self.open_passively(now, tuple, segment, iss, internal, &inherited.settings), None),
         };
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
+        if let Some(entry) = self.entries.get(index) {
+            self.phases.opened(now, index, entry.name);
+        }
         if let Some(len) = early {
             self.establish_early(now, index, len, text);
         }
@@ -145,7 +148,10 @@ impl<M: Memory> Transport<M> {
         let Some(listener) = entry.stage.listener() else { return };
         entry.stage = Stage::Waiting { listener };
         entry.deadline = Instant::FAR_FUTURE;
+        self.phases.established(index, &entry.name);
+        let began = self.phases.cm_begins();
         self.cm.handle_established(now, ConnectionId(index), listener);
+        self.phases.cm_ends(began);
         self.run_directives(now);
     }
 
@@ -238,6 +244,7 @@ impl<M: Memory> Transport<M> {
         if entry.connection.receive_mark().is_some() {
             entry.flags.set(Flags::MARK);
         }
+        self.phases.offered(now, index, &entry.name);
         self.touch(index);
     }
 
@@ -269,7 +276,9 @@ impl<M: Memory> Transport<M> {
         let session = self.sessions.get(place.session as usize).and_then(Option::as_ref);
         let session = session.map(|session| session.id).unwrap_or_default();
         let offered_at = at.instant(now);
-        let is_measured = self.cm.handle_claimed(now, listener, session, lease, offered_at);
+        let (cm, name) = (&mut self.cm, entry.name);
+        let tell_cm = || cm.handle_claimed(now, listener, session, lease, offered_at);
+        let is_measured = self.phases.claimed(now, index, &name, &mut self.stats, tell_cm);
         self.stats.count(Stat::Claims);
         entry.stage = Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
         entry.deadline = Instant::FAR_FUTURE;

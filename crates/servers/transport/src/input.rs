@@ -24,6 +24,13 @@ impl<M: Memory> Transport<M> {
     /// over the stack's link to itself. Never panics, whatever the bytes are.
     #[inline]
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
+        self.phases.frame_begins();
+        self.frame_arrives(now, frame, offload, internal);
+        self.phases.frame_ends();
+    }
+
+    #[inline]
+    fn frame_arrives(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         let link = if internal { Link::Inside } else { Link::Outside };
         match self.ip.handle_frame(now, link, frame, offload) {
             Received::Tcp { src, dst, tos, segment, .. } => {
@@ -219,7 +226,10 @@ impl<M: Memory> Transport<M> {
         internal: bool,
         iss_above: Option<SeqNum>,
     ) {
-        match self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: false }) {
+        let began = self.phases.cm_begins();
+        let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: false });
+        self.phases.cm_ends(began);
+        match verdict {
             SynVerdict::Refused => {
                 self.stats.count(Stat::SegmentsDropped);
                 self.answer_by_reset(tuple, segment);

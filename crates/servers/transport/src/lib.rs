@@ -40,6 +40,7 @@ mod list;
 mod open;
 mod options;
 mod output;
+mod phases;
 mod pressure;
 mod publish;
 mod receive;
@@ -57,6 +58,7 @@ pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
 pub use fast_open::FastOpenSides;
 pub use list::SocketFacts;
+pub use phases::{SAMPLE_EVERY, Stopwatch};
 pub use sink::{FrameSink, Offload, TextRef};
 pub use transport::Transport;
 

@@ -4,7 +4,9 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel};
+use atoll_base::{
+    Duration, Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel,
+};
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::Memory;
@@ -22,6 +24,7 @@ use crate::fast_open::Cookies;
 use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
+use crate::phases::{Phases, Stopwatch};
 use crate::session::Session;
 use crate::slab::Slab;
 use crate::stats::Stats;
@@ -84,6 +87,7 @@ pub struct Transport<M: Memory> {
     pub(crate) pressure_look_at: Instant,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
+    pub(crate) phases: Phases,
     fired: Vec<TimerId>,
 }
 
@@ -138,6 +142,7 @@ impl<M: Memory> Transport<M> {
             orphans: 0,
             pressure_look_at: Instant::ZERO,
             stats: Stats::new(),
+            phases: Phases::default(),
             fired: Vec::new(),
             rng,
             config,
@@ -156,6 +161,17 @@ impl<M: Memory> Transport<M> {
         for (group, owner) in (0..).zip(self.owners.iter_mut()) {
             *owner = owner_of(FlowGroup(group)).0 % replicas;
         }
+    }
+
+    /// From now on it is measured what incoming connections cost, of one in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
+        self.phases.set_stopwatch(stopwatch);
+    }
+
+    /// The frame that is given to [`Transport::handle_frame`] next has waited so long since a link server took it.
+    #[inline]
+    pub fn note_wait(&mut self, waited: Duration) {
+        self.phases.note_wait(waited);
     }
 
     /// Which replica gets packets of `tuple`, which is seen from their receiver.

@@ -89,6 +89,7 @@ pub fn all() -> Vec<Seed> {
         seeds.push(seed("supervisor_request", name, [&[0], text].concat()));
     }
     seeds.push(seed("config_file", "short", CONFIG.to_vec()));
+    seeds.push(seed("config_file", "apart", b"configuration = \"TS2CM2IP2+LS1\"\n".to_vec()));
     let options = &syn(PEER, US)[20..40];
     seeds.push(seed("tcp_options", "linux", [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat()));
     let hostile = [2, 3, 5, 8, 10, 3, 0, 1, 3, 3, 255, 4, 2, 5, 2, 254, 255, 0];

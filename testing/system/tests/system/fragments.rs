@@ -15,7 +15,7 @@ on_both_stacks![
 ];
 
 /// Two seconds of datagrams of 20000 octets; `reverse`: from the stack to the client. Returns what the receiver says.
-fn datagrams(net: &Net, host: &str, reverse: bool) -> Value {
+pub fn datagrams(net: &Net, host: &str, reverse: bool) -> Value {
     datagrams_with(net, net.on_client("iperf3"), host, reverse)
 }
 
@@ -33,7 +33,8 @@ fn datagrams_with(net: &Net, mut client: std::process::Command, host: &str, reve
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-fn assert_arrived(report: &Value) {
+/// Nearly all of what the sender sent.
+pub fn assert_arrived(report: &Value) {
     let sum = &report["end"]["sum"];
     let number = |field: &str| sum[field].as_f64().unwrap_or_else(|| panic!("no {field}: {report}"));
     assert!(number("packets") > 300.0, "{sum}");

@@ -17,6 +17,7 @@ macro_rules! on_both_stacks {
 
 mod balance;
 mod clients;
+mod configurations;
 mod dhcp;
 mod fast_open;
 mod fragments;

@@ -26,8 +26,17 @@ fn as_nobody(script: &str) -> String {
 /// A stack with a TAP in a namespace of the user's own, a server on it, and a client at the kernel's end.
 #[test]
 fn a_user_has_a_stack_and_a_network() {
+    a_stack_and_a_network("TS2LS2CM2");
+}
+
+#[test]
+fn link_servers_need_no_privilege_either() {
+    a_stack_and_a_network("TS2CM2+LS2");
+}
+
+fn a_stack_and_a_network(configuration: &str) {
     let said = as_nobody(
-        "./atoll up --rootless --daemon -n own --configuration TS2LS2CM2 --address 198.18.0.2/24 --peer-address 198.18.0.1/24 >up
+        &"./atoll up --rootless --daemon -n own --configuration CONFIGURATION --address 198.18.0.2/24 --peer-address 198.18.0.1/24 >up
          trap './atoll down own >/dev/null' EXIT
          ./atoll run -n own -- /usr/bin/python3 -m http.server --bind 198.18.0.2 8000 >/dev/null 2>&1 &
          server=$!
@@ -36,7 +45,8 @@ fn a_user_has_a_stack_and_a_network() {
              nsenter --preserve-credentials -U -n -t $pid curl -sS --max-time 5 http://198.18.0.2:8000/page 2>/dev/null && break
              sleep 0.3
          done
-         kill $server",
+         kill $server"
+            .replace("CONFIGURATION", configuration),
     );
     assert_eq!(said, "from nobody\n");
 }

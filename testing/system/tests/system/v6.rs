@@ -17,7 +17,8 @@ on_both_stacks![
 
 const CLIENT6: &str = "2001:db8::1";
 
-fn fetch(net: &Net, url: &str) -> Vec<u8> {
+/// Fetches a URL from the client, and returns what it got.
+pub fn fetch(net: &Net, url: &str) -> Vec<u8> {
     let target = net.scratch.path().join("fetched");
     let mut curl = net.on_client("curl");
     curl.args(["-g", "-sS", "--fail", "--max-time", "20", "-o"]).arg(&target).arg(url);

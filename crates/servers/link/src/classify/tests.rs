@@ -1,9 +1,12 @@
 use std::vec::Vec;
 
-use atoll_base::Rng;
+use atoll_base::{FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId, Rng};
+use atoll_ipc::HeapMemory;
+use atoll_ipc::page::{STACK_PAGE_BYTES, StackPage};
 use atoll_wire::Mac;
 
 use super::*;
+use crate::{Destination, Steering};
 
 const CLIENT_ADDR: u32 = 0xc612_0001;
 const SERVER_ADDR: u32 = 0xc612_0002;
@@ -155,6 +158,23 @@ fn what_routers_and_neighbours_say_is_for_all() {
     let mut echo = [0; 8];
     icmpv6::emit(client, server, &icmpv6::Message::EchoRequest { id: 1, seq: 1 }, &mut echo);
     assert_eq!(classify(&packet_v6(client, server, Protocol::ICMPV6, &echo)), Class::Any);
+}
+
+#[test]
+fn a_frame_goes_to_its_owner_and_what_nobody_owns_to_whom_the_link_server_says() {
+    let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
+    (0..FLOW_GROUPS as u16).for_each(|group| page.set_owner(FlowGroup(group), ReplicaId(3)));
+    let mut steering = Steering::new(FlowKey { k0: 1, k1: 2 });
+    steering.refresh(&page, 4);
+    let to = |bytes: &[u8]| steering.destination(bytes, ReplicaId(1));
+    let segment = packet(CLIENT_ADDR, SERVER_ADDR, Protocol::TCP, &ports(CLIENT.port, SERVER.port));
+    assert_eq!(to(&frame(&segment)), Destination::One(ReplicaId(3)));
+    assert_eq!(to(&frame(&packet(CLIENT_ADDR, 0xe000_0001, Protocol::IGMP, &[0; 8]))), Destination::One(ReplicaId(0)));
+    assert_eq!(to(&frame(&packet(CLIENT_ADDR, SERVER_ADDR, Protocol::ICMP, &[8; 8]))), Destination::One(ReplicaId(1)));
+    assert_eq!(to(&[]), Destination::One(ReplicaId(1)));
+    let (router, all) = (Addr::from_octets([0xfe; 16]), Addr::from_octets([0xff; 16]));
+    let advertisement = packet_v6(router, all, Protocol::ICMPV6, &[nd::ROUTER_ADVERTISEMENT; 16]);
+    assert_eq!(to(&advertisement), Destination::All);
 }
 
 #[test]

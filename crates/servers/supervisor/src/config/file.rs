@@ -144,7 +144,7 @@ pub struct SessionsFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulingFile {
-    /// The processors of the replicas: replica n runs on number n modulo the length. Empty: wherever the kernel likes.
+    /// The processors of the servers, replicas first: server n runs on number n modulo the length. Empty: wherever the kernel likes.
     pub cpus: Vec<usize>,
     /// Whether replicas are SCHED_BATCH.
     pub batch: bool,

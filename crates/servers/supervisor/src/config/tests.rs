@@ -78,7 +78,9 @@ fn values_are_refused_with_their_reason() {
     for (text, error) in [
         ("name = \"a/b\"", "name"),
         ("replicas = 9", "replicas"),
-        ("configuration = \"TS2LS1CM2\"", "configuration"),
+        ("configuration = \"TS2LS2CM1\"", "configuration"),
+        ("configuration = \"TS2CM2+LS1\"\n[link]\ntype = \"none\"", "nothing to do"),
+        ("configuration = \"TS2CM2LS1\"\n[link]\ntype = \"shm\"\npeer = \"b\"", "as in TS2LS2CM2"),
         ("replicas = 2\nconfiguration = \"TS3LS3CM3\"", "disagree"),
         ("[link]\naddress = \"198.18.0.2\"", "link.address"),
         ("[link]\npeer_address = \"here\"", "link.peer_address"),
@@ -116,6 +118,8 @@ fn values_are_refused_with_their_reason() {
 fn configuration_and_replicas_may_agree() {
     assert_eq!(parse("replicas = 2\nconfiguration = \"TS2LS2CM2\"").unwrap().replicas(), 2);
     assert_eq!(parse("configuration = \"TS4LS4CM4\"").unwrap().replicas(), 4);
+    assert_eq!(parse("configuration = \"TS4CM4+LS2\"").unwrap().replicas(), 4);
+    assert!(parse("configuration = \"TS4CM4LS2\"\n[link]\ntype = \"none\"").is_ok());
 }
 
 #[test]

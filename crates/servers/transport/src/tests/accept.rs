@@ -433,3 +433,26 @@ fn who_waits_for_text_for_a_listener_that_is_gone_waits_no_longer() {
         assert_eq!(client.state(c).1, Cause::ConnectionReset);
     }
 }
+
+#[test]
+fn a_sample_of_incoming_connections_is_timed() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let ticks = std::cell::Cell::new(0);
+    net.stack(0).transport.set_stopwatch(crate::Stopwatch::new(move || ticks.replace(ticks.get() + 100)));
+    for _ in 0..2 * crate::SAMPLE_EVERY {
+        connect(&mut net, &mut client);
+        net.wait(Duration::from_millis(1));
+        servers[0].accept().expect("it was offered");
+        net.settle();
+    }
+    let stack = net.stack(0);
+    stack.transport.publish_stats();
+    let [timed, cm, tcp, msg, accept, total] =
+        [Stat::HandshakesTimed, Stat::TimeCm, Stat::TimeTcp, Stat::TimeMsg, Stat::TimeAccept, Stat::TimeTotal]
+            .map(|stat| stack.stat(stat));
+    assert_eq!(timed, 2);
+    // One reading for each of the three calls of the CM, and the rest of two frames.
+    assert_eq!((cm, msg), (timed * 300, 0));
+    assert!(tcp >= timed * 200);
+    assert!(accept >= timed * 1_000_000 && total >= accept, "{accept} {total}");
+}

@@ -1,0 +1,138 @@
+//! What does a link server do for transport servers in other processes? It sends their frames over its device, and gives them
+//! theirs. What somebody does not take is kept, in the order in which it came, and holds up nobody else.
+
+use std::collections::VecDeque;
+
+use atoll_base::Instant;
+use atoll_sys::Gather;
+use atoll_tap::{Queue, SendOutcome};
+use atoll_wire::vnet;
+
+use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
+
+/// Octets of frames that are kept for one server whose ring is full. Beyond it they are lost, as in a full queue of a NIC.
+const KEPT_MAX: usize = 4 << 20;
+
+/// Frames on their way between a device and the servers that have none, by server.
+#[derive(Debug, Default)]
+pub struct Courier {
+    servers: Vec<Kept>,
+    /// Frames that are kept.
+    kept: usize,
+    /// Frames of other servers that the device has taken.
+    pub frames_out: u64,
+    /// Octets of these, from the Ethernet header on.
+    pub bytes_out: u64,
+    /// Times that the device took none.
+    pub failures: u64,
+    /// Frames lost because their receiver takes none.
+    pub dropped: u64,
+}
+
+/// What is kept of, and for, one server.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The frame that the device did not take, as it came out of the ring. Until it does, nothing more is taken from that ring.
+    outbound: Option<Vec<u8>>,
+    /// Frames from outside that the server's ring did not take.
+    inbound: VecDeque<Vec<u8>>,
+    /// Octets of these.
+    inbound_len: usize,
+}
+
+impl Courier {
+    /// A courier for servers with numbers below `servers`.
+    pub fn new(servers: usize) -> Courier {
+        Courier { servers: (0..servers).map(|_| Kept::default()).collect(), ..Courier::default() }
+    }
+
+    /// Sends a frame of server `from` over the device: `record` as it came out of the ring, prefix first.
+    pub fn send(&mut self, queue: &mut Queue, rings: &mut Rings, from: usize, record: &[u8]) {
+        if !self.put(queue, record)
+            && let Some(kept) = self.servers.get_mut(from)
+        {
+            kept.outbound = Some(record.to_vec());
+            self.kept += 1;
+            rings.hold_up(from, true);
+        }
+    }
+
+    /// Gives a frame from outside to the server that owns it. `now`: when it came.
+    pub fn forward(
+        &mut self,
+        now: Instant,
+        rings: &mut Rings,
+        owner: usize,
+        vnet: &[u8; vnet::HEADER_LEN],
+        frame: &[u8],
+    ) {
+        let Some(kept) = self.servers.get_mut(owner) else { return };
+        let prefix = forwarded_prefix(now, vnet);
+        if kept.inbound.is_empty() && rings.send_frame(owner, &forwarded(prefix, frame)) {
+            return;
+        }
+        if kept.inbound_len + frame.len() > KEPT_MAX {
+            self.dropped += 1;
+            return;
+        }
+        self.kept += 1;
+        kept.inbound_len += frame.len();
+        kept.inbound.push_back([&prefix, frame].concat());
+    }
+
+    /// Tries again what was not taken. `queue`: the device, if there is one.
+    pub fn retry(&mut self, mut queue: Option<&mut Queue>, rings: &mut Rings) {
+        if self.kept == 0 {
+            return;
+        }
+        for server in 0..self.servers.len() {
+            if let (Some(record), Some(queue)) = (self.servers[server].outbound.take(), queue.as_deref_mut()) {
+                if self.put(queue, &record) {
+                    self.kept -= 1;
+                    rings.hold_up(server, false);
+                } else {
+                    self.servers[server].outbound = Some(record);
+                }
+            }
+            let kept = &mut self.servers[server];
+            while let Some(record) = kept.inbound.front() {
+                let Some((&prefix, frame)) = record.split_first_chunk() else { break };
+                if !rings.send_frame(server, &forwarded(prefix, frame)) {
+                    break;
+                }
+                kept.inbound_len -= frame.len();
+                kept.inbound.pop_front();
+                self.kept -= 1;
+            }
+        }
+    }
+
+    /// Whether anything is kept, so that [`Courier::retry`] is due soon.
+    pub fn keeps(&self) -> bool {
+        self.kept > 0
+    }
+
+    /// Whether the device has taken a frame, or lost it.
+    fn put(&mut self, queue: &mut Queue, record: &[u8]) -> bool {
+        let (Some(vnet), Some(frame)) = (record.get(..vnet::HEADER_LEN), record.get(FRAME_PREFIX..)) else {
+            return true;
+        };
+        let mut gather = Gather::new();
+        let fits = gather.push_slice(vnet).is_ok() && gather.push_slice(frame).is_ok();
+        if fits && matches!(queue.send(&gather), Ok(SendOutcome::NoRoom)) {
+            self.failures += 1;
+            return false;
+        }
+        // What the kernel refuses for itself it would refuse again: as lost on the wire.
+        self.frames_out += 1;
+        self.bytes_out += frame.len() as u64;
+        true
+    }
+}
+
+fn forwarded(prefix: [u8; FRAME_PREFIX], frame: &[u8]) -> Outgoing<'_> {
+    Outgoing { prefix, headers: frame, slice: &[], pieces: None }
+}
+
+#[cfg(test)]
+mod tests;

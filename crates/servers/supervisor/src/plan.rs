@@ -1,0 +1,103 @@
+//! Which processes does a configuration consist of, and who serves whom?
+//!
+//! ```text
+//!   TS4LS1CM4    server 0  TS IP LS CM        TS2CM2+LS1   server 0  TS IP CM
+//!                server 1  TS IP    CM                     server 1  TS IP CM
+//!                server 2  TS IP    CM                     server 2        LS
+//!                server 3  TS IP    CM
+//! ```
+//! Servers with a TS come first, so that the number of a replica is its server's. Every server has a row and a column of
+//! rings in the mesh.
+
+use atoll_base::FLOW_GROUPS;
+
+use crate::notation::{COMPONENT_MAX, Component, Notation};
+
+/// Most processes of one stack: each component in processes of its own.
+pub const SERVERS_MAX: usize = Component::ALL.len() * COMPONENT_MAX as usize;
+
+/// The processes of a stack, by server number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    processes: Vec<Process>,
+}
+
+/// What one process is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    components: [bool; 4],
+}
+
+impl Process {
+    /// Whether it has a server of this component.
+    pub fn has(self, component: Component) -> bool {
+        self.components[component as usize]
+    }
+}
+
+impl Plan {
+    /// The plan of a configuration.
+    pub(crate) fn new(notation: Notation) -> Plan {
+        let mut processes = Vec::new();
+        for kind in Component::ALL {
+            let parts = Component::ALL.map(|component| Some(notation.part(component)).filter(|part| part.kind == kind));
+            let count = parts.iter().flatten().map(|part| part.count).max().unwrap_or(0);
+            let process =
+                |number| Process { components: parts.map(|part| part.is_some_and(|part| number < part.count)) };
+            processes.extend((0..count).map(process));
+        }
+        processes.sort_by_key(|process| !process.has(Component::Ts));
+        Plan { processes }
+    }
+
+    /// All of them, those with a TS first.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// The servers that have this component, in order.
+    pub fn servers_of(&self, component: Component) -> impl Iterator<Item = usize> + Clone {
+        (0..self.processes.len()).filter(move |&server| self.processes[server].has(component))
+    }
+
+    /// The server of `component` that works for the TS in server `ts`: those of a component take turns.
+    pub fn server_for(&self, ts: usize, component: Component) -> usize {
+        let servers = self.servers_of(component);
+        let count = servers.clone().count();
+        servers.clone().nth(ts % count.max(1)).unwrap_or(ts)
+    }
+
+    /// How many queues the device needs: one for each LS.
+    pub fn queues(&self) -> usize {
+        self.servers_of(Component::Ls).count()
+    }
+
+    /// The queue that the LS in `server` has, if there is one.
+    pub fn queue_of(&self, server: usize) -> Option<usize> {
+        self.servers_of(Component::Ls).position(|other| other == server)
+    }
+
+    /// The replicas whose frames the LS in `server` sends, or, where there are more LSs than TSs, brings.
+    pub fn replicas_of(&self, server: usize) -> impl Iterator<Item = usize> {
+        let (queues, queue) = (self.queues().max(1), self.queue_of(server));
+        let replicas = self.servers_of(Component::Ts).count().max(1);
+        (0..replicas).filter(move |ts| queue.is_some_and(|queue| ts % queues == queue || queue % replicas == *ts))
+    }
+
+    /// The queue of a flow group whose connections `owner` has: of the LS that works for the owner. Where there are more LSs than
+    /// TSs, several work for one, and its groups go round them.
+    pub fn queue_for(&self, group: usize, owner: u8) -> u8 {
+        let (queues, replicas) = (self.queues().max(1), self.servers_of(Component::Ts).count().max(1));
+        let owner = usize::from(owner) % replicas;
+        let queue = if queues <= replicas {
+            owner % queues
+        } else {
+            let choice = (queues - owner).div_ceil(replicas);
+            owner + replicas * (group % FLOW_GROUPS / replicas % choice)
+        };
+        queue as u8
+    }
+}
+
+#[cfg(test)]
+mod tests;

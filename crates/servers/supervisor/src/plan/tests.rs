@@ -1,0 +1,70 @@
+use super::*;
+
+fn plan(text: &str) -> Plan {
+    text.parse::<Notation>().unwrap().plan()
+}
+
+/// `TS IP LS CM` of each server, a letter each.
+fn letters(text: &str) -> Vec<String> {
+    let letter =
+        |process: &Process, component: Component| if process.has(component) { &component.name()[..1] } else { "-" };
+    plan(text).processes().iter().map(|p| Component::ALL.map(|component| letter(p, component)).concat()).collect()
+}
+
+#[test]
+fn each_process_has_what_the_notation_gives_it() {
+    assert_eq!(letters("TS2LS2CM2"), ["TILC", "TILC"]);
+    assert_eq!(letters("TS4CM4LS1"), ["TILC", "TI-C", "TI-C", "TI-C"]);
+    assert_eq!(letters("TS2CM2+LS1"), ["TI-C", "TI-C", "--L-"]);
+    assert_eq!(letters("LS3+TS1CM1"), ["TI-C", "--L-", "--L-", "--L-"]);
+    assert_eq!(letters("TS1LS3CM1"), ["TILC", "--L-", "--L-"]);
+}
+
+#[test]
+fn link_servers_take_turns_in_serving() {
+    let serves = |text: &str| -> Vec<usize> {
+        let plan = plan(text);
+        plan.servers_of(Component::Ts).map(|ts| plan.server_for(ts, Component::Ls)).collect()
+    };
+    assert_eq!(serves("TS4LS4CM4"), [0, 1, 2, 3]);
+    assert_eq!(serves("TS4CM4LS1"), [0, 0, 0, 0]);
+    assert_eq!(serves("TS4CM4LS2"), [0, 1, 0, 1]);
+    assert_eq!(serves("TS4CM4+LS2"), [4, 5, 4, 5]);
+    assert_eq!(serves("TS2CM2+LS8"), [2, 3]);
+}
+
+#[test]
+fn queues_follow_the_link_servers() {
+    let plan = plan("TS2CM2+LS2");
+    assert_eq!((plan.queues(), plan.queue_of(0), plan.queue_of(3)), (2, None, Some(1)));
+}
+
+#[test]
+fn a_link_server_knows_whom_it_serves() {
+    let replicas = |text: &str, server: usize| plan(text).replicas_of(server).collect::<Vec<_>>();
+    assert_eq!([4, 5].map(|server| replicas("TS4CM4+LS2", server)), [[0, 2], [1, 3]]);
+    assert_eq!([2, 3, 4].map(|server| replicas("TS2CM2+LS3", server)), [[0], [1], [0]]);
+    assert_eq!([0, 1].map(|server| replicas("TS2CM2LS1", server)), [vec![0, 1], vec![]]);
+}
+
+#[test]
+fn a_group_arrives_where_its_owner_is_served_and_no_queue_stays_empty() {
+    for ts in 1..=8u8 {
+        for ls in 1..=8u8 {
+            let plan = plan(&format!("TS{ts}CM{ts}+LS{ls}"));
+            let mut used = vec![0; usize::from(ls)];
+            for group in 0..FLOW_GROUPS {
+                let owner = (group % usize::from(ts)) as u8;
+                let queue = plan.queue_for(group, owner);
+                used[usize::from(queue)] += 1;
+                if ls <= ts {
+                    let server = plan.server_for(usize::from(owner), Component::Ls);
+                    assert_eq!(plan.queue_of(server), Some(usize::from(queue)));
+                } else {
+                    assert_eq!(queue % ts, owner);
+                }
+            }
+            assert!(used.iter().all(|&groups| groups >= FLOW_GROUPS / 20), "TS{ts}CM{ts}+LS{ls}: {used:?}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Does a stack serve the same whichever processes its components are in (P2)?
+
+use std::path::Path;
+use std::process::Command;
+
+use atoll_system_tests::{Net, Proc, Stack, atoll, until};
+use serde_json::{Value, json};
+
+use crate::servers::{fetch, megabyte, start_nginx};
+use crate::{fragments, v6};
+
+#[test]
+fn one_link_server_for_two_replicas() {
+    serves("TS2CM2+LS1", &[&[0, 1]]);
+}
+
+#[test]
+fn a_link_server_for_each_replica() {
+    serves("TS2CM2+LS2", &[&[0], &[1]]);
+}
+
+#[test]
+fn more_link_servers_than_replicas() {
+    serves("TS2CM2+LS3", &[&[0], &[1], &[0]]);
+}
+
+#[test]
+fn one_replica_has_the_link_for_four() {
+    serves("TS4LS1CM4", &[]);
+}
+
+#[test]
+fn link_servers_inside_and_apart() {
+    // Only the second of the link servers has a process of its own.
+    serves("TS1LS2CM1", &[&[0]]);
+}
+
+/// `link_servers`: whom each of those that have a process of their own serves.
+fn serves(configuration: &str, link_servers: &[&[u64]]) {
+    let net = Net::with(Stack::Atoll, configuration, None);
+    let status = net.atoll_says("status");
+    assert_eq!(status["stack"]["configuration"], configuration);
+    let listed = status["link_servers"].as_array().expect("status lists them").clone();
+    assert_eq!(listed.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(link_servers));
+    let (replicas, pids) = (net.replicas(), pids(&listed));
+
+    files_in_short_and_long_connections(&net);
+    the_stack_as_client(&net);
+    over_ipv6(&net);
+    for size in ["56", "20000"] {
+        let said =
+            net.client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, Net::SERVER]).success(30);
+        assert!(said.contains(" 0% packet loss"), "{said}");
+    }
+    // In fragments.
+    for reverse in [false, true] {
+        fragments::assert_arrived(&fragments::datagrams(&net, Net::SERVER, reverse));
+    }
+
+    let status = net.atoll_says("status");
+    let listed = status["link_servers"].as_array().expect("a list").clone();
+    assert_eq!((net.replicas(), self::pids(&listed)), (replicas, pids), "a server has died");
+    for server in &listed {
+        assert!(server["stats"]["frames_in"].as_u64() > Some(100), "{server}");
+        assert_eq!(server["stats"]["forward_drops"], 0, "{server}");
+    }
+    for replica in status["replicas"].as_array().expect("a list") {
+        assert!(replica["stats"]["frames_out"].as_u64() > Some(100), "{replica}");
+        assert!(replica["stats"]["passive_opens"].as_u64() > Some(0), "every replica has its share: {replica}");
+        times_add_up(replica, configuration);
+    }
+}
+
+/// What Pika's tables 4 and 5 say of a connection, the stack says of each replica.
+fn times_add_up(replica: &Value, configuration: &str) {
+    let times = &replica["handshakes"];
+    let time = |name: &str| times[name].as_f64().unwrap_or_else(|| panic!("no {name}: {replica}"));
+    assert!(times["timed"].as_u64() > Some(0), "{replica}");
+    assert!(time("t_cm_us") > 0.0 && time("t_tcp_us") > 0.0, "{times}");
+    assert!(time("t_total_us") >= time("t_accept_us"), "{times}");
+    // Only where the link server is another process there is a ring to wait in.
+    let is_apart = configuration.contains('+') || replica["index"] != 0 && configuration.contains("LS1");
+    assert!(time("t_msg_us") > 0.0 || !is_apart, "{times}");
+}
+
+fn pids(servers: &[Value]) -> Vec<u64> {
+    servers.iter().map(|server| server["pid"].as_u64().expect("a server has a pid")).collect()
+}
+
+fn files_in_short_and_long_connections(net: &Net) {
+    let mut server = start_nginx(net);
+    net.listens(&mut server, 80);
+    assert_eq!(fetch(net, 80, "/small"), b"tiny");
+    assert!(fetch(net, 80, "/big") == megabyte());
+    // More than all rings and buffers hold.
+    let large = net.scratch.path().join("large");
+    std::fs::write(&large, megabyte().repeat(64)).expect("there is room");
+    assert!(fetch(net, 80, "/large") == std::fs::read(&large).expect("just written"));
+    let url = format!("http://{}/small", Net::SERVER);
+    for (kept, count) in [(&["-q"][..], "1000"), (&["-q", "-k"][..], "5000")] {
+        let arguments = [kept, &["-s", "10", "-n", count, "-c", "20", &url]].concat();
+        let report = net.client("ab", &arguments).success(60);
+        assert!(report.contains("Failed requests:        0"), "{report}\n{}", server.report());
+        assert!(report.contains(&format!("Complete requests:      {count}")), "{report}");
+    }
+}
+
+/// Connections that programs on the stack open, and octets that come in.
+fn the_stack_as_client(net: &Net) {
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    let serve = ["-u", "-m", "http.server", "8000", "--bind", "198.18.0.1", "--directory", &folder];
+    let mut server = net.client("/usr/bin/python3", &serve);
+    server.says("Serving HTTP", 10);
+    let url = "http://198.18.0.1:8000/large";
+    net.serve("curl", &["-sS", "--max-time", "60", "-o", "got", url]).success(65);
+    let read = |name: &str| std::fs::read(net.scratch.path().join(name)).expect("it was written");
+    assert!(read("got") == read("large"), "what came in is changed");
+}
+
+fn over_ipv6(net: &Net) {
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    let serve = ["-u", "-m", "http.server", "8000", "--bind", "::", "--directory", &folder];
+    let mut server = net.serve("/usr/bin/python3", &serve);
+    server.says("Serving HTTP", 10);
+    for host in [Net::SERVER, &format!("[{}]", Net::SERVER6)] {
+        for _ in 0..5 {
+            assert!(v6::fetch(net, &format!("http://{host}:8000/big")) == megabyte(), "{host}");
+        }
+    }
+}
+
+/// As with a replica: programs fail rather than hang, and the log says what happened.
+#[test]
+fn a_killed_link_server_takes_the_stack_down() {
+    let net = Net::with(Stack::Atoll, "TS2CM2+LS2", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let status = net.atoll_says("status");
+    let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
+    let victim = pids(status["link_servers"].as_array().expect("a list"))[1];
+    let killed = Command::new("kill").args(["-s", "KILL", &victim.to_string()]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    until("the supervisor to end", 20, || (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    let log =
+        std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log");
+    assert!(log.contains(&format!("link server 1 (pid {victim}) was ended by SIGKILL")), "{log}");
+    for replica in pids(status["replicas"].as_array().expect("a list")) {
+        assert!(!Path::new(&format!("/proc/{replica}")).exists(), "a replica is left behind");
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_work_says_why() {
+    for (arguments, reason) in [
+        (&["--configuration", "TS2LS0CM2"][..], "cannot do without link servers"),
+        (&["--configuration", "TS2LS2CM3"], "more of them than of these have nothing to do"),
+        (
+            &["--configuration", "TS8LS8+CM1"],
+            "this version runs connection managers in the processes of the transport servers",
+        ),
+        (&["--configuration", "TS2+IP2+LS1+CM2"], "this version runs IP in the process of each transport server"),
+        (&["--configuration", "TS2CM2+LS1", "--link", "none"], "without a link"),
+        (&["--configuration", "TS2CM2+LS1", "--peer", "other"], "TS2LS2CM2"),
+        (&["--configuration", "2"], "such as TS2CM2+LS1"),
+    ] {
+        let mut up = Command::new(atoll());
+        up.args(["up", "--daemon", "--name", "never"]).args(arguments);
+        let mut up = Proc::start(&mut up, None);
+        assert_eq!(up.end(20).code(), Some(1), "{arguments:?}");
+        assert!(up.errors().contains(reason), "{arguments:?}: {}", up.errors());
+    }
+}
