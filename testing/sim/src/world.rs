@@ -265,6 +265,17 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
     parts(Addr::V4_ANY, packet.len() - len, 0, mtu).map(fragment).collect()
 }
 
+/// Whether stations ask for each other's hardware address: ARP, or neighbour discovery (RFC 4861 §4).
+fn is_discovery(frame: &[u8]) -> bool {
+    let Ok((header, at)) = ethernet::parse(frame) else { return false };
+    match ipv6::parse(&frame[at..]) {
+        Ok((packet, len)) => {
+            packet.next_header == ipv4::Protocol::ICMPV6 && matches!(frame.get(at + len), Some(133..=137))
+        }
+        Err(_) => header.ethertype == EtherType::ARP,
+    }
+}
+
 fn mac(host: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, host])
 }
@@ -615,14 +626,15 @@ impl World {
     }
 
     fn put_on_wire(&mut self, to: usize, frame: Vec<u8>) {
-        // Three lost requests in a row, and a connection fails with EHOSTUNREACH: right, but no end for a story.
-        let is_arp = ethernet::parse(&frame).is_ok_and(|(header, _)| header.ethertype == EtherType::ARP);
-        if self.rng.chance_per_million(self.story.loss) && !is_arp {
+        // Three lost requests in a row, and a connection fails with EHOSTUNREACH: right, but no end for a story. In parts
+        // they would be as good as lost (RFC 6980).
+        let is_discovery = is_discovery(&frame);
+        if self.rng.chance_per_million(self.story.loss) && !is_discovery {
             return;
         }
         let copies = 1 + u64::from(self.rng.chance_per_million(self.story.duplicate));
         for _ in 0..copies {
-            let is_torn = self.rng.chance_per_million(self.story.tear);
+            let is_torn = self.rng.chance_per_million(self.story.tear) && !is_discovery;
             let mtu = [68, 576, 1006, u16::MAX][if is_torn { self.rng.below(3) as usize } else { 3 }];
             for frame in torn(&frame, mtu, self.frames as u16) {
                 self.frames += 1;
@@ -890,7 +902,7 @@ impl Process {
             }
             Err(Failure::WouldBlock) => {}
             Err(Failure::Error(_)) if socket.is_hostile => (socket.ended, any) = (true, true),
-            Err(Failure::Error(errno)) => panic!("receive: {errno:?}"),
+            Err(Failure::Error(errno)) => panic!("receive: {errno:?} at {now:?}, connection {}, got {}, sent {}, server {}", socket.number, socket.got, socket.sent, self.is_server),
         }
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
         if left > 0 {

@@ -190,9 +190,13 @@ impl<M: Memory> Transport<M> {
     /// Offers the frame that the link did not take last time once more. `false`: it is still full.
     fn retry(&mut self, link: usize, out: &mut impl FrameSink<M>) -> bool {
         let Some(stalled) = self.stalled[link] else { return true };
-        let is_same = self.entries.get(stalled.index).is_some_and(|entry| entry.name == stalled.name);
-        if is_same && !self.send(stalled.index, &stalled.transmit, out) {
+        let entry = self.entries.get_mut(stalled.index).filter(|entry| entry.name == stalled.name);
+        let is_due = entry.map(|entry| entry.connection.is_still_due(&stalled.transmit));
+        if is_due == Some(true) && !self.send(stalled.index, &stalled.transmit, out) {
             return false;
+        }
+        if is_due == Some(false) {
+            self.touch(stalled.index);
         }
         self.stalled[link] = None;
         true

@@ -164,6 +164,16 @@ impl Connection {
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 
+    /// Whether a segment that was polled, but has not left since, is to be sent yet. Not if its text was acknowledged meanwhile, because an
+    /// earlier copy had arrived: the application may have taken the place of that text for another. What else it said an ACK says.
+    pub fn is_still_due(&mut self, transmit: &Transmit) -> bool {
+        let is_due = transmit.segment.len == 0 || transmit.offset >= self.send_una();
+        if !is_due {
+            self.pending.set(Pending::ACK);
+        }
+        is_due
+    }
+
     /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like; RFC 7323
     /// §3.2 wants timestamps on it, too.
     fn reset(&mut self, now: Instant) -> Transmit {

@@ -138,3 +138,37 @@ fn a_full_link_gets_every_frame_later() {
     assert!(got == text, "{} of {}", got.len(), text.len());
     assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);
 }
+
+#[test]
+fn a_repetition_that_waits_for_the_link_is_forgotten_when_its_text_is_acknowledged() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(Endpoint::new(addr(1), 80));
+    net.wait(Duration::from_millis(20));
+    let s = server.accept().expect("a connection");
+    // The text arrives, its acknowledgement does not leave, and so the text is repeated; that does not leave either.
+    net.stack(0).out.room = Some(0);
+    assert_eq!(client.write(c, &[1; 1000]), 1000);
+    net.wait(Duration::from_millis(20));
+    net.stack(1).out.room = Some(0);
+    net.wait(Duration::from_secs(3));
+    net.stack(0).out.room = None;
+    net.wait(Duration::from_millis(20));
+    // All is acknowledged: the text has another ring from now on.
+    let more = vec![2; 100_000];
+    let mut sent = client.write(c, &more);
+    assert!(sent > 0);
+    net.wait(Duration::from_millis(20));
+    net.stack(1).out.room = None;
+    let mut got = Vec::new();
+    for _ in 0..1000 {
+        net.wait(Duration::from_millis(5));
+        got.extend(server.read(s));
+        sent += client.write(c, &more[sent..]);
+    }
+    assert_eq!((sent, got.len()), (more.len(), 1000 + more.len()));
+    assert_eq!(net.stack(1).transport.stat(Stat::BadCommands), 0);
+}
