@@ -202,6 +202,29 @@ fn a_question_is_repeated_at_longer_and_longer_intervals() {
 }
 
 #[test]
+fn a_request_has_the_seconds_of_the_question_that_was_answered() {
+    // covers: RFC 2131 §3.1 (3), so that relays pass both on to the same servers; table 5: 0 when an address is declined.
+    let mut host = Host::new(2);
+    assert_eq!(host.sent().message().header.secs, 0);
+    host.wait();
+    let discover = host.sent();
+    let secs = discover.message().header.secs;
+    assert!((3..=5).contains(&secs));
+    host.now += seconds(2);
+    host.hear(&discover.answer(Kind::Offer));
+    host.sent();
+    host.wait();
+    let request = host.sent();
+    assert_eq!((request.kind().0, request.message().header.secs), (Kind::Request, secs));
+    host.hear(&request.answer(Kind::Ack));
+    host.wait();
+    assert_eq!(host.client.poll(), Some(Output::Probe { addr: OURS }));
+    host.client.handle_conflict(host.now, &mut host.rng);
+    let decline = host.sent();
+    assert_eq!((decline.kind().0, decline.message().header.secs), (Kind::Decline, 0));
+}
+
+#[test]
 fn a_server_that_falls_silent_is_given_up_after_a_minute() {
     let mut host = Host::new(3);
     let discover = host.sent();
