@@ -507,11 +507,12 @@ fn a_router_that_asks_hears_the_groups() {
     let header = ipv6::Header {
         src: router(),
         dst: ALL_NODES,
-        next_header: Protocol::ICMPV6,
+        next_header: Protocol(ipv6::HOP_BY_HOP),
         hop_limit: 1,
         ..Default::default()
     };
-    let asks = Build { dst_mac: multicast_mac(ALL_NODES), src_mac: MAC_PEER, header, payload: query.to_vec() };
+    let payload = [&mld::ROUTER_ALERT[..], &query].concat();
+    let asks = Build { dst_mac: multicast_mac(ALL_NODES), src_mac: MAC_PEER, header, payload };
     assert_eq!(receive(&mut ip, at(5), &asks.frame()), Received::Consumed);
     ip.handle_timeout(at(7));
     let (_, header, payload) = next_packet(&mut ip).unwrap();
