@@ -189,6 +189,7 @@ fn addresses_that_cannot_be_are_refused() {
     ] {
         assert_eq!(receive(&mut ip, at(3), &to(dst)), Received::Dropped(reason), "{dst}");
     }
+    assert_eq!(ip.poll_frame(), None, "hosts redirect nobody (RFC 4861 §8.3)");
     let bare = Config::new(MAC_US, 0xc612_0001, 24);
     let mut bare = Ip::new(bare, 1, at(0)).unwrap();
     assert_eq!(receive(&mut bare, at(0), &to(us())), Received::Dropped(Reason::UnknownEtherType));
