@@ -48,6 +48,8 @@ pub struct Upper {
     pub fragment: Option<Fragment>,
     /// Where the octet lies that names the fragment header, from the start of the packet; 0 if there is none.
     pub fragment_named_at: usize,
+    /// Whether an option for every hop calls routers because of MLD (RFC 2711 §2.1).
+    pub alerts_mld: bool,
 }
 
 /// A fragment header (RFC 8200 §4.5).
@@ -157,7 +159,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
 pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     match header.next_header {
         protocol @ (Protocol::TCP | Protocol::UDP | Protocol::ICMPV6) => {
-            Ok(Upper { protocol, at: 0, named_at: NEXT_HEADER_AT, fragment: None, fragment_named_at: 0 })
+            let named_at = NEXT_HEADER_AT;
+            Ok(Upper { protocol, at: 0, named_at, fragment: None, fragment_named_at: 0, alerts_mld: false })
         }
         first => walk(first, payload),
     }
@@ -174,7 +177,7 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
         // A sender who is to be told, or a packet without a transport.
         Err(ExtensionError::Discard | ExtensionError::Problem { .. }) => {
             let (protocol, at) = (Protocol(NO_NEXT_HEADER), text.len());
-            return Ok(Upper { protocol, at, named_at: 0, fragment: None, fragment_named_at: 0 });
+            return Ok(Upper { protocol, at, named_at: 0, fragment: None, fragment_named_at: 0, alerts_mld: false });
         }
     };
     let needed = match upper.protocol {
@@ -225,12 +228,13 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     // Where the octet lies that names `protocol`, from the start of the packet.
     let mut named_at = NEXT_HEADER_AT;
     let (mut at, mut fragment, mut fragment_named_at) = (0, None, 0);
+    let mut alerts_mld = false;
     for n in 0..=EXTENSIONS_MAX {
         let known = matches!(protocol.0, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
         if !known {
             return match protocol.0 {
                 NO_NEXT_HEADER => Err(ExtensionError::Discard),
-                _ => Ok(Upper { protocol, at, named_at, fragment, fragment_named_at }),
+                _ => Ok(Upper { protocol, at, named_at, fragment, fragment_named_at, alerts_mld }),
             };
         }
         let rest = payload.get(at..).ok_or(ExtensionError::Malformed)?;
@@ -243,7 +247,8 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
                 let code = crate::icmpv6::code::UNRECOGNIZED_NEXT_HEADER;
                 return Err(ExtensionError::Problem { code, pointer: named_at as u32, even_to_groups: false });
             }
-            HOP_BY_HOP | DESTINATION => options(body, HEADER_LEN + at + 2)?,
+            HOP_BY_HOP => alerts_mld = options(body, HEADER_LEN + at + 2)?,
+            DESTINATION => _ = options(body, HEADER_LEN + at + 2)?,
             // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095: type 0 no longer exists.
             ROUTING if d != 0 => {
                 let (code, pointer) = (crate::icmpv6::code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
@@ -260,7 +265,8 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
                 fragment_named_at = named_at;
                 if !header.is_atomic() {
                     let (protocol, named_at) = (Protocol(next), HEADER_LEN + at);
-                    return Ok(Upper { protocol, at: at + size, named_at, fragment, fragment_named_at });
+                    let at = at + size;
+                    return Ok(Upper { protocol, at, named_at, fragment, fragment_named_at, alerts_mld });
                 }
             }
             _ => {}
@@ -272,11 +278,12 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     Err(ExtensionError::Malformed)
 }
 
-/// Judges the options of a header. `start`: where they lie in the packet.
-fn options(mut rest: &[u8], start: usize) -> Result<(), ExtensionError> {
+/// Judges the options of a header. `start`: where they lie in the packet. Returns whether one calls routers because of MLD.
+fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
     let whole = rest.len();
+    let mut alerts_mld = false;
     for _ in 0..=EXTENSIONS_MAX {
-        let Some((&kind, tail)) = rest.split_first() else { return Ok(()) };
+        let Some((&kind, tail)) = rest.split_first() else { return Ok(alerts_mld) };
         if kind == PAD1 {
             // Zeros may be many; the walk over them is no more than the packet is long.
             let zeros = rest.iter().take_while(|byte| **byte == PAD1).count();
@@ -294,6 +301,7 @@ fn options(mut rest: &[u8], start: usize) -> Result<(), ExtensionError> {
                 action => return Err(ExtensionError::Problem { code, pointer, even_to_groups: action == 2 }),
             }
         }
+        alerts_mld |= kind == ROUTER_ALERT && tail.starts_with(&ALERT_MLD) && usize::from(len) == ALERT_MLD.len();
         rest = after;
     }
     Err(ExtensionError::Malformed)
@@ -337,6 +345,8 @@ const PAD1: u8 = 0;
 const PAD_N: u8 = 1;
 /// RFC 2711: for routers.
 const ROUTER_ALERT: u8 = 5;
+/// What it calls them for.
+const ALERT_MLD: [u8; 2] = [0, 0];
 const NEXT_HEADER_AT: usize = 6;
 const LABEL_MASK: u32 = 0xf_ffff;
 

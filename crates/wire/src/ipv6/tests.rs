@@ -51,6 +51,19 @@ fn the_way_to_the_text_leads_over_extension_headers() {
 }
 
 #[test]
+fn routers_are_called_by_an_option_for_every_hop() {
+    // covers: RFC 2711 §2.1
+    let calls = |first, options: [u8; 6]| walked(first, &[&[58, 0][..], &options].concat()).unwrap().alerts_mld;
+    assert!(calls(0, [5, 2, 0, 0, 1, 0]) && calls(0, [1, 0, 5, 2, 0, 0]));
+    for (first, options) in
+        [(0, [1, 4, 0, 0, 0, 0]), (0, [5, 2, 0, 1, 1, 0]), (0, [5, 4, 0, 0, 0, 0]), (60, [5, 2, 0, 0, 1, 0])]
+    {
+        assert!(!calls(first, options), "{first} {options:?}");
+    }
+    assert!(!walked(58, &[]).unwrap().alerts_mld);
+}
+
+#[test]
 fn fragments_are_told_from_atomic_ones() {
     // covers: RFC 6946 §4
     let atomic = [17, 0, 0, 0, 0, 0, 0, 9];

@@ -200,7 +200,9 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
     };
     let torn = datagram(0, 0, b"0123456789abcdef and more");
     let mut query = vec![0; 28];
-    (query[0], query[5]) = (mld::QUERY, 100);
+    let asks_for_groups = icmpv6::Message::Other { kind: mld::QUERY, code: 0, rest: [0, 100, 0, 0] };
+    icmpv6::emit(ROUTER_V6, all_nodes, &asks_for_groups, &mut query);
+    let query = [&mld::ROUTER_ALERT[..], &query].concat();
     let advertises = nd::Message::NeighbourAdvertisement {
         target: PEER_V6,
         router: false,
@@ -219,7 +221,7 @@ fn frames_v6() -> Vec<(&'static str, Vec<u8>)> {
         ("v6_echo_request", icmp(PEER_V6, US_V6, icmpv6::Message::EchoRequest { id: 1, seq: 1 }, b"abcdefgh")),
         ("v6_fragment_first", part(0, true, &torn[..16])),
         ("v6_fragment_last", part(2, false, &torn[16..])),
-        ("v6_listener_query", v6_frame(ROUTER_V6, all_nodes, Protocol::ICMPV6, 1, &query)),
+        ("v6_listener_query", v6_frame(ROUTER_V6, all_nodes, Protocol(ipv6::HOP_BY_HOP), 1, &query)),
         ("v6_neighbour_advertisement", nd_frame(PEER_V6, US_V6, &advertises)),
         ("v6_neighbour_solicitation", nd_frame(PEER_V6, nd::solicited_node(US_V6), &asks)),
         ("v6_options", v6_frame(PEER_V6, US_V6, Protocol(60), 64, &behind)),

@@ -31,6 +31,8 @@ pub struct Client {
     xid: u32,
     /// When the client began to look for an address.
     began_at: Instant,
+    /// How many seconds after that the last DISCOVER was sent.
+    secs: u16,
     /// When the exchange that is under way began: a lease counts from there.
     asked_at: Instant,
     /// When something is to be done; [`Instant::FAR_FUTURE`]: when something arrives.
@@ -102,6 +104,7 @@ impl Client {
             state: State::Init,
             xid: 0,
             began_at: Instant::ZERO,
+            secs: 0,
             asked_at: Instant::ZERO,
             due: Instant::FAR_FUTURE,
             tries: 0,
@@ -388,7 +391,18 @@ impl Client {
     fn send(&mut self, now: Instant, kind: Kind, own: u32, dst: u32, options: &[(u8, &[u8])]) {
         let mut bytes = [0; MESSAGE_LEN_MIN];
         // Cannot truncate: cut to what fits.
-        let secs = now.since(self.began_at).as_secs().min(u16::MAX.into()) as u16;
+        let elapsed = now.since(self.began_at).as_secs().min(u16::MAX.into()) as u16;
+        let secs = match kind {
+            Kind::Discover => {
+                self.secs = elapsed;
+                elapsed
+            }
+            // RFC 2131 §3.1 (3): relays that count pass it on to the same servers.
+            Kind::Request if self.state == State::Requesting => self.secs,
+            Kind::Request => elapsed,
+            // Table 5.
+            _ => 0,
+        };
         let header = Header { xid: self.xid, secs, client_addr: own, mac: self.mac, ..Header::default() };
         let mut at = dhcp::emit(&header, &mut bytes);
         at = dhcp::push_option(&mut bytes, at, option::MESSAGE_TYPE, &[kind as u8]);

@@ -202,6 +202,68 @@ fn a_question_is_repeated_at_longer_and_longer_intervals() {
 }
 
 #[test]
+fn a_request_has_the_seconds_of_the_question_that_was_answered() {
+    // covers: RFC 2131 §3.1 (3), so that relays pass both on to the same servers; table 5: 0 when an address is declined.
+    let mut host = Host::new(2);
+    assert_eq!(host.sent().message().header.secs, 0);
+    host.wait();
+    let discover = host.sent();
+    let secs = discover.message().header.secs;
+    assert!((3..=5).contains(&secs));
+    host.now += seconds(2);
+    host.hear(&discover.answer(Kind::Offer));
+    host.sent();
+    host.wait();
+    let request = host.sent();
+    assert_eq!((request.kind().0, request.message().header.secs), (Kind::Request, secs));
+    host.hear(&request.answer(Kind::Ack));
+    host.wait();
+    assert_eq!(host.client.poll(), Some(Output::Probe { addr: OURS }));
+    host.client.handle_conflict(host.now, &mut host.rng);
+    let decline = host.sent();
+    assert_eq!((decline.kind().0, decline.message().header.secs), (Kind::Decline, 0));
+}
+
+#[test]
+fn messages_have_the_fields_and_options_of_table_5() {
+    // covers: RFC 2131 §4.3.6 (table 4), §4.4.1 (table 5)
+    let check = |sent: &Sent, kind, (src, dst): (u32, u32), requested, server, wants: bool| {
+        let message = sent.message();
+        assert_eq!((sent.kind(), message.header.client_addr), ((kind, src, dst), src));
+        let header = Header { mac: US, xid: message.header.xid, secs: message.header.secs, ..Header::default() };
+        assert_eq!(message.header, Header { client_addr: src, ..header }, "no flags, no other addresses");
+        let words = [option::REQUESTED_ADDRESS, option::SERVER_IDENTIFIER, option::LEASE_TIME];
+        assert_eq!(words.map(|code| message.word(code)), [requested, server, None], "{kind:?}");
+        assert_eq!(message.octets(option::CLIENT_IDENTIFIER), Some([1, 2, 0, 0, 0, 0, 1]));
+        let list = message.octets(option::PARAMETER_LIST);
+        assert_eq!(list, wants.then_some([1, 121, 3, 6, 15, 26]), "{kind:?}");
+        assert_eq!(message.octets(option::MESSAGE_SIZE_MAX), wants.then_some(1500u16.to_be_bytes()), "{kind:?}");
+    };
+    let mut host = Host::new(3);
+    let discover = host.sent();
+    check(&discover, Kind::Discover, (0, EVERYBODY), None, None, true);
+    host.hear(&discover.answer(Kind::Offer));
+    let request = host.sent();
+    check(&request, Kind::Request, (0, EVERYBODY), Some(OURS), Some(SERVER), true);
+    assert_eq!(request.message().header.xid, discover.message().header.xid);
+    host.hear(&request.answer(Kind::Ack));
+    host.wait();
+    assert_eq!(host.client.poll(), Some(Output::Probe { addr: OURS }));
+    host.client.handle_conflict(host.now, &mut host.rng);
+    check(&host.sent(), Kind::Decline, (0, EVERYBODY), Some(OURS), Some(SERVER), false);
+    let mut host = Host::bound(1000);
+    while host.client.state() != State::Rebinding {
+        host.wait();
+        let dst = if host.client.state() == State::Rebinding { EVERYBODY } else { SERVER };
+        check(&host.sent(), Kind::Request, (OURS, dst), None, None, true);
+    }
+    host.client.release();
+    let release = host.sent();
+    check(&release, Kind::Release, (OURS, SERVER), None, Some(SERVER), false);
+    assert_eq!(release.message().header.secs, 0);
+}
+
+#[test]
 fn a_server_that_falls_silent_is_given_up_after_a_minute() {
     let mut host = Host::new(3);
     let discover = host.sent();

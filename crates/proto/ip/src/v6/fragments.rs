@@ -4,7 +4,7 @@ use atoll_base::Instant;
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmpv6::{Message, code};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::ipv6::{self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, PAYLOAD_LEN_AT, Upper};
+use atoll_wire::ipv6::{self, FRAGMENT, FRAGMENT_LEN, FirstError, HEADER_LEN, HOP_BY_HOP, PAYLOAD_LEN_AT, Upper};
 
 use super::is_discovery;
 use crate::counters::Reason;
@@ -43,6 +43,11 @@ impl Ip {
         if offset as usize + text.len() > payload_max as usize {
             problem(code::ERRONEOUS_HEADER, HEADER_LEN + before + 2);
             return Err(Reason::FragmentMalformed);
+        }
+        // RFC 8200 §4.3: these stand behind the first header of a packet. Here they would come to stand there when it is whole.
+        if offset == 0 && upper.protocol == Protocol(HOP_BY_HOP) {
+            problem(code::UNRECOGNIZED_NEXT_HEADER, upper.named_at);
+            return Err(Reason::Extension);
         }
         if offset == 0 {
             match ipv6::first_fragment(upper.protocol, text) {

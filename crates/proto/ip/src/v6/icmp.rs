@@ -13,7 +13,7 @@ use crate::ip::{Frame, Ip, Link};
 use crate::output::{Outgoing, headers_len};
 
 impl Ip {
-    /// Judges an ICMPv6 message. `from`: the station that sent the frame.
+    /// Judges an ICMPv6 message. `from`: the station that sent the frame. `alerts_mld`: see [`ipv6::Upper`].
     #[inline(never)]
     pub(super) fn handle_icmpv6<'a>(
         &mut self,
@@ -21,6 +21,7 @@ impl Ip {
         link: Link,
         from: Mac,
         header: &ipv6::Header,
+        alerts_mld: bool,
         bytes: &'a [u8],
     ) -> Result<Received<'a>, Reason> {
         let (message, head) = icmpv6::parse(header.src, header.dst, bytes).map_err(|error| match error {
@@ -32,6 +33,8 @@ impl Ip {
             && !message.is_error()
         {
             return match kind {
+                // RFC 3810 §6.2: who asks calls routers as well.
+                mld::QUERY if !alerts_mld => Err(Reason::NdIgnored),
                 mld::QUERY | mld::REPORT_V1 | mld::DONE => self.handle_listeners(now, header, bytes),
                 kind if nd::KINDS.contains(&kind) => self.handle_nd(now, from, header, bytes),
                 _ => Err(Reason::IcmpIgnored),

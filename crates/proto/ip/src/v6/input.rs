@@ -56,7 +56,7 @@ impl Ip {
             if upper.fragment.is_some() && is_discovery(Some(text)) {
                 return Err(Reason::NdIgnored);
             }
-            return self.handle_icmpv6(now, link, ethernet.src, &header, text);
+            return self.handle_icmpv6(now, link, ethernet.src, &header, upper.alerts_mld, text);
         }
         // Neighbour discovery alone is spoken with the unspecified address.
         if header.src == Addr::ANY {

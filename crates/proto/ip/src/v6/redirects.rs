@@ -58,6 +58,11 @@ impl Redirects {
         self.known.retain(|_, redirect| redirect.target != target);
     }
 
+    /// RFC 4861 §7.2.5: forgets what led by way of `router`, which is none any more; what it takes for itself it still takes.
+    pub(super) fn forget_router(&mut self, router: Addr) {
+        self.known.retain(|dst, redirect| redirect.target != router || *dst == router);
+    }
+
     fn insert(&mut self, now: Instant, dst: Addr, target: Addr) {
         if self.known.len() >= REDIRECTS_MAX
             && !self.known.contains_key(&dst)

@@ -81,9 +81,12 @@ impl Ip {
     /// A neighbour says that it is no router: what is not configured is none any more (RFC 4861 §7.2.5).
     pub(super) fn forget_router(&mut self, addr: Addr) {
         let configured = self.v6.config.as_ref().and_then(|config| config.gateway);
-        let before = self.v6.routers.len();
+        let before = self.v6.count();
         self.v6.routers.retain(|router| router.what != addr || configured == Some(addr));
-        if self.v6.routers.len() < before {
+        if configured != Some(addr) {
+            self.v6.redirects.forget_router(addr);
+        }
+        if self.v6.count() < before {
             self.v6.generation += 1;
             self.v6.rearm();
         }

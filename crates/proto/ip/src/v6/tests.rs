@@ -189,6 +189,7 @@ fn addresses_that_cannot_be_are_refused() {
     ] {
         assert_eq!(receive(&mut ip, at(3), &to(dst)), Received::Dropped(reason), "{dst}");
     }
+    assert_eq!(ip.poll_frame(), None, "hosts redirect nobody (RFC 4861 §8.3)");
     let bare = Config::new(MAC_US, 0xc612_0001, 24);
     let mut bare = Ip::new(bare, 1, at(0)).unwrap();
     assert_eq!(receive(&mut bare, at(0), &to(us())), Received::Dropped(Reason::UnknownEtherType));
@@ -507,11 +508,12 @@ fn a_router_that_asks_hears_the_groups() {
     let header = ipv6::Header {
         src: router(),
         dst: ALL_NODES,
-        next_header: Protocol::ICMPV6,
+        next_header: Protocol(ipv6::HOP_BY_HOP),
         hop_limit: 1,
         ..Default::default()
     };
-    let asks = Build { dst_mac: multicast_mac(ALL_NODES), src_mac: MAC_PEER, header, payload: query.to_vec() };
+    let payload = [&mld::ROUTER_ALERT[..], &query].concat();
+    let asks = Build { dst_mac: multicast_mac(ALL_NODES), src_mac: MAC_PEER, header, payload };
     assert_eq!(receive(&mut ip, at(5), &asks.frame()), Received::Consumed);
     ip.handle_timeout(at(7));
     let (_, header, payload) = next_packet(&mut ip).unwrap();

@@ -839,6 +839,9 @@ fn a_smaller_path_mtu_sends_again_what_was_too_large() {
     let sent = t.poll();
     t.compare(&sent, &[data(1..601), data(601..1201), data(1201..1801), data(1801..2001)].map(Seg::retransmit));
     assert_eq!(t.conn.congestion.cwnd, 10_000);
+    // covers: RFC 8201 §5.4: what says nothing new has nothing sent again.
+    t.conn.handle_mtu(t.now, 640, t.conn.snd.seq(1000));
+    assert!(t.poll().is_empty());
 }
 
 #[test]

@@ -83,6 +83,7 @@ fn bound() -> (Ip, Instant) {
     while ip.addr().is_none() {
         let probe = sent_arp(&mut ip);
         assert_eq!((probe.operation, probe.sender_addr, probe.target_addr), (Operation::Request, 0, OURS));
+        assert_eq!((probe.sender_mac, probe.target_mac), (US, Mac::ZERO));
         assert!(!ip.is_own(Addr::v4(OURS)));
         now = ip.next_timeout().unwrap();
         ip.handle_timeout(now);

@@ -150,6 +150,11 @@ fn the_first_fragment_holds_all_headers() {
         assert_eq!(receive(&mut ip, at(3), &first), Received::Dropped(Reason::FragmentTiny), "{next:?}");
         assert_eq!(told(&mut ip), Some((4, 3, 0, first[14..].to_vec())));
     }
+    // covers: RFC 8200 §4.3: options for every hop stand right behind the header of the packet.
+    let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &[0; 8]].concat();
+    let misplaced = fragment(Protocol(ipv6::HOP_BY_HOP), 0, true, &options).frame();
+    assert_eq!(receive(&mut ip, at(3), &misplaced), Received::Dropped(Reason::Extension));
+    assert_eq!(told(&mut ip), Some((4, 1, 40, misplaced[14..].to_vec())));
     // No fragments in fragments.
     let nested = fragment(Protocol(FRAGMENT), 0, true, &[[17, 0, 0, 1, 0, 0, 0, 9], [0; 8]].concat()).frame();
     assert_eq!(receive(&mut ip, at(3), &nested), Received::Dropped(Reason::FragmentMalformed));

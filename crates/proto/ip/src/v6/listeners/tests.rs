@@ -161,6 +161,11 @@ fn only_the_leader_speaks_and_only_neighbours_are_heard() {
     let mut ip = member(&[group()]);
     for far in [
         asked.clone().with(|build| build.header.hop_limit = 2),
+        // covers: RFC 3810 §6.2: without the option for routers.
+        asked.clone().with(|build| {
+            build.header.next_header = Protocol::ICMPV6;
+            build.payload.drain(..mld::ROUTER_ALERT.len());
+        }),
         listener_packet(peer(), ALL_NODES, std::vec![mld::QUERY; 28]),
     ] {
         assert!(matches!(receive(&mut ip, at(20), &far.frame()), Received::Dropped(_)));

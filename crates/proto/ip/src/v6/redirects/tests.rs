@@ -101,6 +101,25 @@ fn a_router_that_leaves_takes_its_redirects_along() {
 }
 
 #[test]
+fn a_target_that_is_no_router_any_more_is_passed_over() {
+    // covers: RFC 4861 §7.2.5: what went by a router that is none any more goes elsewhere; what is on the link needs none.
+    let (mut ip, near) = (routed(), addr("2001:db8:ffff::2"));
+    for (destination, target) in [(far(), better()), (near, near)] {
+        assert_eq!(receive(&mut ip, at(4), &redirect(router(), destination, target)), Received::Consumed);
+        assert_eq!(ip.next_hop(destination), Some(target));
+        let message = Message::NeighbourAdvertisement {
+            target,
+            router: false,
+            solicited: false,
+            overriding: true,
+            target_mac: Some(MAC_OTHER),
+        };
+        assert_eq!(receive(&mut ip, at(5), &nd_frame(target, ALL_NODES, &message)), Received::Consumed);
+    }
+    assert_eq!((ip.next_hop(far()), ip.next_hop(near)), (Some(router()), Some(near)));
+}
+
+#[test]
 fn redirects_are_bounded() {
     let mut ip = routed();
     for n in 0..1000u64 {
