@@ -5,7 +5,7 @@ use std::path::Path;
 
 use atoll_base::Duration;
 use atoll_ipc::control::{Refusal, Reply};
-use atoll_supervisor::{CliRequest, ReportPart, StackName, StatusReport};
+use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, StackName, StatusReport};
 use atoll_sys::unix::{Blocking, Channel};
 
 use crate::failure::{Failure, OrFail};
@@ -63,6 +63,17 @@ impl Supervisor {
             rows.extend(serde_json::from_slice::<RowsPacket>(packet).into_iter().flat_map(|packet| packet.rows));
         })?;
         Ok(rows)
+    }
+
+    /// Changes the rules of balancing, if there is anything to change, and returns those that hold now.
+    pub fn balance(&self, changes: &BalanceRules) -> Result<BalanceRules, Failure> {
+        let mut told = None;
+        self.ask(&CliRequest::Balance(changes.clone()), |packet| {
+            if let Ok(ReportPart::Balance(rules)) = serde_json::from_slice::<ReportPart>(packet) {
+                told = Some(rules);
+            }
+        })?;
+        told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
     /// Asks it to end.

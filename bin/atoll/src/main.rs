@@ -35,6 +35,7 @@ enum Command {
     Run(commands::run::Run),
     Status(commands::status::Status),
     Ss(commands::ss::Ss),
+    Balance(commands::balance::Balance),
     Config(commands::config::Config),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Status(status) => printing(|| status.run()),
         Command::Ss(ss) => printing(|| ss.run()),
+        Command::Balance(balance) => printing(|| balance.run()),
         Command::Config(config) => printing(|| config.run()),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);

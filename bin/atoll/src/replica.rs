@@ -16,12 +16,14 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
+use atoll_connmgr::AcceptorView;
 use atoll_ip::{ChecksumOffload, Ip, Link, V6Config};
 use atoll_ipc::Memory;
+use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::mesh::{KIND_FRAME, KIND_NEIGHBOUR, KIND_PATH, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_BALANCE, KIND_FRAME, KIND_NEIGHBOUR, KIND_PATH, PAYLOAD_MAX};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
@@ -39,7 +41,7 @@ use atoll_wire::{Mac, vnet};
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, Rings};
 use crate::neighbour;
 use crate::path;
-use crate::rows::{self, SocketRow, TcpRow};
+use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
@@ -50,6 +52,9 @@ const CONTROL_EVERY: Duration = Duration::from_millis(1);
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
+
+/// State of a listener, as in linux/tcp_states.h.
+const LISTEN: u8 = 10;
 
 const TOKEN_DEVICE: u64 = 0;
 const TOKEN_BELL: u64 = 1;
@@ -269,8 +274,21 @@ impl Replica {
             let me = usize::from(self.index.0);
             self.links.internal.rings.broadcast(me, KIND_PATH, &path::encode(&update));
         }
+        if self.transport.is_peer_due(now, false) {
+            self.tell_peers(now, false);
+        }
         self.ring_bells();
         Ok(busy || self.links.internal.own_waiting() > 0)
+    }
+
+    /// Offers and reports of the connection manager to the others (P5). `last`: this replica is going to sleep.
+    fn tell_peers(&mut self, now: Instant, last: bool) {
+        let rings = &mut self.links.internal.rings;
+        let reach = rings.reach();
+        while let Some(output) = self.transport.poll_peer(now, reach, last) {
+            let mut bytes = [0; PEER_BYTES_MAX];
+            rings.tell(output.to, output.wakes, KIND_BALANCE, output.message.encode(&mut bytes));
+        }
     }
 
     /// Takes up to a batch of frames from the device.
@@ -351,9 +369,15 @@ impl Replica {
         let mut busy = false;
         for turn in 0..BATCH {
             let Some((kind, len)) = self.links.internal.rings.receive(turn, &mut self.frame) else { break };
-            busy = true;
             let payload = &self.frame[..len];
+            // What can wait is no reason to stay awake.
+            busy |= kind != KIND_BALANCE;
             match kind {
+                KIND_BALANCE => {
+                    if let Ok(message) = PeerMessage::decode(payload) {
+                        self.transport.handle_peer(now, &message);
+                    }
+                }
                 KIND_NEIGHBOUR => {
                     if let Some(update) = neighbour::decode(payload) {
                         self.transport.ip_mut().handle_neighbour(now, update);
@@ -409,6 +433,10 @@ impl Replica {
 
     /// Sleeps until the device, a bell, the supervisor or a timer wakes it.
     fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
+        if self.transport.is_peer_due(now, true) {
+            self.tell_peers(now, true);
+            self.counts.bells_rung += self.links.publish();
+        }
         self.sleep_word |= 1;
         self.set_sleep_word();
         // Partner: applications fence between their ring store and their look at the sleep word.
@@ -510,9 +538,14 @@ impl Replica {
             }
             Request::ListSockets { .. } => {
                 let replica = self.index.0;
-                let rows = self.transport.sockets(now).map(|facts| row(replica, &facts));
+                let acceptors = self.transport.acceptors(now);
+                let rows = self
+                    .transport
+                    .sockets(now)
+                    .map(|facts| SocketRow { acceptors: acceptors_of(&facts, &acceptors), ..row(replica, &facts) });
                 self.answers.extend(rows::packets(rows));
             }
+            Request::Balance { rules } => self.transport.set_balance(rules),
             Request::Stop => {
                 self.transport.abort_all(now);
                 self.transport.flush(now, &mut self.links);
@@ -598,7 +631,27 @@ fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
         holders: facts.holders,
         info: facts.info.map(|info| tcp_row(&info, facts)),
         timer: None,
+        acceptors: Vec::new(),
     }
+}
+
+/// What this replica knows of the acceptors of a listener.
+fn acceptors_of(facts: &SocketFacts, all: &[(Endpoint, AcceptorView)]) -> Vec<AcceptorRow> {
+    if facts.protocol != Protocol::Tcp || facts.state != LISTEN {
+        return Vec::new();
+    }
+    let row = |view: &AcceptorView| AcceptorRow {
+        session: view.session.0,
+        lease: view.lease,
+        home: view.home.0,
+        accepting: view.registered,
+        service_us: view.service_us,
+        samples: view.samples,
+        given: view.given,
+        unclaimed: view.unclaimed,
+        open: view.open,
+    };
+    all.iter().filter(|(local, _)| *local == facts.local).map(|(_, view)| row(view)).take(rows::ACCEPTORS_MAX).collect()
 }
 
 fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {

@@ -34,6 +34,34 @@ pub struct SocketRow {
     /// The timer that runs: `on`, `keepalive`, `timewait` or `persist`, with milliseconds left and retransmissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timer: Option<(String, u64, u32)>,
+    /// Of a listener: who accepts its connections, as this replica knows them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub acceptors: Vec<AcceptorRow>,
+}
+
+/// One acceptor as one replica knows it (P5).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AcceptorRow {
+    /// Its session.
+    pub session: u32,
+    /// Its socket.
+    pub lease: u64,
+    /// The replica that estimates its service time and offers it to the others.
+    pub home: u8,
+    /// Whether it wants connections.
+    pub accepting: bool,
+    /// Service time in microseconds: at its home of all its connections, elsewhere of those that came from there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_us: Option<u64>,
+    /// Connections that this is made of.
+    pub samples: usize,
+    /// Connections given to it by this replica since it registered first.
+    pub given: u64,
+    /// Of those, not claimed yet.
+    pub unclaimed: u32,
+    /// Connections claimed and not closed: at its home of all replicas.
+    pub open: u32,
 }
 
 /// The facts of a TCP connection, in the words of `ss -i`.
@@ -94,6 +122,13 @@ pub struct TcpRow {
     pub rcv_space: u64,
 }
 
+impl SocketRow {
+    /// How many plain rows it is as long as: an acceptor has some 150 bytes.
+    const fn size(&self) -> usize {
+        1 + self.acceptors.len() / 4
+    }
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
@@ -108,6 +143,9 @@ pub struct RowsPacket {
 /// The packet that ends a listing.
 pub const END: &[u8] = b"{}";
 
+/// Acceptors of a listener that are listed at most, so that a row fits a packet.
+pub const ACCEPTORS_MAX: usize = 1000;
+
 /// Rows per packet: about 600 bytes each, so that a packet is far below the 200 KiB that a socket takes.
 pub const ROWS_PER_PACKET: usize = 64;
 
@@ -115,13 +153,19 @@ pub const ROWS_PER_PACKET: usize = 64;
 ///
 /// For the replica, whose control socket may be full: keep the iterator and go on when it is writable again.
 pub fn packets(rows: impl IntoIterator<Item = SocketRow>) -> impl Iterator<Item = Vec<u8>> {
-    let mut rows = rows.into_iter();
+    let mut rows = rows.into_iter().peekable();
     let mut ended = false;
     std::iter::from_fn(move || {
         if ended {
             return None;
         }
-        let rows: Vec<SocketRow> = rows.by_ref().take(ROWS_PER_PACKET).collect();
+        let mut size = 0;
+        let rows: Vec<SocketRow> = std::iter::from_fn(|| {
+            let row = rows.next_if(|row| size == 0 || size + row.size() <= ROWS_PER_PACKET)?;
+            size += row.size();
+            Some(row)
+        })
+        .collect();
         if rows.is_empty() {
             ended = true;
             return Some(END.to_vec());
@@ -154,5 +198,17 @@ mod tests {
             }
         }
         assert_eq!(n, 130);
+    }
+
+    #[test]
+    fn listeners_with_many_acceptors_fit_packets() {
+        let acceptor =
+            AcceptorRow { lease: u64::MAX, service_us: Some(u64::MAX), given: u64::MAX, ..Default::default() };
+        let row = |acceptors: usize| SocketRow { acceptors: vec![acceptor.clone(); acceptors], ..SocketRow::default() };
+        let rows = [ACCEPTORS_MAX, 0, 200, 200, 0, ACCEPTORS_MAX].map(row);
+        let packets: Vec<Vec<u8>> = packets(rows.clone()).collect();
+        assert!(packets.iter().all(|packet| packet.len() < 200_000), "{:?}", packets.iter().map(Vec::len).max());
+        let listed = packets.iter().filter_map(|packet| serde_json::from_slice::<RowsPacket>(packet).ok());
+        assert_eq!(listed.flat_map(|packet| packet.rows).collect::<Vec<_>>(), rows);
     }
 }

@@ -6,6 +6,7 @@
 //! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
 
 use crate::arena::ArenaConfig;
+use crate::balance::{Balance, Estimator, Scheme};
 use crate::event::BadMessage;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
@@ -30,6 +31,8 @@ pub enum Request {
     Stop,
     /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last one empty (`{}`).
     ListSockets { token: u32 },
+    /// Supervisor to replica: from now on balance by these rules (P5).
+    Balance { rules: Balance },
 }
 
 /// What the supervisor answers.
@@ -91,6 +94,7 @@ impl Request {
             Request::SessionGone { session } => Writer::new(6).u32(session),
             Request::Stop => Writer::new(7),
             Request::ListSockets { token } => Writer::new(8).u32(token),
+            Request::Balance { rules } => balance_fields(Writer::new(9), rules),
         }
         .bytes
     }
@@ -108,6 +112,7 @@ impl Request {
             6 => Request::SessionGone { session: r.u32() },
             7 => Request::Stop,
             8 => Request::ListSockets { token: r.u32() },
+            9 => Request::Balance { rules: read_balance(&mut r)? },
             _ => return Err(BadMessage),
         })
     }
@@ -152,6 +157,26 @@ fn read_config(r: &mut Reader<'_>) -> Result<ArenaConfig, BadMessage> {
     if config.is_valid() { Ok(config) } else { Err(BadMessage) }
 }
 
+fn balance_fields(writer: Writer, rules: Balance) -> Writer {
+    let Balance { scheme, tariff, estimator, window, sample_us, offer_us, high, low } = rules;
+    let writer = writer.u8(scheme as u8).u8(estimator as u8).u16(tariff).u16(window);
+    writer.u32(sample_us).u32(offer_us).u16(high).u16(low)
+}
+
+fn read_balance(r: &mut Reader<'_>) -> Result<Balance, BadMessage> {
+    let scheme = Scheme::ALL.get(usize::from(r.u8())).copied().ok_or(BadMessage)?;
+    let estimator = match r.u8() {
+        0 => Estimator::Median,
+        1 => Estimator::Average,
+        _ => return Err(BadMessage),
+    };
+    let (tariff, window) = (r.u16(), r.u16());
+    let (sample_us, offer_us) = (r.u32(), r.u32());
+    let (high, low) = (r.u16(), r.u16());
+    let rules = Balance { scheme, tariff, estimator, window, sample_us, offer_us, high, low };
+    if rules.is_valid() { Ok(rules) } else { Err(BadMessage) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +193,7 @@ mod tests {
             Request::SessionGone { session: 1 },
             Request::Stop,
             Request::ListSockets { token: 5 },
+            Request::Balance { rules: Balance { scheme: Scheme::Filtered, offer_us: 77, ..Balance::new() } },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
@@ -178,5 +204,7 @@ mod tests {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
         assert_eq!(Request::decode(&[0; 55]), Err(BadMessage));
+        let senseless = Request::Balance { rules: Balance { tariff: 0, ..Balance::new() } };
+        assert_eq!(Request::decode(&senseless.encode()), Err(BadMessage));
     }
 }

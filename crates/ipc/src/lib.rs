@@ -12,7 +12,7 @@
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
-//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames and neighbour updates
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, neighbour updates, balancing
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@
 extern crate alloc;
 
 pub mod arena;
+pub mod balance;
 pub mod buffer;
 pub mod command;
 pub mod control;

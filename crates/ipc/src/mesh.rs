@@ -16,6 +16,8 @@ pub const KIND_FRAME: u32 = 1;
 pub const KIND_NEIGHBOUR: u32 = 2;
 /// Kind of a record: a path update (`dst` u32, `mtu` u16): N8.
 pub const KIND_PATH: u32 = 5;
+/// Kind of a record: what one connection manager tells another ([`crate::balance::PeerMessage`]): P5.
+pub const KIND_BALANCE: u32 = 6;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;
@@ -110,6 +112,16 @@ impl MeshProducer {
         memory.store64_release(self.base + TAIL, self.tail);
         memory.fence();
         memory.load32(self.base + SLEEP)
+    }
+
+    /// Whether the consumer sleeps, as far as it has said.
+    pub fn is_consumer_asleep<M: Memory>(&self, memory: &M) -> bool {
+        memory.load32(self.base + SLEEP) & 1 == 1
+    }
+
+    /// Octets of records that the consumer has not given back yet.
+    pub fn unread<M: Memory>(&self, memory: &M) -> u64 {
+        self.tail.wrapping_sub(memory.load64_acquire(self.base + HEAD))
     }
 
     fn has_room<M: Memory>(&mut self, memory: &M, bytes: u64) -> bool {

@@ -332,6 +332,18 @@ stats! {
     Pressured => "pressured",
     /// Records of TIME-WAIT given up early, because there were too many.
     TimeWaitsDropped => "time_waits_dropped",
+    /// Offers of the best acceptor told to other connection managers (P5).
+    PeerOffersOut => "peer_offers_out",
+    /// Offers heard from them.
+    PeerOffersIn => "peer_offers_in",
+    /// Connections given to an acceptor that another connection manager has offered.
+    PeerOffersTaken => "peer_offers_taken",
+    /// Messages of other connection managers that did not count: of a dead epoch, or about what is gone.
+    PeerMessagesDropped => "peer_messages_dropped",
+    /// Reports of service times sent to the homes of acceptors.
+    ServiceReportsOut => "service_reports_out",
+    /// Such reports received.
+    ServiceReportsIn => "service_reports_in",
 }
 
 impl<M: Memory> ReplicaPage<M> {

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+pub mod balance;
 pub mod config;
 pub mod down;
 pub mod options;

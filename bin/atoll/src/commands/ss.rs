@@ -8,7 +8,7 @@ use atoll_supervisor::{SessionReport, StackName};
 use super::options::stack_name;
 use crate::client::Supervisor;
 use crate::failure::{Failure, OrFail};
-use crate::rows::{SocketRow, TcpRow};
+use crate::rows::{AcceptorRow, SocketRow, TcpRow};
 use crate::supervise::comm;
 
 /// List the sockets of a stack, as `ss` does for the kernel's.
@@ -37,7 +37,7 @@ pub struct Ss {
     /// Show processes, which this command always does.
     #[arg(long, short = 'p')]
     processes: bool,
-    /// Show what TCP knows about each connection.
+    /// Show what TCP knows about each connection, and what is known of those who accept.
     #[arg(long, short = 'i')]
     info: bool,
     /// Show timers.
@@ -117,6 +117,9 @@ impl Ss {
             if let (true, Some(info)) = (self.info, &row.info) {
                 out += &format!("\t {}\n", info_line(info));
             }
+            if self.info {
+                out += &acceptor_lines(&row.acceptors);
+            }
         }
         out
     }
@@ -140,6 +143,7 @@ fn merge_listeners(rows: Vec<SocketRow>) -> Vec<SocketRow> {
                 first.recv_q += row.recv_q;
                 first.send_q = first.send_q.max(row.send_q);
                 first.holders |= row.holders;
+                merge_acceptors(&mut first.acceptors, row.acceptors, row.replica);
             }
             None => {
                 seen.insert(key, merged.len());
@@ -148,6 +152,43 @@ fn merge_listeners(rows: Vec<SocketRow>) -> Vec<SocketRow> {
         }
     }
     merged
+}
+
+/// What another replica knows of the acceptors of a listener: counts are added, and the home's estimate is the one that counts.
+fn merge_acceptors(merged: &mut Vec<AcceptorRow>, others: Vec<AcceptorRow>, replica: u8) {
+    for other in others {
+        match merged.iter_mut().find(|row| (row.session, row.lease) == (other.session, other.lease)) {
+            Some(row) => {
+                row.given += other.given;
+                row.unclaimed += other.unclaimed;
+                row.accepting |= other.accepting;
+                if other.home == replica {
+                    (row.service_us, row.samples, row.open) = (other.service_us, other.samples, other.open);
+                }
+            }
+            None => merged.push(other),
+        }
+    }
+}
+
+/// A line for each, with its share of all connections given.
+fn acceptor_lines(acceptors: &[AcceptorRow]) -> String {
+    let all: u64 = acceptors.iter().map(|row| row.given).sum();
+    let line = |row: &AcceptorRow| {
+        let service = row.service_us.map(|micros| format!(" service:{}", trimmed(micros as f64 / 1e3)));
+        format!(
+            "\t acceptor session:{} home:{}{} share:{:.1}% given:{} unclaimed:{} open:{}{}\n",
+            row.session,
+            row.home,
+            service.unwrap_or_default(),
+            row.given as f64 * 100.0 / all.max(1) as f64,
+            row.given,
+            row.unclaimed,
+            row.open,
+            if row.accepting { "" } else { " away" },
+        )
+    };
+    acceptors.iter().map(line).collect()
 }
 
 /// `users:(("nginx",pid=12),("nginx",pid=13))`
@@ -248,6 +289,30 @@ mod tests {
         let merged = merge_listeners(rows);
         assert_eq!(merged.iter().map(|row| row.state.as_str()).collect::<Vec<_>>(), ["LISTEN", "ESTAB", "ESTAB"]);
         assert_eq!((merged[0].recv_q, merged[0].send_q), (2, 511));
+    }
+
+    #[test]
+    fn acceptors_are_shown_as_their_home_knows_them() {
+        let acceptor = |home: u8, service_us, given, open| AcceptorRow {
+            session: 3 + u32::from(home),
+            lease: 9,
+            home,
+            accepting: true,
+            service_us,
+            given,
+            open,
+            ..AcceptorRow::default()
+        };
+        let mut here = row("LISTEN", "0.0.0.0:80", 0);
+        here.acceptors = vec![acceptor(0, Some(250), 60, 2), acceptor(1, Some(9000), 10, 1)];
+        let mut there = row("LISTEN", "0.0.0.0:80", 1);
+        there.acceptors = vec![acceptor(0, None, 20, 0), acceptor(1, Some(1500), 10, 4)];
+        let merged = merge_listeners(vec![here, there]);
+        assert_eq!(
+            acceptor_lines(&merged[0].acceptors),
+            "\t acceptor session:3 home:0 service:0.25 share:80.0% given:80 unclaimed:0 open:2\n\
+             \t acceptor session:4 home:1 service:1.5 share:20.0% given:20 unclaimed:0 open:4\n"
+        );
     }
 
     #[test]

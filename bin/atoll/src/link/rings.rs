@@ -3,12 +3,16 @@
 
 use std::os::fd::OwnedFd;
 
+use atoll_connmgr::Reach;
 use atoll_ipc::Memory;
 use atoll_ipc::mesh::{Full, KIND_FRAME, MeshConsumer, MeshProducer};
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
 
 use crate::setup::RING_LOG2;
+
+/// Octets that may wait in the ring of a peer that sleeps before it gets nothing more that does not wake it.
+const UNREAD_MAX: u64 = 2048;
 
 /// Bytes before the Ethernet header in a frame record: the virtio-net header, padded.
 pub const FRAME_PREFIX: usize = 16;
@@ -31,6 +35,8 @@ struct Peer {
     consumer: MeshConsumer,
     bell: OwnedFd,
     unpublished: bool,
+    /// Somebody is to be woken for what was sent.
+    rings: bool,
     /// Sleep word for which the bell was rung already.
     rung: u32,
 }
@@ -66,6 +72,7 @@ impl Rings {
                 consumer: MeshConsumer::resume(&memory, from, RING_LOG2),
                 bell,
                 unpublished: false,
+                rings: false,
                 rung: 0,
             })
             .collect();
@@ -93,7 +100,7 @@ impl Rings {
             }
         }
         to.producer.commit(len);
-        to.unpublished = true;
+        (to.unpublished, to.rings) = (true, true);
         true
     }
 
@@ -101,10 +108,33 @@ impl Rings {
     pub fn broadcast(&mut self, except: usize, kind: u32, payload: &[u8]) {
         for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != except) {
             match peer.producer.push(&self.memory, kind, &[payload]) {
-                Ok(()) => peer.unpublished = true,
+                Ok(()) => (peer.unpublished, peer.rings) = (true, true),
                 Err(Full) => self.dropped += 1,
             }
         }
+    }
+
+    /// Sends a record of another kind to the peers of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
+    pub fn tell(&mut self, to: u8, wakes: bool, kind: u32, payload: &[u8]) {
+        for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| to >> i & 1 == 1) {
+            match peer.producer.push(&self.memory, kind, &[payload]) {
+                Ok(()) => (peer.unpublished, peer.rings) = (true, peer.rings || wakes),
+                Err(Full) => self.dropped += 1,
+            }
+        }
+    }
+
+    /// Who does not sleep, and who takes a record without being woken: a sleeper's ring is for frames, and is not filled with what
+    /// can wait.
+    pub fn reach(&self) -> Reach {
+        let mut reach = Reach::default();
+        for (i, peer) in self.peers.iter().enumerate() {
+            let is_awake = !peer.producer.is_consumer_asleep(&self.memory);
+            let takes = is_awake || peer.producer.unread(&self.memory) < UNREAD_MAX;
+            reach.awake |= u8::from(is_awake) << i;
+            reach.takes |= u8::from(takes) << i;
+        }
+        reach
     }
 
     /// Takes the next record from any peer, starting with `first`: its kind and length; the payload is in `out`.
@@ -120,7 +150,7 @@ impl Rings {
             peer.consumer.publish(&self.memory);
             if std::mem::take(&mut peer.unpublished) {
                 let word = peer.producer.publish(&self.memory);
-                if word & 1 == 1 && word != peer.rung {
+                if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
                     // A full eventfd counter means that the peer has been told 2^64 times already.
                     let _ = eventfd::ring(&peer.bell);

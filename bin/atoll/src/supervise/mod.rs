@@ -114,6 +114,7 @@ pub fn start(config: Config) -> Result<Running, Failure> {
 
     let mut server =
         Server::new(config, identity, memory, started, listener, Some(signals)).or_fail("starting the supervisor")?;
+    server.spread_balance().or_fail("starting the replicas")?;
     server.link = hosted;
     server.link_host = joined.map(|(host, _, _)| host);
     wait_until_ready(server).map(|server| Running { server, name, device })

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::control::{Refusal, Reply, Request};
 use atoll_ipc::page::Stat;
-use atoll_supervisor::{CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, Sessions, classify};
+use atoll_supervisor::{
+    BalanceRules, CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, Sessions, classify,
+};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{Child, Exit};
 use atoll_sys::signal::Signals;
@@ -420,6 +422,19 @@ impl Server {
                 }
                 Ok(())
             }
+            CliRequest::Balance(changes) => {
+                match self.config.accept.changed(changes) {
+                    Ok(accept) => {
+                        self.config.accept = accept;
+                        if *changes != BalanceRules::default() {
+                            self.spread_balance()?;
+                        }
+                        self.answer(id, &ReportPart::Balance(self.config.accept.told()))?;
+                    }
+                    Err(error) => return self.answer(id, &ReportPart::Error(error.to_string())),
+                }
+                self.answer(id, &ReportPart::Done(true))
+            }
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
                 self.answer(id, &ReportPart::Done(true))
@@ -441,6 +456,15 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Tells every replica the rules of balancing.
+    pub fn spread_balance(&mut self) -> io::Result<()> {
+        let rules = self.config.accept.rules();
+        for index in 0..self.replicas.len() {
+            self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
+        }
+        Ok(())
     }
 
     /// Tells every replica who is gone, and lets go of the memory of closed sessions.

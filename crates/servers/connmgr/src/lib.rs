@@ -7,7 +7,10 @@
 //! ```text
 //!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS
 //!                                                    CM  --Offer, Reset, AcceptorRemoved, PortTaken--->   TS
+//!                                                    CM  <--PeerMessage: offers, reports-->               other CMs
 //! ```
+//! CMs tell each other how long their acceptors take, and choose by that ([`balance`]).
+//!
 //! Lost in a crash, as the listeners and acceptors register again by themselves (design 8).
 //!
 //! Storey 3: `no_std` + alloc.
@@ -15,12 +18,16 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod balance;
 mod listeners;
 mod manager;
 mod messages;
 mod ports;
 
+pub use balance::{AcceptorView, BalanceCounts, PeerOutput, Reach};
 pub use listeners::ListenerView;
 pub use manager::{Config, ConnMgr};
 pub use messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};

@@ -3,9 +3,11 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Endpoint, SessionId};
+use atoll_base::{Addr, Endpoint, Instant, SessionId};
 use atoll_ipc::Cause;
+use atoll_ipc::balance::{PeerBody, PeerMessage};
 
+use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Reported};
 use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
 use crate::ports::overlap;
 
@@ -19,6 +21,7 @@ pub(crate) struct Listeners {
     by_lease: BTreeMap<u64, u32>,
     serial: u32,
     backlog_max: u32,
+    pub(crate) balancer: Balancer,
 }
 
 /// One address and port with everybody who listens there: one socket, or several that share the port (`SO_REUSEPORT`).
@@ -28,9 +31,7 @@ struct Listener {
     local: Endpoint,
     v6_only: bool,
     sockets: Vec<Socket>,
-    acceptors: Vec<Acceptor>,
-    /// Where the search for the next acceptor starts.
-    next: usize,
+    acceptors: Acceptors,
     /// Established connections that are offered to nobody, oldest first.
     waiting: VecDeque<ConnectionId>,
     /// Connections in the SYN queue.
@@ -50,14 +51,6 @@ struct Socket {
     reuse_port: bool,
     backlog: u32,
     holders: BTreeSet<SessionId>,
-}
-
-#[derive(Debug)]
-struct Acceptor {
-    lease: u64,
-    session: SessionId,
-    /// Offers that it has not claimed yet.
-    offers: u32,
 }
 
 /// One listener, for a list of sockets.
@@ -83,8 +76,15 @@ pub struct ListenerView {
 const OVERFLOWS_MAX: u32 = 64;
 
 impl Listeners {
-    pub(crate) fn new(backlog_max: u32) -> Listeners {
-        Listeners { table: Vec::new(), by_address: BTreeMap::new(), by_lease: BTreeMap::new(), serial: 0, backlog_max }
+    pub(crate) fn new(backlog_max: u32, balancer: Balancer) -> Listeners {
+        Listeners {
+            table: Vec::new(),
+            by_address: BTreeMap::new(),
+            by_lease: BTreeMap::new(),
+            serial: 0,
+            backlog_max,
+            balancer,
+        }
     }
 
     pub(crate) fn listen(
@@ -135,8 +135,7 @@ impl Listeners {
             local,
             v6_only,
             sockets: Vec::new(),
-            acceptors: Vec::new(),
-            next: 0,
+            acceptors: Acceptors::default(),
             waiting: VecDeque::new(),
             embryonic: 0,
             overflows: 0,
@@ -186,13 +185,13 @@ impl Listeners {
     fn leave(&mut self, index: u32, session: SessionId, lease: Option<u64>, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let is_meant = |number: u64| lease.is_none_or(|lease| lease == number);
-        listener.acceptors.retain(|acceptor| acceptor.session != session || !is_meant(acceptor.lease));
+        listener.acceptors.forget(|of, lease| of == session && is_meant(lease));
         for socket in listener.sockets.iter_mut().filter(|socket| is_meant(socket.lease)) {
             socket.holders.remove(&session);
         }
         for socket in listener.sockets.extract_if(.., |socket| socket.holders.is_empty()) {
             self.by_lease.remove(&socket.lease);
-            listener.acceptors.retain(|acceptor| acceptor.lease != socket.lease);
+            listener.acceptors.forget(|_, lease| lease == socket.lease);
         }
         listener.sum_backlogs();
         if listener.sockets.is_empty() {
@@ -212,28 +211,32 @@ impl Listeners {
 
     pub(crate) fn add_acceptor(
         &mut self,
+        now: Instant,
         session: SessionId,
         lease: u64,
         directives: &mut VecDeque<Directive>,
     ) -> bool {
         let Some(id) = self.find(session, lease) else { return false };
-        let Some(listener) = self.at_mut(id.index) else { return false };
-        if !listener.acceptors.iter().any(|a| a.session == session && a.lease == lease) {
-            listener.acceptors.push(Acceptor { lease, session, offers: 0 });
-        }
-        while let Some(connection) = listener.waiting.pop_front() {
-            listener.assign(id, connection, directives);
+        let Some((listener, balancer)) = self.with_balancer(id) else { return false };
+        listener.acceptors.register(now, session, lease, id.index, balancer);
+        // As many as there were: whoever fails to take one is not asked again before he registers again.
+        for _ in 0..listener.waiting.len() {
+            let Some(connection) = listener.waiting.pop_front() else { break };
+            listener.assign(now, id, connection, balancer, directives);
         }
         true
     }
 
-    pub(crate) fn remove_acceptor(&mut self, session: SessionId, lease: u64) -> bool {
-        let Some(listener) = self.by_lease.get(&lease).copied().and_then(|index| self.at_mut(index)) else {
-            return false;
-        };
-        let before = listener.acceptors.len();
-        listener.acceptors.retain(|a| a.session != session || a.lease != lease);
-        listener.acceptors.len() < before
+    pub(crate) fn remove_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
+        let Some((index, listener, balancer)) = self.of_lease(lease) else { return false };
+        listener.acceptors.deregister(now, session, lease, index, balancer)
+    }
+
+    /// The acceptor did not claim in time. Returns whether it was registered.
+    pub(crate) fn time_out_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
+        let Some((index, listener, balancer)) = self.of_lease(lease) else { return false };
+        listener.acceptors.timed_out(session, lease);
+        listener.acceptors.deregister(now, session, lease, index, balancer)
     }
 
     #[inline]
@@ -284,40 +287,61 @@ impl Listeners {
 
     pub(crate) fn handle_established(
         &mut self,
+        now: Instant,
         connection: ConnectionId,
         id: ListenerId,
         directives: &mut VecDeque<Directive>,
     ) {
-        let Some(listener) = self.get_mut(id) else {
+        let Some((listener, balancer)) = self.with_balancer(id) else {
             directives.push_back(Directive::Reset { connection });
             return;
         };
         listener.embryonic = listener.embryonic.saturating_sub(1);
         listener.unclaimed += 1;
-        listener.assign(id, connection, directives);
+        listener.assign(now, id, connection, balancer, directives);
     }
 
-    pub(crate) fn handle_claimed(&mut self, id: ListenerId, session: SessionId, lease: u64) {
-        if let Some(listener) = self.get_mut(id) {
-            listener.unclaimed = listener.unclaimed.saturating_sub(1);
-            listener.settle(session, lease);
+    pub(crate) fn handle_claimed(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        session: SessionId,
+        lease: u64,
+        offered_at: Instant,
+    ) -> bool {
+        let Some((listener, balancer)) = self.with_balancer(id) else { return false };
+        listener.unclaimed = listener.unclaimed.saturating_sub(1);
+        let is_measured = listener.acceptors.has_choice();
+        let Some(acceptor) = listener.acceptors.get_mut(session, lease) else { return false };
+        acceptor.claimed(now, offered_at, is_measured);
+        if is_measured {
+            listener.acceptors.stir(now, id.index, balancer);
         }
+        is_measured
+    }
+
+    pub(crate) fn handle_closed(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
+        let Some((index, listener, balancer)) = self.of_lease(lease) else { return };
+        let Some(acceptor) = listener.acceptors.get_mut(session, lease) else { return };
+        acceptor.closed(now, offered_at, balancer.rules());
+        listener.acceptors.stir(now, index, balancer);
     }
 
     pub(crate) fn handle_returned(
         &mut self,
+        now: Instant,
         connection: ConnectionId,
         id: ListenerId,
         session: SessionId,
         lease: u64,
         directives: &mut VecDeque<Directive>,
     ) {
-        let Some(listener) = self.get_mut(id) else {
+        let Some((listener, balancer)) = self.with_balancer(id) else {
             directives.push_back(Directive::Reset { connection });
             return;
         };
         listener.settle(session, lease);
-        listener.assign(id, connection, directives);
+        listener.assign(now, id, connection, balancer, directives);
     }
 
     pub(crate) fn handle_gone(&mut self, connection: ConnectionId, id: ListenerId, stage: Stage) {
@@ -355,9 +379,61 @@ impl Listeners {
             embryonic: listener.embryonic,
             unclaimed: listener.unclaimed,
             backlog: listener.backlog,
-            acceptors: u32::try_from(listener.acceptors.len()).unwrap_or(u32::MAX),
+            acceptors: u32::try_from(listener.acceptors.registered()).unwrap_or(u32::MAX),
             session: listener.sockets.first().and_then(|socket| socket.holders.first().copied()),
         })
+    }
+
+    /// The acceptors of all listeners, each with its listener's address.
+    pub(crate) fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
+        let balancer = &self.balancer;
+        let views = |listener: &mut Listener| {
+            let local = listener.local;
+            listener.acceptors.views(now, balancer).into_iter().map(move |view| (local, view))
+        };
+        self.table.iter_mut().flatten().flat_map(views).collect()
+    }
+
+    /// Another CM speaks.
+    pub(crate) fn handle_peer(&mut self, now: Instant, message: &PeerMessage, directives: &mut VecDeque<Directive>) {
+        let Some(is_new) = self.balancer.admit(message) else { return };
+        if is_new {
+            self.table.iter_mut().flatten().for_each(|listener| listener.acceptors.forget_peer(message.from));
+        }
+        let lease = match &message.body {
+            PeerBody::Offer(offer) => offer.lease,
+            PeerBody::Report(report) => report.lease,
+        };
+        let Some((index, listener, balancer)) = self.of_lease(lease) else {
+            self.balancer.count_dropped();
+            return;
+        };
+        match &message.body {
+            PeerBody::Offer(offer) => listener.acceptors.handle_offer(now.min(message.sent_at), message.from, offer),
+            PeerBody::Report(report) => {
+                match listener.acceptors.handle_report(now, message.from, report, index, balancer) {
+                    Reported::Unknown => balancer.count_dropped(),
+                    Reported::Noted => {}
+                    Reported::Removed => {
+                        let (session, lease) = (report.session, report.lease);
+                        directives.push_back(Directive::AcceptorRemoved { session, lease });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next message to other CMs: see [`crate::ConnMgr::poll_peer`].
+    pub(crate) fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
+        if self.balancer.is_due(now, last) {
+            for index in self.balancer.take_active() {
+                let listener = self.table.get_mut(index as usize).and_then(Option::as_mut);
+                if let Some(listener) = listener {
+                    listener.acceptors.tell(now, index, reach, last, &mut self.balancer);
+                }
+            }
+        }
+        self.balancer.poll()
     }
 
     #[cfg(test)]
@@ -376,6 +452,16 @@ impl Listeners {
 
     fn at_mut(&mut self, index: u32) -> Option<&mut Listener> {
         self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    fn with_balancer(&mut self, id: ListenerId) -> Option<(&mut Listener, &mut Balancer)> {
+        let listener = self.table.get_mut(id.index as usize)?.as_mut();
+        Some((listener.filter(|listener| listener.serial == id.serial)?, &mut self.balancer))
+    }
+
+    fn of_lease(&mut self, lease: u64) -> Option<(u32, &mut Listener, &mut Balancer)> {
+        let &index = self.by_lease.get(&lease)?;
+        Some((index, self.table.get_mut(index as usize)?.as_mut()?, &mut self.balancer))
     }
 
     fn get(&self, id: ListenerId) -> Option<&Listener> {
@@ -407,25 +493,27 @@ impl Listener {
         self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add).max(1);
     }
 
-    /// Round robin; an acceptor that has not yet claimed what it was offered comes after those that have.
-    fn assign(&mut self, listener: ListenerId, connection: ConnectionId, directives: &mut VecDeque<Directive>) {
-        let count = self.acceptors.len();
-        let order = (0..count).map(|i| (self.next + i) % count);
-        let Some(chosen) = order.min_by_key(|&i| self.acceptors[i].offers) else {
-            self.waiting.push_back(connection);
-            return;
-        };
-        self.next = (chosen + 1) % count;
-        let acceptor = &mut self.acceptors[chosen];
-        acceptor.offers += 1;
-        let (session, lease) = (acceptor.session, acceptor.lease);
-        directives.push_back(Directive::Offer(Offer { connection, listener, session, lease }));
+    /// To an acceptor, or to those who wait for one.
+    fn assign(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        connection: ConnectionId,
+        balancer: &mut Balancer,
+        directives: &mut VecDeque<Directive>,
+    ) {
+        match self.acceptors.assign(now, listener.index, balancer) {
+            Some((session, lease)) => {
+                directives.push_back(Directive::Offer(Offer { connection, listener, session, lease }));
+            }
+            None => self.waiting.push_back(connection),
+        }
     }
 
-    /// An offer to this acceptor has come to an end.
+    /// An offer to this acceptor has come to an end without a claim.
     fn settle(&mut self, session: SessionId, lease: u64) {
-        if let Some(acceptor) = self.acceptors.iter_mut().find(|a| a.session == session && a.lease == lease) {
-            acceptor.offers = acceptor.offers.saturating_sub(1);
+        if let Some(acceptor) = self.acceptors.get_mut(session, lease) {
+            acceptor.returned();
         }
     }
 }

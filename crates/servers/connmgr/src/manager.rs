@@ -1,11 +1,14 @@
 //! What does the connection manager of one replica keep?
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, ReplicaId, SessionId};
+use atoll_base::{Endpoint, Epoch, Instant, ReplicaId, Rng, SessionId};
 use atoll_ipc::Cause;
+use atoll_ipc::balance::{Balance, PeerMessage};
 use atoll_ipc::command::Protocol;
 
+use crate::balance::{AcceptorView, BalanceCounts, Balancer, PeerOutput, Reach};
 use crate::listeners::{ListenerView, Listeners};
 use crate::messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
 use crate::ports::Ports;
@@ -17,6 +20,8 @@ pub struct Config {
     pub replica: ReplicaId,
     /// Number of replicas, at least 1.
     pub replicas: u8,
+    /// Incarnation; goes with every message to other CMs.
+    pub epoch: Epoch,
     /// Ports given to sockets that name none: first and last.
     pub ephemeral: (u16, u16),
     /// Upper bound of every backlog.
@@ -35,11 +40,13 @@ pub struct ConnMgr {
 }
 
 impl ConnMgr {
-    /// An empty one. `seed` decides where the search for free ports starts.
+    /// An empty one. `seed` decides where the search for free ports starts, and who gets which connection.
     pub fn new(config: Config, seed: u64) -> ConnMgr {
+        let draws = Rng::new(seed ^ 0x6f66_6665_7273).next_u64();
+        let balancer = Balancer::new(config.replica, config.replicas, config.epoch, draws);
         ConnMgr {
             ports: Ports::new(config, seed),
-            listeners: Listeners::new(config.backlog_max.max(1)),
+            listeners: Listeners::new(config.backlog_max.max(1), balancer),
             directives: VecDeque::new(),
             config,
         }
@@ -75,13 +82,13 @@ impl ConnMgr {
     }
 
     /// ACCEPT-CONNECTION (P4). `false`: the session does not listen with this lease.
-    pub fn handle_accept(&mut self, session: SessionId, lease: u64) -> bool {
-        self.listeners.add_acceptor(session, lease, &mut self.directives)
+    pub fn handle_accept(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
+        self.listeners.add_acceptor(now, session, lease, &mut self.directives)
     }
 
     /// The session wants no more connections of the listener for now. What was offered is still its to claim.
-    pub fn handle_stop_accepting(&mut self, session: SessionId, lease: u64) -> bool {
-        self.listeners.remove_acceptor(session, lease)
+    pub fn handle_stop_accepting(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
+        self.listeners.remove_acceptor(now, session, lease)
     }
 
     /// The session has ended: it holds and accepts nothing any more. The TS hands back its offers by
@@ -110,32 +117,54 @@ impl ConnMgr {
 
     /// An embryonic connection is established (and has text, where that is waited for). A directive may follow at once, or
     /// when an acceptor registers.
-    pub fn handle_established(&mut self, connection: ConnectionId, listener: ListenerId) {
-        self.listeners.handle_established(connection, listener, &mut self.directives);
+    pub fn handle_established(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId) {
+        self.listeners.handle_established(now, connection, listener, &mut self.directives);
     }
 
-    /// CLAIM-CONNECTION (P4): an offered connection is the application's.
-    pub fn handle_claimed(&mut self, listener: ListenerId, session: SessionId, lease: u64) {
-        self.listeners.handle_claimed(listener, session, lease);
+    /// CLAIM-CONNECTION (P4): a connection offered at `offered_at` is the application's. Returns whether its end is to be told, too,
+    /// by [`ConnMgr::handle_closed`].
+    pub fn handle_claimed(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        session: SessionId,
+        lease: u64,
+        offered_at: Instant,
+    ) -> bool {
+        self.listeners.handle_claimed(now, listener, session, lease, offered_at)
+    }
+
+    /// The application has closed a connection that it had been offered at `offered_at`: its service time (P5). Session and lease are
+    /// those that have claimed it.
+    pub fn handle_closed(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
+        self.listeners.handle_closed(now, session, lease, offered_at);
     }
 
     /// An offered connection was not claimed in time: the acceptor is removed, the connection goes to another or waits.
     pub fn handle_claim_timeout(
         &mut self,
+        now: Instant,
         connection: ConnectionId,
         listener: ListenerId,
         session: SessionId,
         lease: u64,
     ) {
-        if self.listeners.remove_acceptor(session, lease) {
+        if self.listeners.time_out_acceptor(now, session, lease) {
             self.directives.push_back(Directive::AcceptorRemoved { session, lease });
         }
-        self.listeners.handle_returned(connection, listener, session, lease, &mut self.directives);
+        self.listeners.handle_returned(now, connection, listener, session, lease, &mut self.directives);
     }
 
     /// An offer could not be made, or its session has ended: the connection goes to another acceptor or waits.
-    pub fn handle_returned(&mut self, connection: ConnectionId, listener: ListenerId, session: SessionId, lease: u64) {
-        self.listeners.handle_returned(connection, listener, session, lease, &mut self.directives);
+    pub fn handle_returned(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        listener: ListenerId,
+        session: SessionId,
+        lease: u64,
+    ) {
+        self.listeners.handle_returned(now, connection, listener, session, lease, &mut self.directives);
     }
 
     /// A connection that no application has claimed is gone.
@@ -156,6 +185,38 @@ impl ConnMgr {
     /// Every listener, by address and port.
     pub fn listeners(&self) -> impl Iterator<Item = ListenerView> + '_ {
         self.listeners.iter()
+    }
+
+    /// Another CM's offer or report (P5).
+    pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
+        self.listeners.handle_peer(now, message, &mut self.directives);
+    }
+
+    /// The next message to other CMs, if there is one now. Ask once in a while and, with `last`, before the replica goes to sleep: there is
+    /// no timer, because who has nothing to do has nothing to tell.
+    pub fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
+        self.listeners.poll_peer(now, reach, last)
+    }
+
+    /// Whether [`ConnMgr::poll_peer`] has something now.
+    #[inline]
+    pub fn is_peer_due(&self, now: Instant, last: bool) -> bool {
+        self.listeners.balancer.is_due(now, last)
+    }
+
+    /// Changes the rules of balancing; senseless ones change nothing.
+    pub fn set_balance(&mut self, rules: Balance) {
+        self.listeners.balancer.set_rules(rules);
+    }
+
+    /// The acceptors of all listeners as this CM sees them, each with its listener's address.
+    pub fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
+        self.listeners.acceptors(now)
+    }
+
+    /// What balancing has done so far.
+    pub fn balance_counts(&self) -> BalanceCounts {
+        self.listeners.balancer.counts()
     }
 
     /// Whether somebody holds `port`, as far as this replica is its authority.

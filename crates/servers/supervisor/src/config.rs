@@ -4,6 +4,7 @@
 //!   TOML --parse--> ConfigFile --flags set fields--> ConfigFile --validate--> Config
 //! ```
 
+mod balance;
 mod file;
 mod template;
 
@@ -11,6 +12,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::balance::Balance as Rules;
 use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, REPLICAS_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,7 @@ use crate::address::{AddressError, Cidr, Cidr6, Mac};
 use crate::names::StackName;
 use crate::notation::{Notation, NotationError};
 
+pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
     AcceptFile as Accept, ConfigFile, LinkFile, SchedulingFile as Scheduling, TcpFile as Tcp, WaitFile as Wait,
 };
@@ -209,6 +212,7 @@ impl Config {
         if file.accept.claim_timeout_us == 0 {
             return Err(ConfigError::ClaimTimeout);
         }
+        file.accept.check()?;
         Ok(Config {
             name,
             notation,
@@ -366,6 +370,8 @@ pub enum ConfigError {
     Spin(u32),
     /// The time to claim a connection.
     ClaimTimeout,
+    /// The rules of balancing.
+    Balance,
 }
 
 impl fmt::Display for ConfigError {
@@ -415,6 +421,14 @@ impl fmt::Display for ConfigError {
             ConfigError::Sessions(n) => write!(f, "sessions.max: {n} is not from 1 to {SESSIONS_MAX}"),
             ConfigError::Spin(us) => write!(f, "wait.spin_us: {us} is more than {SPIN_US_MAX} (one second)"),
             ConfigError::ClaimTimeout => f.write_str("accept.claim_timeout_us: must be more than 0"),
+            ConfigError::Balance => write!(
+                f,
+                "accept: give a tariff from 1 to {}, a window from 1 to {}, sample_us and offer_us from 1 to {}, and watermarks \
+                 of which the first is no less than the second, such as [100, 75]",
+                Rules::TARIFF_MAX,
+                Rules::WINDOW_MAX,
+                Rules::PERIOD_MAX
+            ),
         }
     }
 }

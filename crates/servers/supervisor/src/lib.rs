@@ -13,8 +13,8 @@ mod sessions;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use config::{
-    Accept, Config, ConfigError, ConfigFile, EcnMode, Link, LinkFile, LinkType, LinkV6, Ports, Scheduling,
-    SessionSizes, Steering, Tcp, Wait,
+    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Link, LinkFile, LinkType, LinkV6, Ports,
+    Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{Notation, NotationError};

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{LinkType, Steering};
+use crate::config::{BalanceRules, LinkType, Steering};
 
 /// One packet of an answer. A report may be longer than a packet, so it travels in parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +17,8 @@ pub enum ReportPart {
     Replica(Box<ReplicaReport>),
     /// Of the status.
     Session(SessionReport),
+    /// The rules of balancing.
+    Balance(BalanceRules),
     /// The answer is complete.
     Done(bool),
     /// There is no answer, for this reason.
@@ -181,7 +183,7 @@ impl StatusReport {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
-                ReportPart::Done(_) | ReportPart::Error(_) => {}
+                ReportPart::Balance(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
         Some(StatusReport { stack: stack?, replicas, sessions })

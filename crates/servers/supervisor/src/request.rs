@@ -3,6 +3,8 @@
 use atoll_ipc::control::Request;
 use serde::{Deserialize, Serialize};
 
+use crate::config::BalanceRules;
+
 /// What the command line asks of a supervisor, as a JSON object: `{"cmd":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
@@ -11,6 +13,9 @@ pub enum CliRequest {
     Status,
     /// The sockets of all replicas. The answer is a sequence of packets with `rows`, then `ReportPart::Done`.
     Ss,
+    /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is `ReportPart::Balance` with the rules
+    /// that hold now, then `ReportPart::Done`.
+    Balance(BalanceRules),
     /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
     Down,
     /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open while that
@@ -62,6 +67,14 @@ mod tests {
         let attach = Request::Attach { layout_version: 1 };
         assert_eq!(classify(&attach.encode(), 0), Ok(Incoming::Application(attach)));
         assert_eq!(classify(br#"{"cmd":"status"}"#, 0), Ok(Incoming::Cli(CliRequest::Status)));
+        assert_eq!(
+            classify(br#"{"cmd":"balance"}"#, 0),
+            Ok(Incoming::Cli(CliRequest::Balance(BalanceRules::default())))
+        );
+        let rules = BalanceRules { tariff: Some(3), watermarks: Some([100, 50]), ..BalanceRules::default() };
+        let text = serde_json::to_string(&CliRequest::Balance(rules.clone())).unwrap();
+        assert_eq!(text, r#"{"cmd":"balance","tariff":3,"watermarks":[100,50]}"#);
+        assert_eq!(classify(text.as_bytes(), 0), Ok(Incoming::Cli(CliRequest::Balance(rules))));
         let join = CliRequest::JoinLink { from: "a".into(), layout_version: 1 };
         assert_eq!(classify(serde_json::to_string(&join).unwrap().as_bytes(), 0), Ok(Incoming::Cli(join)));
     }
@@ -71,7 +84,9 @@ mod tests {
         assert!(classify(&Request::Stop.encode(), 0).is_err());
         assert!(classify(&Request::SessionGone { session: 1 }.encode(), 0).is_err());
         assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
-        for bytes in [&b""[..], b"{", b"{}", b"{\"cmd\":\"steal\"}", &[1; 55], &[1; 57]] {
+        for bytes in
+            [&b""[..], b"{", b"{}", b"{\"cmd\":\"steal\"}", b"{\"cmd\":\"balance\",\"tarif\":2}", &[1; 55], &[1; 57]]
+        {
             assert!(classify(bytes, 0).is_err(), "{bytes:?}");
         }
     }

@@ -11,7 +11,7 @@ use atoll_ipc::{Event, Memory};
 use atoll_tcp::{Connection, Path, Settings};
 use atoll_wire::tcp::Segment;
 
-use crate::entry::{Entry, Flags, Stage};
+use crate::entry::{Entry, Flags, Service, Stage, Stamp};
 use crate::flows::Name;
 use crate::options::Inherited;
 use crate::session::{Occupant, Place};
@@ -144,7 +144,7 @@ impl<M: Memory> Transport<M> {
         let Some(listener) = entry.stage.listener() else { return };
         entry.stage = Stage::Waiting { listener };
         entry.deadline = Instant::FAR_FUTURE;
-        self.cm.handle_established(ConnectionId(index), listener);
+        self.cm.handle_established(now, ConnectionId(index), listener);
         self.run_directives(now);
     }
 
@@ -171,7 +171,7 @@ impl<M: Memory> Transport<M> {
                 Directive::PortTaken { port, taken } => {
                     self.page.set_port(false, port, taken);
                     if !taken {
-                        self.give_up_deferred(port);
+                        self.give_up_deferred(now, port);
                     }
                 }
             }
@@ -180,7 +180,7 @@ impl<M: Memory> Transport<M> {
 
     /// Nobody listens at `port` any more: who waits for text for a listener (TCP_DEFER_ACCEPT), for hours perhaps, waits in vain. The
     /// CM, which knows no single one of them, resets what is established for nobody.
-    fn give_up_deferred(&mut self, port: u16) {
+    fn give_up_deferred(&mut self, now: Instant, port: u16) {
         let is_one = |entry: &Entry| matches!(entry.stage, Stage::Deferred { .. }) && entry.name.local_port() == port;
         let all: Vec<u32> = self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(index, _)| index).collect();
         for index in all {
@@ -188,7 +188,7 @@ impl<M: Memory> Transport<M> {
             let Some(listener) = entry.stage.listener() else { continue };
             entry.stage = Stage::Waiting { listener };
             entry.deadline = Instant::FAR_FUTURE;
-            self.cm.handle_established(ConnectionId(index), listener);
+            self.cm.handle_established(now, ConnectionId(index), listener);
         }
     }
 
@@ -223,12 +223,12 @@ impl<M: Memory> Transport<M> {
         });
         let Some(place) = offered else {
             // No slot or no memory for its buffer: such an acceptor cannot take connections now.
-            self.cm.handle_claim_timeout(offer.connection, listener, offer.session, lease);
+            self.cm.handle_claim_timeout(now, offer.connection, listener, offer.session, lease);
             return;
         };
         entry.parked = None;
         entry.place = Some(place);
-        entry.stage = Stage::Offered { listener, lease };
+        entry.stage = Stage::Offered { listener, lease, at: Stamp::new(now) };
         entry.published_acked = 0;
         entry.published_tail = 0;
         entry.published_mark = u64::MAX;
@@ -248,10 +248,8 @@ impl<M: Memory> Transport<M> {
             && let Some(entry) = self.entries.get_mut(index)
         {
             // Otherwise it was honoured already when its time had come.
-            if let Stage::Offered { listener, lease } = entry.stage {
-                let session = session.id;
+            if let Stage::Offered { .. } = entry.stage {
                 self.take_over(now, index);
-                self.cm.handle_claimed(listener, session, lease);
                 self.handle_kick(now, index);
             }
         } else if session.was_offered(slot, generation) {
@@ -266,8 +264,13 @@ impl<M: Memory> Transport<M> {
     /// The connection is the application's from now on.
     fn take_over(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
+        let (Stage::Offered { listener, lease, at }, Some(place)) = (entry.stage, entry.place) else { return };
+        let session = self.sessions.get(place.session as usize).and_then(Option::as_ref);
+        let session = session.map(|session| session.id).unwrap_or_default();
+        let offered_at = at.instant(now);
+        let is_measured = self.cm.handle_claimed(now, listener, session, lease, offered_at);
         self.stats.count(Stat::Claims);
-        entry.stage = Stage::Open;
+        entry.stage = Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });
         entry.deadline = Instant::FAR_FUTURE;
         entry.flags.set(Flags::STATE);
         if entry.receive.current().is_some() {
@@ -281,8 +284,8 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get(index) else { return };
         match entry.stage {
             Stage::Deferred { .. } => self.establish(now, index),
-            Stage::Offered { listener, lease } => self.claim_timeout(now, index, listener, lease),
-            Stage::Open => self.sweep(index),
+            Stage::Offered { listener, lease, .. } => self.claim_timeout(now, index, listener, lease),
+            Stage::Open(_) => self.sweep(index),
             _ => {}
         }
     }
@@ -292,17 +295,17 @@ impl<M: Memory> Transport<M> {
         let Some(place) = entry.place else { return };
         let Some(session) = self.session(place.session) else { return };
         let session = session.id;
-        if self.take_back(index) {
+        if self.take_back(now, index) {
             self.stats.count(Stat::ClaimTimeouts);
-            self.cm.handle_claim_timeout(ConnectionId(index), listener, session, lease);
+            self.cm.handle_claim_timeout(now, ConnectionId(index), listener, session, lease);
             self.run_directives(now);
         }
     }
 
     /// Takes an offer back, with the text that was received for it. `false`: the claim came first and is honoured.
-    pub(crate) fn take_back(&mut self, index: u32) -> bool {
+    pub(crate) fn take_back(&mut self, now: Instant, index: u32) -> bool {
         let Some(entry) = self.entries.get_mut(index) else { return false };
-        let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) else { return false };
+        let (Stage::Offered { listener, .. }, Some(place)) = (entry.stage, entry.place) else { return false };
         let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else {
             return false;
         };
@@ -310,13 +313,7 @@ impl<M: Memory> Transport<M> {
         if !revoked {
             let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
             session.push(&mut self.stats, &event, None);
-            self.stats.count(Stat::Claims);
-            entry.stage = Stage::Open;
-            entry.deadline = Instant::FAR_FUTURE;
-            entry.flags.set(Flags::STATE);
-            let session = session.id;
-            self.cm.handle_claimed(listener, session, lease);
-            self.touch(index);
+            self.take_over(now, index);
             return false;
         }
         let len = entry.connection.receive_max().max(entry.connection.receive_nxt());

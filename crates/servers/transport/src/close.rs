@@ -8,7 +8,7 @@ use atoll_ipc::command::CloseMode;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 
-use crate::entry::Stage;
+use crate::entry::{Service, Stage};
 use crate::session::Occupant;
 use crate::transport::Transport;
 
@@ -19,14 +19,16 @@ impl<M: Memory> Transport<M> {
         self.handle_kick(now, index);
         let Some(entry) = self.entries.get_mut(index) else { return };
         match entry.stage {
-            Stage::Ended => {
+            Stage::Ended(service) => {
+                self.tell_service(now, index, service);
                 self.give_back_slot(index);
                 self.remove(index);
                 return;
             }
-            Stage::Open => {}
+            Stage::Open(service) => self.tell_service(now, index, service),
             _ => return,
         }
+        let Some(entry) = self.entries.get_mut(index) else { return };
         let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
         let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
         // RFC 1122 §4.2.2.13, as on Linux: text that nobody has read makes the close a reset.
@@ -50,6 +52,18 @@ impl<M: Memory> Transport<M> {
         self.orphans += 1;
         entry.deadline = Instant::FAR_FUTURE;
         self.touch(index);
+    }
+
+    /// The application has done with the connection: that long it took (P5). What the peer makes of it afterwards is not its doing.
+    #[inline]
+    fn tell_service(&mut self, now: Instant, index: u32, service: Service) {
+        if service.lease == 0 {
+            return;
+        }
+        let place = self.entries.get(index).and_then(|entry| entry.place);
+        if let Some(session) = place.and_then(|place| self.session(place.session)).map(|session| session.id) {
+            self.cm.handle_closed(now, session, service.lease, service.offered_at);
+        }
     }
 
     /// One process of the session's family is gone: sockets that it alone held are closed.
@@ -88,10 +102,10 @@ impl<M: Memory> Transport<M> {
         for (slot, _, occupant) in occupants {
             if let Occupant::Connection(index) = occupant
                 && let Some(entry) = self.entries.get(index)
-                && let Stage::Offered { listener, lease } = entry.stage
-                && self.take_back(index)
+                && let Stage::Offered { listener, lease, .. } = entry.stage
+                && self.take_back(now, index)
             {
-                self.cm.handle_returned(ConnectionId(index), listener, id, lease);
+                self.cm.handle_returned(now, ConnectionId(index), listener, id, lease);
                 self.run_directives(now);
                 continue;
             }

@@ -67,11 +67,11 @@ impl<M: Memory> Transport<M> {
                 self.reply(session, &Event::ListenReply { token, cause });
             }
             Command::AcceptConnection { lease } => {
-                let taken = self.cm.handle_accept(id, lease);
+                let taken = self.cm.handle_accept(now, id, lease);
                 self.stats.add(Stat::BadCommands, (!taken).into());
             }
             Command::StopAccepting { lease } => {
-                self.cm.handle_stop_accepting(id, lease);
+                self.cm.handle_stop_accepting(now, id, lease);
             }
             Command::SetListenerOption { lease, option, value } => {
                 let Some(listener) = self.cm.listener_of(id, lease) else {
@@ -131,7 +131,7 @@ impl<M: Memory> Transport<M> {
     /// The application's lines have changed: take what is plausible; whoever lies loses the connection.
     pub(crate) fn handle_kick(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
-        let (Some(place), Stage::Open) = (entry.place, entry.stage) else { return };
+        let (Some(place), Stage::Open(_)) = (entry.place, entry.stage) else { return };
         let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
         let Some(slot) = session.slot(place.slot) else { return };
         if slot.app_generation() != place.generation {

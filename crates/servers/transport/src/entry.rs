@@ -68,14 +68,45 @@ pub(crate) enum Stage {
     /// Established, in the accept queue.
     Waiting { listener: ListenerId },
     /// Offered to the acceptor `lease` of the session it has a slot in.
-    Offered { listener: ListenerId, lease: u64 },
+    Offered { listener: ListenerId, lease: u64, at: Stamp },
     /// An application's.
-    Open,
+    Open(Service),
     /// Over, but the application has not closed it yet.
-    Ended,
+    Ended(Service),
     /// Closed by the application. It has a slot as long as text in the arena may have to be sent again.
     Closing,
 }
+
+/// Whose service of the connection is measured, and since when (P5): the acceptor `lease` of the session that it has a slot in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Service {
+    /// 0: nobody's.
+    pub(crate) lease: u64,
+    pub(crate) offered_at: Instant,
+}
+
+impl Service {
+    /// The connection was not offered to anybody, or there was nobody else to offer it to.
+    pub(crate) const UNMEASURED: Service = Service { lease: 0, offered_at: Instant::ZERO };
+}
+
+/// A moment in microseconds (of 1024 ns) modulo 2^32, which is enough for an hour and leaves [`Stage`] at 24 octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    pub(crate) const fn new(now: Instant) -> Stamp {
+        Stamp((now.as_nanos() >> 10) as u32)
+    }
+
+    /// The moment, which was less than an hour before `now`.
+    pub(crate) const fn instant(self, now: Instant) -> Instant {
+        let ago = Stamp::new(now).0.wrapping_sub(self.0);
+        Instant::from_nanos(now.as_nanos().saturating_sub((ago as u64) << 10))
+    }
+}
+
+const _: () = assert!(size_of::<Stage>() == 24);
 
 /// A set of marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +167,16 @@ impl Flags {
 }
 
 impl Stage {
+    /// Whether an application has it, and it is not over.
+    pub(crate) const fn is_open(self) -> bool {
+        matches!(self, Stage::Open(_))
+    }
+
+    /// Whether it is over, and the application has not closed it yet.
+    pub(crate) const fn is_ended(self) -> bool {
+        matches!(self, Stage::Ended(_))
+    }
+
     /// The listener of a connection that no application has yet.
     pub(crate) const fn listener(self) -> Option<ListenerId> {
         match self {

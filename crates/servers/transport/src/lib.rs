@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 mod accept;
+mod balance;
 mod challenge;
 mod close;
 mod commands;

@@ -7,7 +7,7 @@ use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotStat
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
-use crate::entry::{Entry, Flags, Stage};
+use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
@@ -57,7 +57,7 @@ impl<M: Memory> Transport<M> {
         let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
         let wanted = if wants_fast { self.open_fast(now, &tuple, &mut connection) } else { None };
         let name = self.name(&tuple);
-        let mut entry = Entry::new(connection, name, Stage::Open);
+        let mut entry = Entry::new(connection, name, Stage::Open(Service::UNMEASURED));
         entry.inherit(&self.config, &inherited, self.ip.hop_limit());
         entry.place = Some(Place { session: session_index, slot, generation });
         if internal {

@@ -137,7 +137,7 @@ impl<M: Memory> Transport<M> {
                 continue;
             }
             self.stats.add(Stat::TextPruned, dropped);
-            let read = entry.place.filter(|_| entry.stage == Stage::Open).and_then(|place| session.slot(place.slot));
+            let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
             let head = read.map_or(0, |slot| slot.receive_head());
             if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
                 entry.connection.handle_read_head(now, head);
@@ -200,7 +200,7 @@ impl<M: Memory> Transport<M> {
         let mut holdings = Vec::new();
         for index in self.connections_of(session) {
             let Some(entry) = self.entries.get(index) else { continue };
-            if entry.stage == Stage::Ended {
+            if entry.stage.is_ended() {
                 continue;
             }
             for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {

@@ -7,7 +7,7 @@ use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::State;
 
-use crate::entry::{Entry, Flags, Stage};
+use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
 use crate::flows::Locals;
 use crate::session::Session;
@@ -21,13 +21,13 @@ impl<M: Memory> Transport<M> {
         match entry.connection.state() {
             State::TimeWait => {
                 if let Some(time_wait) = entry.connection.time_wait()
-                    && entry.stage != Stage::Ended
+                    && !entry.stage.is_ended()
                 {
                     self.time_waits.insert(now, entry.name, time_wait);
-                    self.finish(index);
+                    self.finish(now, index);
                 }
             }
-            State::Closed if entry.stage != Stage::Ended => self.finish(index),
+            State::Closed if !entry.stage.is_ended() => self.finish(now, index),
             _ => {}
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
@@ -43,7 +43,7 @@ impl<M: Memory> Transport<M> {
                 Stage::Offered { lease, .. } => {
                     entry.publish(now, session, &mut self.stats, &self.locals, Some(lease), send_limit_max);
                 }
-                Stage::Open | Stage::Ended => {
+                Stage::Open(_) | Stage::Ended(_) => {
                     again = entry.publish(now, session, &mut self.stats, &self.locals, None, send_limit_max);
                 }
                 // Nothing that was written may have to be sent again: the application gets its slot back now.
@@ -60,7 +60,7 @@ impl<M: Memory> Transport<M> {
         if entry.receive.current().is_some() && entry.deadline == Instant::FAR_FUTURE {
             entry.deadline = now + self.config.sweep_interval;
         }
-        if entry.stage == Stage::Ended {
+        if entry.stage.is_ended() {
             return;
         }
         let due = entry.next_timeout();
@@ -71,14 +71,14 @@ impl<M: Memory> Transport<M> {
     }
 
     /// The connection is over (closed, reset, timed out, or remembered in TIME-WAIT).
-    fn finish(&mut self, index: u32) {
+    fn finish(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         let name = entry.name;
         self.end_early(index);
         let Some(entry) = self.entries.get_mut(index) else { return };
-        if let (Stage::Offered { listener, lease }, Some(place)) = (entry.stage, entry.place) {
+        if let (Stage::Offered { listener, lease, .. }, Some(place)) = (entry.stage, entry.place) {
             let session = self.session(place.session).map(|session| session.id).unwrap_or_default();
-            if self.take_back(index) {
+            if self.take_back(now, index) {
                 let stage = atoll_connmgr::Stage::Offered { session, lease };
                 self.cm.handle_gone(ConnectionId(index), listener, stage);
                 self.remove(index);
@@ -89,11 +89,14 @@ impl<M: Memory> Transport<M> {
         let Some(entry) = self.entries.get_mut(index) else { return };
         match entry.stage {
             Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => self.drop_unclaimed(index),
-            Stage::Open | Stage::Offered { .. } => {
+            Stage::Open(_) | Stage::Offered { .. } => {
                 self.flows.remove(&name, index);
                 self.wheel.cancel(atoll_base::TimerId(index));
                 entry.armed = Instant::FAR_FUTURE;
-                entry.stage = Stage::Ended;
+                entry.stage = match entry.stage {
+                    Stage::Open(service) => Stage::Ended(service),
+                    _ => Stage::Ended(Service::UNMEASURED),
+                };
                 entry.deadline = Instant::FAR_FUTURE;
                 entry.replica_flags |= REPLICA_CLOSED;
                 entry.flags.set(Flags::STATE);
@@ -106,7 +109,7 @@ impl<M: Memory> Transport<M> {
                 self.give_back_slot(index);
                 self.remove(index);
             }
-            Stage::Ended => {}
+            Stage::Ended(_) => {}
         }
     }
 
@@ -230,7 +233,7 @@ impl Entry {
         }
         self.published_mark = mark;
         slot.set_read_mark(mark);
-        if mark == u64::MAX || self.stage != Stage::Open {
+        if mark == u64::MAX || !self.stage.is_open() {
             return false;
         }
         // The application may have read so far before it could see the mark (Dekker: it stores its head, fences, and loads

@@ -25,7 +25,7 @@ impl<M: Memory> Transport<M> {
         let end = text.offset + u64::from(text.len);
         let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
         let room = match session {
-            Some(session) if matches!(entry.stage, Stage::Offered { .. } | Stage::Open) => {
+            Some(session) if matches!(entry.stage, Stage::Offered { .. } | Stage::Open(_)) => {
                 entry.reserve(now, session, text.offset, end)
             }
             // Nobody reads any more, or nobody reads yet.
@@ -87,7 +87,7 @@ impl Entry {
         let published = self.published_tail;
         let head = self
             .place
-            .filter(|_| self.stage == Stage::Open)
+            .filter(|_| self.stage.is_open())
             .and_then(|place| session.slot(place.slot))
             // A head beyond what was published is a lie, which the next kick will punish.
             .map_or(0, |slot| slot.receive_head())

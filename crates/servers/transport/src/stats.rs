@@ -106,4 +106,10 @@ const OURS: &[Stat] = &[
     Stat::EventOverflows,
     Stat::Sessions,
     Stat::BufferBytes,
+    Stat::PeerOffersOut,
+    Stat::PeerOffersIn,
+    Stat::PeerOffersTaken,
+    Stat::PeerMessagesDropped,
+    Stat::ServiceReportsOut,
+    Stat::ServiceReportsIn,
 ];

@@ -103,6 +103,7 @@ impl<M: Memory> Transport<M> {
         let cm_config = atoll_connmgr::Config {
             replica: config.replica,
             replicas: config.replicas,
+            epoch: config.epoch,
             ephemeral: config.ephemeral,
             backlog_max: config.backlog_max,
             leases_max: 1 << 17,
@@ -269,6 +270,7 @@ impl<M: Memory> Transport<M> {
         let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
         self.stats.set(Stat::BufferBytes, used);
         let counters = self.ip.counters();
+        let balance = self.cm.balance_counts();
         let dropped = Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
         for (stat, value) in [
             (Stat::FramesDropped, dropped),
@@ -281,6 +283,12 @@ impl<M: Memory> Transport<M> {
             (Stat::FragmentsTiny, counters.dropped(Reason::FragmentTiny)),
             (Stat::FragmentsOverlapping, counters.dropped(Reason::FragmentOverlap)),
             (Stat::FragmentsDuplicate, counters.dropped(Reason::FragmentDuplicate)),
+            (Stat::PeerOffersOut, balance.offers_out),
+            (Stat::PeerOffersIn, balance.offers_in),
+            (Stat::PeerOffersTaken, balance.offers_taken),
+            (Stat::PeerMessagesDropped, balance.dropped),
+            (Stat::ServiceReportsOut, balance.reports_out),
+            (Stat::ServiceReportsIn, balance.reports_in),
         ] {
             self.stats.set(stat, value);
         }

@@ -3,7 +3,7 @@
 use atoll_ipc::Memory;
 use atoll_ipc::slot::{REPLICA_URGENT, Slot};
 
-use crate::entry::{Entry, Flags, Stage};
+use crate::entry::{Entry, Flags};
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
@@ -11,7 +11,7 @@ impl<M: Memory> Transport<M> {
     #[cold]
     pub(crate) fn note_reader(&mut self, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
-        let place = entry.place.filter(|_| entry.stage == Stage::Open);
+        let place = entry.place.filter(|_| entry.stage.is_open());
         let session = place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
         let slot = session.zip(place).and_then(|(session, place)| session.slot(place.slot));
         // An application that lies is told nonsense about its own octets.

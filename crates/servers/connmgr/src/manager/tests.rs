@@ -1,17 +1,22 @@
 use alloc::vec::Vec;
 
 use atoll_base::Addr;
+use atoll_ipc::balance::Scheme;
 
 use super::*;
 use crate::messages::Offer;
 
 const ADDR: u32 = 0x0a00_0001;
 const LOOPBACK: u32 = 0x7f00_0001;
+const NOW: Instant = Instant::from_millis(1000);
+
+const IN_TURN: Balance = Balance { scheme: Scheme::Naive, ..Balance::new() };
 
 fn manager(replica: u8, replicas: u8) -> ConnMgr {
     let config = Config {
         replica: ReplicaId(replica),
         replicas,
+        epoch: Epoch(1),
         ephemeral: (32768, 60999),
         backlog_max: 4096,
         leases_max: 1000,
@@ -190,7 +195,7 @@ fn a_listener_holds_backlog_plus_one_and_as_many_handshakes_as_the_backlog() {
         assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
         assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full, "one handshake");
         assert!(cm.may_establish(id));
-        cm.handle_established(ConnectionId(n), id);
+        cm.handle_established(NOW, ConnectionId(n), id);
     }
     assert!(!cm.may_establish(id));
     assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
@@ -201,39 +206,41 @@ fn a_listener_holds_backlog_plus_one_and_as_many_handshakes_as_the_backlog() {
 #[test]
 fn sockets_that_share_a_port_share_its_connections() {
     let mut cm = manager(1, 2);
+    cm.set_balance(IN_TURN);
     let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, true)).expect("free");
     assert_eq!(cm.handle_listen(&listen(2, 2, 0, 80, 50, true)), Ok(id));
     assert_eq!(cm.handle_listen(&listen(3, 3, 0, 80, 50, false)), Err(Cause::AddressInUse));
-    assert!(cm.handle_accept(SessionId(1), 1) && cm.handle_accept(SessionId(2), 2));
-    assert!(!cm.handle_accept(SessionId(3), 3) && !cm.handle_accept(SessionId(2), 1));
+    assert!(cm.handle_accept(NOW, SessionId(1), 1) && cm.handle_accept(NOW, SessionId(2), 2));
+    assert!(!cm.handle_accept(NOW, SessionId(3), 3) && !cm.handle_accept(NOW, SessionId(2), 1));
     for n in 0..4 {
         syn(&mut cm, ADDR, 80);
-        cm.handle_established(ConnectionId(n), id);
+        cm.handle_established(NOW, ConnectionId(n), id);
     }
     let sessions: Vec<u32> = offers(&mut cm).iter().map(|offer| offer.session.0).collect();
     assert_eq!(sessions, [1, 2, 1, 2]);
     // One leaves: the other gets everything, and the port stays.
     cm.handle_session_gone(SessionId(1));
     syn(&mut cm, ADDR, 80);
-    cm.handle_established(ConnectionId(4), id);
+    cm.handle_established(NOW, ConnectionId(4), id);
     assert_eq!(offers(&mut cm)[0].session, SessionId(2));
 }
 
 #[test]
 fn who_has_not_claimed_yet_comes_last() {
     let mut cm = manager(1, 2);
+    cm.set_balance(IN_TURN);
     let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, false)).expect("free");
     cm.handle_listen(&listen(2, 1, 0, 80, 50, false)).expect("a child");
-    cm.handle_accept(SessionId(1), 1);
-    cm.handle_accept(SessionId(2), 1);
+    cm.handle_accept(NOW, SessionId(1), 1);
+    cm.handle_accept(NOW, SessionId(2), 1);
     let mut shares = [0; 3];
     for n in 0..20 {
         syn(&mut cm, ADDR, 80);
-        cm.handle_established(ConnectionId(n), id);
+        cm.handle_established(NOW, ConnectionId(n), id);
         let offer = offers(&mut cm)[0];
         shares[offer.session.0 as usize] += 1;
         if offer.session == SessionId(2) {
-            cm.handle_claimed(id, offer.session, offer.lease);
+            cm.handle_claimed(NOW, id, offer.session, offer.lease, NOW);
         }
     }
     assert_eq!(shares, [0, 1, 19], "the first sleeps");
@@ -243,15 +250,15 @@ fn who_has_not_claimed_yet_comes_last() {
 fn a_connection_that_timed_out_goes_to_the_next_or_waits() {
     let mut cm = manager(1, 2);
     let id = cm.handle_listen(&listen(1, 1, 0, 80, 50, false)).expect("free");
-    cm.handle_accept(SessionId(1), 1);
+    cm.handle_accept(NOW, SessionId(1), 1);
     syn(&mut cm, ADDR, 80);
-    cm.handle_established(ConnectionId(3), id);
+    cm.handle_established(NOW, ConnectionId(3), id);
     assert_eq!(offers(&mut cm).len(), 1);
-    cm.handle_claim_timeout(ConnectionId(3), id, SessionId(1), 1);
+    cm.handle_claim_timeout(NOW, ConnectionId(3), id, SessionId(1), 1);
     let removed = Directive::AcceptorRemoved { session: SessionId(1), lease: 1 };
     assert_eq!(cm.poll_directive(), Some(removed));
     assert_eq!(cm.poll_directive(), None);
-    cm.handle_accept(SessionId(1), 1);
+    cm.handle_accept(NOW, SessionId(1), 1);
     let offer = offers(&mut cm)[0];
     assert_eq!((offer.connection, offer.session), (ConnectionId(3), SessionId(1)));
     // It is gone before it is claimed: nothing is left.
@@ -268,7 +275,7 @@ fn the_end_of_a_listener_is_told_and_late_news_about_it_is_harmless() {
     for n in 0..3 {
         syn(&mut cm, ADDR, 80);
         if n < 2 {
-            cm.handle_established(ConnectionId(n), old);
+            cm.handle_established(NOW, ConnectionId(n), old);
         }
     }
     cm.handle_release(SessionId(1), 1);
@@ -285,7 +292,7 @@ fn the_end_of_a_listener_is_told_and_late_news_about_it_is_harmless() {
     let new = cm.handle_listen(&listen(2, 2, 0, 80, 50, false)).expect("free again");
     assert!(new != old && new.index == old.index);
     assert_eq!(cm.poll_directive(), Some(Directive::PortTaken { port: 80, taken: true }));
-    cm.handle_established(ConnectionId(2), old);
+    cm.handle_established(NOW, ConnectionId(2), old);
     assert_eq!(cm.poll_directive(), Some(Directive::Reset { connection: ConnectionId(2) }));
     cm.handle_gone(ConnectionId(2), old, Stage::Waiting);
     assert_eq!(cm.listeners().next().map(|view| (view.embryonic, view.unclaimed)), Some((0, 0)));
@@ -304,7 +311,7 @@ fn random_messages_leave_the_counts_right() {
             match rng.below(9) {
                 0 => drop(cm.handle_bind(&bind(session, lease, 0, 80, true, true))),
                 1 => drop(cm.handle_listen(&listen(session, lease, 0, 80, 8, true))),
-                2 => drop(cm.handle_accept(SessionId(session), lease)),
+                2 => drop(cm.handle_accept(NOW, SessionId(session), lease)),
                 3 if rng.below(5) == 0 => cm.handle_release(SessionId(session), lease),
                 4 if rng.below(9) == 0 => cm.handle_session_gone(SessionId(session)),
                 5 | 6 => {
@@ -319,15 +326,15 @@ fn random_messages_leave_the_counts_right() {
                     match (stage, rng.below(3)) {
                         (Stage::Embryonic, 0) => {
                             live[chosen].2 = Stage::Waiting;
-                            cm.handle_established(connection, listener);
+                            cm.handle_established(NOW, connection, listener);
                         }
                         (Stage::Offered { session, lease }, 0) => {
                             live.remove(chosen);
-                            cm.handle_claimed(listener, session, lease);
+                            cm.handle_claimed(NOW, listener, session, lease, NOW);
                         }
                         (Stage::Offered { session, lease }, 1) => {
                             live[chosen].2 = Stage::Waiting;
-                            cm.handle_claim_timeout(connection, listener, session, lease);
+                            cm.handle_claim_timeout(NOW, connection, listener, session, lease);
                         }
                         (stage, 2) => {
                             live.remove(chosen);

@@ -1,8 +1,9 @@
 //! Which keys does the TOML file have, and what are their defaults?
 
+use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, EcnMode, FastOpen, LinkType, Steering};
+use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, LinkType, Scheme, Steering};
 
 /// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +88,22 @@ pub struct WaitFile {
 pub struct AcceptFile {
     /// How long, in microseconds, an acceptor may take to claim a connection offered to it (P4).
     pub claim_timeout_us: u32,
+    /// How to choose among acceptors (P5).
+    pub scheme: Scheme,
+    /// By how much an acceptor that another replica offers counts as slower than it is.
+    pub tariff: u16,
+    /// How service times are estimated.
+    pub estimate: Estimate,
+    /// Connections that an estimate is made of; `None`: what P5 uses with the estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<u16>,
+    /// Microseconds between two estimates; `None`: what P5 uses with the estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_us: Option<u32>,
+    /// Microseconds between two offers.
+    pub offer_us: u32,
+    /// Percent: see [`atoll_ipc::balance::Balance::high`] and `low`.
+    pub watermarks: [u16; 2],
 }
 
 /// `[tcp]`
@@ -197,7 +214,17 @@ impl Default for WaitFile {
 
 impl Default for AcceptFile {
     fn default() -> AcceptFile {
-        AcceptFile { claim_timeout_us: 100_000 }
+        let Balance { tariff, offer_us, high, low, .. } = Balance::new();
+        AcceptFile {
+            claim_timeout_us: 100_000,
+            scheme: Scheme::default(),
+            tariff,
+            estimate: Estimate::default(),
+            window: None,
+            sample_us: None,
+            offer_us,
+            watermarks: [high, low],
+        }
     }
 }
 

@@ -73,6 +73,25 @@ pub(super) fn commented(file: &ConfigFile) -> String {
         "How long a process may take to accept a connection offered to it before another one gets it, in microseconds.",
     );
     out.key("claim_timeout_us", Some(file.accept.claim_timeout_us.to_string()), "");
+    let accept = &file.accept;
+    let rules = accept.rules();
+    out.text("Which of several processes gets a connection, by how long each takes: \"tournament\" (the best of the replica against");
+    out.text("the best that others offer), \"filtered\" (one draw among the replica's and the offers that are better), \"unfiltered\" (and");
+    out.text("all offers), or \"naive\" (the replica's in turn). `atoll balance` changes this and what follows while the stack is up.");
+    out.key("scheme", Some(quoted(&accept.scheme.to_string())), "");
+    out.text("By how much what another replica offers counts as slower than it is.");
+    out.key("tariff", Some(accept.tariff.to_string()), "");
+    out.text("How long a process takes: \"median\" or \"average\" of its last connections;");
+    out.key("estimate", Some(quoted(&accept.estimate.to_string())), "");
+    out.text("of so many (128 for the median, 256 for the average),");
+    out.key("window", accept.window.map(|n| n.to_string()), &rules.window.to_string());
+    out.text("anew after so many microseconds (500 and 1000).");
+    out.key("sample_us", accept.sample_us.map(|n| n.to_string()), &rules.sample_us.to_string());
+    out.text("Microseconds between two offers.");
+    out.key("offer_us", Some(accept.offer_us.to_string()), "");
+    out.text("tournament: an offer counts when what the replica has takes more than the first percentage of what is offered, after");
+    out.text("tariff, until it takes less than the second.");
+    out.key("watermarks", Some(format!("{:?}", accept.watermarks)), "");
 
     out.section("tcp");
     out.text("Explicit congestion notification: \"accept\" it if the peer asks, \"request\" it as well (RFC 3168), \"accurate\": request");

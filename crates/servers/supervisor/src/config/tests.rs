@@ -99,6 +99,9 @@ fn values_are_refused_with_their_reason() {
         ("[sessions]\nmax = 0", "sessions.max"),
         ("[wait]\nspin_us = 2000000", "wait.spin_us"),
         ("[accept]\nclaim_timeout_us = 0", "claim_timeout_us"),
+        ("[accept]\ntariff = 0", "tariff"),
+        ("[accept]\nscheme = \"fair\"", "scheme"),
+        ("[accept]\nwatermarks = [50, 75]", "watermarks"),
     ] {
         let message = parse(text).unwrap_err().to_string();
         assert!(message.contains(error), "{text}: {message}");

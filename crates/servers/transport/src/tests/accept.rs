@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
+use atoll_ipc::balance::{Balance, Scheme};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
@@ -35,6 +36,7 @@ fn connect(net: &mut Net, client: &mut App) -> Socket {
 #[test]
 fn connections_go_round_the_acceptors() {
     let (mut net, mut servers, mut client) = shared_listener(3);
+    net.stack(0).transport.set_balance(Balance { scheme: Scheme::Naive, ..Balance::new() });
     for _ in 0..9 {
         connect(&mut net, &mut client);
     }
@@ -44,6 +46,31 @@ fn connections_go_round_the_acceptors() {
     assert_eq!((net.stack(0).stat(Stat::Offers), net.stack(0).stat(Stat::Claims)), (9, 0));
     net.settle();
     assert_eq!(net.stack(0).stat(Stat::Claims), 9);
+}
+
+#[test]
+fn the_service_time_is_from_offer_to_close() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    connect(&mut net, &mut client);
+    let began = net.now;
+    let (at, socket) = (0..2).find_map(|at| Some((at, servers[at].accept()?))).expect("offered to one");
+    net.settle();
+    net.wait(Duration::from_millis(30));
+    let view = |net: &mut Net, at: usize| {
+        let now = net.now;
+        let all = net.stack(0).transport.acceptors(now);
+        all[at].1
+    };
+    assert_eq!((view(&mut net, at).open, view(&mut net, at).service_us), (1, None));
+    servers[at].close(socket);
+    net.settle();
+    let known = view(&mut net, at);
+    // It was offered a little before it was claimed.
+    let least = 30_000;
+    let most = net.now.since(began).as_micros() as u64 + 1000;
+    assert!(known.service_us.is_some_and(|micros| (least..most).contains(&micros)), "{known:?}");
+    assert_eq!((known.open, known.unclaimed, known.given, known.samples), (0, 0, 1, 1));
+    assert_eq!(view(&mut net, 1 - at).given, 0);
 }
 
 #[test]

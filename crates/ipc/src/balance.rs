@@ -1,0 +1,338 @@
+//! What do connection managers (CMs) tell each other about their acceptors (P5), and by which rules do they choose?
+//!
+//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_BALANCE`]) carry it between replicas.
+//!
+//! ```text
+//!   home CM of an acceptor  --PeerOffer: "my best acceptor takes so long"-->              every other CM
+//!   every other CM  --ServiceReport: "what your acceptor did with what I gave it"-->      home CM
+//! ```
+
+use atoll_base::{Epoch, Instant, ReplicaId, SessionId};
+
+use crate::event::BadMessage;
+
+/// How a CM chooses among acceptors (P5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// Its own acceptors in turn; offers of others only if it has none.
+    Naive = 0,
+    /// One draw among its own and all offers.
+    Unfiltered = 1,
+    /// One draw among its own and the offers that are better than its own after tariff.
+    Filtered = 2,
+    /// Its best against the best offer, with watermarks.
+    #[default]
+    Tournament = 3,
+}
+
+impl Scheme {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Scheme; 4] = [Scheme::Naive, Scheme::Unfiltered, Scheme::Filtered, Scheme::Tournament];
+}
+
+/// How the service time of an acceptor is estimated from its last connections (P5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Estimator {
+    /// Moving median.
+    #[default]
+    Median = 0,
+    /// Moving average.
+    Average = 1,
+}
+
+/// The rules of balancing, the same in every replica. They may change while connections are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// How to choose.
+    pub scheme: Scheme,
+    /// By how much the service time of an offer counts more than that of an own acceptor.
+    pub tariff: u16,
+    /// How to estimate.
+    pub estimator: Estimator,
+    /// Connections that the estimate is made of.
+    pub window: u16,
+    /// Microseconds between two estimates, and between two reports to an acceptor's home.
+    pub sample_us: u32,
+    /// Microseconds between two offers.
+    pub offer_us: u32,
+    /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more than this share of the
+    /// offered one after tariff,
+    pub high: u16,
+    /// and is filtered again when it is less than this share.
+    pub low: u16,
+}
+
+impl Balance {
+    /// Largest window.
+    pub const WINDOW_MAX: u16 = 4096;
+    /// Largest tariff.
+    pub const TARIFF_MAX: u16 = 10_000;
+    /// Longest period, in microseconds.
+    pub const PERIOD_MAX: u32 = 10_000_000;
+
+    /// The rules that P5 found best: Tournament 2, moving median of 128 connections every 500 us, offers every 50 us.
+    pub const fn new() -> Balance {
+        Balance {
+            scheme: Scheme::Tournament,
+            tariff: 2,
+            estimator: Estimator::Median,
+            window: 128,
+            sample_us: 500,
+            offer_us: 50,
+            high: 100,
+            low: 75,
+        }
+    }
+
+    /// Window and period that P5 used with an estimator.
+    pub const fn usual_window(estimator: Estimator) -> (u16, u32) {
+        match estimator {
+            Estimator::Median => (128, 500),
+            Estimator::Average => (256, 1000),
+        }
+    }
+
+    /// Whether a CM can work with them.
+    pub const fn is_valid(&self) -> bool {
+        self.tariff >= 1
+            && self.tariff <= Balance::TARIFF_MAX
+            && self.window >= 1
+            && self.window <= Balance::WINDOW_MAX
+            && self.sample_us >= 1
+            && self.sample_us <= Balance::PERIOD_MAX
+            && self.offer_us >= 1
+            && self.offer_us <= Balance::PERIOD_MAX
+            && self.low >= 1
+            && self.low <= self.high
+    }
+}
+
+impl Default for Balance {
+    fn default() -> Balance {
+        Balance::new()
+    }
+}
+
+/// A CM's best acceptor of a listener.
+///
+/// Sent by its home to every other CM, at most every [`Balance::offer_us`] and only after something has happened there; nobody is woken
+/// for it. Lost: told again within 10 ms while connections come; a receiver that hears nothing for a second goes by what it has seen
+/// itself. Late: the acceptor may be gone; then the receiver does not know it either, or the claim times out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerOffer {
+    /// The acceptor's socket, which names the listener, too.
+    pub lease: u64,
+    /// The acceptor's session.
+    pub session: SessionId,
+    /// Microseconds that its next connection is expected to take, at least 1; `None`: the CM has no acceptor any more.
+    pub service_us: Option<u32>,
+}
+
+/// What became of the connections that one CM gave to an acceptor of another.
+///
+/// Sent at most every [`Balance::sample_us`]. Lost: samples are missed, the counts are put right by the next one. A home that sleeps is
+/// woken only for many connections or an old report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceReport {
+    /// The acceptor's socket.
+    pub lease: u64,
+    /// The acceptor's session.
+    pub session: SessionId,
+    /// It has not claimed in time: its home removes it, too (P4).
+    pub timed_out: bool,
+    /// Connections given that it has claimed and not closed.
+    pub open: u32,
+    /// When those were offered on average, in microseconds of the machine's clock.
+    pub open_since_us: u64,
+    /// Connections offered that it has not claimed.
+    pub unclaimed: u32,
+    /// Service times of connections that ended since the last report.
+    pub services: Services,
+}
+
+/// Service times in microseconds, at most [`Services::MAX`] of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Services {
+    micros: [u32; Services::MAX],
+    len: u8,
+}
+
+impl Services {
+    /// How many a report takes; of more the last ones are kept.
+    pub const MAX: usize = 32;
+
+    /// Adds one; if there are too many the oldest goes.
+    pub fn push(&mut self, micros: u32) {
+        if usize::from(self.len) == Services::MAX {
+            self.micros.copy_within(1.., 0);
+            self.len -= 1;
+        }
+        self.micros[usize::from(self.len)] = micros;
+        self.len += 1;
+    }
+
+    /// Oldest first.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.micros[..usize::from(self.len)]
+    }
+}
+
+impl PartialEq for Services {
+    fn eq(&self, other: &Services) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Services {}
+
+/// A message from one CM to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerMessage {
+    /// Who sends it.
+    pub from: ReplicaId,
+    /// Its incarnation: what a dead one has said does not count.
+    pub epoch: Epoch,
+    /// When it was sent, on the machine's clock: it may be read much later, by one who has slept.
+    pub sent_at: Instant,
+    /// What it says.
+    pub body: PeerBody,
+}
+
+/// What a CM says to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // Both live on the stack, for a moment.
+pub enum PeerBody {
+    /// To all.
+    Offer(PeerOffer),
+    /// To an acceptor's home.
+    Report(ServiceReport),
+}
+
+/// Bytes before the service times, and of the longest message.
+const FIXED: usize = 48;
+/// Longest message in bytes.
+pub const PEER_BYTES_MAX: usize = FIXED + Services::MAX * 4;
+const KIND_OFFER: u8 = 1;
+const KIND_REPORT: u8 = 2;
+const TIMED_OUT: u8 = 1;
+
+impl PeerMessage {
+    /// Writes the message to `out` and returns the part of it that was used.
+    pub fn encode<'a>(&self, out: &'a mut [u8; PEER_BYTES_MAX]) -> &'a [u8] {
+        let (kind, flags, lease, session, services) = match &self.body {
+            PeerBody::Offer(offer) => (KIND_OFFER, 0, offer.lease, offer.session, Services::default()),
+            PeerBody::Report(report) => {
+                (KIND_REPORT, u8::from(report.timed_out) * TIMED_OUT, report.lease, report.session, report.services)
+            }
+        };
+        out[0] = kind;
+        out[1] = self.from.0;
+        out[2] = flags;
+        out[3] = services.len;
+        out[4..8].copy_from_slice(&self.epoch.0.to_le_bytes());
+        out[8..16].copy_from_slice(&lease.to_le_bytes());
+        out[16..20].copy_from_slice(&session.0.to_le_bytes());
+        let (a, b, c) = match &self.body {
+            PeerBody::Offer(offer) => (offer.service_us.unwrap_or(0), 0, 0),
+            PeerBody::Report(report) => (report.open, report.unclaimed, report.open_since_us),
+        };
+        out[20..24].copy_from_slice(&a.to_le_bytes());
+        out[24..28].copy_from_slice(&b.to_le_bytes());
+        out[28..36].copy_from_slice(&c.to_le_bytes());
+        out[36..44].copy_from_slice(&self.sent_at.as_nanos().to_le_bytes());
+        out[44..48].fill(0);
+        for (bytes, micros) in out[FIXED..].chunks_exact_mut(4).zip(services.as_slice()) {
+            bytes.copy_from_slice(&micros.to_le_bytes());
+        }
+        &out[..FIXED + services.as_slice().len() * 4]
+    }
+
+    /// The message in a payload.
+    pub fn decode(bytes: &[u8]) -> Result<PeerMessage, BadMessage> {
+        let (fixed, rest) = bytes.split_first_chunk::<FIXED>().ok_or(BadMessage)?;
+        let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let count = usize::from(fixed[3]);
+        if count > Services::MAX || rest.len() != count * 4 || fixed[2] & !TIMED_OUT != 0 {
+            return Err(BadMessage);
+        }
+        let mut services = Services::default();
+        for bytes in rest.chunks_exact(4) {
+            services.push(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        }
+        let (lease, session) = (long(8), SessionId(word(16)));
+        let body = match fixed[0] {
+            KIND_OFFER if count == 0 => {
+                PeerBody::Offer(PeerOffer { lease, session, service_us: Some(word(20)).filter(|micros| *micros > 0) })
+            }
+            KIND_REPORT => PeerBody::Report(ServiceReport {
+                lease,
+                session,
+                timed_out: fixed[2] & TIMED_OUT != 0,
+                open: word(20),
+                open_since_us: long(28),
+                unclaimed: word(24),
+                services,
+            }),
+            _ => return Err(BadMessage),
+        };
+        let sent_at = Instant::from_nanos(long(36));
+        Ok(PeerMessage { from: ReplicaId(fixed[1]), epoch: Epoch(word(4)), sent_at, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(count: u32) -> ServiceReport {
+        let mut services = Services::default();
+        (0..count).for_each(|micros| services.push(micros));
+        ServiceReport {
+            lease: u64::MAX - 1,
+            session: SessionId(9),
+            timed_out: count % 2 == 1,
+            open: 3,
+            open_since_us: 1 << 50,
+            unclaimed: 4,
+            services,
+        }
+    }
+
+    #[test]
+    fn every_message_survives_the_ring() {
+        let offer = |service_us| PeerBody::Offer(PeerOffer { lease: 7, session: SessionId(3), service_us });
+        let reports = [0, 1, 31, 32, 40].map(|count| PeerBody::Report(report(count)));
+        for body in [offer(None), offer(Some(1)), offer(Some(u32::MAX))].into_iter().chain(reports) {
+            let message =
+                PeerMessage { from: ReplicaId(5), epoch: Epoch(8), sent_at: Instant::from_nanos(1 << 60), body };
+            let mut out = [0xff; PEER_BYTES_MAX];
+            let bytes = message.encode(&mut out);
+            assert_eq!(PeerMessage::decode(bytes), Ok(message));
+            assert_eq!(PeerMessage::decode(&bytes[..bytes.len() - 1]), Err(BadMessage));
+        }
+        assert_eq!(PeerMessage::decode(&[0; FIXED]), Err(BadMessage));
+    }
+
+    #[test]
+    fn of_too_many_service_times_the_last_are_kept() {
+        assert_eq!(report(40).services.as_slice(), (8..40).collect::<alloc::vec::Vec<u32>>());
+    }
+
+    #[test]
+    fn the_usual_rules_are_valid_and_senseless_ones_are_not() {
+        let usual = Balance::new();
+        assert!(usual.is_valid());
+        for rules in [
+            Balance { tariff: 0, ..usual },
+            Balance { window: 0, ..usual },
+            Balance { window: 4097, ..usual },
+            Balance { sample_us: 0, ..usual },
+            Balance { offer_us: 10_000_001, ..usual },
+            Balance { high: 50, low: 51, ..usual },
+            Balance { low: 0, ..usual },
+        ] {
+            assert!(!rules.is_valid(), "{rules:?}");
+        }
+    }
+}

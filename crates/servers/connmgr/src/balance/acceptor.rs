@@ -1,0 +1,369 @@
+//! What does a CM know of one acceptor?
+//!
+//! Every CM knows every acceptor, because each has an arena with each replica. One of them is its *home*, which estimates its service
+//! time and offers it to the others; those report to the home what the acceptor did with connections that they gave to it. (And they
+//! remember it, for when the home is silent.)
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use atoll_base::{Instant, ReplicaId, SessionId};
+use atoll_ipc::balance::{Balance, ServiceReport, Services};
+
+use super::estimate::Estimate;
+
+/// One acceptor of a listener. It stays known as long as its session holds the socket, registered or not, so that one that sleeps
+/// through its time-out does not come back as a stranger.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    pub(crate) lease: u64,
+    pub(crate) session: SessionId,
+    /// Whether it wants connections.
+    pub(crate) registered: bool,
+    /// Connections offered to it here that it has not claimed yet.
+    pub(crate) unclaimed: u32,
+    /// Connections offered to it here since the start.
+    pub(crate) given: u64,
+    /// When it claimed last, or was offered the first of those that it has not claimed.
+    silent_since: Instant,
+    estimate: Estimate,
+    open: Open,
+    side: Side,
+}
+
+/// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were offered (microseconds).
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    count: u32,
+    since: u64,
+}
+
+#[derive(Debug)]
+enum Side {
+    /// At the acceptor's home: what the other CMs have last reported, unclaimed connections and open ones.
+    Home(Vec<(ReplicaId, u32, Open)>),
+    Away(Box<Away>),
+}
+
+/// At every other CM: what the home has not been told yet.
+#[derive(Debug)]
+pub(crate) struct Away {
+    pub(crate) home: ReplicaId,
+    pub(crate) changed: bool,
+    pub(crate) timed_out: bool,
+    pub(crate) reported_at: Option<Instant>,
+    services: Services,
+}
+
+impl Acceptor {
+    /// A new one; `home`: where it is at home, if that is not here.
+    pub(crate) fn new(lease: u64, session: SessionId, away_from: Option<ReplicaId>) -> Acceptor {
+        let away =
+            |home| Away { home, changed: false, timed_out: false, reported_at: None, services: Services::default() };
+        Acceptor {
+            lease,
+            session,
+            registered: true,
+            unclaimed: 0,
+            given: 0,
+            silent_since: Instant::ZERO,
+            estimate: Estimate::default(),
+            open: Open::default(),
+            side: match away_from {
+                None => Side::Home(Vec::new()),
+                Some(home) => Side::Away(Box::new(away(home))),
+            },
+        }
+    }
+
+    /// How acceptors of a listener are ordered.
+    pub(crate) const fn key(&self) -> (u64, SessionId) {
+        (self.lease, self.session)
+    }
+
+    pub(crate) const fn is_at_home(&self) -> bool {
+        matches!(self.side, Side::Home(_))
+    }
+
+    pub(crate) fn away(&self) -> Option<&Away> {
+        match &self.side {
+            Side::Away(away) => Some(away),
+            Side::Home(_) => None,
+        }
+    }
+
+    pub(crate) fn away_mut(&mut self) -> Option<&mut Away> {
+        match &mut self.side {
+            Side::Away(away) => Some(away),
+            Side::Home(_) => None,
+        }
+    }
+
+    /// A connection is offered to it.
+    pub(crate) fn offered(&mut self, now: Instant) {
+        if self.unclaimed == 0 {
+            self.silent_since = now;
+        }
+        self.unclaimed += 1;
+        self.given += 1;
+        self.change();
+    }
+
+    /// It has claimed a connection that was offered at `since`. `is_measured`: [`Acceptor::closed`] will follow.
+    pub(crate) fn claimed(&mut self, now: Instant, since: Instant, is_measured: bool) {
+        self.unclaimed = self.unclaimed.saturating_sub(1);
+        self.silent_since = now;
+        if is_measured {
+            self.open.count += 1;
+            self.open.since = self.open.since.wrapping_add(since.as_micros());
+        }
+        self.change();
+    }
+
+    /// An offer came to an end without a claim.
+    pub(crate) fn returned(&mut self) {
+        self.unclaimed = self.unclaimed.saturating_sub(1);
+        self.change();
+    }
+
+    /// A connection that was offered at `since` is closed.
+    pub(crate) fn closed(&mut self, now: Instant, since: Instant, rules: &Balance) {
+        self.open.count = self.open.count.saturating_sub(1);
+        self.open.since = self.open.since.wrapping_sub(since.as_micros());
+        if self.open.count == 0 {
+            self.open.since = 0;
+        }
+        let micros = u32::try_from(now.since(since).as_micros()).unwrap_or(u32::MAX);
+        self.estimate.add(now, micros, rules);
+        if let Side::Away(away) = &mut self.side {
+            away.services.push(micros.max(1));
+        }
+        self.change();
+    }
+
+    /// Another CM reports, to the home.
+    pub(crate) fn handle_report(&mut self, now: Instant, from: ReplicaId, report: &ServiceReport, rules: &Balance) {
+        let Side::Home(elsewhere) = &mut self.side else { return };
+        for &micros in report.services.as_slice() {
+            self.estimate.add(now, micros, rules);
+        }
+        let open = Open { count: report.open, since: report.open_since_us.wrapping_mul(report.open.into()) };
+        match elsewhere.iter_mut().find(|(replica, ..)| *replica == from) {
+            Some(known) => *known = (from, report.unclaimed, open),
+            None => elsewhere.push((from, report.unclaimed, open)),
+        }
+    }
+
+    /// Another CM's incarnation has ended, and its connections with it.
+    pub(crate) fn forget_reports(&mut self, from: ReplicaId) {
+        if let Side::Home(elsewhere) = &mut self.side {
+            elsewhere.retain(|(replica, ..)| *replica != from);
+        }
+    }
+
+    /// What its home has to know, which counts as told from now on.
+    pub(crate) fn take_report(&mut self, now: Instant) -> Option<ServiceReport> {
+        let (lease, session, open, unclaimed) = (self.lease, self.session, self.open, self.unclaimed);
+        let away = self.away_mut()?;
+        away.changed = false;
+        away.reported_at = Some(now);
+        Some(ServiceReport {
+            lease,
+            session,
+            timed_out: core::mem::take(&mut away.timed_out),
+            open: open.count,
+            open_since_us: open.mean(),
+            unclaimed,
+            services: core::mem::take(&mut away.services),
+        })
+    }
+
+    /// The service time of its last connections, in microseconds, as far as they are known here: at its home, all. `None`: none is.
+    pub(crate) fn estimate(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
+        self.estimate.micros(now, rules).map(u64::from)
+    }
+
+    /// How many connections the estimate is made of.
+    pub(crate) fn samples(&self) -> usize {
+        self.estimate.samples()
+    }
+
+    /// Connections claimed and open, as far as is known here.
+    pub(crate) fn open(&self) -> u32 {
+        self.all_open().count
+    }
+
+    /// How long the next connection is expected to take here, in microseconds, at least 1, if the last ones took `micros`.
+    ///
+    /// What is not over yet says how long it has taken at least. Of connections that are offered and not claimed, the silence of the
+    /// acceptor does. Of open ones their age does, but only if they are more than those that the estimate is made of: then the median
+    /// of both lies among them. So an acceptor that keeps what it gets looks slower and slower, and a few connections that stay open for
+    /// hours beside many short ones change nothing.
+    ///
+    /// A new connection comes behind those that are not claimed yet, so each of them counts once more.
+    pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {
+        let open = self.all_open();
+        let mut micros = micros.max(1);
+        if open.count as usize > self.samples() {
+            micros = micros.max(now.as_micros().saturating_sub(open.mean()));
+        }
+        if self.unclaimed > 0 {
+            micros = micros.max(now.since(self.silent_since).as_micros() as u64);
+        }
+        micros.saturating_mul(1 + self.all_unclaimed())
+    }
+
+    fn all_unclaimed(&self) -> u64 {
+        let own = u64::from(self.unclaimed);
+        match &self.side {
+            Side::Home(elsewhere) => elsewhere.iter().map(|(_, unclaimed, _)| u64::from(*unclaimed)).sum::<u64>() + own,
+            Side::Away(_) => own,
+        }
+    }
+
+    fn all_open(&self) -> Open {
+        match &self.side {
+            Side::Home(elsewhere) => elsewhere.iter().fold(self.open, |sum, (_, _, open)| Open {
+                count: sum.count.saturating_add(open.count),
+                since: sum.since.wrapping_add(open.since),
+            }),
+            Side::Away(_) => self.open,
+        }
+    }
+
+    fn change(&mut self) {
+        if let Side::Away(away) = &mut self.side {
+            away.changed = true;
+        }
+    }
+}
+
+impl Open {
+    /// The moment that is the mean of all, in microseconds; 0 if there are none.
+    const fn mean(self) -> u64 {
+        match self.count {
+            0 => 0,
+            count => self.since / count as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Balance = Balance::new();
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn home() -> Acceptor {
+        Acceptor::new(1, SessionId(1), None)
+    }
+
+    /// Offered, claimed and closed.
+    fn serve(acceptor: &mut Acceptor, from: u64, to: u64) {
+        acceptor.offered(at(from));
+        acceptor.claimed(at(from + 1), at(from), true);
+        acceptor.closed(at(to), at(from), &RULES);
+    }
+
+    #[test]
+    fn service_time_is_from_offer_to_close() {
+        let mut acceptor = home();
+        assert_eq!(acceptor.estimate(at(0), &RULES), None);
+        serve(&mut acceptor, 1000, 1250);
+        assert_eq!(acceptor.estimate(at(1250), &RULES), Some(250));
+        assert_eq!((acceptor.open(), acceptor.unclaimed, acceptor.given), (0, 0, 1));
+    }
+
+    #[test]
+    fn silence_counts_until_the_next_claim() {
+        let mut acceptor = home();
+        serve(&mut acceptor, 1000, 1100);
+        let expected = |acceptor: &mut Acceptor, now| {
+            let micros = acceptor.estimate(at(now), &RULES).expect("known");
+            acceptor.expected(at(now), micros)
+        };
+        assert_eq!(expected(&mut acceptor, 2000), 100);
+        acceptor.offered(at(2000));
+        acceptor.offered(at(2010));
+        assert_eq!(expected(&mut acceptor, 2020), 300, "two before it");
+        assert_eq!(expected(&mut acceptor, 7000), 15_000, "and it says nothing for 5000");
+        acceptor.claimed(at(7000), at(2000), true);
+        assert_eq!(expected(&mut acceptor, 7010), 200);
+        acceptor.returned();
+        assert_eq!(expected(&mut acceptor, 7010), 100);
+    }
+
+    #[test]
+    fn who_never_closes_looks_slower_and_slower() {
+        let mut acceptor = home();
+        for n in 0..5 {
+            acceptor.offered(at(1000 + n));
+            acceptor.claimed(at(1010 + n), at(1000 + n), true);
+        }
+        // Nothing is known but that they take this long already; until then it counts as the caller thinks.
+        assert_eq!(acceptor.expected(at(1100), 400), 400);
+        assert_eq!(acceptor.expected(at(9002), 400), 8000);
+    }
+
+    #[test]
+    fn a_few_long_connections_beside_many_short_ones_change_nothing() {
+        let mut acceptor = home();
+        for n in 0..10 {
+            acceptor.offered(at(n));
+            acceptor.claimed(at(n), at(n), true);
+        }
+        for n in 0..20 {
+            serve(&mut acceptor, 1000 + n * 1000, 1100 + n * 1000);
+        }
+        let now = at(3_600_000_000);
+        assert_eq!((acceptor.open(), acceptor.samples()), (10, 20));
+        assert_eq!(acceptor.expected(now, 100), 100);
+    }
+
+    #[test]
+    fn the_home_hears_everything_by_reports() {
+        let (mut home, mut away) = (home(), Acceptor::new(1, SessionId(1), Some(ReplicaId(0))));
+        serve(&mut away, 100, 400);
+        away.offered(at(500));
+        away.claimed(at(510), at(500), true);
+        away.offered(at(600));
+        let report = away.take_report(at(700)).expect("it is away");
+        assert_eq!((report.open, report.open_since_us, report.unclaimed), (1, 500, 1));
+        assert!(!away.away().expect("away").changed);
+        home.handle_report(at(700), ReplicaId(1), &report, &RULES);
+        assert_eq!((home.estimate(at(700), &RULES), home.open(), home.samples()), (Some(300), 1, 1));
+        assert_eq!(home.expected(at(700), 300), 600, "one is not claimed");
+        // Counts are absolute: said twice they count once, and a lost report is made good by the next one.
+        let again = ServiceReport { services: Services::default(), ..report };
+        home.handle_report(at(700), ReplicaId(1), &again, &RULES);
+        assert_eq!((home.open(), home.samples()), (1, 1));
+        home.forget_reports(ReplicaId(1));
+        assert_eq!((home.open(), home.expected(at(700), 300)), (0, 300));
+    }
+
+    #[test]
+    fn reports_of_a_broken_replica_do_no_harm() {
+        let mut acceptor = home();
+        let mut services = Services::default();
+        services.push(0);
+        let report = ServiceReport {
+            lease: 1,
+            session: SessionId(1),
+            timed_out: false,
+            open: u32::MAX,
+            open_since_us: u64::MAX,
+            unclaimed: u32::MAX,
+            services,
+        };
+        for from in 0..8 {
+            acceptor.handle_report(at(1), ReplicaId(from), &report, &RULES);
+        }
+        assert!(acceptor.expected(at(2), 1) >= 1);
+        // The end of a connection that was never counted.
+        acceptor.closed(at(5), at(1), &RULES);
+    }
+}

@@ -1,0 +1,358 @@
+//! Who accepts connections of one listener, and who gets the next one?
+
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant, ReplicaId, SessionId};
+use atoll_ipc::balance::{PeerBody, PeerOffer, Scheme, ServiceReport};
+
+use super::acceptor::Acceptor;
+use super::offers::Offers;
+use super::scheme::{Candidate, Winner, choose};
+use super::{Balancer, Reach};
+
+/// The acceptors of one listener, by lease and session, and the offers of other CMs.
+#[derive(Debug, Default)]
+pub(crate) struct Acceptors {
+    all: Vec<Acceptor>,
+    offers: Offers,
+    /// Whose turn it is, where they take turns.
+    next: usize,
+}
+
+/// What a report leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// Nobody is meant.
+    Unknown,
+    /// Nothing but a better estimate.
+    Noted,
+    /// The acceptor did not claim in time elsewhere, and is removed here, too.
+    Removed,
+}
+
+/// One acceptor as one CM sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptorView {
+    /// Its socket.
+    pub lease: u64,
+    /// Its session.
+    pub session: SessionId,
+    /// The replica that estimates and offers it.
+    pub home: ReplicaId,
+    /// Whether it wants connections.
+    pub registered: bool,
+    /// Its service time in microseconds, as far as it is known here: at its home, of all its connections.
+    pub service_us: Option<u64>,
+    /// Connections that the estimate is made of.
+    pub samples: usize,
+    /// Connections offered by this CM since the start.
+    pub given: u64,
+    /// Of those, not claimed yet.
+    pub unclaimed: u32,
+    /// Connections claimed and open; at its home those that other CMs gave are among them.
+    pub open: u32,
+}
+
+/// A bit for each replica: its acceptors are taken for own ones.
+const ALL: u8 = u8::MAX;
+const NONE: u8 = 0;
+
+/// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
+const UNKNOWN_MICROS: u64 = 1000;
+
+impl Acceptors {
+    /// Whether there is a choice. What happens to the only acceptor need not be known.
+    #[inline]
+    pub(crate) const fn has_choice(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// Those who want connections.
+    pub(crate) fn registered(&self) -> usize {
+        self.all.iter().filter(|acceptor| acceptor.registered).count()
+    }
+
+    /// ACCEPT-CONNECTION.
+    pub(crate) fn register(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        lease: u64,
+        index: u32,
+        balancer: &mut Balancer,
+    ) {
+        match self.position(session, lease) {
+            Ok(at) => self.all[at].registered = true,
+            Err(at) => {
+                self.all.insert(at, Acceptor::new(lease, session, balancer.away_from(session)));
+                self.next += usize::from(at < self.next);
+            }
+        }
+        self.stir(now, index, balancer);
+    }
+
+    /// It wants no more. Returns whether it did.
+    pub(crate) fn deregister(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        lease: u64,
+        index: u32,
+        balancer: &mut Balancer,
+    ) -> bool {
+        let Some(acceptor) = self.get_mut(session, lease) else { return false };
+        let was = core::mem::replace(&mut acceptor.registered, false);
+        self.stir(now, index, balancer);
+        was
+    }
+
+    /// It did not claim in time: its home is to hear of it.
+    pub(crate) fn timed_out(&mut self, session: SessionId, lease: u64) {
+        if let Some(away) = self.get_mut(session, lease).and_then(Acceptor::away_mut) {
+            (away.timed_out, away.changed) = (true, true);
+        }
+    }
+
+    /// Forgets those that are meant.
+    pub(crate) fn forget(&mut self, is_meant: impl Fn(SessionId, u64) -> bool) {
+        self.all.retain(|acceptor| !is_meant(acceptor.session, acceptor.lease));
+        self.next = 0;
+    }
+
+    pub(crate) fn get_mut(&mut self, session: SessionId, lease: u64) -> Option<&mut Acceptor> {
+        let at = self.position(session, lease).ok()?;
+        self.all.get_mut(at)
+    }
+
+    /// Who gets a connection, which counts as offered to it from now on. `None`: nobody wants one.
+    pub(crate) fn assign(&mut self, now: Instant, index: u32, balancer: &mut Balancer) -> Option<(SessionId, u64)> {
+        let at = if self.has_choice() {
+            let at = match self.choose(now, balancer)? {
+                Winner::Own(at) => at,
+                Winner::Offered(at) => {
+                    balancer.counts.offers_taken += 1;
+                    at
+                }
+            };
+            self.stir(now, index, balancer);
+            at
+        } else {
+            0
+        };
+        let acceptor = self.all.get_mut(at).filter(|acceptor| acceptor.registered)?;
+        acceptor.offered(now);
+        if let Some(away) = acceptor.away() {
+            balancer.count_given(away.home);
+        }
+        Some((acceptor.session, acceptor.lease))
+    }
+
+    fn choose(&mut self, now: Instant, balancer: &mut Balancer) -> Option<Winner> {
+        let mut own = core::mem::take(&mut balancer.own);
+        let mut offered = core::mem::take(&mut balancer.offered);
+        let silent = (0..balancer.replicas).filter(|home| self.offers.is_silent(now, ReplicaId(*home)));
+        let silent = silent.fold(NONE, |all, home| all | 1 << home);
+        self.own_candidates(now, balancer, silent, &mut own);
+        self.offered_candidates(now, balancer, &own, &mut offered);
+        if own.is_empty() && offered.is_empty() {
+            // What is offered is gone, and those who are there are not offered: nobody waits for that to change.
+            self.own_candidates(now, balancer, ALL, &mut own);
+        }
+        let rules = balancer.rules;
+        let chosen = choose(rules.scheme, rules.tariff, &own, &offered, &mut balancer.rng);
+        // In turn: the scheme wants it.
+        let chosen = chosen.or_else(|| self.next_in_turn(&own).map(Winner::Own));
+        (balancer.own, balancer.offered) = (own, offered);
+        chosen
+    }
+
+    /// The registered acceptors that are at home here, or at one of the replicas `adopted`.
+    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u8, own: &mut Vec<Candidate>) {
+        own.clear();
+        let mut best_known = UNKNOWN_MICROS;
+        for (index, acceptor) in self.all.iter_mut().enumerate() {
+            if !acceptor.registered || acceptor.away().is_some_and(|away| adopted & (1 << away.home.0) == 0) {
+                continue;
+            }
+            let micros = acceptor.estimate(now, &balancer.rules);
+            best_known = best_known.min(micros.unwrap_or(UNKNOWN_MICROS));
+            own.push(Candidate { index, micros: micros.unwrap_or(0) });
+        }
+        for candidate in own {
+            // Who is new counts as much as the best, so that it gets connections to be judged by.
+            let micros = if candidate.micros == 0 { best_known } else { candidate.micros };
+            candidate.micros = self.all[candidate.index].expected(now, micros);
+        }
+    }
+
+    /// The acceptors that are offered, known here, and not filtered out.
+    fn offered_candidates(
+        &mut self,
+        now: Instant,
+        balancer: &Balancer,
+        own: &[Candidate],
+        offered: &mut Vec<Candidate>,
+    ) {
+        offered.clear();
+        let rules = &balancer.rules;
+        let best = own.iter().map(|own| own.micros).min();
+        let all = &self.all;
+        for heard in self.offers.fresh(now) {
+            let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
+            let acceptor = &all[index];
+            // A home that is not silent is not adopted, so nobody is both own and offered.
+            if !acceptor.registered || acceptor.is_at_home() {
+                continue;
+            }
+            let micros = acceptor.expected(now, heard.micros.into());
+            let passes = match (rules.scheme, best) {
+                (Scheme::Filtered, Some(best)) => micros.saturating_mul(rules.tariff.into()) < best,
+                (Scheme::Tournament, Some(best)) => heard.mark.passes(best, micros, rules),
+                _ => true,
+            };
+            if passes {
+                offered.push(Candidate { index, micros });
+            }
+        }
+    }
+
+    /// Round robin; an acceptor that has not yet claimed what it was offered comes after those that have.
+    fn next_in_turn(&mut self, own: &[Candidate]) -> Option<usize> {
+        let first = own.partition_point(|own| own.index < self.next);
+        let order = own[first..].iter().chain(&own[..first]);
+        let chosen = order.min_by_key(|own| self.all[own.index].unclaimed)?.index;
+        self.next = chosen + 1;
+        Some(chosen)
+    }
+
+    /// Another CM's offer.
+    pub(crate) fn handle_offer(&mut self, sent_at: Instant, from: ReplicaId, offer: &PeerOffer) {
+        self.offers.handle_offer(sent_at, from, offer);
+    }
+
+    /// Another CM's report.
+    pub(crate) fn handle_report(
+        &mut self,
+        now: Instant,
+        from: ReplicaId,
+        report: &ServiceReport,
+        index: u32,
+        balancer: &mut Balancer,
+    ) -> Reported {
+        let rules = balancer.rules;
+        let Some(acceptor) = self.get_mut(report.session, report.lease).filter(|acceptor| acceptor.is_at_home()) else {
+            return Reported::Unknown;
+        };
+        acceptor.handle_report(now, from, report, &rules);
+        let removed = report.timed_out && core::mem::replace(&mut acceptor.registered, false);
+        self.offers.is_awaited = true;
+        self.stir(now, index, balancer);
+        if removed { Reported::Removed } else { Reported::Noted }
+    }
+
+    /// A CM has a new incarnation: what the last one has said does not count.
+    pub(crate) fn forget_peer(&mut self, peer: ReplicaId) {
+        self.offers.forget(peer);
+        self.all.iter_mut().for_each(|acceptor| acceptor.forget_reports(peer));
+    }
+
+    /// Something has happened that others may want to know.
+    pub(crate) fn stir(&mut self, now: Instant, index: u32, balancer: &mut Balancer) {
+        // Without a choice there is nothing to tell, but that there was something before.
+        if balancer.replicas > 1 && (self.has_choice() || self.offers.told.is_some()) {
+            let period = Duration::from_micros(balancer.rules.offer_us.into());
+            let due = self.offers.told_at.map_or(now, |at| at + period);
+            balancer.stir_at(index, &mut self.offers, due);
+        }
+    }
+
+    /// Tells other CMs what there is to tell now. `last`: this replica is going to sleep.
+    pub(crate) fn tell(&mut self, now: Instant, index: u32, reach: Reach, last: bool, balancer: &mut Balancer) {
+        self.offers.is_active = false;
+        let period = Duration::from_micros(balancer.rules.offer_us.into());
+        let due = self.offers.told_at.map_or(now, |at| at + period);
+        if now >= due || last {
+            self.tell_best(now, reach.takes, balancer);
+        } else {
+            balancer.stir_at(index, &mut self.offers, due);
+        }
+        self.report(now, index, reach.awake, last, balancer);
+    }
+
+    /// Offers the best of the own acceptors.
+    fn tell_best(&mut self, now: Instant, takes: u8, balancer: &mut Balancer) {
+        let to = takes & balancer.others();
+        if to == 0 {
+            return;
+        }
+        let mut own = core::mem::take(&mut balancer.own);
+        self.own_candidates(now, balancer, NONE, &mut own);
+        // Among equals each has its turn.
+        let first = balancer.rng.below(own.len() as u32) as usize;
+        let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| PeerOffer {
+            lease: self.all[own.index].lease,
+            session: self.all[own.index].session,
+            service_us: Some(u32::try_from(own.micros).unwrap_or(u32::MAX)),
+        });
+        balancer.own = own;
+        if self.offers.is_news(now, best) {
+            let withdrawn = self.offers.told.map(|told| PeerOffer { service_us: None, ..told });
+            if let Some(offer) = best.or(withdrawn) {
+                balancer.send(now, to, false, PeerBody::Offer(offer));
+            }
+            self.offers.told = best;
+            self.offers.told_at = Some(now);
+            self.offers.is_awaited = false;
+        }
+    }
+
+    /// Reports to the homes of acceptors.
+    fn report(&mut self, now: Instant, index: u32, mut awake: u8, last: bool, balancer: &mut Balancer) {
+        let period = Duration::from_micros(balancer.rules.sample_us.into());
+        let mut next = Instant::FAR_FUTURE;
+        for at in 0..self.all.len() {
+            let acceptor = &mut self.all[at];
+            let Some(away) = acceptor.away().filter(|away| away.changed) else { continue };
+            let home = away.home;
+            let due = away.reported_at.map_or(now, |at| at + period);
+            if now < due && !last && !away.timed_out {
+                next = next.min(due);
+                continue;
+            }
+            let wakes = awake & (1 << home.0) == 0;
+            if wakes && !away.timed_out && !balancer.is_worth_waking(now, home) {
+                // It hears of it with the next ones; if there are none, it does not matter.
+                next = next.min(now + period);
+                continue;
+            }
+            balancer.told(now, home);
+            awake |= 1 << home.0;
+            if let Some(report) = acceptor.take_report(now) {
+                balancer.send(now, 1 << home.0, wakes, PeerBody::Report(report));
+            }
+        }
+        if next != Instant::FAR_FUTURE {
+            balancer.stir_at(index, &mut self.offers, next);
+        }
+    }
+
+    /// Every acceptor.
+    pub(crate) fn views(&mut self, now: Instant, balancer: &Balancer) -> Vec<AcceptorView> {
+        let view = |acceptor: &mut Acceptor| AcceptorView {
+            lease: acceptor.lease,
+            session: acceptor.session,
+            home: balancer.home(acceptor.session),
+            registered: acceptor.registered,
+            service_us: acceptor.estimate(now, &balancer.rules),
+            samples: acceptor.samples(),
+            given: acceptor.given,
+            unclaimed: acceptor.unclaimed,
+            open: acceptor.open(),
+        };
+        self.all.iter_mut().map(view).collect()
+    }
+
+    fn position(&self, session: SessionId, lease: u64) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&(lease, session), Acceptor::key)
+    }
+}

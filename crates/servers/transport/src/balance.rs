@@ -1,0 +1,40 @@
+//! How does the connection manager (CM) of this replica speak with those of the others? P5; the owner of the transport server carries
+//! the messages.
+
+use alloc::vec::Vec;
+
+use atoll_base::{Endpoint, Instant};
+use atoll_connmgr::{AcceptorView, PeerOutput, Reach};
+use atoll_ipc::Memory;
+use atoll_ipc::balance::{Balance, PeerMessage};
+
+use crate::transport::Transport;
+
+impl<M: Memory> Transport<M> {
+    /// Another CM's offer or report. Before the flush.
+    pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
+        self.cm.handle_peer(now, message);
+        self.run_directives(now);
+    }
+
+    /// Whether [`Transport::poll_peer`] may have something. `last`: the replica is going to sleep.
+    #[inline]
+    pub fn is_peer_due(&self, now: Instant, last: bool) -> bool {
+        self.cm.is_peer_due(now, last)
+    }
+
+    /// The next message to other CMs: see [`atoll_connmgr::ConnMgr::poll_peer`].
+    pub fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
+        self.cm.poll_peer(now, reach, last)
+    }
+
+    /// Changes the rules of balancing; senseless ones change nothing.
+    pub fn set_balance(&mut self, rules: Balance) {
+        self.cm.set_balance(rules);
+    }
+
+    /// The acceptors of all listeners as this replica sees them, each with its listener's address.
+    pub fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
+        self.cm.acceptors(now)
+    }
+}
