@@ -131,8 +131,8 @@ impl Rings {
         for (i, peer) in self.peers.iter().enumerate() {
             let is_awake = !peer.producer.is_consumer_asleep(&self.memory);
             let takes = is_awake || peer.producer.unread(&self.memory) < UNREAD_MAX;
-            reach.awake |= u8::from(is_awake) << i;
-            reach.takes |= u8::from(takes) << i;
+            reach.awake |= u64::from(is_awake) << i;
+            reach.takes |= u64::from(takes) << i;
         }
         reach
     }

@@ -54,8 +54,8 @@ pub struct AcceptorView {
 }
 
 /// A bit for each replica: its acceptors are taken for own ones.
-const ALL: u8 = u8::MAX;
-const NONE: u8 = 0;
+const ALL: u64 = u64::MAX;
+const NONE: u64 = 0;
 
 /// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
 const UNKNOWN_MICROS: u64 = 1000;
@@ -167,7 +167,7 @@ impl Acceptors {
     }
 
     /// The registered acceptors that are at home here, or at one of the replicas `adopted`.
-    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u8, own: &mut Vec<Candidate>) {
+    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
         for (index, acceptor) in self.all.iter_mut().enumerate() {
@@ -280,7 +280,7 @@ impl Acceptors {
     }
 
     /// Offers the best of the own acceptors.
-    fn tell_best(&mut self, now: Instant, takes: u8, balancer: &mut Balancer) {
+    fn tell_best(&mut self, now: Instant, takes: u64, balancer: &mut Balancer) {
         let to = takes & balancer.others();
         if to == 0 {
             return;
@@ -307,7 +307,7 @@ impl Acceptors {
     }
 
     /// Reports to the homes of acceptors.
-    fn report(&mut self, now: Instant, index: u32, mut awake: u8, last: bool, balancer: &mut Balancer) {
+    fn report(&mut self, now: Instant, index: u32, mut awake: u64, last: bool, balancer: &mut Balancer) {
         let period = Duration::from_micros(balancer.rules.sample_us.into());
         let mut next = Instant::FAR_FUTURE;
         for at in 0..self.all.len() {

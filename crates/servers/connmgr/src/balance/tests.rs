@@ -185,7 +185,7 @@ impl Cms {
             if self.asleep & (1 << from) != 0 {
                 continue;
             }
-            let reach = Reach { awake: !self.asleep, takes: u8::MAX };
+            let reach = Reach { awake: !self.asleep, takes: u64::MAX };
             // Every round may be the last for a while.
             while let Some(output) = self.cms[from].poll_peer(self.now, reach, true) {
                 if self.mute & (1 << from) != 0 {
@@ -537,7 +537,7 @@ fn nothing_is_measured_and_nobody_speaks_where_there_is_no_choice() {
         let offered_at = cms.now;
         assert!(!cms.cms[replica].handle_claimed(cms.now, id, SessionId(0), LEASE, offered_at));
         cms.now += Duration::from_micros(100);
-        let reach = Reach { awake: u8::MAX, takes: u8::MAX };
+        let reach = Reach { awake: u64::MAX, takes: u64::MAX };
         assert!(!cms.cms[replica].is_peer_due(cms.now, true));
         assert_eq!(cms.cms[replica].poll_peer(cms.now, reach, true), None);
     }
