@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId};
+use atoll_connmgr::Reach;
 use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
@@ -57,6 +59,48 @@ pub struct Story {
     pub attacked: bool,
     /// Whether clients connect to the IPv6 address. The server listens to both families.
     pub v6: bool,
+    /// Connections open at a time; `None`: a random number.
+    pub at_once: Option<usize>,
+    /// How the server's processes differ.
+    pub workforce: Workforce,
+}
+
+/// Processes that accept, and how connections are given to them.
+#[derive(Clone, Debug, Default)]
+pub struct Workforce {
+    /// The rules of balancing.
+    pub rules: Balance,
+    /// Microseconds that each keeps a connection when all has been said; 0 for those that are not in the list.
+    pub services: Vec<u64>,
+    /// Messages between replicas that are lost, per million.
+    pub loss: u32,
+    /// The process that stops as soon as it has no connection, and when that may be.
+    pub stops: Option<(usize, Duration)>,
+    /// How long it stands still, and whether it dies then, or goes on.
+    pub stands: (Duration, bool),
+}
+
+impl Workforce {
+    /// One drawn from `seed`, of `workers` processes.
+    pub fn random(seed: u64, workers: usize) -> Workforce {
+        let mut rng = Rng::new(seed ^ 0x776f_726b);
+        let rules = Balance {
+            scheme: Scheme::ALL[rng.below(4) as usize],
+            tariff: [1, 2, 100][rng.below(3) as usize],
+            estimator: [Estimator::Median, Estimator::Average][rng.below(2) as usize],
+            ..Balance::new()
+        };
+        let mut stop = || (rng.below(workers as u32) as usize, Duration::from_micros(rng.below(50_000).into()));
+        let stops = Some(stop()).filter(|_| !seed.is_multiple_of(3));
+        let stands = (Duration::from_micros(rng.below(500_000).into()), seed % 3 == 2);
+        Workforce {
+            rules,
+            services: (0..workers).map(|_| [0, 100, 1000, 20_000][rng.below(4) as usize]).collect(),
+            loss: [0, 100_000, 1_000_000][rng.below(3) as usize],
+            stops,
+            stands,
+        }
+    }
 }
 
 impl Story {
@@ -77,6 +121,8 @@ impl Story {
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
             attacked: false,
+            at_once: None,
+            workforce: Workforce::default(),
         }
     }
 }
@@ -212,6 +258,8 @@ struct Socket {
     held: VecDeque<u8>,
     ended: bool,
     shut: bool,
+    /// When its process has done with it.
+    done_at: Option<Instant>,
     /// Its peer is the third machine: whatever happens to it is right.
     is_hostile: bool,
 }
@@ -239,6 +287,12 @@ struct Process {
     length: usize,
     is_server: bool,
     v6: bool,
+    service: Duration,
+    /// When it stops as soon as it has no connection.
+    stops_at: Option<Instant>,
+    /// Until when it stands still.
+    stands_until: Option<Instant>,
+    dead: bool,
 }
 
 /// The whole simulation.
@@ -276,11 +330,21 @@ impl World {
         for _ in 0..story.workers {
             world.attach(0);
         }
+        for replica in &mut world.machines[0].replicas {
+            replica.set_balance(story.workforce.rules);
+        }
+        for (process, micros) in world.processes.iter_mut().zip(&story.workforce.services) {
+            process.service = Duration::from_micros(*micros);
+        }
+        if let Some((worker, after)) = story.workforce.stops {
+            world.processes[worker].stops_at = Some(world.now + after);
+        }
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
         client.wakes_at = Some(Instant::from_millis(1000) + delay);
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
+        client.at_once = story.at_once.unwrap_or(client.at_once);
         world
     }
 
@@ -314,6 +378,10 @@ impl World {
             length: self.story.length,
             is_server: machine == 0,
             v6: self.story.v6,
+            service: Duration::ZERO,
+            stops_at: None,
+            stands_until: None,
+            dead: false,
         };
         if machine == 0 {
             process.listen();
@@ -339,10 +407,12 @@ impl World {
             }
             let timers =
                 self.machines.iter().flat_map(|machine| machine.replicas.iter().filter_map(Transport::next_timeout));
-            let wakes = self.processes.iter().filter_map(|process| process.wakes_at);
+            let is_awake = |process: &&Process| process.stands_until.is_none() && !process.dead;
+            let wakes = self.processes.iter().filter(is_awake).filter_map(|process| process.wakes_at);
+            let stands = self.processes.iter().filter_map(|process| process.stands_until);
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
             let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
-            let next = timers.chain(wakes).chain(arrival).chain(attack).min();
+            let next = timers.chain(wakes).chain(stands).chain(arrival).chain(attack).min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -360,6 +430,11 @@ impl World {
             && finished(false) == all
             && finished(true) == all
             && self.processes.iter().all(|process| process.sockets.values().all(|socket| socket.is_hostile))
+    }
+
+    /// How many connections each of the server's processes has served.
+    pub fn served(&self) -> Vec<u64> {
+        self.processes.iter().filter(|process| process.is_server).map(|process| process.finished).collect()
     }
 
     fn report(&self) -> String {
@@ -422,6 +497,19 @@ impl World {
                 while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
                     for other in (0..machine.replicas.len()).filter(|other| *other != index) {
                         machine.replicas[other].ip_mut().handle_neighbour(self.now, update);
+                    }
+                }
+                let mut said = Vec::new();
+                let reach = Reach { awake: u8::MAX, takes: u8::MAX };
+                while let Some(output) = machine.replicas[index].poll_peer(self.now, reach, true) {
+                    if !self.rng.chance_per_million(self.story.workforce.loss) {
+                        said.push(output);
+                    }
+                }
+                for output in said {
+                    any = true;
+                    for other in (0..machine.replicas.len()).filter(|other| output.to & (1 << other) != 0) {
+                        machine.replicas[other].handle_peer(self.now, &output.message);
                     }
                 }
                 let mut rung = Vec::new();
@@ -496,7 +584,7 @@ impl World {
             let most = if late { 20_000 } else { 20 };
             let at = self.now + Duration::from_micros(1 + u64::from(self.rng.below(most)));
             let process = &mut self.processes[session.0 as usize - 1];
-            if process.asleep && process.wakes_at.is_none() {
+            if process.asleep && process.wakes_at.is_none_or(|other| other > at) {
                 process.wakes_at = Some(at);
             }
         }
@@ -504,13 +592,42 @@ impl World {
 
     fn run_processes(&mut self) -> bool {
         let mut any = false;
-        for process in &mut self.processes {
+        any |= self.stop_and_go();
+        for process in self.processes.iter_mut().filter(|process| process.stands_until.is_none() && !process.dead) {
             if process.wakes_at.is_some_and(|at| at <= self.now) {
                 any = true;
                 process.run(self.now, &mut self.rng);
             }
         }
         any
+    }
+
+    /// SIGSTOP, then SIGCONT or SIGKILL.
+    fn stop_and_go(&mut self) -> bool {
+        let (stands, dies) = self.story.workforce.stands;
+        let now = self.now;
+        for at in 0..self.processes.len() {
+            let process = &mut self.processes[at];
+            // What it has claimed would die with it, and its peers would not like it.
+            if process.stops_at.is_some_and(|at| at <= now) && process.sockets.is_empty() && process.doubtful.is_none()
+            {
+                process.stops_at = None;
+                process.stands_until = Some(now + stands);
+            }
+            if process.stands_until.is_some_and(|until| until <= now) {
+                process.stands_until = None;
+                process.wakes_at = Some(now);
+                let (machine, session) = (process.machine, process.session);
+                if dies && self.story.workers > 1 {
+                    process.dead = true;
+                    for replica in &mut self.machines[machine].replicas {
+                        replica.close_session(now, session);
+                    }
+                }
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -555,13 +672,13 @@ impl Process {
             self.page.set_sleep_word(BELL, self.sleep_word);
         }
         self.wakes_at = None;
-        while self.work(rng) {}
+        while self.work(now, rng) {}
         self.sleep_word = self.sleep_word.wrapping_add(1);
         self.page.set_sleep_word(BELL, self.sleep_word);
         self.ports[0].memory().fence();
         self.asleep = true;
         // Once more: whoever publishes after this sees the sleep word.
-        if self.work(rng) {
+        if self.work(now, rng) {
             self.wakes_at = Some(now);
         } else if std::mem::take(&mut self.starved) {
             // As the library does (`buffers.rs` there): what rests is given back, and then one tries again.
@@ -569,11 +686,13 @@ impl Process {
                 Stream::new(&self.ports[socket.replica], socket.slot, socket.generation).expect("a slot").release();
             }
             self.wakes_at = Some(now + Duration::from_millis(10));
+        } else {
+            self.wakes_at = self.sockets.values().filter_map(|socket| socket.done_at).min();
         }
     }
 
     /// Whether there was anything to do.
-    fn work(&mut self, rng: &mut Rng) -> bool {
+    fn work(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let mut any = false;
         for replica in 0..self.ports.len() {
             while let Some(event) = self.ports[replica].next_event() {
@@ -589,7 +708,7 @@ impl Process {
         }
         let keys: Vec<(usize, u32)> = self.sockets.keys().copied().collect();
         for key in keys {
-            any |= self.serve(key, rng);
+            any |= self.serve(now, key, rng);
         }
         any
     }
@@ -658,6 +777,7 @@ impl Process {
             held: VecDeque::new(),
             ended: false,
             shut: false,
+            done_at: None,
             is_hostile,
         };
         self.sockets.insert((replica, slot.0), socket);
@@ -684,7 +804,7 @@ impl Process {
     }
 
     /// Reads and writes what one connection allows.
-    fn serve(&mut self, key: (usize, u32), rng: &mut Rng) -> bool {
+    fn serve(&mut self, now: Instant, key: (usize, u32), rng: &mut Rng) -> bool {
         let Some(socket) = self.sockets.get_mut(&key) else { return false };
         let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
         let mut kick = false;
@@ -749,8 +869,13 @@ impl Process {
         if kick {
             self.push(replica, &Command::Kick { slot, generation });
         }
-        let Some(socket) = self.sockets.get(&key) else { return any };
-        let close = if self.is_server { is_done } else { socket.shut && socket.ended };
+        let service = self.service;
+        let Some(socket) = self.sockets.get_mut(&key) else { return any };
+        let close = if self.is_server {
+            is_done && now >= *socket.done_at.get_or_insert(now + service)
+        } else {
+            socket.shut && socket.ended
+        };
         if close {
             assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
             self.ports[replica].mark_closing(slot, generation);

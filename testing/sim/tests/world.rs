@@ -2,7 +2,8 @@
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
-use atoll_sim::{Story, World, seeds};
+use atoll_ipc::balance::{Balance, Scheme};
+use atoll_sim::{Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -14,13 +15,63 @@ fn others_are_served_beside_an_attacker() {
     run(100, true);
 }
 
+/// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every connection is claimed in the end.
+#[test]
+fn workers_that_are_slow_stop_or_die_lose_no_connection() {
+    for seed in seeds(150) {
+        let story = Story { workers: 2 + (seed % 4) as usize, attacked: false, ..Story::random(seed) };
+        tell(seed, &Story { workforce: Workforce::random(seed, story.workers), ..story });
+    }
+}
+
+/// Sessions are numbered from 1, so with two replicas the odd ones are at home at replica 1.
+#[test]
+fn shares_follow_service_times() {
+    for seed in seeds(5) {
+        let rules = Balance { scheme: Scheme::Tournament, ..Balance::new() };
+        let workforce = Workforce { rules, services: vec![20_000, 2000, 2000, 2000], ..Workforce::default() };
+        let story = Story {
+            replicas: [2, 2],
+            workers: 4,
+            connections: 600,
+            length: 1,
+            loss: 0,
+            duplicate: 0,
+            tear: 0,
+            late: 0,
+            memory_log2: 20,
+            v6: false,
+            workforce,
+            ..Story::random(seed)
+        };
+        let mut world = World::new(&Story { at_once: Some(16), ..story.clone() });
+        world.run().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}"));
+        let served = world.served();
+        assert_eq!(served.iter().sum::<u64>(), 600);
+        let others = served[1..].iter().sum::<u64>() / 3;
+        assert!(served[0] * 4 < others, "ATOLL_SEED={seed}: {served:?}");
+        assert!(served[0] > 5, "ATOLL_SEED={seed}: it is tried again: {served:?}");
+        // Without looking at it, it gets as much as its neighbour.
+        let naive = Balance { scheme: Scheme::Naive, ..rules };
+        let workforce = Workforce { rules: naive, ..story.workforce.clone() };
+        let mut world = World::new(&Story { at_once: Some(16), workforce, ..story });
+        world.run().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}"));
+        let served = world.served();
+        assert!(served[0].abs_diff(served[2]) <= 60, "ATOLL_SEED={seed}: {served:?}");
+    }
+}
+
 fn run(usual: u64, attacked: bool) {
     for seed in seeds(usual) {
-        let story = Story { attacked, ..Story::random(seed) };
-        match std::panic::catch_unwind(|| World::new(&story).run()) {
-            Ok(Ok(_)) => {}
-            Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
-            Err(_) => panic!("ATOLL_SEED={seed}: a panic, see above\n{story:#?}"),
-        }
+        tell(seed, &Story { attacked, ..Story::random(seed) });
+    }
+}
+
+fn tell(seed: u64, story: &Story) {
+    let replay = format!("ATOLL_SEED={seed}");
+    match std::panic::catch_unwind(|| World::new(story).run()) {
+        Ok(Ok(_)) => {}
+        Ok(Err(report)) => panic!("{replay}: {report}\n{story:#?}"),
+        Err(_) => panic!("{replay}: a panic, see above\n{story:#?}"),
     }
 }

@@ -7,6 +7,7 @@
 //! `examples/seeds.rs`), add `testing/fuzz/fuzz_targets/NAME.rs` and its `[[bin]]`. The test fails until all of it is there.
 #![forbid(unsafe_code)]
 
+mod balance;
 mod connection;
 mod control;
 mod features;
@@ -22,6 +23,7 @@ mod tcp;
 mod udp;
 mod wire;
 
+pub use balance::{cm_balance, ipc_balance};
 pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use ip::{ip_fragments, ip_frame, ip_script};
@@ -46,10 +48,12 @@ pub struct Target {
 
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
+    Target { name: "cm_balance", run: cm_balance, executions: 100_000 },
     Target { name: "config_file", run: config_file, executions: 10_000 },
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },
+    Target { name: "ipc_balance", run: ipc_balance, executions: 200_000 },
     Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
     Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
     Target { name: "ipc_event", run: ipc_event, executions: 200_000 },

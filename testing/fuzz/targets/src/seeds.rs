@@ -1,7 +1,8 @@
 //! Which valid inputs does fuzzing start from? Written out to `testing/fuzz/seeds` by `cargo run --example seeds`.
 
-use atoll_base::Addr;
+use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
 use atoll_ipc::control::Request;
 use atoll_ipc::{Command, Event};
 use atoll_udp::{Flags, Record, encode, padded_len};
@@ -85,6 +86,14 @@ pub fn all() -> Vec<Seed> {
     let (slot, generation) = (atoll_base::SlotId(7), 3);
     seeds.push(seed("ipc_command", "kick", Command::Kick { slot, generation }.encode().to_vec()));
     seeds.push(seed("ipc_event", "done", Event::SlotDone { slot, generation }.encode().to_vec()));
+    let offer = PeerOffer { lease: 7, session: SessionId(1), service_us: Some(100) };
+    let (from, epoch, sent_at) = (ReplicaId(1), Epoch(1), Instant::from_millis(1));
+    let message = PeerMessage { from, epoch, sent_at, body: PeerBody::Offer(offer) };
+    seeds.push(seed("ipc_balance", "offer", message.encode(&mut [0; PEER_BYTES_MAX]).to_vec()));
+    // All register, and then each of the steps again and again.
+    let register = (0..4).flat_map(|session| [session, 0, 0, 0, 0]);
+    let steps = (0..120u8).flat_map(|i| [i % 4, 200, i % 3, i % 2, i % 9, i, i.wrapping_mul(7), 1, 0, 0]);
+    seeds.push(seed("cm_balance", "steps", register.chain(steps).collect()));
     seeds.push(seed("wire_tcp", "syn", syn(PEER, US)));
     for how in 0..3u8 {
         let steps: Vec<u8> = (0..40u8).flat_map(|i| [i % 16, 0x10, 255, 255, 0, 0, 0, 0, 200, 5, i, 0]).collect();

@@ -15,6 +15,7 @@ macro_rules! on_both_stacks {
     };
 }
 
+mod balance;
 mod clients;
 mod fast_open;
 mod fragments;

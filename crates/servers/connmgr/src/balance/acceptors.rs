@@ -307,9 +307,10 @@ impl Acceptors {
     }
 
     /// Reports to the homes of acceptors.
-    fn report(&mut self, now: Instant, index: u32, mut awake: u64, last: bool, balancer: &mut Balancer) {
+    fn report(&mut self, now: Instant, index: u32, awake: u64, last: bool, balancer: &mut Balancer) {
         let period = Duration::from_micros(balancer.rules.sample_us.into());
         let mut next = Instant::FAR_FUTURE;
+        let mut woken = 0;
         for at in 0..self.all.len() {
             let acceptor = &mut self.all[at];
             let Some(away) = acceptor.away().filter(|away| away.changed) else { continue };
@@ -320,13 +321,14 @@ impl Acceptors {
                 continue;
             }
             let wakes = awake & (1 << home.0) == 0;
-            if wakes && !away.timed_out && !balancer.is_worth_waking(now, home) {
+            let is_worth_it = woken & (1 << home.0) != 0 || balancer.is_worth_waking(now, home);
+            if wakes && !away.timed_out && !is_worth_it {
                 // It hears of it with the next ones; if there are none, it does not matter.
                 next = next.min(now + period);
                 continue;
             }
             balancer.told(now, home);
-            awake |= 1 << home.0;
+            woken |= 1 << home.0;
             if let Some(report) = acceptor.take_report(now) {
                 balancer.send(now, 1 << home.0, wakes, PeerBody::Report(report));
             }
