@@ -22,6 +22,8 @@ pub(crate) struct Acceptor {
     pub(crate) registered: bool,
     /// Connections offered to it here that it has not claimed yet.
     pub(crate) unclaimed: u32,
+    /// How many it had not claimed when it was offered another one: a moving average, in 256ths.
+    usual: u32,
     /// Connections offered to it here since the start.
     pub(crate) given: u64,
     /// When it claimed last, or was offered the first of those that it has not claimed.
@@ -30,6 +32,9 @@ pub(crate) struct Acceptor {
     open: Open,
     side: Side,
 }
+
+/// Connections that [`Acceptor::usual`] is an average of, more or less.
+const USUAL_OF: u32 = 64;
 
 /// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were offered (microseconds).
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +70,7 @@ impl Acceptor {
             session,
             registered: true,
             unclaimed: 0,
+            usual: 0,
             given: 0,
             silent_since: Instant::ZERO,
             estimate: Estimate::default(),
@@ -104,6 +110,7 @@ impl Acceptor {
         if self.unclaimed == 0 {
             self.silent_since = now;
         }
+        self.usual = self.usual - self.usual / USUAL_OF + (self.unclaimed.min(1 << 16) << 8) / USUAL_OF;
         self.unclaimed += 1;
         self.given += 1;
         self.change();
@@ -200,7 +207,8 @@ impl Acceptor {
     /// of both lies among them. So an acceptor that keeps what it gets looks slower and slower, and a few connections that stay open for
     /// hours beside many short ones change nothing.
     ///
-    /// A new connection comes behind those that are not claimed yet, so each of them counts once more.
+    /// A new connection comes behind those that are not claimed yet. As many as usual are in the estimate already, and up to twice as
+    /// many say nothing: they come and go, faster than anybody could be told. Beyond that each of them counts.
     pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {
         let open = self.all_open();
         let mut micros = micros.max(1);
@@ -210,7 +218,8 @@ impl Acceptor {
         if self.unclaimed > 0 {
             micros = micros.max(now.since(self.silent_since).as_micros() as u64);
         }
-        micros.saturating_mul(1 + self.all_unclaimed())
+        let (before, usual) = (1 + self.all_unclaimed(), 1 + u64::from(self.usual >> 8));
+        micros.max(micros.saturating_mul(before) / (2 * usual))
     }
 
     fn all_unclaimed(&self) -> u64 {
@@ -289,12 +298,29 @@ mod tests {
         assert_eq!(expected(&mut acceptor, 2000), 100);
         acceptor.offered(at(2000));
         acceptor.offered(at(2010));
-        assert_eq!(expected(&mut acceptor, 2020), 300, "two before it");
-        assert_eq!(expected(&mut acceptor, 7000), 15_000, "and it says nothing for 5000");
+        assert_eq!(expected(&mut acceptor, 2020), 150, "two before it, twice what is usual is nothing special");
+        assert_eq!(expected(&mut acceptor, 7000), 7_500, "and it says nothing for 5000");
         acceptor.claimed(at(7000), at(2000), true);
-        assert_eq!(expected(&mut acceptor, 7010), 200);
+        assert_eq!(expected(&mut acceptor, 7010), 100);
         acceptor.returned();
         assert_eq!(expected(&mut acceptor, 7010), 100);
+    }
+
+    #[test]
+    fn a_queue_that_is_usual_is_in_the_estimate_already() {
+        let mut acceptor = home();
+        for round in 0..100u64 {
+            (0..8).for_each(|n| acceptor.offered(at(round * 100 + n)));
+            (0..8).for_each(|n| acceptor.claimed(at(round * 100 + 50), at(round * 100 + n), false));
+        }
+        // 0 to 7 before each of them, 3.5 on average.
+        let mut expected = Vec::new();
+        for n in 0..32 {
+            expected.push(acceptor.expected(at(20_000), 100));
+            acceptor.offered(at(20_000 + n));
+        }
+        assert!(expected[..8].iter().all(|micros| *micros == 100), "{expected:?}");
+        assert!(expected[16] > 150 && expected[31] > expected[16], "{expected:?}");
     }
 
     #[test]
@@ -336,7 +362,7 @@ mod tests {
         assert!(!away.away().expect("away").changed);
         home.handle_report(at(700), ReplicaId(1), &report, &RULES);
         assert_eq!((home.estimate(at(700), &RULES), home.open(), home.samples()), (Some(300), 1, 1));
-        assert_eq!(home.expected(at(700), 300), 600, "one is not claimed");
+        assert_eq!(home.expected(at(700), 300), 300, "one is not claimed, which is nothing special");
         // Counts are absolute: said twice they count once, and a lost report is made good by the next one.
         let again = ServiceReport { services: Services::default(), ..report };
         home.handle_report(at(700), ReplicaId(1), &again, &RULES);

@@ -150,8 +150,7 @@ impl Acceptors {
     fn choose(&mut self, now: Instant, balancer: &mut Balancer) -> Option<Winner> {
         let mut own = core::mem::take(&mut balancer.own);
         let mut offered = core::mem::take(&mut balancer.offered);
-        let silent = (0..balancer.replicas).filter(|home| self.offers.is_silent(now, ReplicaId(*home)));
-        let silent = silent.fold(NONE, |all, home| all | 1 << home);
+        let silent = !self.offers.speaking(now);
         self.own_candidates(now, balancer, silent, &mut own);
         self.offered_candidates(now, balancer, &own, &mut offered);
         if own.is_empty() && offered.is_empty() {
@@ -198,6 +197,11 @@ impl Acceptors {
         let best = own.iter().map(|own| own.micros).min();
         let all = &self.all;
         for heard in self.offers.fresh(now) {
+            // Nearly all offers are no better than what is here; that is seen without looking at the acceptor, whose connections can only
+            // make it worse.
+            if best.is_some_and(|best| heard.is_out(best, rules)) {
+                continue;
+            }
             let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
             let acceptor = &all[index];
             // A home that is not silent is not adopted, so nobody is both own and offered.

@@ -185,7 +185,7 @@ impl Cms {
             if self.asleep & (1 << from) != 0 {
                 continue;
             }
-            let reach = Reach { awake: !self.asleep, takes: u64::MAX };
+            let reach = Reach { awake: !u64::from(self.asleep), takes: u64::MAX };
             // Every round may be the last for a while.
             while let Some(output) = self.cms[from].poll_peer(self.now, reach, true) {
                 if self.mute & (1 << from) != 0 {
