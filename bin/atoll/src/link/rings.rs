@@ -115,7 +115,7 @@ impl Rings {
     }
 
     /// Sends a record of another kind to the peers of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
-    pub fn tell(&mut self, to: u8, wakes: bool, kind: u32, payload: &[u8]) {
+    pub fn tell(&mut self, to: u64, wakes: bool, kind: u32, payload: &[u8]) {
         for (_, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| to >> i & 1 == 1) {
             match peer.producer.push(&self.memory, kind, &[payload]) {
                 Ok(()) => (peer.unpublished, peer.rings) = (true, peer.rings || wakes),

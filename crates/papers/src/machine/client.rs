@@ -11,8 +11,10 @@ impl Machine {
     pub(crate) fn start_clients(&mut self) {
         match self.settings.load {
             Load::Closed(clients) => {
+                // Not all at once: half of the warm-up is theirs.
+                let spread = u32::try_from(self.settings.warm_up.as_nanos() / 2).unwrap_or(u32::MAX);
                 for client in 0..clients {
-                    let at = self.now + u64::from(self.rng.below(100_000));
+                    let at = self.now + u64::from(self.rng.below(spread));
                     self.at(at, What::Open { client });
                 }
             }

@@ -87,7 +87,6 @@ impl FrameSink<ShmMemory> for Frames {
 
 /// A stack of one replica with one application.
 pub(crate) struct Side {
-    host: u8,
     transport: Transport<ShmMemory>,
     port: Port<ShmMemory>,
     pub(crate) out: Frames,
@@ -113,7 +112,7 @@ impl Side {
         transport.open_session(now, SESSION, layout, arena.clone(), app);
         let port = Port::new(arena, layout);
         let open = Vec::with_capacity(BATCH);
-        Side { host, transport, port, out: Frames::default(), offers: Vec::new(), open, scratch: vec![0; 4096] }
+        Side { transport, port, out: Frames::default(), offers: Vec::new(), open, scratch: vec![0; 4096] }
     }
 
     pub(crate) fn listen(&mut self) {

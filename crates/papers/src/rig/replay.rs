@@ -42,7 +42,51 @@ pub fn replay(replay: &Replay) -> usize {
     bytes
 }
 
+/// The steps by number, as they are written.
+const STEPS: [Step; 8] =
+    [Step::Syn, Step::Ack, Step::Text, Step::Accept, Step::Request, Step::Close, Step::Respond, Step::Fin];
+
 impl Replay {
+    /// As a file: of each step its number, moment, number of frames, and each frame behind its length.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (step, now, frames) in &self.steps {
+            bytes.push(*step as u8);
+            bytes.extend_from_slice(&now.as_nanos().to_le_bytes());
+            bytes.extend_from_slice(&(frames.ends.len() as u32).to_le_bytes());
+            for frame in frames.iter() {
+                bytes.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+                bytes.extend_from_slice(frame);
+            }
+        }
+        bytes
+    }
+
+    /// Reads such a file; `None`: it is none.
+    pub fn from_bytes(mut bytes: &[u8]) -> Option<Replay> {
+        let mut steps = Vec::new();
+        let word = |bytes: &mut &[u8]| {
+            let (first, rest) = bytes.split_first_chunk::<4>()?;
+            *bytes = rest;
+            usize::try_from(u32::from_le_bytes(*first)).ok()
+        };
+        while let Some((&number, rest)) = bytes.split_first() {
+            let (nanos, rest) = rest.split_first_chunk::<8>()?;
+            bytes = rest;
+            let mut frames = Frames::default();
+            for _ in 0..word(&mut bytes)? {
+                let len = word(&mut bytes)?;
+                let (frame, rest) = bytes.split_at_checked(len)?;
+                frames.bytes.extend_from_slice(frame);
+                frames.ends.push(frames.bytes.len());
+                bytes = rest;
+            }
+            let now = Instant::from_nanos(u64::from_le_bytes(*nanos));
+            steps.push((*STEPS.get(usize::from(number))?, now, frames));
+        }
+        Some(Replay { steps })
+    }
+
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.steps.iter().filter(|(step, ..)| *step == Step::Syn).count() * BATCH
