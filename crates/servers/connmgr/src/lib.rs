@@ -9,7 +9,7 @@
 //!                                                    CM  --Offer, Reset, AcceptorRemoved, PortTaken--->   TS
 //!                                                    CM  <--PeerMessage: offers, reports-->               other CMs
 //! ```
-//! CMs tell each other how long their acceptors take, and choose by that ([`balance`]).
+//! CMs tell each other how long their acceptors take, and choose by that (`balance`).
 //!
 //! Lost in a crash, as the listeners and acceptors register again by themselves (design 8).
 //!

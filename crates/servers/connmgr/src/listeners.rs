@@ -219,7 +219,6 @@ impl Listeners {
         let Some(id) = self.find(session, lease) else { return false };
         let Some((listener, balancer)) = self.with_balancer(id) else { return false };
         listener.acceptors.register(now, session, lease, id.index, balancer);
-        // As many as there were: whoever fails to take one is not asked again before he registers again.
         for _ in 0..listener.waiting.len() {
             let Some(connection) = listener.waiting.pop_front() else { break };
             listener.assign(now, id, connection, balancer, directives);

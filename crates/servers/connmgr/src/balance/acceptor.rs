@@ -202,22 +202,27 @@ impl Acceptor {
 
     /// How long the next connection is expected to take here, in microseconds, at least 1, if the last ones took `micros`.
     ///
-    /// What is not over yet says how long it has taken at least. Of connections that are offered and not claimed, the silence of the
-    /// acceptor does. Of open ones their age does, but only if they are more than those that the estimate is made of: then the median
-    /// of both lies among them. So an acceptor that keeps what it gets looks slower and slower, and a few connections that stay open for
-    /// hours beside many short ones change nothing.
-    ///
-    /// A new connection comes behind those that are not claimed yet. As many as usual are in the estimate already, and up to twice as
-    /// many say nothing: they come and go, faster than anybody could be told. Beyond that each of them counts.
+    /// What is not over yet says how long it has taken at least. Open connections do so only if they are more than those that the estimate
+    /// is made of, because then the median of both lies among them; and then their number counts, too, because nothing else tells
+    /// acceptors apart. So one that keeps what it gets looks slower and slower, those whose connections last for hours share them, and a
+    /// few such connections beside many short ones change nothing.
     pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {
         let open = self.all_open();
-        let mut micros = micros.max(1);
-        if open.count as usize > self.samples() {
-            micros = micros.max(now.as_micros().saturating_sub(open.mean()));
+        if open.count as usize <= self.samples() {
+            return self.expected_behind(now, micros);
         }
-        if self.unclaimed > 0 {
-            micros = micros.max(now.since(self.silent_since).as_micros() as u64);
-        }
+        let age = now.as_micros().saturating_sub(open.mean());
+        self.expected_behind(now, micros.max(age).saturating_mul(1 + u64::from(open.count)))
+    }
+
+    /// The same of an acceptor whose home has said `micros`, and has taken open connections into account.
+    ///
+    /// While connections that were offered are not claimed, the silence of the acceptor says how long they take at least. A new one comes
+    /// behind them. As many as usual are in the estimate already, and up to twice as many say nothing: they come and go, faster than
+    /// anybody could be told. Beyond that each of them counts.
+    pub(crate) fn expected_behind(&self, now: Instant, micros: u64) -> u64 {
+        let silence = if self.unclaimed > 0 { now.since(self.silent_since).as_micros() as u64 } else { 0 };
+        let micros = micros.max(silence).max(1);
         let (before, usual) = (1 + self.all_unclaimed(), 1 + u64::from(self.usual >> 8));
         micros.max(micros.saturating_mul(before) / (2 * usual))
     }
@@ -330,9 +335,9 @@ mod tests {
             acceptor.offered(at(1000 + n));
             acceptor.claimed(at(1010 + n), at(1000 + n), true);
         }
-        // Nothing is known but that they take this long already; until then it counts as the caller thinks.
-        assert_eq!(acceptor.expected(at(1100), 400), 400);
-        assert_eq!(acceptor.expected(at(9002), 400), 8000);
+        // Nothing is known but how many they are, and that they take this long already.
+        assert_eq!(acceptor.expected(at(1100), 400), 6 * 400);
+        assert_eq!(acceptor.expected(at(9002), 400), 6 * 8000);
     }
 
     #[test]

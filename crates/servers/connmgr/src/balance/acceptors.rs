@@ -53,8 +53,7 @@ pub struct AcceptorView {
     pub open: u32,
 }
 
-/// A bit for each replica: its acceptors are taken for own ones.
-const ALL: u64 = u64::MAX;
+/// A bit for each replica whose acceptors are taken for own ones.
 const NONE: u64 = 0;
 
 /// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
@@ -152,14 +151,13 @@ impl Acceptors {
         let mut offered = core::mem::take(&mut balancer.offered);
         let silent = !self.offers.speaking(now);
         self.own_candidates(now, balancer, silent, &mut own);
-        self.offered_candidates(now, balancer, &own, &mut offered);
-        if own.is_empty() && offered.is_empty() {
-            // What is offered is gone, and those who are there are not offered: nobody waits for that to change.
-            self.own_candidates(now, balancer, ALL, &mut own);
+        if own.is_empty() {
+            self.all_candidates(now, balancer, &mut offered);
+        } else {
+            self.offered_candidates(now, balancer, &own, &mut offered);
         }
         let rules = balancer.rules;
         let chosen = choose(rules.scheme, rules.tariff, &own, &offered, &mut balancer.rng);
-        // In turn: the scheme wants it.
         let chosen = chosen.or_else(|| self.next_in_turn(&own).map(Winner::Own));
         (balancer.own, balancer.offered) = (own, offered);
         chosen
@@ -208,7 +206,7 @@ impl Acceptors {
             if !acceptor.registered || acceptor.is_at_home() {
                 continue;
             }
-            let micros = acceptor.expected(now, heard.micros.into());
+            let micros = acceptor.expected_behind(now, heard.micros.into());
             let passes = match (rules.scheme, best) {
                 (Scheme::Filtered, Some(best)) => micros.saturating_mul(rules.tariff.into()) < best,
                 (Scheme::Tournament, Some(best)) => heard.mark.passes(best, micros, rules),
@@ -217,6 +215,24 @@ impl Acceptors {
             if passes {
                 offered.push(Candidate { index, micros });
             }
+        }
+    }
+
+    /// For a CM without own acceptors: it lives from offers.
+    ///
+    /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd, or gone. So the others of
+    /// the same home are candidates, too, as good as what was seen of them here, but no better than what their home offers.
+    fn all_candidates(&mut self, now: Instant, balancer: &Balancer, offered: &mut Vec<Candidate>) {
+        offered.clear();
+        let offers = &self.offers;
+        for (index, acceptor) in self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered) {
+            let heard = acceptor.away().and_then(|away| offers.of(now, away.home));
+            let best = heard.map(|heard| u64::from(heard.micros));
+            let is_offered = heard.is_some_and(|heard| (heard.lease, heard.session) == acceptor.key());
+            let seen = if is_offered { None } else { acceptor.estimate(now, &balancer.rules) };
+            // Nothing is less than what is known: of two that are known the greater one holds.
+            let micros = seen.max(best).unwrap_or(UNKNOWN_MICROS);
+            offered.push(Candidate { index, micros: acceptor.expected_behind(now, micros) });
         }
     }
 

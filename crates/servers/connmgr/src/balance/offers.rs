@@ -99,6 +99,12 @@ impl Offers {
         self.speaking
     }
 
+    /// The offer of one CM, if it still counts.
+    pub(crate) fn of(&self, now: Instant, home: ReplicaId) -> Option<&Heard> {
+        let is_fresh = |heard: &&Heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX;
+        self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
+    }
+
     /// Whether it is time to tell `best` to the others.
     ///
     /// Each message costs every other CM as much as some choices do, so there are few: what has become twice as long is told at once,

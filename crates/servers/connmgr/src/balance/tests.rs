@@ -361,6 +361,23 @@ fn a_cm_without_acceptors_lives_from_offers() {
 }
 
 #[test]
+fn a_crowd_that_comes_to_a_cm_without_acceptors_is_spread() {
+    let workers: Vec<(u32, u64)> = (0..4).map(|n| (2 * n + 1, 100)).collect();
+    let mut cms = Cms::new(2, &workers, rules(Scheme::Tournament, 2), 18);
+    cms.run(50_000, 100, &[1]);
+    cms.finish();
+    let before: Vec<u32> = cms.workers.values().map(|worker| worker.given).collect();
+    // All before anybody hears of it.
+    for _ in 0..64 {
+        cms.arrive(0);
+    }
+    let given = cms.workers.values().zip(before).map(|(worker, before)| worker.given - before);
+    let given: Vec<u32> = given.collect();
+    assert!(given.iter().all(|given| (8..=24).contains(given)), "{given:?}");
+    cms.finish();
+}
+
+#[test]
 fn who_sleeps_is_woken_for_reports_and_never_for_offers() {
     // Everything arrives at CM 0, CM 1 sleeps after each round in which it has nothing to do.
     let workers: Vec<(u32, u64)> = (0..4).map(|n| (n, if n % 2 == 0 { 1500 } else { 100 })).collect();
@@ -506,6 +523,46 @@ fn who_keeps_what_it_gets_gets_less() {
     cms.run(1_000_000, 100, &[0, 1]);
     let kept = cms.worker(0).kept;
     assert!((1..cms.next / 20).contains(&kept), "kept {kept} of {}", cms.next);
+}
+
+#[test]
+fn connections_that_stay_open_are_shared_evenly() {
+    let workers: Vec<(u32, u64)> = (0..4).map(|n| (n, 100)).collect();
+    let mut cms = Cms::new(1, &workers, rules(Scheme::Tournament, 2), 16);
+    for worker in cms.workers.values_mut() {
+        worker.keeps = true;
+    }
+    cms.run(40_000, 100, &[0]);
+    let kept: Vec<u32> = cms.workers.values().map(|worker| worker.kept).collect();
+    assert_eq!(kept.iter().sum::<u32>(), cms.next);
+    assert!(kept.iter().all(|kept| (80..120).contains(kept)), "{kept:?}");
+}
+
+#[test]
+fn offers_go_out_once_in_a_period_and_only_after_something_has_happened() {
+    let mut cms = Cms::new(2, &[(0, 100), (1, 100), (2, 100)], rules(Scheme::Tournament, 2), 17);
+    let reach = Reach { awake: u64::MAX, takes: u64::MAX };
+    let offers = |cm: &mut ConnMgr, now| {
+        let all = core::iter::from_fn(|| cm.poll_peer(now, reach, false));
+        all.filter(|output| matches!(output.message.body, PeerBody::Offer(_))).count()
+    };
+    let mut sent = Vec::new();
+    for micros in 0..1000 {
+        cms.now += Duration::from_micros(1);
+        if micros % 20 == 0 {
+            cms.arrive(0);
+        }
+        if offers(&mut cms.cms[0], cms.now) > 0 {
+            sent.push(micros);
+        }
+    }
+    assert!((2..=20).contains(&sent.len()), "only what gets worse is told at once: {sent:?}");
+    assert!(sent.windows(2).all(|two| two[1] - two[0] >= 50), "{sent:?}");
+    // Nothing happens: nothing is said but what was still to be said.
+    cms.now += Duration::from_secs(1);
+    assert!(offers(&mut cms.cms[0], cms.now) <= 1);
+    cms.now += Duration::from_secs(1);
+    assert_eq!(offers(&mut cms.cms[0], cms.now), 0);
 }
 
 #[test]
