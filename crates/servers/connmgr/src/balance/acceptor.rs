@@ -190,6 +190,11 @@ impl Acceptor {
         self.estimate.micros(now, rules).map(u64::from)
     }
 
+    /// What the connections that were given to it here took lately, in microseconds. `None`: none was closed lately.
+    pub(crate) fn seen_lately(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
+        self.estimate.micros_lately(now, rules).map(u64::from)
+    }
+
     /// How many connections the estimate is made of.
     pub(crate) fn samples(&self) -> usize {
         self.estimate.samples()

@@ -193,7 +193,7 @@ impl Acceptors {
         offered.clear();
         let rules = &balancer.rules;
         let best = own.iter().map(|own| own.micros).min();
-        let all = &self.all;
+        let all = &mut self.all;
         for heard in self.offers.fresh(now) {
             // Nearly all offers are no better than what is here; that is seen without looking at the acceptor, whose connections can only
             // make it worse.
@@ -201,12 +201,14 @@ impl Acceptors {
                 continue;
             }
             let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
-            let acceptor = &all[index];
+            let acceptor = &mut all[index];
             // A home that is not silent is not adopted, so nobody is both own and offered.
             if !acceptor.registered || acceptor.is_at_home() {
                 continue;
             }
-            let micros = acceptor.expected_behind(now, heard.micros.into());
+            // What comes late because this replica has too much to do comes late from there, too.
+            let seen = acceptor.seen_lately(now, rules).unwrap_or(0);
+            let micros = acceptor.expected_behind(now, seen.max(heard.micros.into()));
             let passes = match (rules.scheme, best) {
                 (Scheme::Filtered, Some(best)) => micros.saturating_mul(rules.tariff.into()) < best,
                 (Scheme::Tournament, Some(best)) => heard.mark.passes(best, micros, rules),
@@ -315,14 +317,13 @@ impl Acceptors {
             service_us: Some(u32::try_from(own.micros).unwrap_or(u32::MAX)),
         });
         balancer.own = own;
+        let best = best.map(|best| self.offers.worst_of_period(best));
         if self.offers.is_news(now, best) {
             let withdrawn = self.offers.told.map(|told| PeerOffer { service_us: None, ..told });
             if let Some(offer) = best.or(withdrawn) {
                 balancer.send(now, to, false, PeerBody::Offer(offer));
             }
-            self.offers.told = best;
-            self.offers.told_at = Some(now);
-            self.offers.is_awaited = false;
+            self.offers.set_told(now, best);
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Offers {
     /// What the others know of the own acceptors.
     pub(crate) told: Option<PeerOffer>,
     pub(crate) told_at: Option<Instant>,
+    /// The longest that was to be told since then, in microseconds.
+    worst: u32,
     /// Somebody has reported: he is to hear at once what it means.
     pub(crate) is_awaited: bool,
     /// In the list of listeners with something to tell.
@@ -105,10 +107,23 @@ impl Offers {
         self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
     }
 
+    /// What to say of the best acceptor now: what the worst was since something was told. A moment in which it has nothing to do is no
+    /// reason for the others to send it theirs, and would be over before they could.
+    pub(crate) fn worst_of_period(&mut self, best: PeerOffer) -> PeerOffer {
+        self.worst = self.worst.max(best.service_us.unwrap_or(0));
+        PeerOffer { service_us: best.service_us.map(|_| self.worst), ..best }
+    }
+
+    /// The others know `best` from now on.
+    pub(crate) fn set_told(&mut self, now: Instant, best: Option<PeerOffer>) {
+        (self.told, self.told_at) = (best, Some(now));
+        (self.worst, self.is_awaited) = (0, false);
+    }
+
     /// Whether it is time to tell `best` to the others.
     ///
     /// Each message costs every other CM as much as some choices do, so there are few: what has become twice as long is told at once,
-    /// what is about the same or better when its turn comes. So an offer says what the worst of the last 10 ms was, which others can rely on.
+    /// what is about the same or better when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
         let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
         match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {
@@ -162,12 +177,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_is_the_worst_since_the_last_time() {
+        let mut offers = Offers::default();
+        let said = |offers: &mut Offers, micros| offers.worst_of_period(offer(1, Some(micros))).service_us;
+        assert_eq!([5, 9, 2].map(|micros| said(&mut offers, micros)), [Some(5), Some(9), Some(9)]);
+        offers.set_told(at(1), Some(offer(1, Some(9))));
+        assert_eq!([2, 3].map(|micros| said(&mut offers, micros)), [Some(2), Some(3)]);
+    }
+
+    #[test]
     fn what_gets_worse_is_told_at_once_and_the_rest_when_its_turn_comes() {
         let mut offers = Offers::default();
         let best = |micros| Some(offer(1, Some(micros)));
         assert!(!offers.is_news(at(0), None));
         assert!(offers.is_news(at(0), best(5)));
-        (offers.told, offers.told_at) = (best(5), Some(at(0)));
+        offers.set_told(at(0), best(5));
         for (micros, is_news) in [(5, false), (9, false), (1, false), (10, true), (u32::MAX, true)] {
             assert_eq!(offers.is_news(at(1), best(micros)), is_news, "{micros}");
         }
