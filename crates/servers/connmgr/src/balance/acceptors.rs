@@ -311,10 +311,15 @@ impl Acceptors {
         self.own_candidates(now, balancer, NONE, &mut own);
         // Among equals each has its turn.
         let first = balancer.rng.below(own.len() as u32) as usize;
-        let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| PeerOffer {
-            lease: self.all[own.index].lease,
-            session: self.all[own.index].session,
-            service_us: Some(u32::try_from(own.micros).unwrap_or(u32::MAX)),
+        let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| {
+            let acceptor = &mut self.all[own.index];
+            // A short queue comes and goes faster than anybody could be told.
+            let micros = acceptor.estimate(now, &balancer.rules).unwrap_or(0).max(own.micros / 2);
+            PeerOffer {
+                lease: acceptor.lease,
+                session: acceptor.session,
+                service_us: Some(u32::try_from(micros.max(1)).unwrap_or(u32::MAX)),
+            }
         });
         balancer.own = own;
         let best = best.map(|best| self.offers.worst_of_period(best));
