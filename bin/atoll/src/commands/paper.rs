@@ -56,9 +56,16 @@ impl Paper {
                 print!("{}", table.to_toml());
             }
             "all" => {
+                let mut failed = 0;
                 for (number, experiment) in EXPERIMENTS.iter().enumerate() {
                     eprintln!("[{}/{}] {}: {}", number + 1, EXPERIMENTS.len(), experiment.name, experiment.about);
-                    self.make(experiment, &table)?;
+                    if let Err(failure) = self.make(experiment, &table) {
+                        eprintln!("atoll: {failure}");
+                        failed += 1;
+                    }
+                }
+                if failed > 0 {
+                    return Err(Failure::new(format!("{failed} of {} experiments were not made", EXPERIMENTS.len())));
                 }
             }
             name => match Experiment::find(name) {

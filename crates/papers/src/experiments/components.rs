@@ -135,7 +135,7 @@ pub(super) fn configurations(context: &mut Context<'_>) -> Result<Outcome, Strin
     let subset_suffers = rates[6] < 0.8 * joined && rates[6] < rates[7];
     let reproduced = better.is_empty() && subset_suffers;
     let sentence = format!(
-        "{}: TS8LS8CM8 serves {:.2} M connections a second with the fewest cores{}; for each core it serves {:.0}, the best of the others          ({best_each}) {best_other:.0}; one manager for eight servers costs {:.0} %.",
+        "{}: TS8LS8CM8 serves {:.2} M connections a second with the fewest cores{}; for each core it serves {:.0}, the best of the others, {best_each}, {best_other:.0}; one manager for eight servers costs {:.0} %.",
         if reproduced { "Reproduced" } else { "Reproduced for the managers, not for separate link servers" },
         joined / 1e6,
         if better.is_empty() {

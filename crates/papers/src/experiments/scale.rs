@@ -12,7 +12,7 @@ fn pairs(context: &Context<'_>) -> &'static [usize] {
 }
 
 fn settings(context: &Context<'_>, n: usize) -> Settings {
-    let (warm_up, duration) = if context.quick { (4, 6) } else { (20, 40) };
+    let (warm_up, duration) = if context.quick { (6, 12) } else { (20, 40) };
     Settings {
         warm_up: Duration::from_millis(warm_up),
         duration: Duration::from_millis(duration),
