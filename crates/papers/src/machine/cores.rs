@@ -176,7 +176,7 @@ impl Machine {
             None => {
                 let server = &self.servers[batch.core];
                 let apps = if server.roles.ts.is_some() { self.apps.len() } else { 0 };
-                apps + if servers > 1 { servers - 1 } else { 0 }
+                apps + servers.saturating_sub(1)
             }
         };
         self.spend(batch, Purpose::Poll, rings as f64 * self.costs.poll);
