@@ -15,7 +15,6 @@ fn reproduces(name: &str) {
 #[test]
 fn throughput_grows_with_the_cores() {
     reproduces("pika-fig4a");
-    reproduces("pika-fig4b");
 }
 
 #[test]
