@@ -500,7 +500,7 @@ impl World {
                     }
                 }
                 let mut said = Vec::new();
-                let reach = Reach { awake: u8::MAX, takes: u8::MAX };
+                let reach = Reach { awake: u64::MAX, takes: u64::MAX };
                 while let Some(output) = machine.replicas[index].poll_peer(self.now, reach, true) {
                     if !self.rng.chance_per_million(self.story.workforce.loss) {
                         said.push(output);
