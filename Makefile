@@ -2,10 +2,12 @@
 CARGO ?= cargo
 # More arguments for `make bench`, such as BENCH="--quick" or BENCH="--case short-nginx".
 BENCH ?=
+# More arguments for `make papers`, such as PAPERS=--quick.
+PAPERS ?=
 # How long each fuzz target runs, in seconds.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build demo test bench fuzz fuzz-coverage soak install-deps clean
+.PHONY: build demo test bench papers fuzz fuzz-coverage soak install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -18,6 +20,10 @@ test: install-deps build
 
 bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
+
+# The papers' experiments: CSV, SVG and a sentence each, in papers/. Some minutes.
+papers: install-deps
+	$(CARGO) xtask papers $(PAPERS)
 
 # Every fuzz target for so long, each time from other random numbers; needs nothing but the stable compiler.
 fuzz:

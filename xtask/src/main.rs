@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Some("structure") => structure::report(&root()),
         Some("build") => build(),
         Some("demo") => build().and_then(|()| python("bench/demo.py", &arguments[1..])),
+        Some("papers") => build().and_then(|()| papers(&arguments[1..])),
         Some("bench") => build().and_then(|()| python("bench/bench.py", &arguments[1..])),
         _ => Err(USAGE.into()),
     };
@@ -28,6 +29,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   structure   check the arrows between crates, unsafe code, clocks and randomness
   build       build the release binaries
   demo        nginx on Atoll beside nginx on the kernel, on one page
+  papers      the papers' experiments, for real where that is possible, and simulated; --quick
   bench       the benchmarks; see `cargo xtask bench --help`";
 
 /// The root of the repository.
@@ -43,6 +45,18 @@ fn build() -> Result<(), String> {
 fn python(script: &str, arguments: &[String]) -> Result<(), String> {
     // By its full name: a version manager's wrapper in PATH would be a shell script, and cost every start.
     run(Command::new("/usr/bin/python3").arg(root().join(script)).args(arguments))
+}
+
+/// What can be measured for real first, so that it lies beside the simulation.
+fn papers(arguments: &[String]) -> Result<(), String> {
+    let out = root().join("papers");
+    if let Err(message) = python("bench/papers.py", &[&["--out".into(), out.display().to_string()], arguments].concat())
+    {
+        // Without privilege or tools there is still the simulation.
+        eprintln!("nothing is measured for real: {message}");
+    }
+    let program = root().join("target/release/atoll");
+    run(Command::new(program).args(["paper", "all", "--out"]).arg(out).args(arguments))
 }
 
 /// Runs a command to its end, with this process's output.

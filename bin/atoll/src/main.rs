@@ -38,11 +38,15 @@ enum Command {
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
     Config(commands::config::Config),
+    Paper(commands::paper::Paper),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
     /// The supervisor of a stack in the background.
     #[command(hide = true)]
     Supervise(commands::up::Supervise),
+    /// Recorded connections, served again.
+    #[command(hide = true)]
+    Replay(commands::paper::Replayed),
     /// A replica of a stack.
     #[command(hide = true)]
     Replica(setup::ReplicaArgs),
@@ -61,6 +65,8 @@ fn main() -> ExitCode {
         Command::Status(status) => printing(|| status.run()),
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
+        Command::Paper(paper) => printing(|| paper.run()),
+        Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);

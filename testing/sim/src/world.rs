@@ -564,7 +564,7 @@ impl World {
                     }
                 }
                 let mut said = Vec::new();
-                let reach = Reach { awake: u8::MAX, takes: u8::MAX };
+                let reach = Reach { awake: u64::MAX, takes: u64::MAX };
                 while let Some(output) = machine.replicas[index].poll_peer(self.now, reach, true) {
                     if !self.rng.chance_per_million(self.story.workforce.loss) {
                         said.push(output);
@@ -902,7 +902,10 @@ impl Process {
             }
             Err(Failure::WouldBlock) => {}
             Err(Failure::Error(_)) if socket.is_hostile => (socket.ended, any) = (true, true),
-            Err(Failure::Error(errno)) => panic!("receive: {errno:?} at {now:?}, connection {}, got {}, sent {}, server {}", socket.number, socket.got, socket.sent, self.is_server),
+            Err(Failure::Error(errno)) => panic!(
+                "receive: {errno:?} at {now:?}, connection {}, got {}, sent {}, server {}",
+                socket.number, socket.got, socket.sent, self.is_server
+            ),
         }
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
         if left > 0 {

@@ -29,6 +29,7 @@ pub struct Arrow {
 const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/platform/shm", "crates/platform/sys"), // mappings and doorbells are system calls
     ("crates/platform/tap", "crates/platform/sys"), // so are devices
+    ("crates/papers", "crates/platform/shm"),       // the real code is measured in memory as processes share it
     ("crates/servers/transport", "crates/servers/connmgr"), // a TS hosts the replica's part of the CM
 ];
 
@@ -39,7 +40,7 @@ pub fn storey(folder: &str) -> Result<Option<u8>, String> {
         ["crates", "wire" | "ipc"] => Some(1),
         ["crates", "proto", _] | ["crates", "rpc"] => Some(2),
         ["crates", "servers", _] | ["crates", "sockets" | "descriptor"] => Some(3),
-        ["crates", "platform", _] => Some(4),
+        ["crates", "platform", _] | ["crates", "papers"] => Some(4),
         ["bin", _] => Some(5),
         ["testing", ..] | ["xtask"] | ["bench", ..] => None,
         _ => return Err(format!("{folder}: no storey for this folder (ARCHITECTURE.md, \"Layout\")")),

@@ -4,6 +4,7 @@ pub mod balance;
 pub mod config;
 pub mod down;
 pub mod options;
+pub mod paper;
 pub mod run;
 pub mod ss;
 pub mod status;

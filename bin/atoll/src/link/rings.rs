@@ -156,7 +156,7 @@ impl Rings {
     }
 
     /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
-    pub fn tell(&mut self, to: u8, wakes: bool, kind: u32, payload: &[u8]) {
+    pub fn tell(&mut self, to: u64, wakes: bool, kind: u32, payload: &[u8]) {
         for (_, peer) in self.peers.iter_mut().enumerate().take(REPLICAS_MAX).filter(|(i, _)| to >> i & 1 == 1) {
             match peer.producer.push(&self.memory, kind, &[payload]) {
                 Ok(()) => (peer.unpublished, peer.rings) = (true, peer.rings || wakes),
@@ -172,8 +172,8 @@ impl Rings {
         for (i, peer) in self.peers.iter().enumerate().take(REPLICAS_MAX) {
             let is_awake = !peer.producer.is_consumer_asleep(&self.memory);
             let takes = is_awake || peer.producer.unread(&self.memory) < UNREAD_MAX;
-            reach.awake |= u8::from(is_awake) << i;
-            reach.takes |= u8::from(takes) << i;
+            reach.awake |= u64::from(is_awake) << i;
+            reach.takes |= u64::from(takes) << i;
         }
         reach
     }

@@ -96,7 +96,7 @@ impl Cm {
             6 => self.time_out(),
             7 => self.hear(input, session),
             8 => {
-                let reach = Reach { awake: input.byte(), takes: input.byte() };
+                let reach = Reach { awake: input.byte().into(), takes: input.byte().into() };
                 while let Some(output) = self.cm.poll_peer(self.now, reach, input.byte().is_multiple_of(2)) {
                     assert_eq!(output.to & !2, 0, "there is one other replica");
                     assert!(output.wakes || output.to & (reach.takes | reach.awake) == output.to);

@@ -22,6 +22,8 @@ pub(crate) struct Acceptor {
     pub(crate) registered: bool,
     /// Connections offered to it here that it has not claimed yet.
     pub(crate) unclaimed: u32,
+    /// How many it had not claimed when it was offered another one: a moving average, in 256ths.
+    usual: u32,
     /// Connections offered to it here since the start.
     pub(crate) given: u64,
     /// When it claimed last, or was offered the first of those that it has not claimed.
@@ -30,6 +32,9 @@ pub(crate) struct Acceptor {
     open: Open,
     side: Side,
 }
+
+/// Connections that [`Acceptor::usual`] is an average of, more or less.
+const USUAL_OF: u32 = 64;
 
 /// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were offered (microseconds).
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +70,7 @@ impl Acceptor {
             session,
             registered: true,
             unclaimed: 0,
+            usual: 0,
             given: 0,
             silent_since: Instant::ZERO,
             estimate: Estimate::default(),
@@ -104,6 +110,7 @@ impl Acceptor {
         if self.unclaimed == 0 {
             self.silent_since = now;
         }
+        self.usual = self.usual - self.usual / USUAL_OF + (self.unclaimed.min(1 << 16) << 8) / USUAL_OF;
         self.unclaimed += 1;
         self.given += 1;
         self.change();
@@ -183,6 +190,11 @@ impl Acceptor {
         self.estimate.micros(now, rules).map(u64::from)
     }
 
+    /// What the connections that were given to it here took lately, in microseconds. `None`: none was closed lately.
+    pub(crate) fn seen_lately(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
+        self.estimate.micros_lately(now, rules).map(u64::from)
+    }
+
     /// How many connections the estimate is made of.
     pub(crate) fn samples(&self) -> usize {
         self.estimate.samples()
@@ -210,11 +222,13 @@ impl Acceptor {
 
     /// The same of an acceptor whose home has said `micros`, and has taken open connections into account.
     ///
-    /// A new connection comes behind those that are not claimed yet, so each of them counts once more, and while there are any the silence
-    /// of the acceptor says how long they take at least.
+    /// While connections that were offered are not claimed, the silence of the acceptor says how long they take at least. A new one comes
+    /// behind them, so each of them counts once more; but as many as usual are in the estimate already.
     pub(crate) fn expected_behind(&self, now: Instant, micros: u64) -> u64 {
         let silence = if self.unclaimed > 0 { now.since(self.silent_since).as_micros() as u64 } else { 0 };
-        micros.max(silence).max(1).saturating_mul(1 + self.all_unclaimed())
+        let micros = micros.max(silence).max(1);
+        let (before, usual) = (1 + self.all_unclaimed(), 1 + u64::from(self.usual >> 8));
+        micros.max(micros.saturating_mul(before) / usual)
     }
 
     fn all_unclaimed(&self) -> u64 {
@@ -299,6 +313,23 @@ mod tests {
         assert_eq!(expected(&mut acceptor, 7010), 200);
         acceptor.returned();
         assert_eq!(expected(&mut acceptor, 7010), 100);
+    }
+
+    #[test]
+    fn a_queue_that_is_usual_is_in_the_estimate_already() {
+        let mut acceptor = home();
+        for round in 0..100u64 {
+            (0..8).for_each(|n| acceptor.offered(at(round * 100 + n)));
+            (0..8).for_each(|n| acceptor.claimed(at(round * 100 + 50), at(round * 100 + n), false));
+        }
+        // 0 to 7 before each of them, 3.5 on average.
+        let mut expected = Vec::new();
+        for n in 0..32 {
+            expected.push(acceptor.expected(at(20_000), 100));
+            acceptor.offered(at(20_000 + n));
+        }
+        assert!(expected[..4].iter().all(|micros| *micros <= 134), "{expected:?}");
+        assert!(expected[16] > 300 && expected[31] > expected[16], "{expected:?}");
     }
 
     #[test]

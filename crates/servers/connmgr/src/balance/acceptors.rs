@@ -54,7 +54,7 @@ pub struct AcceptorView {
 }
 
 /// A bit for each replica whose acceptors are taken for own ones.
-const NONE: u8 = 0;
+const NONE: u64 = 0;
 
 /// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
 const UNKNOWN_MICROS: u64 = 1000;
@@ -149,8 +149,7 @@ impl Acceptors {
     fn choose(&mut self, now: Instant, balancer: &mut Balancer) -> Option<Winner> {
         let mut own = core::mem::take(&mut balancer.own);
         let mut offered = core::mem::take(&mut balancer.offered);
-        let silent = (0..balancer.replicas).filter(|home| self.offers.is_silent(now, ReplicaId(*home)));
-        let silent = silent.fold(NONE, |all, home| all | 1 << home);
+        let silent = !self.offers.speaking(now);
         self.own_candidates(now, balancer, silent, &mut own);
         if own.is_empty() {
             self.all_candidates(now, balancer, &mut offered);
@@ -165,7 +164,7 @@ impl Acceptors {
     }
 
     /// The registered acceptors that are at home here, or at one of the replicas `adopted`.
-    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u8, own: &mut Vec<Candidate>) {
+    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
         for (index, acceptor) in self.all.iter_mut().enumerate() {
@@ -194,15 +193,22 @@ impl Acceptors {
         offered.clear();
         let rules = &balancer.rules;
         let best = own.iter().map(|own| own.micros).min();
-        let all = &self.all;
+        let all = &mut self.all;
         for heard in self.offers.fresh(now) {
+            // Nearly all offers are no better than what is here; that is seen without looking at the acceptor, whose connections can only
+            // make it worse.
+            if best.is_some_and(|best| heard.is_out(best, rules)) {
+                continue;
+            }
             let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
-            let acceptor = &all[index];
+            let acceptor = &mut all[index];
             // A home that is not silent is not adopted, so nobody is both own and offered.
             if !acceptor.registered || acceptor.is_at_home() {
                 continue;
             }
-            let micros = acceptor.expected_behind(now, heard.micros.into());
+            // What comes late because this replica has too much to do comes late from there, too.
+            let seen = acceptor.seen_lately(now, rules).unwrap_or(0);
+            let micros = acceptor.expected_behind(now, seen.max(heard.micros.into()));
             let passes = match (rules.scheme, best) {
                 (Scheme::Filtered, Some(best)) => micros.saturating_mul(rules.tariff.into()) < best,
                 (Scheme::Tournament, Some(best)) => heard.mark.passes(best, micros, rules),
@@ -296,7 +302,7 @@ impl Acceptors {
     }
 
     /// Offers the best of the own acceptors.
-    fn tell_best(&mut self, now: Instant, takes: u8, balancer: &mut Balancer) {
+    fn tell_best(&mut self, now: Instant, takes: u64, balancer: &mut Balancer) {
         let to = takes & balancer.others();
         if to == 0 {
             return;
@@ -305,25 +311,29 @@ impl Acceptors {
         self.own_candidates(now, balancer, NONE, &mut own);
         // Among equals each has its turn.
         let first = balancer.rng.below(own.len() as u32) as usize;
-        let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| PeerOffer {
-            lease: self.all[own.index].lease,
-            session: self.all[own.index].session,
-            service_us: Some(u32::try_from(own.micros).unwrap_or(u32::MAX)),
+        let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| {
+            let acceptor = &mut self.all[own.index];
+            // A short queue comes and goes faster than anybody could be told.
+            let micros = acceptor.estimate(now, &balancer.rules).unwrap_or(0).max(own.micros / 2);
+            PeerOffer {
+                lease: acceptor.lease,
+                session: acceptor.session,
+                service_us: Some(u32::try_from(micros.max(1)).unwrap_or(u32::MAX)),
+            }
         });
         balancer.own = own;
+        let best = best.map(|best| self.offers.worst_of_period(best));
         if self.offers.is_news(now, best) {
             let withdrawn = self.offers.told.map(|told| PeerOffer { service_us: None, ..told });
             if let Some(offer) = best.or(withdrawn) {
                 balancer.send(now, to, false, PeerBody::Offer(offer));
             }
-            self.offers.told = best;
-            self.offers.told_at = Some(now);
-            self.offers.is_awaited = false;
+            self.offers.set_told(now, best);
         }
     }
 
     /// Reports to the homes of acceptors.
-    fn report(&mut self, now: Instant, index: u32, awake: u8, last: bool, balancer: &mut Balancer) {
+    fn report(&mut self, now: Instant, index: u32, awake: u64, last: bool, balancer: &mut Balancer) {
         let period = Duration::from_micros(balancer.rules.sample_us.into());
         let mut next = Instant::FAR_FUTURE;
         let mut woken = 0;

@@ -49,6 +49,12 @@ impl Estimate {
         Some((self.value >> idle.min(31)).max(1))
     }
 
+    /// The same, of one whose last connection was closed not longer than [`LATELY`] ago.
+    pub(crate) fn micros_lately(&mut self, now: Instant, rules: &Balance) -> Option<u32> {
+        let is_fresh = self.last_at.is_some_and(|at| now.since(at) <= LATELY);
+        if is_fresh { self.micros(now, rules) } else { None }
+    }
+
     /// How many connections the estimate is made of.
     pub(crate) fn samples(&self) -> usize {
         self.recent.len()
@@ -75,6 +81,9 @@ impl Estimate {
         self.sum -= u64::from(oldest);
     }
 }
+
+/// What a CM has seen of another's acceptor holds for so long beside what the other says.
+const LATELY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -124,6 +133,16 @@ mod tests {
         }
         assert_eq!(estimate.micros(at(1499), &rules), Some(10));
         assert_eq!(estimate.micros(at(1500), &rules), Some(100));
+    }
+
+    #[test]
+    fn what_was_seen_lately_is_no_longer_known_after_a_while() {
+        let rules = Balance::new();
+        let mut estimate = Estimate::default();
+        assert_eq!(estimate.micros_lately(at(0), &rules), None);
+        estimate.add(at(1000), 70, &rules);
+        assert_eq!(estimate.micros_lately(at(51_000), &rules), Some(70));
+        assert_eq!(estimate.micros_lately(at(51_001), &rules), None);
     }
 
     #[test]

@@ -59,8 +59,8 @@ struct Peer {
     given: u32,
 }
 
-/// Replicas of a stack at most, as on the stack page.
-const PEERS: usize = atoll_ipc::page::REPLICAS_MAX;
+/// CMs at most: more than a stack has replicas, because the simulated machine has more.
+const PEERS: usize = 64;
 /// A CM that sleeps is woken to hear what became of so many connections,
 const WORTH_WAKING: u32 = 16;
 /// or of fewer, but not more often than this.
@@ -70,16 +70,16 @@ const WAKE_EVERY: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// They do not sleep.
-    pub awake: u8,
+    pub awake: u64,
     /// They take a message and read it when they wake up: those that do not sleep, and those for whom little is waiting.
-    pub takes: u8,
+    pub takes: u64,
 }
 
 /// A message to other CMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOutput {
     /// The replicas that get it, a bit each.
-    pub to: u8,
+    pub to: u64,
     /// Whether those of them that sleep are to be woken.
     pub wakes: bool,
     /// What to send.
@@ -194,7 +194,7 @@ impl Balancer {
         self.due_at = self.due_at.min(due);
     }
 
-    fn send(&mut self, now: Instant, to: u8, wakes: bool, body: PeerBody) {
+    fn send(&mut self, now: Instant, to: u64, wakes: bool, body: PeerBody) {
         match body {
             PeerBody::Offer(_) => self.counts.offers_out += 1,
             PeerBody::Report(_) => self.counts.reports_out += 1,
@@ -224,8 +224,8 @@ impl Balancer {
     }
 
     /// Every other replica, a bit each.
-    fn others(&self) -> u8 {
-        ((1u16 << self.replicas) - 1) as u8 & !(1 << self.me.0)
+    fn others(&self) -> u64 {
+        (u64::MAX >> (PEERS as u8 - self.replicas)) & !(1 << self.me.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use atoll_base::{Duration, Instant, ReplicaId, SessionId};
-use atoll_ipc::balance::PeerOffer;
+use atoll_ipc::balance::{Balance, PeerOffer, Scheme};
 
 use super::watermark::Watermark;
 
@@ -15,10 +15,15 @@ pub(crate) struct Offers {
     /// What the others know of the own acceptors.
     pub(crate) told: Option<PeerOffer>,
     pub(crate) told_at: Option<Instant>,
+    /// The longest that was to be told since then, in microseconds.
+    worst: u32,
     /// Somebody has reported: he is to hear at once what it means.
     pub(crate) is_awaited: bool,
     /// In the list of listeners with something to tell.
     pub(crate) is_active: bool,
+    /// CMs that have said something not long ago, a bit each, and when that was last looked at.
+    speaking: u64,
+    looked_at: Option<Instant>,
 }
 
 /// The last offer of one CM.
@@ -35,8 +40,26 @@ pub(crate) struct Heard {
 
 /// An offer that was not told again for so long is none: its author sleeps or is gone.
 pub(crate) const OFFER_AGE_MAX: Duration = Duration::from_secs(1);
-/// What is unchanged is told again, for those who have missed it.
+/// How often to look who has fallen silent.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// After so long an offer is told again, changed or not: some may have missed it.
 pub(crate) const TELL_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Somebody who has reported hears what it means, if nothing was told for so long.
+const ANSWER_AFTER: Duration = Duration::from_millis(2);
+
+impl Heard {
+    /// Whether the offer is out of question, whatever was given to its acceptor meanwhile: that can only make it worse. `best`: the best
+    /// own acceptor, in microseconds.
+    pub(crate) fn is_out(&mut self, best: u64, rules: &Balance) -> bool {
+        let micros = u64::from(self.micros);
+        match rules.scheme {
+            Scheme::Naive => true,
+            Scheme::Unfiltered => false,
+            Scheme::Filtered => micros.saturating_mul(rules.tariff.into()) >= best,
+            Scheme::Tournament => self.mark.filters(best, micros, rules),
+        }
+    }
+}
 
 impl Offers {
     /// An offer has come, sent at `at`. It replaces the last one of the same CM, whose mark stays.
@@ -52,16 +75,30 @@ impl Offers {
         let heard = &mut self.heard[place];
         (heard.lease, heard.session, heard.at) = (offer.lease, offer.session, at);
         heard.micros = offer.service_us.unwrap_or(0);
+        self.speaking |= 1 << (from.0 & 63);
     }
 
     /// The CM's incarnation has ended.
     pub(crate) fn forget(&mut self, from: ReplicaId) {
         self.heard.retain(|heard| heard.from != from);
+        self.speaking &= !(1 << (from.0 & 63));
     }
 
     /// Every offer that still counts.
     pub(crate) fn fresh(&mut self, now: Instant) -> impl Iterator<Item = &mut Heard> {
         self.heard.iter_mut().filter(move |heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX)
+    }
+
+    /// CMs that have said something within [`OFFER_AGE_MAX`] or little more, if only that they have nothing to offer; a bit each.
+    ///
+    /// Asked for every connection, so it does not look at every offer each time.
+    pub(crate) fn speaking(&mut self, now: Instant) -> u64 {
+        if self.looked_at.is_none_or(|at| now.since(at) >= LOOK_EVERY) {
+            self.looked_at = Some(now);
+            let fresh = self.heard.iter().filter(|heard| now.since(heard.at) <= OFFER_AGE_MAX);
+            self.speaking = fresh.fold(0, |all, heard| all | 1 << (heard.from.0 & 63));
+        }
+        self.speaking
     }
 
     /// The offer of one CM, if it still counts.
@@ -70,15 +107,32 @@ impl Offers {
         self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
     }
 
-    /// Whether a CM has said nothing for long, not even that it has nothing to offer.
-    pub(crate) fn is_silent(&self, now: Instant, home: ReplicaId) -> bool {
-        !self.heard.iter().any(|heard| heard.from == home && now.since(heard.at) <= OFFER_AGE_MAX)
+    /// What to say of the best acceptor now: what the worst was since something was told. A moment in which it has nothing to do is no
+    /// reason for the others to send it theirs, and would be over before they could.
+    pub(crate) fn worst_of_period(&mut self, best: PeerOffer) -> PeerOffer {
+        self.worst = self.worst.max(best.service_us.unwrap_or(0));
+        PeerOffer { service_us: best.service_us.map(|_| self.worst), ..best }
+    }
+
+    /// The others know `best` from now on.
+    pub(crate) fn set_told(&mut self, now: Instant, best: Option<PeerOffer>) {
+        (self.told, self.told_at) = (best, Some(now));
+        (self.worst, self.is_awaited) = (0, false);
     }
 
     /// Whether it is time to tell `best` to the others.
+    ///
+    /// Each message costs every other CM as much as some choices do, so there are few: what has become twice as long is told at once,
+    /// what is about the same or better when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
-        let is_again_due = self.told_at.is_none_or(|at| now.since(at) >= TELL_AGAIN_AFTER);
-        best != self.told || (best.is_some() && (is_again_due || self.is_awaited))
+        let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
+        match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {
+            (None, told) => told.is_some(),
+            (Some(_), None) => true,
+            (Some(best), Some(told)) => {
+                best / 2 >= told || is_due(TELL_AGAIN_AFTER) || (self.is_awaited && is_due(ANSWER_AFTER))
+            }
+        }
     }
 }
 
@@ -116,23 +170,34 @@ mod tests {
     #[test]
     fn who_withdraws_an_offer_is_not_silent() {
         let mut offers = Offers::default();
-        assert!(offers.is_silent(at(5), ReplicaId(1)));
+        assert_eq!(offers.speaking(at(5)), 0);
         offers.handle_offer(at(5), ReplicaId(1), &offer(1, None));
-        assert!(!offers.is_silent(at(1005), ReplicaId(1)));
-        assert!(offers.is_silent(at(1006), ReplicaId(1)));
+        assert_eq!(offers.speaking(at(1005)), 1 << 1);
+        assert_eq!(offers.speaking(at(1020)), 0);
     }
 
     #[test]
-    fn what_is_unchanged_is_told_again_after_a_while_or_when_somebody_waits() {
+    fn what_is_told_is_the_worst_since_the_last_time() {
         let mut offers = Offers::default();
-        let best = Some(offer(1, Some(5)));
+        let said = |offers: &mut Offers, micros| offers.worst_of_period(offer(1, Some(micros))).service_us;
+        assert_eq!([5, 9, 2].map(|micros| said(&mut offers, micros)), [Some(5), Some(9), Some(9)]);
+        offers.set_told(at(1), Some(offer(1, Some(9))));
+        assert_eq!([2, 3].map(|micros| said(&mut offers, micros)), [Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn what_gets_worse_is_told_at_once_and_the_rest_when_its_turn_comes() {
+        let mut offers = Offers::default();
+        let best = |micros| Some(offer(1, Some(micros)));
         assert!(!offers.is_news(at(0), None));
-        assert!(offers.is_news(at(0), best));
-        (offers.told, offers.told_at) = (best, Some(at(0)));
-        assert!(!offers.is_news(at(9), best));
-        assert!(offers.is_news(at(9), Some(offer(1, Some(6)))) && offers.is_news(at(9), None));
-        assert!(offers.is_news(at(10), best));
+        assert!(offers.is_news(at(0), best(5)));
+        offers.set_told(at(0), best(5));
+        for (micros, is_news) in [(5, false), (9, false), (1, false), (10, true), (u32::MAX, true)] {
+            assert_eq!(offers.is_news(at(1), best(micros)), is_news, "{micros}");
+        }
+        assert!(offers.is_news(at(1), None), "there is nobody any more");
+        assert!(offers.is_news(at(10), best(5)) && !offers.is_news(at(9), best(5)));
         offers.is_awaited = true;
-        assert!(offers.is_news(at(9), best));
+        assert!(offers.is_news(at(2), best(5)) && !offers.is_news(at(1), best(5)));
     }
 }

@@ -18,13 +18,24 @@ pub(crate) struct Watermark {
 impl Watermark {
     /// Whether an offer passes now. `own`: service time of the best own acceptor; both in microseconds.
     pub(crate) fn passes(&mut self, own: u64, offered: u64, rules: &Balance) -> bool {
-        let (own, taxed) = (own.saturating_mul(100), offered.saturating_mul(rules.tariff.into()));
-        self.passes = if self.passes {
-            own >= taxed.saturating_mul(rules.low.into())
-        } else {
-            own > taxed.saturating_mul(rules.high.into())
-        };
+        self.passes = self.would_pass(own, offered, rules);
         self.passes
+    }
+
+    /// Whether an offer of `least` microseconds or more is filtered now in any case. If not, nothing is decided.
+    pub(crate) fn filters(&mut self, own: u64, least: u64, rules: &Balance) -> bool {
+        let filters = !self.would_pass(own, least, rules);
+        self.passes &= !filters;
+        filters
+    }
+
+    const fn would_pass(self, own: u64, offered: u64, rules: &Balance) -> bool {
+        let (own, taxed) = (own.saturating_mul(100), offered.saturating_mul(rules.tariff as u64));
+        if self.passes {
+            own >= taxed.saturating_mul(rules.low as u64)
+        } else {
+            own > taxed.saturating_mul(rules.high as u64)
+        }
     }
 }
 
@@ -41,6 +52,22 @@ mod tests {
             [(600, false), (500, false), (499, true), (600, true), (666, true), (667, false), (550, false)]
         {
             assert_eq!(mark.passes(1000, offered, &rules), passes, "{offered}");
+        }
+    }
+
+    #[test]
+    fn what_is_filtered_at_its_best_is_filtered_and_the_rest_is_left_open() {
+        let rules = Balance { tariff: 2, high: 100, low: 75, ..Balance::new() };
+        for seed in 0..1000 {
+            let mut rng = atoll_base::Rng::new(seed);
+            let (mut plain, mut quick) = (Watermark::default(), Watermark::default());
+            for _ in 0..20 {
+                let (own, least) = (u64::from(rng.below(2000)), u64::from(rng.below(1000)));
+                let offered = least + u64::from(rng.below(300));
+                let passes = !quick.filters(own, least, &rules) && quick.passes(own, offered, &rules);
+                assert_eq!(passes, plain.passes(own, offered, &rules), "{own} {least} {offered}, seed {seed}");
+                assert_eq!(quick, plain);
+            }
         }
     }
 

@@ -1,0 +1,146 @@
+//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`.
+
+use std::fmt;
+
+/// What one server process holds, by number within its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Link server.
+    pub ls: Option<usize>,
+    /// Transport server.
+    pub ts: Option<usize>,
+    /// Connection manager.
+    pub cm: Option<usize>,
+}
+
+/// The servers of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    name: String,
+    servers: Vec<Roles>,
+}
+
+/// Components of one kind: how many, and whether they begin a process of their own.
+struct Part {
+    kind: String,
+    count: usize,
+}
+
+impl Configuration {
+    /// `TSnLSnCMn`: `n` servers, each all three.
+    pub fn combined(n: usize) -> Configuration {
+        Configuration::parse(&format!("TS{n}LS{n}CM{n}")).expect("combined servers work for every number")
+    }
+
+    /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are joined without `+` share
+    /// processes: of `TS8LS8CM2` the first two hold all three.
+    pub fn parse(text: &str) -> Result<Configuration, String> {
+        let mut servers: Vec<Roles> = Vec::new();
+        for group in text.split('+') {
+            let parts = parts(group).ok_or_else(|| format!("{text}: not like TS8LS8+CM2"))?;
+            let most = parts.iter().map(|part| part.count).max().unwrap_or(0);
+            let first = servers.len();
+            servers.resize(first + most, Roles::default());
+            for part in &parts {
+                let used = servers.iter().any(|roles| roles.of(&part.kind).is_some());
+                if used || !(1..=64).contains(&part.count) {
+                    return Err(format!("{text}: {} wants one number from 1 to 64", part.kind));
+                }
+                for (number, roles) in servers[first..].iter_mut().take(part.count).enumerate() {
+                    *roles.of_mut(&part.kind) = Some(number);
+                }
+            }
+        }
+        let configuration = Configuration { name: text.into(), servers };
+        match configuration.counts() {
+            (0, ..) | (_, 0, _) | (.., 0) => Err(format!("{text}: TS, LS and CM are all needed")),
+            _ => Ok(configuration),
+        }
+    }
+
+    /// Every server.
+    pub fn servers(&self) -> &[Roles] {
+        &self.servers
+    }
+
+    /// How many transport servers, link servers and connection managers.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let count = |of: fn(&Roles) -> Option<usize>| self.servers.iter().filter_map(of).count();
+        (count(|roles| roles.ts), count(|roles| roles.ls), count(|roles| roles.cm))
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Roles {
+    fn of(&self, kind: &str) -> Option<usize> {
+        match kind {
+            "TS" => self.ts,
+            "LS" => self.ls,
+            _ => self.cm,
+        }
+    }
+
+    fn of_mut(&mut self, kind: &str) -> &mut Option<usize> {
+        match kind {
+            "TS" => &mut self.ts,
+            "LS" => &mut self.ls,
+            _ => &mut self.cm,
+        }
+    }
+}
+
+/// `TS8LS8` as its parts.
+fn parts(group: &str) -> Option<Vec<Part>> {
+    let mut rest = group;
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let (kind, after) = rest.split_at_checked(2).filter(|(kind, _)| matches!(*kind, "TS" | "LS" | "CM"))?;
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        found.push(Part { kind: kind.into(), count: after[..digits].parse().ok()? });
+        rest = &after[digits..];
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(text: &str) -> Vec<String> {
+        let parsed = Configuration::parse(text).expect(text);
+        let name = |kind: &str, number: Option<usize>| number.map(|n| format!("{kind}{n}")).unwrap_or_default();
+        parsed.servers().iter().map(|r| name("TS", r.ts) + &name("LS", r.ls) + &name("CM", r.cm)).collect()
+    }
+
+    #[test]
+    fn components_share_processes_unless_a_plus_parts_them() {
+        assert_eq!(servers("TS2LS2CM2"), ["TS0LS0CM0", "TS1LS1CM1"]);
+        assert_eq!(servers("TS2LS2CM1"), ["TS0LS0CM0", "TS1LS1"]);
+        assert_eq!(servers("TS2LS2+CM1"), ["TS0LS0", "TS1LS1", "CM0"]);
+        assert_eq!(servers("TS2+LS1+CM1"), ["TS0", "TS1", "LS0", "CM0"]);
+        assert_eq!(servers("TS2CM2+LS1"), ["TS0CM0", "TS1CM1", "LS0"]);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for text in [
+            "",
+            "TS",
+            "TS1",
+            "TS1LS1",
+            "TS1LS1CM0",
+            "TS1LS1CM65",
+            "TS1LS1CM1+TS1",
+            "XS1LS1CM1",
+            "TS1LS1+",
+            "TS1LS1CM1x",
+        ] {
+            assert!(Configuration::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What do things cost in the simulated machine? Measured on a real one, each with its spread.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// One measured cost.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// What is done.
+    pub what: String,
+    /// Nanoseconds: the median of the runs.
+    pub median: f64,
+    /// The least of them.
+    pub low: f64,
+    /// The greatest of them.
+    pub high: f64,
+    /// By what it was measured.
+    pub how: String,
+}
+
+macro_rules! costs {
+    ($($name:ident),* $(,)?) => {
+        /// Nanoseconds of each, by name; what they mean is in the table ([`Table`]).
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[allow(missing_docs)] // The table says it.
+        pub struct Costs {
+            $(pub $name: f64,)*
+        }
+
+        impl Costs {
+            /// Every name that a table has.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            fn of(table: &Table) -> Result<Costs, String> {
+                Ok(Costs { $($name: table.median(stringify!($name))?,)* })
+            }
+        }
+    };
+}
+
+costs! {
+    frame_in, frame_out, send, receive, line, latency, poll,
+    tcp_syn, tcp_ack, tcp_text, tcp_respond, tcp_reply, tcp_fin,
+    cm_syn, cm_choose, cm_choose_each, cm_claimed, cm_closed, peer_out, peer_in,
+    app_accept, app_request, app_close, app_work, kernel_connection,
+}
+
+/// A file of costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table(pub BTreeMap<String, Cost>);
+
+impl Table {
+    /// What was measured on the machine of docs/measurements.md.
+    pub fn built_in() -> Table {
+        Table::parse(include_str!("costs.toml")).expect("the built-in table is whole: a test reads it")
+    }
+
+    /// Reads a file; every cost has to be there, and nothing else.
+    pub fn parse(text: &str) -> Result<Table, String> {
+        let table = Table(toml::from_str(text).map_err(|error| error.to_string())?);
+        if let Some(name) = table.0.keys().find(|name| !Costs::NAMES.contains(&name.as_str())) {
+            return Err(format!("nothing costs `{name}`"));
+        }
+        for name in Costs::NAMES {
+            let cost = table.0.get(*name).ok_or_else(|| format!("`{name}` is missing"))?;
+            let is_sound = cost.low >= 0.0 && cost.low <= cost.median && cost.median <= cost.high && cost.high < 1e9;
+            if !is_sound {
+                return Err(format!("`{name}`: not 0 <= low <= median <= high < 1e9"));
+            }
+        }
+        Ok(table)
+    }
+
+    /// The file.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for name in Costs::NAMES {
+            let Some(cost) = self.0.get(*name) else { continue };
+            text += &format!(
+                "[{name}]\nwhat = {:?}\nmedian = {}\nlow = {}\nhigh = {}\nhow = {:?}\n\n",
+                cost.what, cost.median, cost.low, cost.high, cost.how
+            );
+        }
+        text
+    }
+
+    /// The medians.
+    pub fn costs(&self) -> Result<Costs, String> {
+        Costs::of(self)
+    }
+
+    fn median(&self, name: &str) -> Result<f64, String> {
+        self.0.get(name).map(|cost| cost.median).ok_or_else(|| format!("`{name}` is missing"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_table_is_whole_and_survives_being_written() {
+        let table = Table::built_in();
+        assert_eq!(Table::parse(&table.to_toml()), Ok(table.clone()));
+        assert!(table.costs().is_ok_and(|costs| costs.line > 0.0));
+    }
+
+    #[test]
+    fn a_table_with_a_hole_or_nonsense_is_refused_by_name() {
+        let text = Table::built_in().to_toml();
+        let without = text.replace("[line]", "[lines]");
+        assert_eq!(Table::parse(&without), Err("nothing costs `lines`".into()));
+        let mut table = Table::built_in();
+        table.0.remove("line");
+        assert_eq!(Table::parse(&table.to_toml()), Err("`line` is missing".into()));
+        let mut table = Table::built_in();
+        table.0.get_mut("line").expect("there").low = 1e6;
+        assert!(Table::parse(&table.to_toml()).is_err_and(|error| error.contains("`line`")));
+    }
+}

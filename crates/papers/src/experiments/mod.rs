@@ -1,0 +1,158 @@
+//! The papers' experiments, by name. Each gives numbers, pictures, and a sentence on whether the paper's shape is there.
+
+mod cache;
+mod components;
+mod imbalance;
+mod scale;
+
+use atoll_ipc::balance::{Balance, Scheme};
+
+use crate::chart::{Chart, Series, Style};
+use crate::costs::Costs;
+use crate::machine::{Machine, Report, Settings};
+
+pub use cache::Cachegrind;
+
+/// One experiment.
+pub struct Experiment {
+    /// As `atoll paper` knows it.
+    pub name: &'static str,
+    /// What the paper shows there.
+    pub about: &'static str,
+    run: fn(&mut Context<'_>) -> Result<Outcome, String>,
+}
+
+/// What an experiment needs to know.
+pub struct Context<'a> {
+    /// What things cost.
+    pub costs: Costs,
+    /// Less of everything.
+    pub quick: bool,
+    /// What was measured for real, if it was: lines of `series,x,y`.
+    pub real: Option<&'a str>,
+    /// How to count cache misses.
+    pub cachegrind: Option<&'a dyn Cachegrind>,
+    /// Told what is being done.
+    pub progress: &'a mut dyn FnMut(&str),
+}
+
+/// What came of one.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Rows of numbers; the first is the header.
+    pub rows: Vec<Vec<String>>,
+    /// Pictures: what is added to the experiment's name, and the picture.
+    pub charts: Vec<(&'static str, Chart)>,
+    /// Whether the paper's shape is there.
+    pub reproduced: bool,
+    /// That, in one sentence, with the numbers that decide it.
+    pub sentence: String,
+}
+
+/// All of them, in the paper's order.
+pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
+    Experiment { name: "pika-fig4b", about: "requests on long connections a second against cores", run: scale::long },
+    Experiment { name: "pika-table3", about: "time that connection managers spend on updates", run: scale::updates },
+    Experiment {
+        name: "pika-fig5",
+        about: "service times under imbalance, beside the kernel's",
+        run: imbalance::kernel,
+    },
+    Experiment { name: "pika-fig6", about: "estimated service times follow the true ones", run: imbalance::estimates },
+    Experiment { name: "pika-fig7", about: "service times under imbalance, by scheme", run: imbalance::schemes },
+    Experiment { name: "pika-fig8", about: "uniform load against cores, by scheme", run: scale::schemes },
+    Experiment {
+        name: "pika-fig9",
+        about: "who gets the connections under imbalance, over time",
+        run: imbalance::shares,
+    },
+    Experiment {
+        name: "pika-fig10",
+        about: "connections kept at home by a server that slows a little",
+        run: imbalance::locality,
+    },
+    Experiment {
+        name: "pika-table4",
+        about: "one connection's time, by component, one client",
+        run: components::alone,
+    },
+    Experiment {
+        name: "pika-table5",
+        about: "one connection's time, by component, full load",
+        run: components::loaded,
+    },
+    Experiment { name: "pika-fig11", about: "nine configurations", run: components::configurations },
+    Experiment { name: "pika-fig12", about: "cache misses against cache size", run: cache::misses },
+];
+
+impl Experiment {
+    /// The experiment of that name.
+    pub fn find(name: &str) -> Option<&'static Experiment> {
+        EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+    }
+
+    /// Makes it.
+    pub fn run(&self, context: &mut Context<'_>) -> Result<Outcome, String> {
+        (self.run)(context)
+    }
+}
+
+impl Outcome {
+    /// The numbers as a file.
+    pub fn to_csv(&self) -> String {
+        self.rows.iter().map(|row| row.join(",") + "\n").collect()
+    }
+}
+
+impl Context<'_> {
+    fn simulate(&mut self, what: &str, settings: Settings) -> Report {
+        (self.progress)(what);
+        Machine::new(settings, self.costs).run()
+    }
+
+    /// What was measured for real, by series.
+    fn real_series(&self) -> Vec<Series> {
+        let mut all: Vec<Series> = Vec::new();
+        for line in self.real.unwrap_or_default().lines().skip(1) {
+            let mut fields = line.split(',');
+            let (Some(name), Some(Ok(x)), Some(Ok(y))) =
+                (fields.next(), fields.next().map(str::parse), fields.next().map(str::parse))
+            else {
+                continue;
+            };
+            let name = format!("{name} (measured)");
+            match all.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push((x, y)),
+                None => all.push(Series::line(&name, vec![(x, y)]).styled(Style::Marks)),
+            }
+        }
+        all
+    }
+
+    /// A second picture with nothing but what was measured for real, if there is anything.
+    fn real_chart(&self, chart: Chart, style: Style) -> Option<(&'static str, Chart)> {
+        let series: Vec<Series> = self.real_series().into_iter().map(|series| series.styled(style)).collect();
+        (!series.is_empty()).then_some(("-real", Chart { series, ..chart }))
+    }
+}
+
+/// The five schemes of the paper, by its names.
+fn schemes() -> Vec<(&'static str, Balance)> {
+    let of = |scheme, tariff| Balance { scheme, tariff, ..Balance::new() };
+    vec![
+        ("Naive", of(Scheme::Naive, 1)),
+        ("Unfiltered 2", of(Scheme::Unfiltered, 2)),
+        ("Unfiltered 100", of(Scheme::Unfiltered, 100)),
+        ("Filtered 2", of(Scheme::Filtered, 2)),
+        ("Tournament 2", of(Scheme::Tournament, 2)),
+    ]
+}
+
+/// A row of text.
+fn row<const N: usize>(fields: [&str; N]) -> Vec<String> {
+    fields.iter().map(|field| field.to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests;

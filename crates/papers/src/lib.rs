@@ -1,0 +1,23 @@
+//! The papers' experiments (P8), repeated: simulated machines of many cores, their costs, and the pictures.
+//!
+//! ```text
+//!   costs.toml --> machine (real connection managers, simulated cores) --> experiment --> CSV, SVG, a sentence
+//! ```
+//! Storey 4.
+#![forbid(unsafe_code)]
+
+mod chart;
+mod configuration;
+mod costs;
+mod experiments;
+mod kernel;
+mod machine;
+mod rig;
+
+pub use chart::{Axis, Chart, Series, Style};
+pub use configuration::Configuration;
+pub use costs::{Cost, Costs, Table};
+pub use experiments::{Cachegrind, Context, EXPERIMENTS, Experiment, Outcome};
+pub use kernel::{Queues, serve};
+pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, percentile};
+pub use rig::{Replay, measure, record, replay};

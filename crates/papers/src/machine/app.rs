@@ -1,0 +1,71 @@
+//! What does an application do? A web server that takes one connection after another and serves a page from memory.
+
+use super::cores::{Batch, Item};
+use super::{Machine, Purpose};
+
+/// One application process.
+#[derive(Debug, Default)]
+pub(crate) struct App {}
+
+/// Lines of another core that the library fetches for a new connection: its slot, the event's entry aside, and the request.
+const LINES_ACCEPT: u32 = 4;
+/// For another request on the same connection.
+const LINES_READ: u32 = 3;
+
+impl Machine {
+    pub(crate) fn run_app(&mut self, batch: &mut Batch, app: usize, item: Item) {
+        match item {
+            Item::Available { connection, offer } => self.accept(batch, connection, offer),
+            Item::Readable { connection } => {
+                // It may be news of what was found already, or of a connection that was taken back.
+                let known = self.connections.find(connection).filter(|known| known.app == app);
+                if known.is_some_and(|known| known.has_text && std::mem::take(&mut known.app_waits)) {
+                    let ts = self.ts_core(connection);
+                    self.fetch(batch, ts, LINES_READ);
+                    self.answer(batch, app, connection);
+                }
+            }
+            // `accept` is called again at once, and registers.
+            Item::Removed { cm } => self.send(batch, cm, Item::Register { app }),
+            _ => unreachable!("nothing else goes to applications"),
+        }
+    }
+
+    fn accept(&mut self, batch: &mut Batch, connection: u32, offer: u64) {
+        self.spend(batch, Purpose::App, self.costs.app_accept);
+        let Some(known) = self.connections.find(connection).filter(|known| known.offer == offer) else {
+            return; // It was taken back.
+        };
+        known.claimed = true;
+        let (app, has_text) = (known.app, known.has_text);
+        known.app_waits = !has_text;
+        let ts = self.ts_core(connection);
+        self.fetch(batch, ts, LINES_ACCEPT);
+        self.send(batch, ts, Item::Claim { connection });
+        if has_text {
+            self.answer(batch, app, connection);
+        }
+    }
+
+    /// Serves one request.
+    fn answer(&mut self, batch: &mut Batch, app: usize, connection: u32) {
+        let work = self.settings.work(&self.costs);
+        self.spend(batch, Purpose::App, self.costs.app_request + work);
+        let warm = self.began + self.settings.warm_up.as_nanos() as u64;
+        batch.clock += self.settings.delay(app, batch.clock.saturating_sub(warm), batch.clock >= warm);
+        let known = self.connections.get(connection);
+        known.has_text = false;
+        known.requests = known.requests.saturating_sub(1);
+        let close = known.requests == 0;
+        known.app_waits = !close;
+        if close {
+            self.spend(batch, Purpose::App, self.costs.app_close);
+        }
+        let ts = self.ts_core(connection);
+        self.send(batch, ts, Item::Respond { connection, close });
+    }
+
+    fn ts_core(&mut self, connection: u32) -> usize {
+        self.ts[self.connections.get(connection).ts]
+    }
+}

@@ -1,0 +1,223 @@
+//! How does a core get its work, and what does a message cost?
+
+use std::collections::VecDeque;
+
+use atoll_base::SessionId;
+use atoll_connmgr::ListenerId;
+use atoll_ipc::balance::PeerMessage;
+
+use super::{Machine, Purpose, What};
+
+/// One core with one process.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) socket: usize,
+    inbox: VecDeque<(Origin, Item)>,
+    is_busy: bool,
+}
+
+/// Which queue something comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The network device's queue.
+    Device,
+    /// Another core's ring.
+    Core(usize),
+    /// The process's own clock.
+    Timer,
+}
+
+/// What clients send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Syn,
+    Ack,
+    Text,
+    Fin,
+}
+
+/// What is sent to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    SynAck,
+    Text { last: bool },
+    Ack,
+}
+
+/// What a transport server tells a connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Syn,
+    Established,
+    Claimed { app: usize, offered_at: u64 },
+    Closed { app: usize, offered_at: u64 },
+    TimedOut { app: usize },
+}
+
+/// A message or a frame. Connections are named by number.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    /// Device to LS.
+    Frame { connection: u32, frame: Frame },
+    /// LS to TS, where they are different processes.
+    Segment { connection: u32, frame: Frame },
+    /// TS to LS, likewise.
+    Transmit { connection: u32, reply: Reply },
+    /// TS to CM, likewise.
+    Ask { connection: u32, ask: Ask },
+    /// CM to TS: the verdict on a SYN. `None`: a queue is full.
+    Verdict { connection: u32, listener: Option<ListenerId> },
+    /// CM to TS.
+    Offer { connection: u32, session: SessionId },
+    /// CM to CM.
+    Peer(PeerMessage),
+    /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered again.
+    Available { connection: u32, offer: u64 },
+    /// TS to application: text of a connection that it has.
+    Readable { connection: u32 },
+    /// CLAIM-CONNECTION, application to TS.
+    Claim { connection: u32 },
+    /// Application to TS: a page, with the close if it is the last.
+    Respond { connection: u32, close: bool },
+    /// CM to application: it has not claimed in time.
+    Removed { cm: usize },
+    /// ACCEPT-CONNECTION, application to CM.
+    Register { app: usize },
+    /// A claim may be overdue at the TS.
+    Deadline,
+    /// Time to look whether there is something to tell to other CMs.
+    Tick,
+}
+
+/// A batch under way: where, how far in time, and what leaves at its end.
+pub(crate) struct Batch {
+    pub(crate) core: usize,
+    /// Nanoseconds.
+    pub(crate) began: u64,
+    pub(crate) clock: u64,
+    pub(crate) out: Vec<(Sent, u64)>,
+}
+
+/// What leaves a core.
+pub(crate) enum Sent {
+    Message { to: usize, item: Item },
+    Frame { connection: u32, reply: Reply },
+}
+
+/// Most items that a process takes at a time.
+const BATCH_MAX: usize = 64;
+
+impl Core {
+    pub(crate) fn new(socket: usize) -> Core {
+        Core { socket, inbox: VecDeque::new(), is_busy: false }
+    }
+}
+
+impl Machine {
+    /// Something reaches a core.
+    pub(crate) fn arrive(&mut self, core: usize, from: Origin, item: Item) {
+        self.cores[core].inbox.push_back((from, item));
+        if !self.cores[core].is_busy {
+            self.run_batch(core);
+        }
+    }
+
+    /// A core has finished its batch.
+    pub(crate) fn free(&mut self, core: usize) {
+        self.cores[core].is_busy = false;
+        if !self.cores[core].inbox.is_empty() {
+            self.run_batch(core);
+        }
+    }
+
+    fn run_batch(&mut self, core: usize) {
+        let count = self.cores[core].inbox.len().min(BATCH_MAX);
+        let items: Vec<(Origin, Item)> = self.cores[core].inbox.drain(..count).collect();
+        self.cores[core].is_busy = true;
+        let mut batch = Batch { core, began: self.now, clock: self.now, out: Vec::new() };
+        self.look_at_rings(&mut batch);
+        let mut seen: Vec<usize> = Vec::new();
+        for (from, item) in items {
+            if let Origin::Core(other) = from {
+                // The first message of a ring brings its line here, the others lie in it or were fetched ahead.
+                let cost = if seen.contains(&other) {
+                    self.costs.receive
+                } else {
+                    seen.push(other);
+                    self.costs.line * self.distance(core, other)
+                };
+                let is_peer = matches!(item, Item::Peer(_));
+                self.spend(&mut batch, if is_peer { Purpose::Peer } else { Purpose::Message }, cost);
+            }
+            match core.checked_sub(self.servers.len()) {
+                None => self.serve(&mut batch, item),
+                Some(app) => {
+                    self.run_app(&mut batch, app, item);
+                    self.let_out(&mut batch);
+                }
+            }
+        }
+        if core < self.servers.len() {
+            self.speak_with_peers(&mut batch);
+        }
+        // What a server has to say leaves at the end of its batch.
+        for (_, at) in &mut batch.out {
+            *at = batch.clock;
+        }
+        self.let_out(&mut batch);
+        self.at(batch.clock.max(self.now), What::Free { core });
+    }
+
+    /// Looks at every ring: a line each that is here if nobody has written it.
+    fn look_at_rings(&mut self, batch: &mut Batch) {
+        let servers = self.servers.len();
+        let rings = match batch.core.checked_sub(servers) {
+            Some(_) => self.ts.len(),
+            None => {
+                let server = &self.servers[batch.core];
+                let apps = if server.roles.ts.is_some() { self.apps.len() } else { 0 };
+                apps + servers.saturating_sub(1)
+            }
+        };
+        self.spend(batch, Purpose::Poll, rings as f64 * self.costs.poll);
+    }
+
+    fn let_out(&mut self, batch: &mut Batch) {
+        for (sent, at) in batch.out.drain(..) {
+            match sent {
+                Sent::Message { to, item } => {
+                    let latency = self.costs.latency * self.distance(batch.core, to);
+                    let from = Origin::Core(batch.core);
+                    self.at(at + latency as u64, What::Arrive { core: to, from, item });
+                }
+                Sent::Frame { connection, reply } => {
+                    let at = at + self.settings.wire.as_nanos() as u64;
+                    self.at(at, What::Client { connection, reply });
+                }
+            }
+        }
+    }
+
+    /// Puts a message into the ring to another core.
+    pub(crate) fn send(&mut self, batch: &mut Batch, to: usize, item: Item) {
+        self.spend(batch, Purpose::Message, self.costs.send);
+        batch.out.push((Sent::Message { to, item }, batch.clock));
+    }
+
+    /// Lines of slots and buffers that another core has written.
+    pub(crate) fn fetch(&mut self, batch: &mut Batch, from: usize, lines: u32) {
+        let cost = self.costs.line * self.distance(batch.core, from) * f64::from(lines);
+        self.spend(batch, Purpose::Message, cost);
+    }
+
+    /// The core is busy for so many nanoseconds.
+    pub(crate) fn spend(&mut self, batch: &mut Batch, purpose: Purpose, nanos: f64) {
+        batch.clock += nanos as u64;
+        self.report.spend(batch.core, purpose, nanos as u64);
+    }
+
+    /// By how much lines and messages between two cores cost more than inside a socket.
+    fn distance(&self, a: usize, b: usize) -> f64 {
+        if self.cores[a].socket == self.cores[b].socket { 1.0 } else { self.settings.off_socket }
+    }
+}

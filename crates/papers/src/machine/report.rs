@@ -1,0 +1,211 @@
+//! What came of a run?
+
+use std::time::Duration;
+
+use super::connections::Connection;
+
+/// What a core spends its time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Frames.
+    Link,
+    /// Segments, connections, slots.
+    Tcp,
+    /// Verdicts and choices.
+    Cm,
+    /// Offers and reports between connection managers.
+    Peer,
+    /// Rings and lines between processes.
+    Message,
+    /// Looking at empty rings.
+    Poll,
+    /// The application and its library.
+    App,
+}
+
+/// One connection from its first offer to its close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Nanoseconds of virtual time.
+    pub closed_at: u64,
+    /// Who served it.
+    pub app: usize,
+    /// How long it took, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// A connection's first assignment: when, to which application, by which connection manager, and which one is that application's home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// Nanoseconds of virtual time.
+    pub at: u64,
+    /// To whom.
+    pub app: usize,
+    /// By whom.
+    pub cm: usize,
+    /// Who offers that application.
+    pub home: usize,
+}
+
+/// Everything that was counted after the warm-up. Times are nanoseconds since its end.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    began: u64,
+    ended: u64,
+    is_on: bool,
+    servers: usize,
+    spent: Vec<[u64; 7]>,
+    /// Connections that clients began.
+    pub opened: u64,
+    /// Connections that clients have seen to the end.
+    pub finished: u64,
+    /// Pages sent.
+    pub pages: u64,
+    /// SYNs that found a queue full.
+    pub refused: u64,
+    /// Offers that were not claimed in time.
+    pub timed_out: u64,
+    /// Each connection that was closed.
+    pub services: Vec<Service>,
+    /// From the client's SYN to its page, in nanoseconds.
+    pub latencies: Vec<u64>,
+    /// Each first assignment.
+    pub assigned: Vec<Assigned>,
+    /// What homes think of their applications: when, which, microseconds.
+    pub estimates: Vec<(u64, usize, u64)>,
+    /// Nanoseconds that each connection waited for its connection manager, both questions together.
+    pub cm_waits: Vec<u64>,
+    /// Offers heard by all connection managers, from the start on.
+    pub offers_heard: u64,
+    /// Reports of service times, likewise.
+    pub reports_heard: u64,
+    /// Connections given to an application that another connection manager has offered, likewise.
+    pub offers_taken: u64,
+}
+
+impl Report {
+    pub(crate) fn new(cores: usize, servers: usize) -> Report {
+        Report { spent: vec![[0; 7]; cores], servers, ..Report::default() }
+    }
+
+    pub(crate) fn begin(&mut self, at: u64) {
+        (self.is_on, self.began) = (true, at);
+        (self.refused, self.timed_out) = (0, 0);
+    }
+
+    pub(crate) fn end(&mut self, at: u64) {
+        self.ended = at;
+    }
+
+    pub(crate) fn spend(&mut self, core: usize, purpose: Purpose, nanos: u64) {
+        if self.is_on {
+            self.spent[core][purpose as usize] += nanos;
+        }
+    }
+
+    pub(crate) fn opened(&mut self) {
+        self.opened += u64::from(self.is_on);
+    }
+
+    pub(crate) fn finished(&mut self, took: u64) {
+        if self.is_on {
+            self.finished += 1;
+            self.latencies.push(took);
+        }
+    }
+
+    pub(crate) fn page(&mut self) {
+        self.pages += u64::from(self.is_on);
+    }
+
+    pub(crate) fn service(&mut self, service: Service) {
+        if self.is_on {
+            self.services.push(Service { closed_at: service.closed_at - self.began, ..service });
+        }
+    }
+
+    /// A connection that is not over in the end: it counts as long as it has taken until then, as whoever waits for it sees it.
+    pub(crate) fn unfinished(&mut self, connection: &Connection, end: u64) {
+        let since = if connection.first_offered_at == 0 { connection.opened_at } else { connection.first_offered_at };
+        if !connection.closed && since >= self.began {
+            self.services.push(Service { closed_at: end - self.began, app: connection.app, nanos: end - since });
+        }
+    }
+
+    pub(crate) fn assigned(&mut self, at: u64, app: usize, cm: usize, home: usize) {
+        if self.is_on {
+            self.assigned.push(Assigned { at: at.saturating_sub(self.began), app, cm, home });
+        }
+    }
+
+    pub(crate) fn waited_for_cm(&mut self, nanos: u64) {
+        if self.is_on {
+            self.cm_waits.push(nanos);
+        }
+    }
+
+    pub(crate) fn estimated(&mut self, at: u64, app: usize, micros: u64) {
+        self.estimates.push((at.saturating_sub(self.began), app, micros));
+    }
+
+    /// How long was counted.
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.ended.saturating_sub(self.began))
+    }
+
+    /// Connections a second.
+    pub fn rate(&self) -> f64 {
+        self.finished as f64 / self.time().as_secs_f64()
+    }
+
+    /// Pages a second.
+    pub fn page_rate(&self) -> f64 {
+        self.pages as f64 / self.time().as_secs_f64()
+    }
+
+    /// The share of their time that all servers spend on `purpose`, 0 to 1.
+    pub fn share(&self, purpose: Purpose) -> f64 {
+        let spent: u64 = self.spent[..self.servers].iter().map(|spent| spent[purpose as usize]).sum();
+        spent as f64 / (self.time().as_nanos() as f64 * self.servers as f64)
+    }
+
+    /// Microseconds that all servers together spend on `purpose` for each connection.
+    pub fn micros_each(&self, purpose: Purpose) -> f64 {
+        let spent: u64 = self.spent[..self.servers].iter().map(|spent| spent[purpose as usize]).sum();
+        spent as f64 / 1000.0 / self.finished.max(1) as f64
+    }
+
+    /// The busiest core's share of its time, 0 to 1 (a batch that ends after the end counts whole).
+    pub fn busiest(&self) -> f64 {
+        let most = self.spent.iter().map(|spent| spent.iter().sum::<u64>()).max().unwrap_or(0);
+        most as f64 / self.time().as_nanos().max(1) as f64
+    }
+
+    /// The share of connections that were given to an application at home, 0 to 1.
+    pub fn locality(&self) -> f64 {
+        let local = self.assigned.iter().filter(|assigned| assigned.cm == assigned.home).count();
+        local as f64 / self.assigned.len().max(1) as f64
+    }
+
+    /// Service times in microseconds, the shortest first.
+    pub fn sorted_services(&self) -> Vec<f64> {
+        sorted(self.services.iter().map(|service| service.nanos))
+    }
+
+    /// Latencies in microseconds, the shortest first.
+    pub fn sorted_latencies(&self) -> Vec<f64> {
+        sorted(self.latencies.iter().copied())
+    }
+}
+
+fn sorted(nanos: impl Iterator<Item = u64>) -> Vec<f64> {
+    let mut all: Vec<f64> = nanos.map(|nanos| nanos as f64 / 1000.0).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// Of values in order, the one below which `percent` percent lie; 0 of none.
+pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let at = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
