@@ -22,7 +22,8 @@ bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
 
 # The papers' experiments: CSV, SVG and a sentence each, in papers/. Some minutes.
-papers: install-deps
+papers:
+	testing/install-deps valgrind:valgrind
 	$(CARGO) xtask papers $(PAPERS)
 
 # Every fuzz target for so long, each time from other random numbers; needs nothing but the stable compiler.
