@@ -327,3 +327,6 @@ impl Asked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

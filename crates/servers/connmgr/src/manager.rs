@@ -58,7 +58,7 @@ impl Config {
 pub struct ConnMgr {
     config: Config,
     ports: Ports,
-    listeners: Listeners,
+    pub(crate) listeners: Listeners,
     directives: VecDeque<Directive>,
 }
 
