@@ -23,7 +23,7 @@ pub(crate) struct Chooser {
     table: Vec<Option<Choice>>,
     by_address: BTreeMap<(u16, Addr, bool), u32>,
     /// Where a socket listens, and for how many TSs: a bit each.
-    by_lease: BTreeMap<u64, (u32, u8)>,
+    by_lease: BTreeMap<u64, (u32, u64)>,
     pub(crate) balancer: Balancer,
     /// What TSs are to do, each with the TS's number.
     pub(crate) directives: VecDeque<(u8, Directive)>,
@@ -39,7 +39,7 @@ struct Choice {
     local: Endpoint,
     v6_only: bool,
     /// The TSs that have it, a bit each.
-    tss: u8,
+    tss: u64,
     acceptors: Acceptors,
     /// Established connections that are offered to nobody, oldest first.
     waiting: VecDeque<Waiting>,
@@ -73,7 +73,7 @@ impl Chooser {
         // A lease has one address; one that has two counts at the first.
         if self.by_lease.len() < LEASES_MAX {
             let (at, tss) = self.by_lease.entry(lease).or_insert((index, 0));
-            *tss |= u8::from(*at == index) << ts;
+            *tss |= u64::from(*at == index) << ts;
         }
         index
     }
@@ -187,7 +187,7 @@ impl Chooser {
     pub(crate) fn timed_out(&mut self, now: Instant, session: SessionId, lease: u64) {
         let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
         choice.acceptors.timed_out(session, lease);
-        let tss = choice.acceptors.deregister(now, u8::MAX, session, lease, index, balancer);
+        let tss = choice.acceptors.deregister(now, u64::MAX, session, lease, index, balancer);
         self.tell_removed(tss, session, lease);
     }
 
@@ -323,8 +323,8 @@ impl Chooser {
         true
     }
 
-    fn tell_removed(&mut self, tss: u8, session: SessionId, lease: u64) {
-        for ts in (0..8).filter(|ts| tss >> ts & 1 == 1) {
+    fn tell_removed(&mut self, tss: u64, session: SessionId, lease: u64) {
+        for ts in (0..64).filter(|ts| tss >> ts & 1 == 1) {
             self.directives.push_back((ts, Directive::AcceptorRemoved { session, lease }));
         }
     }

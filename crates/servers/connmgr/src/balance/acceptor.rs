@@ -19,9 +19,9 @@ pub(crate) struct Acceptor {
     pub(crate) lease: u64,
     pub(crate) session: SessionId,
     /// The transport servers in which it wants connections, a bit each.
-    pub(crate) registered: u8,
+    pub(crate) registered: u64,
     /// Those that know it: where its session holds the socket.
-    pub(crate) known: u8,
+    pub(crate) known: u64,
     /// Connections offered to it here that it has not claimed yet.
     pub(crate) unclaimed: u32,
     /// Connections offered to it here since the start.

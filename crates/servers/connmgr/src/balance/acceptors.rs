@@ -28,7 +28,7 @@ pub(crate) enum Reported {
     Noted,
     /// The acceptor did not claim in time elsewhere, and is removed here, too. Where it was registered: a bit for each transport
     /// server.
-    Removed(u8),
+    Removed(u64),
 }
 
 /// One acceptor as one CM sees it.
@@ -57,7 +57,7 @@ pub struct AcceptorView {
 /// A bit for each replica whose acceptors are taken for own ones.
 const NONE: u8 = 0;
 /// A bit for each transport server: it does not matter where an acceptor is registered.
-const ALL: u8 = u8::MAX;
+const ALL: u64 = u64::MAX;
 
 /// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
 const UNKNOWN_MICROS: u64 = 1000;
@@ -98,12 +98,12 @@ impl Acceptors {
     pub(crate) fn deregister(
         &mut self,
         now: Instant,
-        tss: u8,
+        tss: u64,
         session: SessionId,
         lease: u64,
         index: u32,
         balancer: &mut Balancer,
-    ) -> u8 {
+    ) -> u64 {
         let Some(acceptor) = self.get_mut(session, lease) else { return 0 };
         let was = acceptor.registered & tss;
         acceptor.registered &= !tss;
@@ -163,7 +163,7 @@ impl Acceptors {
     }
 
     /// `at`: the transport server for which it is chosen, as a bit.
-    fn choose(&mut self, now: Instant, at: u8, balancer: &mut Balancer) -> Option<Winner> {
+    fn choose(&mut self, now: Instant, at: u64, balancer: &mut Balancer) -> Option<Winner> {
         let mut own = core::mem::take(&mut balancer.own);
         let mut offered = core::mem::take(&mut balancer.offered);
         let silent = (0..balancer.replicas).filter(|home| self.offers.is_silent(now, ReplicaId(*home)));
@@ -182,7 +182,7 @@ impl Acceptors {
     }
 
     /// The acceptors registered at one of `tss` that are at home here, or at one of the CMs `adopted`.
-    fn own_candidates(&mut self, now: Instant, tss: u8, balancer: &Balancer, adopted: u8, own: &mut Vec<Candidate>) {
+    fn own_candidates(&mut self, now: Instant, tss: u64, balancer: &Balancer, adopted: u8, own: &mut Vec<Candidate>) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
         for (index, acceptor) in self.all.iter_mut().enumerate() {
@@ -204,7 +204,7 @@ impl Acceptors {
     fn offered_candidates(
         &mut self,
         now: Instant,
-        at: u8,
+        at: u64,
         balancer: &Balancer,
         own: &[Candidate],
         offered: &mut Vec<Candidate>,
@@ -236,7 +236,7 @@ impl Acceptors {
     ///
     /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd, or gone. So the others of
     /// the same home are candidates, too, as good as what was seen of them here, but no better than what their home offers.
-    fn all_candidates(&mut self, now: Instant, at: u8, balancer: &Balancer, offered: &mut Vec<Candidate>) {
+    fn all_candidates(&mut self, now: Instant, at: u64, balancer: &Balancer, offered: &mut Vec<Candidate>) {
         offered.clear();
         let offers = &self.offers;
         for (index, acceptor) in self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered & at != 0) {
