@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod link;
 mod link_server;
+mod manager_server;
 mod replica;
 mod rows;
 mod runtime;
@@ -53,6 +54,9 @@ enum Command {
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::LinkServerArgs),
+    /// A connection manager of a stack, in a process of its own.
+    #[command(hide = true)]
+    ConnectionManager(setup::ManagerArgs),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +79,9 @@ fn main() -> ExitCode {
         Command::Supervise(supervise) => return supervise.run(),
         Command::Replica(args) => return run_server(args.setup.supervisor, || replica::main(&args.setup)),
         Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
+        Command::ConnectionManager(args) => {
+            return run_server(args.setup.supervisor, || manager_server::main(&args.setup));
+        }
     };
     result.unwrap_or_else(|failure| {
         eprintln!("atoll: {failure}");

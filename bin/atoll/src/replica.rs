@@ -23,7 +23,8 @@ use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, PAYLOAD_MAX};
+use atoll_ipc::manager::ManagerMessage;
+use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
     StackPage, Stat,
@@ -96,6 +97,8 @@ struct Replica {
     transport: Transport<ShmMemory>,
     links: Links,
     siblings: Siblings,
+    /// The server that has the connection manager, where that is another one.
+    manager: Option<usize>,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     /// Packets for the supervisor that its socket did not take yet.
@@ -184,6 +187,8 @@ impl Replica {
             ephemeral: facts.ephemeral,
             claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
             fast_open: FastOpenSides::from_bits(facts.fast_open),
+            managers: setup.managers,
+            managers_apart: setup.managers_apart,
             ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
         };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
@@ -219,6 +224,7 @@ impl Replica {
             transport,
             links: Links::new(device, internal, steering, setup.segment_max),
             siblings,
+            manager: setup.manager.map(usize::from),
             bells: BTreeMap::new(),
             answers: VecDeque::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
@@ -282,6 +288,7 @@ impl Replica {
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
         self.tell_address();
+        self.send_messages(now);
         if self.transport.is_peer_due(now, false) {
             self.tell_peers(now, false);
         }
@@ -296,6 +303,18 @@ impl Replica {
         while let Some(output) = self.transport.poll_peer(now, reach, last) {
             let mut bytes = [0; PEER_BYTES_MAX];
             rings.tell(output.to, output.wakes, KIND_BALANCE, output.message.encode(&mut bytes));
+        }
+    }
+
+    /// What transport servers and connection managers in different processes say to each other (P2). What a ring does not take is offered
+    /// to it in the next round.
+    fn send_messages(&mut self, now: Instant) {
+        if self.transport.has_messages() {
+            let (rings, manager) = (&mut self.links.internal.rings, self.manager);
+            self.transport.send_messages(now, |to, message| {
+                let to = to.map(|replica| usize::from(replica.0)).or(manager);
+                to.is_none_or(|to| rings.send(to, KIND_MANAGER, &message.encode()))
+            });
         }
     }
 
@@ -380,6 +399,12 @@ impl Replica {
                 KIND_BALANCE => {
                     if let Ok(message) = PeerMessage::decode(payload) {
                         self.transport.handle_peer(now, &message);
+                    }
+                }
+                // From the connection manager of this replica or, where it has one, from others.
+                KIND_MANAGER if self.manager.is_none_or(|manager| manager == record.peer) => {
+                    if let Ok(message) = ManagerMessage::decode(payload) {
+                        self.transport.handle_message(now, ReplicaId(record.peer as u8), &message);
                     }
                 }
                 KIND_ADDRESS => {
@@ -481,7 +506,8 @@ impl Replica {
         let is_idle = !self.transport.has_commands() && !self.transport.has_work();
         if is_idle && !self.links.is_ready() && !self.siblings.is_ready() {
             let mut deadline = self.transport.next_timeout().into_iter().chain(self.siblings.next_timeout()).min();
-            if !self.answers.is_empty() || self.has_untold() || self.links.courier.keeps() {
+            let keeps = self.links.courier.keeps() || self.transport.has_messages();
+            if !self.answers.is_empty() || self.has_untold() || keeps {
                 deadline = Some(now + CONTROL_EVERY);
             } else if self.unpublished {
                 // Who sleeps for long has told what happened before.

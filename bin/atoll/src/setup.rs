@@ -8,8 +8,9 @@
 //!   own page
 //!   own bell
 //!   mesh memory, MESH_MEMORY_BYTES
-//!   TAP queue                                  of a replica: only if `has_tap`
-//!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only
+//!   TAP queue                                  of a replica: only if `has_tap`; of a connection manager: none
+//!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only;
+//!                                              of a connection manager: those of all CMs, then those of the replicas
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
@@ -84,6 +85,17 @@ pub struct LinkServerArgs {
     pub setup: LinkServerSetup,
 }
 
+/// The command line of `atoll connection-manager`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ManagerArgs {
+    /// Its number; for people who look at the process list.
+    #[arg(long)]
+    pub index: u8,
+    /// Everything else.
+    #[arg(long, value_parser = ManagerSetup::from_json)]
+    pub setup: ManagerSetup,
+}
+
 /// What a replica is told when it starts. What all processes of the stack share is on the stack page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaSetup {
@@ -105,6 +117,12 @@ pub struct ReplicaSetup {
     pub epochs: Vec<u32>,
     /// Whether there is a TAP queue.
     pub has_tap: bool,
+    /// How many connection managers the stack has.
+    pub managers: u8,
+    /// The server that has the connection manager for this replica; `None`: it has it itself.
+    pub manager: Option<u8>,
+    /// Whether connection managers are in processes of their own.
+    pub managers_apart: bool,
     /// The server that has the queue for this replica; `None`: it needs none.
     pub link_server: Option<u8>,
     /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
@@ -134,6 +152,29 @@ pub struct LinkServerSetup {
     pub server: u8,
     /// The replica that gets what belongs to no flow.
     pub first_replica: u8,
+    /// Own incarnation.
+    pub epoch: u32,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+}
+
+/// What a connection manager in a process of its own is told when it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManagerSetup {
+    /// Name of the stack.
+    pub stack: String,
+    /// Process number of the supervisor, for `die_with_parent`.
+    pub supervisor: u32,
+    /// How many descriptors are inherited, for `take_inherited`.
+    pub descriptors: usize,
+    /// Own number among the connection managers.
+    pub index: u8,
+    /// How many of them there are.
+    pub managers: u8,
+    /// Own number among the servers.
+    pub server: u8,
     /// Own incarnation.
     pub epoch: u32,
     /// The processor to run on.
@@ -193,6 +234,18 @@ impl LinkServerSetup {
     }
 }
 
+impl ManagerSetup {
+    /// Reads the value of `--setup`.
+    pub fn from_json(text: &str) -> Result<ManagerSetup, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The value of `--setup`.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
 
@@ -212,6 +265,9 @@ mod tests {
             epoch: 1,
             epochs: vec![1, 1],
             has_tap: true,
+            managers: 1,
+            manager: Some(2),
+            managers_apart: true,
             link_server: None,
             segment_max: SEGMENT_MAX,
             software_steering: false,
@@ -232,6 +288,18 @@ mod tests {
             batch_scheduling: false,
         };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
+        let setup = ManagerSetup {
+            stack: "web".into(),
+            supervisor: 1,
+            descriptors: 8,
+            index: 1,
+            managers: 2,
+            server: 3,
+            epoch: 1,
+            cpu: None,
+            batch_scheduling: false,
+        };
+        assert_eq!(ManagerSetup::from_json(&setup.to_json()), Ok(setup));
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub const KIND_FRAME: u32 = 1;
 pub const KIND_ADDRESS: u32 = 16;
 /// Kind of a record: what one connection manager tells another ([`crate::balance::PeerMessage`]): P5.
 pub const KIND_BALANCE: u32 = 6;
+/// Kind of a record: what a transport server and a connection manager in another process tell each other
+/// ([`crate::manager::ManagerMessage`]).
+pub const KIND_MANAGER: u32 = 7;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;

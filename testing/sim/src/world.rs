@@ -24,6 +24,7 @@ use atoll_wire::{Mac, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
 use crate::link_server::LinkServer;
+use crate::managers::{ManagerPlan, Managers};
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -64,6 +65,8 @@ pub struct Story {
     pub v6: bool,
     /// Whether the link servers of both machines are processes of their own.
     pub links_apart: bool,
+    /// The connection managers of both machines; `None`: one in each replica.
+    pub managers: Option<ManagerPlan>,
     /// Connections open at a time; `None`: a random number.
     pub at_once: Option<usize>,
     /// How the server's processes differ.
@@ -126,6 +129,7 @@ impl Story {
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
             links_apart: rng.below(3) == 0,
+            managers: None,
             attacked: false,
             at_once: None,
             workforce: Workforce::default(),
@@ -171,13 +175,16 @@ struct Machine {
     out: Out,
     steering: Box<Steering>,
     link_server: Option<LinkServer>,
+    managers: Option<Managers>,
 }
 
 impl Machine {
-    fn new(host: u8, count: u8, seed: u64, link_apart: bool) -> Machine {
-        let now = Instant::from_millis(1000);
+    fn new(host: u8, count: u8, story: &Story) -> Machine {
+        let (now, seed) = (Instant::from_millis(1000), story.seed);
+        let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
         let replica = |index: u8| {
             let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
+            let config = managers.as_ref().map_or(config, |managers| managers.configure(config));
             let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
             let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
             let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
@@ -201,7 +208,8 @@ impl Machine {
             replicas: (0..count).map(replica).collect(),
             out: Out { frames: VecDeque::new(), room: usize::MAX },
             steering,
-            link_server: link_apart.then(|| LinkServer::new(count)),
+            link_server: story.links_apart.then(|| LinkServer::new(count)),
+            managers,
         }
     }
 
@@ -358,8 +366,7 @@ pub struct World {
 impl World {
     /// Stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
-        let machine =
-            |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story.seed, story.links_apart);
+        let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
         let mut world = World {
             story: story.clone(),
             rng: Rng::new(story.seed),
@@ -381,6 +388,9 @@ impl World {
         }
         for replica in &mut world.machines[0].replicas {
             replica.set_balance(story.workforce.rules);
+        }
+        if let Some(managers) = &mut world.machines[0].managers {
+            managers.set_balance(story.workforce.rules);
         }
         for (process, micros) in world.processes.iter_mut().zip(&story.workforce.services) {
             process.service = Duration::from_micros(*micros);
@@ -447,6 +457,7 @@ impl World {
             self.attack()?;
             busy |= self.run_link_servers();
             busy |= self.run_replicas();
+            busy |= self.run_managers();
             busy |= self.run_processes();
             if busy {
                 self.now += Duration::from_micros(2);
@@ -463,7 +474,9 @@ impl World {
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
             let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
             let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
-            let next = timers.chain(wakes).chain(stands).chain(links).chain(arrival).chain(attack).min();
+            let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
+            let next =
+                timers.chain(wakes).chain(stands).chain(links).chain(managers).chain(arrival).chain(attack).min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -548,6 +561,16 @@ impl World {
         any
     }
 
+    fn run_managers(&mut self) -> bool {
+        let mut any = false;
+        for machine in &mut self.machines {
+            if let Some(managers) = &mut machine.managers {
+                any |= managers.run(self.now, &mut self.rng, &mut machine.replicas, self.story.workforce.loss);
+            }
+        }
+        any
+    }
+
     fn run_replicas(&mut self) -> bool {
         let mut any = false;
         for at in 0..2 {
@@ -558,6 +581,9 @@ impl World {
                 any |= replica.handle_commands(self.now, 64);
                 replica.handle_timers(self.now);
                 replica.flush(self.now, &mut machine.out);
+                if let Some(managers) = &mut machine.managers {
+                    managers.collect(self.now, &mut self.rng, index as u8, replica);
+                }
                 while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
                     for other in (0..machine.replicas.len()).filter(|other| *other != index) {
                         machine.replicas[other].ip_mut().handle_neighbour(self.now, update);

@@ -3,7 +3,7 @@
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{Story, Workforce, World, seeds};
+use atoll_sim::{ManagerPlan, Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -66,6 +66,28 @@ fn a_link_server_apart_loses_nothing() {
     for seed in seeds(30) {
         // Large texts over many connections: its rings are full most of the time.
         let story = Story { links_apart: true, length: 300_000, loss: 0, ..Story::random(seed) };
+        tell(seed, &story);
+    }
+}
+
+/// As above, with connection managers in other numbers and places than replicas: their messages are late, and cross with the ends of
+/// connections.
+#[test]
+fn connection_managers_apart_lose_no_connection() {
+    for seed in seeds(150) {
+        let managers = Some(ManagerPlan { count: 1 + (seed % 2) as u8, apart: seed % 3 != 0 });
+        let workers = 2 + (seed % 4) as usize;
+        let story = Story {
+            managers,
+            replicas: [1 + (seed % 4) as u8, 2],
+            workers,
+            connections: 40,
+            // What lasts, or fails to find its neighbour, is told elsewhere.
+            length: [1, 500, 5000][(seed % 3) as usize],
+            v6: false,
+            workforce: Workforce::random(seed, workers),
+            ..Story::random(seed)
+        };
         tell(seed, &story);
     }
 }

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use atoll_supervisor::{LinkServerReport, LinkType, Rates, ReplicaReport, StackName, StatusReport, Steering};
+use atoll_supervisor::{
+    LinkServerReport, LinkType, ManagerReport, Rates, ReplicaReport, StackName, StatusReport, Steering,
+};
 
 use super::options::stack_name;
 use crate::client::Supervisor;
@@ -57,6 +59,9 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
     for (old, new) in before.link_servers.iter().zip(&mut after.link_servers) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
+    for (old, new) in before.connection_managers.iter().zip(&mut after.connection_managers) {
+        new.rates = Some(rates(&old.stats, &new.stats, seconds));
+    }
 }
 
 fn rates(old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>, seconds: f64) -> Rates {
@@ -103,11 +108,19 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += "\n";
         out += &table(&rows);
     }
+    if !report.connection_managers.is_empty() {
+        let mut rows = vec![row(MANAGER_COLUMNS)];
+        rows.extend(report.connection_managers.iter().map(manager_row));
+        out += "\n";
+        out += &table(&rows);
+    }
     if verbose {
         out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
         let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
-        for (role, index, stats) in replicas.chain(link_servers) {
+        let managers =
+            report.connection_managers.iter().map(|server| ("connection manager", server.index, &server.stats));
+        for (role, index, stats) in replicas.chain(link_servers).chain(managers) {
             out += &format!("\n{role} {index}\n");
             for (name, value) in stats.iter().filter(|(_, value)| **value != 0) {
                 out += &format!("  {name:<20} {value}\n");
@@ -255,6 +268,23 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
         known(quantity(rates.bits_in) + "b/s"),
         known(quantity(rates.bits_out) + "b/s"),
         counter(&server.stats, "forward_drops").to_string(),
+    ]
+}
+
+const MANAGER_COLUMNS: [&str; 8] =
+    ["CONNECTION-MANAGER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
+
+fn manager_row(server: &ManagerReport) -> Vec<String> {
+    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
+    vec![
+        server.index.to_string(),
+        server.pid.to_string(),
+        server.epoch.to_string(),
+        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        server.rates.map_or("-".into(), |rates| format!("{:.0}%", rates.busy * 100.0)),
+        serves.join(","),
+        counter(&server.stats, "messages_in").to_string(),
+        counter(&server.stats, "messages_out").to_string(),
     ]
 }
 

@@ -32,7 +32,7 @@ use self::server::Server;
 use self::spawn::Shared;
 use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
-use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -114,6 +114,8 @@ pub fn start(config: Config) -> Result<Running, Failure> {
                 replica_setup(&config, &identity, &plan, server, device.is_some(), link_side),
                 &shared,
             )?
+        } else if process.has(Component::Cm) {
+            spawn::start_manager(manager_setup(&config, &identity, &plan, server), &shared)?
         } else {
             spawn::start_link_server(link_server_setup(&config, &identity, &plan, server), &shared)?
         };
@@ -122,7 +124,7 @@ pub fn start(config: Config) -> Result<Running, Failure> {
 
     let mut server =
         Server::new(config, identity, memory, started, listener, Some(signals)).or_fail("starting the supervisor")?;
-    server.spread_balance().or_fail("starting the replicas")?;
+    server.spread_balance().or_fail("starting the connection managers")?;
     server.link = hosted;
     server.link_host = joined.map(|(host, _, _)| host);
     wait_until_ready(server).map(|server| Running { server, name, device })
@@ -272,6 +274,7 @@ fn replica_setup(
     let server = usize::from(index);
     let has_tap = has_device && plan.queue_of(server).is_some();
     let served_by = plan.server_for(server, Component::Ls) as u8;
+    let manager = plan.server_for(server, Component::Cm);
     ReplicaSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
@@ -281,6 +284,9 @@ fn replica_setup(
         servers: plan.processes().len() as u8,
         epoch: 1,
         epochs: vec![1; usize::from(config.replicas())],
+        managers: plan.servers_of(Component::Cm).count() as u8,
+        manager: (manager != server).then_some(manager as u8),
+        managers_apart: plan.are_managers_apart(),
         has_tap,
         link_server: (has_device && !has_tap).then_some(served_by),
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
@@ -300,6 +306,20 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, server: 
         index: queue as u8,
         server,
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
+        epoch: 1,
+        cpu: cpu_of(config, usize::from(server)),
+        batch_scheduling: config.scheduling.batch,
+    }
+}
+
+fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, server: u8) -> ManagerSetup {
+    ManagerSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        descriptors: 0, // Counted when they are gathered.
+        index: plan.manager_of(server.into()).unwrap_or(0) as u8,
+        managers: plan.servers_of(Component::Cm).count() as u8,
+        server,
         epoch: 1,
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,

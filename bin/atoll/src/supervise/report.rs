@@ -9,8 +9,8 @@ use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ReplicaReport, ReportPart,
-    SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ManagerReport,
+    ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -55,6 +55,23 @@ const LINK_SERVER_STATS: &[Stat] = &[
     Stat::BusyNanos,
 ];
 
+/// What a connection manager counts.
+const MANAGER_STATS: &[Stat] = &[
+    Stat::PeerOffersOut,
+    Stat::PeerOffersIn,
+    Stat::PeerOffersTaken,
+    Stat::PeerMessagesDropped,
+    Stat::ServiceReportsOut,
+    Stat::ServiceReportsIn,
+    Stat::MessagesIn,
+    Stat::MessagesOut,
+    Stat::MessagesBad,
+    Stat::BellsRung,
+    Stat::Sleeps,
+    Stat::Rounds,
+    Stat::BusyNanos,
+];
+
 impl Server {
     /// The answer to `atoll status`, in parts.
     pub(super) fn report(&self) -> Vec<ReportPart> {
@@ -63,8 +80,12 @@ impl Server {
         let first = self.replicas.len();
         let servers = first..first + self.others.len();
         parts.extend(
-            servers.filter_map(|server| self.link_server_report(server)).map(|r| ReportPart::LinkServer(r.into())),
+            servers
+                .clone()
+                .filter_map(|server| self.link_server_report(server))
+                .map(|r| ReportPart::LinkServer(r.into())),
         );
+        parts.extend(servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())));
         parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
         parts
     }
@@ -194,6 +215,24 @@ impl Server {
             cpu_ms: use_.map(|(_, ms)| ms),
             serves: plan.replicas_of(server).map(|ts| ts as u8).collect(),
             stats: LINK_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
+            rates: None,
+        })
+    }
+
+    fn manager_report(&self, server: usize) -> Option<ManagerReport> {
+        let at = server.checked_sub(self.replicas.len())?;
+        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+        let plan = self.config.notation.plan();
+        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let use_ = spawn::processor_use(pid);
+        Some(ManagerReport {
+            index: plan.manager_of(server)? as u8,
+            pid,
+            epoch: process.epoch,
+            cpu: use_.map(|(cpu, _)| cpu),
+            cpu_ms: use_.map(|(_, ms)| ms),
+            serves: plan.managed_by(server).map(|ts| ts as u8).collect(),
+            stats: MANAGER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
             rates: None,
         })
     }

@@ -18,8 +18,8 @@ use atoll_ipc::control::{Refusal, Reply, Request};
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BalanceRules, CliRequest, ClientId, Config, Departure, Incoming, LinkType, ReportPart, SERVERS_MAX, Sessions,
-    classify,
+    BalanceRules, CliRequest, ClientId, Component, Config, Departure, Incoming, LinkType, ReportPart, SERVERS_MAX,
+    Sessions, classify,
 };
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{Child, Exit};
@@ -40,7 +40,7 @@ pub struct Server {
     pub(super) identity: Identity,
     pub(super) memory: StackMemory,
     pub(super) replicas: Vec<Replica>,
-    /// The servers that are no replicas: link servers.
+    /// The servers that are no replicas: link servers and connection managers.
     pub(super) others: Vec<Replica>,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
@@ -116,6 +116,8 @@ pub enum Role {
     Replica(usize),
     /// The link server, in a process of its own, with this number.
     LinkServer(usize),
+    /// The connection manager, in a process of its own, with this number.
+    Manager(usize),
 }
 
 impl std::fmt::Display for Role {
@@ -123,6 +125,7 @@ impl std::fmt::Display for Role {
         match self {
             Role::Replica(index) => write!(f, "replica {index}"),
             Role::LinkServer(index) => write!(f, "link server {index}"),
+            Role::Manager(index) => write!(f, "connection manager {index}"),
         }
     }
 }
@@ -218,10 +221,14 @@ impl Server {
 
     /// What the server with this number is.
     fn role(&self, index: usize) -> Role {
-        match index.checked_sub(self.replicas.len()) {
-            None => Role::Replica(index),
+        if index < self.replicas.len() {
+            return Role::Replica(index);
+        }
+        let plan = self.config.notation.plan();
+        match plan.manager_of(index) {
+            Some(number) => Role::Manager(number),
             // Queues are numbered through, and some may be of replicas.
-            Some(_) => Role::LinkServer(self.config.notation.plan().queue_of(index).unwrap_or(index)),
+            None => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
         }
     }
 
@@ -501,10 +508,11 @@ impl Server {
         }
     }
 
-    /// Tells every replica the rules of balancing.
+    /// Tells every connection manager the rules of balancing.
     pub fn spread_balance(&mut self) -> io::Result<()> {
         let rules = self.config.accept.rules();
-        for index in 0..self.replicas.len() {
+        let plan = self.config.notation.plan();
+        for index in plan.servers_of(Component::Cm) {
             self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
         }
         Ok(())

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use atoll_supervisor::Plan;
+use atoll_supervisor::{Component, Plan};
 use atoll_sys::process::{Child, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{LinkServerSetup, ReplicaSetup};
+use crate::setup::{LinkServerSetup, ManagerSetup, ReplicaSetup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
@@ -64,6 +64,25 @@ pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Res
     descriptors.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
     setup.descriptors = descriptors.len();
     let child = launch("link-server", setup.index, &setup.to_json(), &descriptors)?;
+    Ok((child, control))
+}
+
+/// The same for a connection manager.
+pub fn start_manager(mut setup: ManagerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let server = usize::from(setup.server);
+    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
+    let mut descriptors: Vec<BorrowedFd<'_>> = vec![
+        theirs.as_fd(),
+        shared.memory.stack_read.as_fd(),
+        own.page_write.as_fd(),
+        own.bell.as_fd(),
+        shared.memory.mesh.as_fd(),
+    ];
+    let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().nth(server));
+    descriptors.extend(managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()));
+    setup.descriptors = descriptors.len();
+    let child = launch("connection-manager", setup.index, &setup.to_json(), &descriptors)?;
     Ok((child, control))
 }
 

@@ -49,6 +49,9 @@ impl Server {
                 ephemeral: (32768, 60999),
                 backlog_max: BACKLOG,
                 leases_max: 1000,
+                managers: managers as u8,
+                managers_apart: false,
+                patience: atoll_base::Duration::from_nanos(CLAIM_TIMEOUT),
             };
             let mut cm = ConnMgr::new(config, settings.seed.wrapping_mul(1 << 20) + number as u64);
             cm.set_balance(settings.balance);
@@ -216,7 +219,7 @@ impl Machine {
             }
             Ask::Established => manager.cm.handle_established(now, number, listener),
             Ask::Claimed { app, offered_at } => {
-                manager.cm.handle_claimed(now, listener, of(app), LEASE, Machine::instant(offered_at));
+                manager.cm.handle_claimed(now, number, listener, of(app), LEASE, Machine::instant(offered_at));
             }
             Ask::Closed { app, offered_at } => {
                 manager.cm.handle_closed(now, of(app), LEASE, Machine::instant(offered_at));

@@ -132,6 +132,9 @@ impl Managers {
                 ephemeral: (32768, 60999),
                 backlog_max: 4096,
                 leases_max: 1000,
+                managers: count as u8,
+                managers_apart: false,
+                patience: Duration::from_millis(200),
             };
             let mut cm = ConnMgr::new(config, 9);
             let local = Endpoint::at(Addr::V4_ANY, PORT);
@@ -168,24 +171,24 @@ impl Managers {
                     assert!(matches!(cm.handle_syn(&syn), SynVerdict::Accept { .. }), "there is room");
                 }
             });
-            let mut sessions = Vec::with_capacity(BATCH);
+            let mut offered = Vec::with_capacity(BATCH);
             let choices = time(BATCH, || {
                 for connection in 0..BATCH as u32 {
                     cm.handle_established(now, ConnectionId(connection), listener);
                     if let Some(atoll_connmgr::Directive::Offer(offer)) = cm.poll_directive() {
-                        sessions.push(offer.session);
+                        offered.push((offer.connection, offer.session));
                     }
                     // The last one is claimed, so that the next one finds nobody slow.
                 }
             });
             let claims = time(BATCH, || {
-                for &session in &sessions {
-                    cm.handle_claimed(now, listener, session, LEASE, now);
+                for &(connection, session) in &offered {
+                    cm.handle_claimed(now, connection, listener, session, LEASE, now);
                 }
             });
             let later = now + Duration::from_micros(30 + number as u64);
             let closes = time(BATCH, || {
-                for &session in &sessions {
+                for &(_, session) in &offered {
                     cm.handle_closed(later, session, LEASE, now);
                 }
             });

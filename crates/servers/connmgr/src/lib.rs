@@ -1,8 +1,9 @@
 //! The connection manager (CM, P1): which socket owns a port, and which application gets a new connection.
 //!
-//! One machine per replica, without connections of its own: the transport server (TS) tells it what happens to them
-//! ([`ConnMgr`]'s `handle_*`) and carries out its [`Directive`]s. Everything that passes between the two is a plain value, so
-//! that they can live in different processes; today a message is a function call.
+//! It has no connections of its own: the transport server (TS) tells it what happens to them ([`ConnMgr`]'s `handle_*`) and carries out
+//! its [`Directive`]s. What must answer a SYN at once - ports, listeners, queues - is with every TS. Who gets a connection is decided
+//! by a [`Manager`], in the same process or in another, for one TS or for several (P2): in the same process a message is a function
+//! call, and otherwise a value of [`atoll_ipc::manager`].
 //!
 //! ```text
 //!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS
@@ -22,12 +23,17 @@ extern crate alloc;
 extern crate std;
 
 mod balance;
+mod chooser;
+mod clients;
 mod listeners;
 mod manager;
 mod messages;
+mod place;
 mod ports;
+mod remote;
 
 pub use balance::{AcceptorView, BalanceCounts, PeerOutput, Reach};
+pub use clients::{Manager, ManagerConfig};
 pub use listeners::ListenerView;
 pub use manager::{Config, ConnMgr};
 pub use messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};

@@ -1,14 +1,14 @@
-//! Who listens, who accepts, and who gets the next connection?
+//! Who listens at which address? The part of the CM that is with every transport server, because a SYN is answered at once. Who gets a
+//! connection is decided in another part, which may be in another process (`place`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Instant, SessionId};
 use atoll_ipc::Cause;
-use atoll_ipc::balance::{PeerBody, PeerMessage};
 
-use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Reported};
-use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
+use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
+use crate::place::Place;
 use crate::ports::overlap;
 
 /// All listeners of this replica.
@@ -21,7 +21,7 @@ pub(crate) struct Listeners {
     by_lease: BTreeMap<u64, u32>,
     serial: u32,
     backlog_max: u32,
-    pub(crate) balancer: Balancer,
+    pub(crate) place: Place,
 }
 
 /// One address and port with everybody who listens there: one socket, or several that share the port (`SO_REUSEPORT`).
@@ -31,9 +31,8 @@ struct Listener {
     local: Endpoint,
     v6_only: bool,
     sockets: Vec<Socket>,
-    acceptors: Acceptors,
-    /// Established connections that are offered to nobody, oldest first.
-    waiting: VecDeque<ConnectionId>,
+    /// Its place in the table of the part that chooses, where that is in this process.
+    choice: u32,
     /// Connections in the SYN queue.
     embryonic: u32,
     /// SYNs that found the SYN queue full since it was half empty.
@@ -66,8 +65,6 @@ pub struct ListenerView {
     pub unclaimed: u32,
     /// Bound of the accept queue.
     pub backlog: u32,
-    /// Acceptors registered now.
-    pub acceptors: u32,
     /// The session that opened it first and still holds it.
     pub session: Option<SessionId>,
 }
@@ -76,14 +73,14 @@ pub struct ListenerView {
 const OVERFLOWS_MAX: u32 = 64;
 
 impl Listeners {
-    pub(crate) fn new(backlog_max: u32, balancer: Balancer) -> Listeners {
+    pub(crate) fn new(backlog_max: u32, place: Place) -> Listeners {
         Listeners {
             table: Vec::new(),
             by_address: BTreeMap::new(),
             by_lease: BTreeMap::new(),
             serial: 0,
             backlog_max,
-            balancer,
+            place,
         }
     }
 
@@ -121,11 +118,13 @@ impl Listeners {
             None => self.open(listen.local, listen.v6_only, directives),
         };
         self.by_lease.insert(listen.lease, index);
-        let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
+        let listener = self.table.get_mut(index as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
         listener.sockets.push(socket);
         listener.defer_accept = listen.defer_accept;
         listener.sum_backlogs();
-        Ok(ListenerId { index, serial: listener.serial })
+        let id = ListenerId { index, serial: listener.serial };
+        listener.choice = self.place.opened(id, listen.lease, listener.local, listener.v6_only);
+        Ok(id)
     }
 
     fn open(&mut self, local: Endpoint, v6_only: bool, directives: &mut VecDeque<Directive>) -> u32 {
@@ -135,8 +134,7 @@ impl Listeners {
             local,
             v6_only,
             sockets: Vec::new(),
-            acceptors: Acceptors::default(),
-            waiting: VecDeque::new(),
+            choice: 0,
             embryonic: 0,
             overflows: 0,
             unclaimed: 0,
@@ -184,14 +182,16 @@ impl Listeners {
     /// `session` leaves the socket `lease`, or all sockets, of a listener.
     fn leave(&mut self, index: u32, session: SessionId, lease: Option<u64>, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let (id, choice) = (ListenerId { index, serial: listener.serial }, listener.choice);
         let is_meant = |number: u64| lease.is_none_or(|lease| lease == number);
-        listener.acceptors.forget(|of, lease| of == session && is_meant(lease));
         for socket in listener.sockets.iter_mut().filter(|socket| is_meant(socket.lease)) {
-            socket.holders.remove(&session);
+            if socket.holders.remove(&session) {
+                self.place.forget(id, choice, session, socket.lease);
+            }
         }
         for socket in listener.sockets.extract_if(.., |socket| socket.holders.is_empty()) {
             self.by_lease.remove(&socket.lease);
-            listener.acceptors.forget(|_, lease| lease == socket.lease);
+            self.place.left(id, choice, socket.lease);
         }
         listener.sum_backlogs();
         if listener.sockets.is_empty() {
@@ -202,48 +202,32 @@ impl Listeners {
     /// As on Linux, connections that nobody has accepted end with the listener.
     fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
-        directives.extend(listener.waiting.iter().map(|&connection| Directive::Reset { connection }));
+        self.place.closed(ListenerId { index, serial: listener.serial }, listener.choice);
         self.by_address.remove(&key(listener.local, listener.v6_only));
         if !self.has_port(listener.local.port) {
             directives.push_back(Directive::PortTaken { port: listener.local.port, taken: false });
         }
     }
 
-    pub(crate) fn add_acceptor(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        lease: u64,
-        directives: &mut VecDeque<Directive>,
-    ) -> bool {
-        let Some(id) = self.find(session, lease) else { return false };
-        let Some((listener, balancer)) = self.with_balancer(id) else { return false };
-        listener.acceptors.register(now, session, lease, id.index, balancer);
-        for _ in 0..listener.waiting.len() {
-            let Some(connection) = listener.waiting.pop_front() else { break };
-            listener.assign(now, id, connection, balancer, directives);
-        }
+    pub(crate) fn add_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
+        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else { return false };
+        self.place.register(now, id, choice, session, lease);
         true
     }
 
     pub(crate) fn remove_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
-        let Some((index, listener, balancer)) = self.of_lease(lease) else { return false };
-        listener.acceptors.deregister(now, session, lease, index, balancer)
-    }
-
-    /// The acceptor did not claim in time. Returns whether it was registered.
-    pub(crate) fn time_out_acceptor(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
-        let Some((index, listener, balancer)) = self.of_lease(lease) else { return false };
-        listener.acceptors.timed_out(session, lease);
-        listener.acceptors.deregister(now, session, lease, index, balancer)
+        let Some((id, choice)) = self.find(session, lease).and_then(|id| self.with_choice(id)) else { return false };
+        self.place.deregister(now, id, choice, session, lease)
     }
 
     #[inline]
     pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
         let Some(index) = self.index_at(syn.local) else { return SynVerdict::Refused };
+        let is_crowded = self.place.is_crowded();
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         let id = ListenerId { index, serial: listener.serial };
-        if listener.is_accept_queue_full() {
+        // What the CM does not get to hear of is not begun.
+        if is_crowded || listener.is_accept_queue_full() {
             return SynVerdict::Full;
         }
         if syn.by_cookie {
@@ -281,7 +265,7 @@ impl Listeners {
     #[inline]
     pub(crate) fn may_establish(&self, id: ListenerId) -> bool {
         // If the listener is gone, the established connection will be told.
-        self.get(id).is_none_or(|listener| !listener.is_accept_queue_full())
+        self.get(id).is_none_or(|listener| !listener.is_accept_queue_full() && !self.place.is_crowded())
     }
 
     pub(crate) fn handle_established(
@@ -291,71 +275,59 @@ impl Listeners {
         id: ListenerId,
         directives: &mut VecDeque<Directive>,
     ) {
-        let Some((listener, balancer)) = self.with_balancer(id) else {
+        let Some(listener) = self.get_mut(id) else {
             directives.push_back(Directive::Reset { connection });
             return;
         };
         listener.embryonic = listener.embryonic.saturating_sub(1);
         listener.unclaimed += 1;
-        listener.assign(now, id, connection, balancer, directives);
+        let choice = listener.choice;
+        self.place.established(now, id, choice, connection);
     }
 
-    pub(crate) fn handle_claimed(
-        &mut self,
-        now: Instant,
-        id: ListenerId,
-        session: SessionId,
-        lease: u64,
-        offered_at: Instant,
-    ) -> bool {
-        let Some((listener, balancer)) = self.with_balancer(id) else { return false };
-        listener.unclaimed = listener.unclaimed.saturating_sub(1);
-        let is_measured = listener.acceptors.has_choice();
-        let Some(acceptor) = listener.acceptors.get_mut(session, lease) else { return false };
-        acceptor.claimed(now, offered_at, is_measured);
-        if is_measured {
-            listener.acceptors.stir(now, id.index, balancer);
+    pub(crate) fn is_open(&self, id: ListenerId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// The connection is an application's.
+    pub(crate) fn count_claimed(&mut self, id: ListenerId) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.unclaimed = listener.unclaimed.saturating_sub(1);
         }
-        is_measured
     }
 
-    pub(crate) fn handle_closed(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
-        let Some((index, listener, balancer)) = self.of_lease(lease) else { return };
-        let Some(acceptor) = listener.acceptors.get_mut(session, lease) else { return };
-        acceptor.closed(now, offered_at, balancer.rules());
-        listener.acceptors.stir(now, index, balancer);
-    }
-
+    /// An offer has come to an end without a claim: by the claim time-out, or because the session has ended.
     pub(crate) fn handle_returned(
         &mut self,
         now: Instant,
         connection: ConnectionId,
         id: ListenerId,
-        session: SessionId,
-        lease: u64,
+        (session, lease): (SessionId, u64),
+        timed_out: bool,
         directives: &mut VecDeque<Directive>,
     ) {
-        let Some((listener, balancer)) = self.with_balancer(id) else {
+        if let Some((id, choice)) = self.with_choice(id) {
+            self.place.returned(now, id, choice, connection, (session, lease), timed_out);
+        } else {
+            self.place.gone(0, connection, Stage::Offered { session, lease });
             directives.push_back(Directive::Reset { connection });
-            return;
-        };
-        listener.settle(session, lease);
-        listener.assign(now, id, connection, balancer, directives);
+        }
     }
 
     pub(crate) fn handle_gone(&mut self, connection: ConnectionId, id: ListenerId, stage: Stage) {
-        let Some(listener) = self.get_mut(id) else { return };
-        match stage {
-            Stage::Embryonic => listener.embryonic = listener.embryonic.saturating_sub(1),
-            Stage::Waiting => {
-                listener.unclaimed = listener.unclaimed.saturating_sub(1);
-                listener.waiting.retain(|&waiting| waiting != connection);
+        let choice = match self.get_mut(id) {
+            Some(listener) => {
+                match stage {
+                    Stage::Embryonic => listener.embryonic = listener.embryonic.saturating_sub(1),
+                    Stage::Waiting | Stage::Offered { .. } => {
+                        listener.unclaimed = listener.unclaimed.saturating_sub(1);
+                    }
+                }
+                Some(listener.choice)
             }
-            Stage::Offered { session, lease } => {
-                listener.unclaimed = listener.unclaimed.saturating_sub(1);
-                listener.settle(session, lease);
-            }
-        }
+            None => None,
+        };
+        self.place.gone(choice.unwrap_or(u32::MAX), connection, stage);
     }
 
     pub(crate) fn find(&self, session: SessionId, lease: u64) -> Option<ListenerId> {
@@ -378,61 +350,8 @@ impl Listeners {
             embryonic: listener.embryonic,
             unclaimed: listener.unclaimed,
             backlog: listener.backlog,
-            acceptors: u32::try_from(listener.acceptors.registered()).unwrap_or(u32::MAX),
             session: listener.sockets.first().and_then(|socket| socket.holders.first().copied()),
         })
-    }
-
-    /// The acceptors of all listeners, each with its listener's address.
-    pub(crate) fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
-        let balancer = &self.balancer;
-        let views = |listener: &mut Listener| {
-            let local = listener.local;
-            listener.acceptors.views(now, balancer).into_iter().map(move |view| (local, view))
-        };
-        self.table.iter_mut().flatten().flat_map(views).collect()
-    }
-
-    /// Another CM speaks.
-    pub(crate) fn handle_peer(&mut self, now: Instant, message: &PeerMessage, directives: &mut VecDeque<Directive>) {
-        let Some(is_new) = self.balancer.admit(message) else { return };
-        if is_new {
-            self.table.iter_mut().flatten().for_each(|listener| listener.acceptors.forget_peer(message.from));
-        }
-        let lease = match &message.body {
-            PeerBody::Offer(offer) => offer.lease,
-            PeerBody::Report(report) => report.lease,
-        };
-        let Some((index, listener, balancer)) = self.of_lease(lease) else {
-            self.balancer.count_dropped();
-            return;
-        };
-        match &message.body {
-            PeerBody::Offer(offer) => listener.acceptors.handle_offer(now.min(message.sent_at), message.from, offer),
-            PeerBody::Report(report) => {
-                match listener.acceptors.handle_report(now, message.from, report, index, balancer) {
-                    Reported::Unknown => balancer.count_dropped(),
-                    Reported::Noted => {}
-                    Reported::Removed => {
-                        let (session, lease) = (report.session, report.lease);
-                        directives.push_back(Directive::AcceptorRemoved { session, lease });
-                    }
-                }
-            }
-        }
-    }
-
-    /// The next message to other CMs: see [`crate::ConnMgr::poll_peer`].
-    pub(crate) fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
-        if self.balancer.is_due(now, last) {
-            for index in self.balancer.take_active() {
-                let listener = self.table.get_mut(index as usize).and_then(Option::as_mut);
-                if let Some(listener) = listener {
-                    listener.acceptors.tell(now, index, reach, last, &mut self.balancer);
-                }
-            }
-        }
-        self.balancer.poll()
     }
 
     #[cfg(test)]
@@ -453,14 +372,9 @@ impl Listeners {
         self.table.get_mut(index as usize)?.as_mut()
     }
 
-    fn with_balancer(&mut self, id: ListenerId) -> Option<(&mut Listener, &mut Balancer)> {
-        let listener = self.table.get_mut(id.index as usize)?.as_mut();
-        Some((listener.filter(|listener| listener.serial == id.serial)?, &mut self.balancer))
-    }
-
-    fn of_lease(&mut self, lease: u64) -> Option<(u32, &mut Listener, &mut Balancer)> {
-        let &index = self.by_lease.get(&lease)?;
-        Some((index, self.table.get_mut(index as usize)?.as_mut()?, &mut self.balancer))
+    /// A listener that is still there, and its place in the table of the part that chooses.
+    fn with_choice(&self, id: ListenerId) -> Option<(ListenerId, u32)> {
+        self.get(id).map(|listener| (id, listener.choice))
     }
 
     fn get(&self, id: ListenerId) -> Option<&Listener> {
@@ -473,7 +387,7 @@ impl Listeners {
 }
 
 /// Where a listener stands in the table.
-fn key(local: Endpoint, v6_only: bool) -> (u16, Addr, bool) {
+pub(crate) fn key(local: Endpoint, v6_only: bool) -> (u16, Addr, bool) {
     (local.port, local.addr, v6_only && local.addr == Addr::ANY)
 }
 
@@ -490,29 +404,5 @@ impl Listener {
 
     fn sum_backlogs(&mut self) {
         self.backlog = self.sockets.iter().map(|socket| socket.backlog).fold(0, u32::saturating_add).max(1);
-    }
-
-    /// To an acceptor, or to those who wait for one.
-    fn assign(
-        &mut self,
-        now: Instant,
-        listener: ListenerId,
-        connection: ConnectionId,
-        balancer: &mut Balancer,
-        directives: &mut VecDeque<Directive>,
-    ) {
-        match self.acceptors.assign(now, listener.index, balancer) {
-            Some((session, lease)) => {
-                directives.push_back(Directive::Offer(Offer { connection, listener, session, lease }));
-            }
-            None => self.waiting.push_back(connection),
-        }
-    }
-
-    /// An offer to this acceptor has come to an end without a claim.
-    fn settle(&mut self, session: SessionId, lease: u64) {
-        if let Some(acceptor) = self.acceptors.get_mut(session, lease) {
-            acceptor.returned();
-        }
     }
 }

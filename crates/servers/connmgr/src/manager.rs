@@ -1,17 +1,22 @@
-//! What does the connection manager of one replica keep?
+//! What does the connection manager keep in the process of a transport server?
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, Epoch, Instant, ReplicaId, Rng, SessionId};
+use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::balance::{Balance, PeerMessage};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::manager::ManagerMessage;
 
-use crate::balance::{AcceptorView, BalanceCounts, Balancer, PeerOutput, Reach};
+use crate::balance::{AcceptorView, BalanceCounts, PeerOutput, Reach};
+use crate::clients::{Manager, ManagerConfig};
 use crate::listeners::{ListenerView, Listeners};
 use crate::messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
+use crate::place::Place;
 use crate::ports::Ports;
+use crate::remote::{Remote, Told};
 
 /// What a connection manager has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,25 +33,48 @@ pub struct Config {
     pub backlog_max: u32,
     /// Leases kept at most.
     pub leases_max: usize,
+    /// Number of CMs that choose, 1 to `replicas`. CM n chooses for the replicas whose number modulo this is n.
+    pub managers: u8,
+    /// Whether they are in processes of their own, and not in the replicas of the same numbers.
+    pub managers_apart: bool,
+    /// An answer of a CM in another process that takes longer is asked for again.
+    pub patience: Duration,
 }
 
-/// Ports, listeners and acceptors of one replica.
+impl Config {
+    /// The number of the CM that chooses for this replica.
+    pub fn manager(&self) -> u8 {
+        self.replica.0 % self.managers.max(1)
+    }
+
+    /// Whether that one is in another process.
+    pub fn is_manager_apart(&self) -> bool {
+        self.managers_apart || self.manager() != self.replica.0
+    }
+}
+
+/// Ports and listeners of one replica, and its way to the CM that chooses, which is here or in another process.
 #[derive(Debug)]
 pub struct ConnMgr {
     config: Config,
     ports: Ports,
-    listeners: Listeners,
+    pub(crate) listeners: Listeners,
     directives: VecDeque<Directive>,
 }
 
 impl ConnMgr {
     /// An empty one. `seed` decides where the search for free ports starts, and who gets which connection.
     pub fn new(config: Config, seed: u64) -> ConnMgr {
-        let draws = Rng::new(seed ^ 0x6f66_6665_7273).next_u64();
-        let balancer = Balancer::new(config.replica, config.replicas, config.epoch, draws);
+        let place = if config.is_manager_apart() {
+            Place::Apart(Box::new(Remote::new(config.epoch, config.patience)))
+        } else {
+            let (number, managers, epoch) = (config.manager(), config.managers.max(1), config.epoch);
+            let manager = Manager::new(ManagerConfig { number, managers, epoch, own: Some(config.replica) }, seed);
+            Place::Here { ts: config.replica.0, manager: Box::new(manager) }
+        };
         ConnMgr {
             ports: Ports::new(config, seed),
-            listeners: Listeners::new(config.backlog_max.max(1), balancer),
+            listeners: Listeners::new(config.backlog_max.max(1), place),
             directives: VecDeque::new(),
             config,
         }
@@ -55,6 +83,11 @@ impl ConnMgr {
     /// The next thing to do, if any. Ask after every call.
     #[inline]
     pub fn poll_directive(&mut self) -> Option<Directive> {
+        if let Place::Here { manager, .. } = &mut self.listeners.place
+            && let Some(directive) = manager.poll_own()
+        {
+            return Some(directive);
+        }
         self.directives.pop_front()
     }
 
@@ -83,7 +116,7 @@ impl ConnMgr {
 
     /// ACCEPT-CONNECTION (P4). `false`: the session does not listen with this lease.
     pub fn handle_accept(&mut self, now: Instant, session: SessionId, lease: u64) -> bool {
-        self.listeners.add_acceptor(now, session, lease, &mut self.directives)
+        self.listeners.add_acceptor(now, session, lease)
     }
 
     /// The session wants no more connections of the listener for now. What was offered is still its to claim.
@@ -126,18 +159,20 @@ impl ConnMgr {
     pub fn handle_claimed(
         &mut self,
         now: Instant,
+        connection: ConnectionId,
         listener: ListenerId,
         session: SessionId,
         lease: u64,
         offered_at: Instant,
     ) -> bool {
-        self.listeners.handle_claimed(now, listener, session, lease, offered_at)
+        self.listeners.count_claimed(listener);
+        self.listeners.place.claimed(now, connection, session, lease, offered_at)
     }
 
     /// The application has closed a connection that it had been offered at `offered_at`: its service time (P5). Session and lease are
     /// those that have claimed it.
     pub fn handle_closed(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
-        self.listeners.handle_closed(now, session, lease, offered_at);
+        self.listeners.place.served(now, session, lease, offered_at);
     }
 
     /// An offered connection was not claimed in time: the acceptor is removed, the connection goes to another or waits.
@@ -149,10 +184,7 @@ impl ConnMgr {
         session: SessionId,
         lease: u64,
     ) {
-        if self.listeners.time_out_acceptor(now, session, lease) {
-            self.directives.push_back(Directive::AcceptorRemoved { session, lease });
-        }
-        self.listeners.handle_returned(now, connection, listener, session, lease, &mut self.directives);
+        self.listeners.handle_returned(now, connection, listener, (session, lease), true, &mut self.directives);
     }
 
     /// An offer could not be made, or its session has ended: the connection goes to another acceptor or waits.
@@ -164,7 +196,7 @@ impl ConnMgr {
         session: SessionId,
         lease: u64,
     ) {
-        self.listeners.handle_returned(now, connection, listener, session, lease, &mut self.directives);
+        self.listeners.handle_returned(now, connection, listener, (session, lease), false, &mut self.directives);
     }
 
     /// A connection that no application has claimed is gone.
@@ -189,39 +221,126 @@ impl ConnMgr {
 
     /// Another CM's offer or report (P5).
     pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
-        self.listeners.handle_peer(now, message, &mut self.directives);
+        if let Place::Here { manager, .. } = &mut self.listeners.place {
+            manager.handle_peer(now, message);
+        }
     }
 
     /// The next message to other CMs, if there is one now. Ask once in a while and, with `last`, before the replica goes to sleep: there is
     /// no timer, because who has nothing to do has nothing to tell.
     pub fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
-        self.listeners.poll_peer(now, reach, last)
+        self.manager_mut()?.poll_peer(now, reach, last)
     }
 
     /// Whether [`ConnMgr::poll_peer`] has something now.
     #[inline]
     pub fn is_peer_due(&self, now: Instant, last: bool) -> bool {
-        self.listeners.balancer.is_due(now, last)
+        self.manager().is_some_and(|manager| manager.is_peer_due(now, last))
     }
 
     /// Changes the rules of balancing; senseless ones change nothing.
     pub fn set_balance(&mut self, rules: Balance) {
-        self.listeners.balancer.set_rules(rules);
+        if let Some(manager) = self.manager_mut() {
+            manager.set_balance(rules);
+        }
     }
 
-    /// The acceptors of all listeners as this CM sees them, each with its listener's address.
+    /// The acceptors of all listeners as the CM in this process sees them, each with its listener's address.
     pub fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
-        self.listeners.acceptors(now)
+        self.manager_mut().map(|manager| manager.acceptors(now)).unwrap_or_default()
     }
 
-    /// What balancing has done so far.
+    /// What balancing has done so far. `dropped` counts messages of other processes that did not count, from CMs and from TSs.
     pub fn balance_counts(&self) -> BalanceCounts {
-        self.listeners.balancer.counts()
+        match &self.listeners.place {
+            Place::Here { manager, .. } => manager.balance_counts(),
+            Place::Apart(remote) => BalanceCounts { dropped: remote.dropped(), ..BalanceCounts::default() },
+        }
+    }
+
+    /// What replica `from`, or the CM, says in another process (P2).
+    pub fn handle_message(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
+        let told = match &mut self.listeners.place {
+            Place::Here { manager, .. } => return manager.handle(now, from, message),
+            Place::Apart(remote) => remote.handle(message),
+        };
+        match told {
+            Told::Nothing => {}
+            Told::Do(Directive::Offer(offer)) if !self.listeners.is_open(offer.listener) => {
+                // Closed while the answer was under way.
+                let (session, lease) = (offer.session, offer.lease);
+                self.listeners.place.gone(0, offer.connection, Stage::Offered { session, lease });
+                self.directives.push_back(Directive::Reset { connection: offer.connection });
+            }
+            Told::Do(directive) => self.directives.push_back(directive),
+            Told::Lost(connection, listener) => {
+                self.listeners.count_claimed(listener);
+                self.directives.push_back(Directive::Reset { connection });
+            }
+        }
+    }
+
+    /// Gives every message for another process to `send`, as long as it takes them: for the replica that is named or, where the CM is
+    /// apart, for that one.
+    pub fn send_messages(&mut self, now: Instant, mut send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {
+        match &mut self.listeners.place {
+            Place::Here { manager, .. } => manager.send(now, |to, message| send(Some(to), message)),
+            Place::Apart(remote) => remote.send(now, |message| send(None, message)),
+        }
+    }
+
+    /// Whether something waits for [`ConnMgr::send_messages`].
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        match &self.listeners.place {
+            Place::Here { manager, .. } => manager.has_output(),
+            Place::Apart(remote) => remote.has_output(),
+        }
+    }
+
+    /// Whether so much waits that nothing new should be begun: no SYN answered, no command taken.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.listeners.place.is_crowded()
+    }
+
+    /// Asks again for answers that are late.
+    pub fn handle_timers(&mut self, now: Instant) {
+        if let Place::Apart(remote) = &mut self.listeners.place {
+            remote.handle_timers(now);
+        }
+    }
+
+    /// When [`ConnMgr::handle_timers`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match &self.listeners.place {
+            Place::Here { .. } => None,
+            Place::Apart(remote) => remote.next_timeout(),
+        }
+    }
+
+    /// Whether the CM that chooses is in another process.
+    pub fn is_manager_apart(&self) -> bool {
+        self.config.is_manager_apart()
     }
 
     /// Whether somebody holds `port`, as far as this replica is its authority.
     pub fn is_leased(&self, protocol: Protocol, port: u16) -> bool {
         self.ports.is_leased(protocol, port)
+    }
+
+    fn manager(&self) -> Option<&Manager> {
+        match &self.listeners.place {
+            Place::Here { manager, .. } => Some(manager),
+            Place::Apart(_) => None,
+        }
+    }
+
+    fn manager_mut(&mut self) -> Option<&mut Manager> {
+        match &mut self.listeners.place {
+            Place::Here { manager, .. } => Some(manager),
+            Place::Apart(_) => None,
+        }
     }
 
     fn is_authority(&self, port: u16) -> bool {

@@ -16,6 +16,16 @@ pub struct ListenerId {
     pub(crate) serial: u32,
 }
 
+impl ListenerId {
+    pub(crate) const fn to_bits(self) -> u64 {
+        (self.serial as u64) << 32 | self.index as u64
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> ListenerId {
+        ListenerId { index: bits as u32, serial: (bits >> 32) as u32 }
+    }
+}
+
 /// A session asks for a port (see [`atoll_ipc::Command::Bind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {

@@ -110,15 +110,12 @@ impl Notation {
 
     /// What this version cannot run.
     fn check_version(self) -> Result<(), NotationError> {
-        let [ts, ip, _, cm] = self.parts;
+        let [ts, ip, ls, cm] = self.parts;
         if ip != ts {
             return Err(NotationError::IpApart);
         }
-        if cm.kind != ts.kind {
-            return Err(NotationError::ManagersApart);
-        }
-        if cm.count != ts.count {
-            return Err(NotationError::FewManagers { cm: cm.count, ts: ts.count });
+        if cm.kind != ts.kind && cm.kind == ls.kind {
+            return Err(NotationError::ManagersWithLinks);
         }
         Ok(())
     }
@@ -223,15 +220,8 @@ pub enum NotationError {
     },
     /// IP is not in the processes of the TSs, one each: not in this version.
     IpApart,
-    /// The CMs are not in the processes of the TSs: not in this version.
-    ManagersApart,
-    /// Some TSs have no CM: not in this version.
-    FewManagers {
-        /// How many there are.
-        cm: u8,
-        /// Transport servers.
-        ts: u8,
-    },
+    /// The CMs are in processes with LSs, but without TSs: not in this version.
+    ManagersWithLinks,
     /// This many replicas were asked for, not 1 to [`REPLICAS_MAX`].
     Replicas(u8),
 }
@@ -269,13 +259,9 @@ impl fmt::Display for NotationError {
                 "this version runs IP in the process of each transport server only: leave IP out, or write as many of it as \
                  TS, in the same place",
             ),
-            NotationError::ManagersApart => f.write_str(
-                "this version runs connection managers in the processes of the transport servers only: write CM behind TS, \
-                 with the same number",
-            ),
-            NotationError::FewManagers { cm, ts } => write!(
-                f,
-                "CM{cm} with TS{ts}: this version runs a connection manager with each transport server, so write CM{ts}"
+            NotationError::ManagersWithLinks => f.write_str(
+                "this version runs connection managers in the processes of transport servers or in processes of their own: \
+                 write CM behind TS, or behind a + of its own",
             ),
             NotationError::Replicas(n) => write!(f, "a stack has 1 to {REPLICAS_MAX} replicas, not {n}"),
         }

@@ -67,6 +67,21 @@ impl Plan {
         servers.clone().nth(ts % count.max(1)).unwrap_or(ts)
     }
 
+    /// The number of the CM in `server`, if there is one.
+    pub fn manager_of(&self, server: usize) -> Option<usize> {
+        self.servers_of(Component::Cm).position(|other| other == server)
+    }
+
+    /// The replicas for which the CM in `server` chooses.
+    pub fn managed_by(&self, server: usize) -> impl Iterator<Item = usize> {
+        self.servers_of(Component::Ts).filter(move |&ts| self.server_for(ts, Component::Cm) == server)
+    }
+
+    /// Whether CMs are in processes of their own.
+    pub fn are_managers_apart(&self) -> bool {
+        self.servers_of(Component::Cm).any(|server| !self.processes[server].has(Component::Ts))
+    }
+
     /// How many queues the device needs: one for each LS.
     pub fn queues(&self) -> usize {
         self.servers_of(Component::Ls).count()

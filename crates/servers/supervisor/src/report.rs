@@ -19,6 +19,8 @@ pub enum ReportPart {
     /// Of the status.
     LinkServer(Box<LinkServerReport>),
     /// Of the status.
+    Manager(Box<ManagerReport>),
+    /// Of the status.
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
@@ -38,6 +40,9 @@ pub struct StatusReport {
     /// Link servers in processes of their own, by index.
     #[serde(default)]
     pub link_servers: Vec<LinkServerReport>,
+    /// Connection managers in processes of their own, by index.
+    #[serde(default)]
+    pub connection_managers: Vec<ManagerReport>,
     /// Oldest first.
     pub sessions: Vec<SessionReport>,
 }
@@ -224,6 +229,28 @@ pub struct LinkServerReport {
     pub rates: Option<Rates>,
 }
 
+/// One connection manager in a process of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ManagerReport {
+    /// Its number.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// The processor it was last seen on.
+    pub cpu: Option<u32>,
+    /// Processor time it has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// The replicas for which it chooses.
+    pub serves: Vec<u8>,
+    /// Its counters by name.
+    pub stats: BTreeMap<String, u64>,
+    /// What happened lately; added by `atoll status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+}
+
 /// Per second, between two looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
@@ -261,17 +288,19 @@ pub struct SessionReport {
 impl StatusReport {
     /// Puts the parts of an answer together; `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
-        let (mut stack, mut replicas, mut link_servers, mut sessions) = (None, Vec::new(), Vec::new(), Vec::new());
+        let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
+        let (mut link_servers, mut connection_managers) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
                 ReportPart::LinkServer(report) => link_servers.push(*report),
+                ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Balance(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, link_servers, sessions })
+        Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })
     }
 }
 

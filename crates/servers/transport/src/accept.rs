@@ -149,6 +149,9 @@ impl<M: Memory> Transport<M> {
         entry.stage = Stage::Waiting { listener };
         entry.deadline = Instant::FAR_FUTURE;
         self.phases.established(index, &entry.name);
+        if self.cm.is_manager_apart() {
+            self.phases.asked(index, &entry.name);
+        }
         let began = self.phases.cm_begins();
         self.cm.handle_established(now, ConnectionId(index), listener);
         self.phases.cm_ends(began);
@@ -277,7 +280,7 @@ impl<M: Memory> Transport<M> {
         let session = session.map(|session| session.id).unwrap_or_default();
         let offered_at = at.instant(now);
         let (cm, name) = (&mut self.cm, entry.name);
-        let tell_cm = || cm.handle_claimed(now, listener, session, lease, offered_at);
+        let tell_cm = || cm.handle_claimed(now, ConnectionId(index), listener, session, lease, offered_at);
         let is_measured = self.phases.claimed(now, index, &name, &mut self.stats, tell_cm);
         self.stats.count(Stat::Claims);
         entry.stage = Stage::Open(if is_measured { Service { lease, offered_at } } else { Service::UNMEASURED });

@@ -1,12 +1,13 @@
-//! How does the connection manager (CM) of this replica speak with those of the others? P5; the owner of the transport server carries
-//! the messages.
+//! How does the connection manager (CM) of this replica speak with those of the others (P5), and with transport servers and CMs in other
+//! processes (P2)? The owner of the transport server carries the messages.
 
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, Instant};
+use atoll_base::{Endpoint, Instant, ReplicaId};
 use atoll_connmgr::{AcceptorView, PeerOutput, Reach};
 use atoll_ipc::Memory;
 use atoll_ipc::balance::{Balance, PeerMessage};
+use atoll_ipc::manager::ManagerMessage;
 
 use crate::transport::Transport;
 
@@ -15,6 +16,23 @@ impl<M: Memory> Transport<M> {
     pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
         self.cm.handle_peer(now, message);
         self.run_directives(now);
+    }
+
+    /// What replica `from` says to the CM in this process, or the CM in another to this replica. Before the flush.
+    pub fn handle_message(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
+        self.cm.handle_message(now, from, message);
+        self.run_directives(now);
+    }
+
+    /// Gives messages for other processes to `send`: see [`atoll_connmgr::ConnMgr::send_messages`].
+    pub fn send_messages(&mut self, now: Instant, send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {
+        self.cm.send_messages(now, send);
+    }
+
+    /// Whether something waits for [`Transport::send_messages`].
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.cm.has_messages()
     }
 
     /// Whether [`Transport::poll_peer`] may have something. `last`: the replica is going to sleep.

@@ -13,6 +13,10 @@ pub struct Config {
     pub replica: ReplicaId,
     /// Number of replicas, 1 to 8.
     pub replicas: u8,
+    /// Number of connection managers, 1 to `replicas`: CM n chooses for the replicas whose number modulo this is n.
+    pub managers: u8,
+    /// Whether they are in processes of their own, and not in the replicas of the same numbers.
+    pub managers_apart: bool,
     /// Incarnation; goes with every event.
     pub epoch: Epoch,
     /// Key of the flow hash.
@@ -70,9 +74,12 @@ pub struct Secrets {
 impl Config {
     /// The usual limits.
     pub const fn new(replica: ReplicaId, replicas: u8, epoch: Epoch, key: FlowKey) -> Config {
+        let replicas = if replicas == 0 { 1 } else { replicas };
         Config {
             replica,
-            replicas: if replicas == 0 { 1 } else { replicas },
+            replicas,
+            managers: replicas,
+            managers_apart: false,
             epoch,
             key,
             ephemeral: (32768, 60999),

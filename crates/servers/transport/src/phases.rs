@@ -3,7 +3,8 @@
 //! ```text
 //!   T_msg     waiting in rings and for bells between servers, of the handshake's two segments
 //!   T_tcp     handling these two segments, without the CM's part, and without sending, which is done for a batch at once
-//!   T_CM      the calls of the connection manager: may it be opened, who is to have it, it was claimed
+//!   T_CM      the calls of the connection manager: may it be opened, who is to have it, it was claimed; of a CM in another process
+//!             the time from the question who is to have it until the answer
 //!   T_accept  from the offer until the application has claimed it
 //!   T_total   from the SYN's arrival at the link server until then; the peer's round trip lies in it
 //! ```
@@ -69,6 +70,8 @@ struct Sample {
     name: Name,
     arrived: Instant,
     offered: Option<Instant>,
+    /// When a CM in another process was asked, on the stopwatch.
+    asked: Option<u64>,
     msg: Duration,
     tcp: u64,
     cm: u64,
@@ -147,7 +150,8 @@ impl Phases {
             frame.of = Some(index);
             self.skip = SAMPLE_EVERY - 1;
             let arrived = Instant::from_nanos(now.as_nanos().saturating_sub(self.waited.as_nanos() as u64));
-            self.samples.push(Sample { index, name, arrived, offered: None, msg: Duration::ZERO, tcp: 0, cm: 0 });
+            let (offered, asked, msg) = (None, None, Duration::ZERO);
+            self.samples.push(Sample { index, name, arrived, offered, asked, msg, tcp: 0, cm: 0 });
         }
         self.count_handshakes();
     }
@@ -163,12 +167,25 @@ impl Phases {
         }
     }
 
+    /// A CM in another process is asked who is to have it.
+    #[inline]
+    pub(crate) fn asked(&mut self, index: u32, name: &Name) {
+        if self.handshakes > 0
+            && let Some(at) = self.find(index, name)
+        {
+            self.samples[at].asked = self.stopwatch.as_ref().map(Stopwatch::read);
+        }
+    }
+
     /// It is offered to an application.
     #[inline]
     pub(crate) fn offered(&mut self, now: Instant, index: u32, name: &Name) {
         if let Some(at) = self.find(index, name) {
             // An offer that was taken back costs the application's time as well.
             self.samples[at].offered.get_or_insert(now);
+            if let (Some(asked), Some(stopwatch)) = (self.samples[at].asked.take(), &self.stopwatch) {
+                self.samples[at].cm += stopwatch.read().saturating_sub(asked);
+            }
             self.count_handshakes();
         }
     }

@@ -111,6 +111,9 @@ impl<M: Memory> Transport<M> {
             ephemeral: config.ephemeral,
             backlog_max: config.backlog_max,
             leases_max: 1 << 17,
+            managers: config.managers,
+            managers_apart: config.managers_apart,
+            patience: config.claim_timeout,
         };
         let mut transport = Transport {
             cm: ConnMgr::new(cm_config, rng.next_u64()),
@@ -212,6 +215,9 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> bool {
         let mut any = false;
         for _ in 0..budget {
+            if self.cm.is_crowded() {
+                break;
+            }
             let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
             let Some(command) = session.pop() else { break };
             any = true;
@@ -233,6 +239,7 @@ impl<M: Memory> Transport<M> {
             self.ip.handle_timeout(now);
         }
         self.time_waits.expire(now);
+        self.cm.handle_timers(now);
         let mut fired = core::mem::take(&mut self.fired);
         self.wheel.expire(now, |id| fired.push(id));
         for id in fired.drain(..) {
@@ -247,7 +254,7 @@ impl<M: Memory> Transport<M> {
     pub fn next_timeout(&self) -> Option<Instant> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
         let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
-        let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look()];
+        let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look(), self.cm.next_timeout()];
         let all = [self.wheel.next_expiry(), orphans, retry].into_iter().chain(others);
         all.flatten().min()
     }
@@ -260,10 +267,10 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Whether a command is waiting. Before sleeping the caller sets its sleep word, fences, and asks this and
+    /// Whether a command is waiting that may be taken. Before sleeping the caller sets its sleep word, fences, and asks this and
     /// [`Transport::has_work`].
     pub fn has_commands(&self) -> bool {
-        self.sessions.iter().flatten().any(Session::has_command)
+        !self.cm.is_crowded() && self.sessions.iter().flatten().any(Session::has_command)
     }
 
     /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every

@@ -52,6 +52,9 @@ impl Cm {
             ephemeral: (32768, 60999),
             backlog_max: 64,
             leases_max: 10,
+            managers: 2,
+            managers_apart: false,
+            patience: Duration::from_millis(100),
         };
         let mut cm = ConnMgr::new(config, 1);
         let mut id = None;
@@ -131,7 +134,7 @@ impl Cm {
             return;
         }
         *claimed = true;
-        if self.cm.handle_claimed(self.now, self.id, session, LEASE, offered_at) {
+        if self.cm.handle_claimed(self.now, ConnectionId(number), self.id, session, LEASE, offered_at) {
             self.measured.insert(number, (session, offered_at));
         } else {
             self.connections.remove(&number);

@@ -17,6 +17,7 @@ mod features;
 mod input;
 mod ip;
 mod ipc;
+mod manager;
 mod mutate;
 mod options;
 pub mod runner;
@@ -34,6 +35,7 @@ pub use control::{config_file, link_classify, supervisor_request};
 pub use dhcp::{dhcp_client, wire_dhcp};
 pub use ip::{ip_fragments, ip_frame, ip_script};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
+pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
 pub use options::{tcp_cookie, tcp_options};
 pub use stack::{stack_arena, stack_frames};
@@ -55,6 +57,7 @@ pub struct Target {
 /// Everything that is fuzzed.
 pub const TARGETS: &[Target] = &[
     Target { name: "cm_balance", run: cm_balance, executions: 100_000 },
+    Target { name: "cm_manager", run: cm_manager, executions: 100_000 },
     Target { name: "config_file", run: config_file, executions: 10_000 },
     Target { name: "conformance_script", run: conformance_script, executions: 2_000 },
     Target { name: "dhcp_client", run: dhcp_client, executions: 100_000 },
@@ -65,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
     Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
     Target { name: "ipc_event", run: ipc_event, executions: 200_000 },
+    Target { name: "ipc_manager", run: ipc_manager, executions: 200_000 },
     Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },
     Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },

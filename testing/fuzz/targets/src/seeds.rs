@@ -4,6 +4,7 @@ use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
 use atoll_ipc::control::Request;
+use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
 use atoll_ipc::{Command, Event, Message as ServerMessage};
 use atoll_udp::{Flags, Record, encode, padded_len};
@@ -116,6 +117,16 @@ pub fn all() -> Vec<Seed> {
     // All register, and then each of the steps again and again.
     let register = (0..4).flat_map(|session| [session, 0, 0, 0, 0]);
     let steps = (0..120u8).flat_map(|i| [i % 4, 200, i % 3, i % 2, i % 9, i, i.wrapping_mul(7), 1, 0, 0]);
+    let body = ManagerBody::Registered { listener: 1 << 32, session: SessionId(1), lease: 7 };
+    let message = ManagerMessage { epoch: Epoch(1), at: sent_at, body };
+    seeds.push(seed("ipc_manager", "registered", message.encode().to_vec()));
+    // Every message, to both, and connections that come and go.
+    let messages = (0..200u8).flat_map(|i| {
+        let head = [200, 0, i % 8, i % 6, i % 3, i % 4, 0, 0, i % 4, i % 8, i % 32];
+        let tail = [i / 6 % 2, 1, [0, 3, 6, 12, i % 16][usize::from(i % 5)], 1];
+        head.into_iter().chain([0; 8]).chain(tail).chain([1; 8])
+    });
+    seeds.push(seed("cm_manager", "steps", messages.collect()));
     seeds.push(seed("cm_balance", "steps", register.chain(steps).collect()));
     seeds.push(seed("wire_tcp", "syn", syn(PEER, US)));
     for how in 0..3u8 {

@@ -35,6 +35,55 @@ fn link_servers_inside_and_apart() {
     serves("TS1LS2CM1", &[&[0]]);
 }
 
+#[test]
+fn one_replica_chooses_for_two() {
+    serves("TS2LS2CM1", &[]);
+}
+
+#[test]
+fn two_replicas_choose_for_four() {
+    serves("TS4LS4CM2", &[]);
+}
+
+#[test]
+fn a_connection_manager_apart() {
+    serves("TS2LS2+CM1", &[]);
+}
+
+#[test]
+fn every_component_apart() {
+    serves("TS2+LS2+CM2", &[&[0], &[1]]);
+}
+
+/// Where connection managers are apart, P4 and P5 hold as they do inside: a worker that stands still is not waited for.
+#[test]
+fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
+    for configuration in ["TS2LS2CM1", "TS2+LS2+CM2"] {
+        let net = Net::with(Stack::Atoll, configuration, None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let url = format!("http://{}/small", Net::SERVER);
+        net.client("ab", &["-q", "-s", "10", "-n", "200", "-c", "10", &url]).success(60);
+        let workers = workers_of(&server);
+        assert_eq!(workers.len(), 2, "nginx has two workers");
+        signal("STOP", workers[0]);
+        let ab = net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]);
+        let report = ab.success(60);
+        signal("CONT", workers[0]);
+        assert!(report.contains("Failed requests:        0"), "{report}");
+        assert!(report.contains("Complete requests:      1000"), "{report}");
+        // It is nobody new when it goes on.
+        net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]).success(60);
+        let timeouts: u64 = net.atoll_says("status")["replicas"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|replica| replica["stats"]["claim_timeouts"].as_u64().expect("it is counted"))
+            .sum();
+        assert!(timeouts > 0, "{configuration}: the worker that stood still was asked");
+    }
+}
+
 /// `link_servers`: whom each of those that have a process of their own serves.
 fn serves(configuration: &str, link_servers: &[&[u64]]) {
     let net = Net::with(Stack::Atoll, configuration, None);
@@ -43,6 +92,9 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
     let listed = status["link_servers"].as_array().expect("status lists them").clone();
     assert_eq!(listed.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(link_servers));
     let (replicas, pids) = (net.replicas(), pids(&listed));
+    let managers = status["connection_managers"].as_array().expect("status lists them").clone();
+    let apart: u64 = configuration.split_once("+CM").map_or(0, |(_, count)| count.parse().expect("a number"));
+    assert_eq!(managers.iter().map(|server| server["index"].clone()).collect::<Value>(), (0..apart).collect::<Value>());
 
     files_in_short_and_long_connections(&net);
     the_stack_as_client(&net);
@@ -64,6 +116,12 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
         assert!(server["stats"]["frames_in"].as_u64() > Some(100), "{server}");
         assert_eq!(server["stats"]["forward_drops"], 0, "{server}");
     }
+    let served = status["connection_managers"].as_array().expect("a list").clone();
+    assert_eq!(self::pids(&served), self::pids(&managers), "a connection manager has died");
+    for server in &served {
+        assert!(server["stats"]["messages_out"].as_u64() > Some(100), "{server}");
+        assert_eq!(server["stats"]["messages_bad"], 0, "{server}");
+    }
     for replica in status["replicas"].as_array().expect("a list") {
         assert!(replica["stats"]["frames_out"].as_u64() > Some(100), "{replica}");
         assert!(replica["stats"]["passive_opens"].as_u64() > Some(0), "every replica has its share: {replica}");
@@ -79,7 +137,7 @@ fn times_add_up(replica: &Value, configuration: &str) {
     assert!(time("t_cm_us") > 0.0 && time("t_tcp_us") > 0.0, "{times}");
     assert!(time("t_total_us") >= time("t_accept_us"), "{times}");
     // Only where the link server is another process there is a ring to wait in.
-    let is_apart = configuration.contains('+') || replica["index"] != 0 && configuration.contains("LS1");
+    let is_apart = configuration.contains("+LS") || replica["index"] != 0 && configuration.contains("LS1");
     assert!(time("t_msg_us") > 0.0 || !is_apart, "{times}");
 }
 
@@ -129,6 +187,36 @@ fn over_ipv6(net: &Net) {
     }
 }
 
+/// The workers of an nginx: children of its master.
+fn workers_of(server: &Proc) -> Vec<u64> {
+    let pid = server.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+    children.split_ascii_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+}
+
+fn signal(name: &str, pid: u64) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+}
+
+#[test]
+fn a_killed_connection_manager_takes_the_stack_down() {
+    let net = Net::with(Stack::Atoll, "TS2LS2+CM1", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let status = net.atoll_says("status");
+    let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
+    let victim = pids(status["connection_managers"].as_array().expect("a list"))[0];
+    signal("KILL", victim);
+    until("the supervisor to end", 20, || (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
+    let log =
+        std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log");
+    assert!(log.contains(&format!("connection manager 0 (pid {victim}) was ended by SIGKILL")), "{log}");
+    for replica in pids(status["replicas"].as_array().expect("a list")) {
+        assert!(!Path::new(&format!("/proc/{replica}")).exists(), "a replica is left behind");
+    }
+}
+
 /// As with a replica: programs fail rather than hang, and the log says what happened.
 #[test]
 fn a_killed_link_server_takes_the_stack_down() {
@@ -155,8 +243,8 @@ fn a_configuration_that_cannot_work_says_why() {
         (&["--configuration", "TS2LS0CM2"][..], "cannot do without link servers"),
         (&["--configuration", "TS2LS2CM3"], "more of them than of these have nothing to do"),
         (
-            &["--configuration", "TS8LS8+CM1"],
-            "this version runs connection managers in the processes of the transport servers",
+            &["--configuration", "TS8+LS8CM1"],
+            "this version runs connection managers in the processes of transport servers or in processes of their own",
         ),
         (&["--configuration", "TS2+IP2+LS1+CM2"], "this version runs IP in the process of each transport server"),
         (&["--configuration", "TS2CM2+LS1", "--link", "none"], "without a link"),

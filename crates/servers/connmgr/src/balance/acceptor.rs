@@ -18,8 +18,10 @@ use super::estimate::Estimate;
 pub(crate) struct Acceptor {
     pub(crate) lease: u64,
     pub(crate) session: SessionId,
-    /// Whether it wants connections.
-    pub(crate) registered: bool,
+    /// The transport servers in which it wants connections, a bit each.
+    pub(crate) registered: u64,
+    /// Those that know it: where its session holds the socket.
+    pub(crate) known: u64,
     /// Connections offered to it here that it has not claimed yet.
     pub(crate) unclaimed: u32,
     /// How many it had not claimed when it was offered another one: a moving average, in 256ths.
@@ -61,14 +63,15 @@ pub(crate) struct Away {
 }
 
 impl Acceptor {
-    /// A new one; `home`: where it is at home, if that is not here.
+    /// A new one that nobody knows yet; `away_from`: where it is at home, if that is not here.
     pub(crate) fn new(lease: u64, session: SessionId, away_from: Option<ReplicaId>) -> Acceptor {
         let away =
             |home| Away { home, changed: false, timed_out: false, reported_at: None, services: Services::default() };
         Acceptor {
             lease,
             session,
-            registered: true,
+            registered: 0,
+            known: 0,
             unclaimed: 0,
             usual: 0,
             given: 0,

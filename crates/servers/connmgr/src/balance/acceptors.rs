@@ -26,8 +26,9 @@ pub(crate) enum Reported {
     Unknown,
     /// Nothing but a better estimate.
     Noted,
-    /// The acceptor did not claim in time elsewhere, and is removed here, too.
-    Removed,
+    /// The acceptor did not claim in time elsewhere, and is removed here, too. Where it was registered: a bit for each transport
+    /// server.
+    Removed(u64),
 }
 
 /// One acceptor as one CM sees it.
@@ -37,7 +38,7 @@ pub struct AcceptorView {
     pub lease: u64,
     /// Its session.
     pub session: SessionId,
-    /// The replica that estimates and offers it.
+    /// The CM that estimates and offers it.
     pub home: ReplicaId,
     /// Whether it wants connections.
     pub registered: bool,
@@ -55,6 +56,8 @@ pub struct AcceptorView {
 
 /// A bit for each replica whose acceptors are taken for own ones.
 const NONE: u64 = 0;
+/// A bit for each transport server: it does not matter where an acceptor is registered.
+const ALL: u64 = u64::MAX;
 
 /// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
 const UNKNOWN_MICROS: u64 = 1000;
@@ -66,41 +69,44 @@ impl Acceptors {
         self.all.len() > 1
     }
 
-    /// Those who want connections.
-    pub(crate) fn registered(&self) -> usize {
-        self.all.iter().filter(|acceptor| acceptor.registered).count()
+    /// How many are known.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 
-    /// ACCEPT-CONNECTION.
+    /// ACCEPT-CONNECTION, said to transport server `ts`.
     pub(crate) fn register(
         &mut self,
         now: Instant,
+        ts: u8,
         session: SessionId,
         lease: u64,
         index: u32,
         balancer: &mut Balancer,
     ) {
-        match self.position(session, lease) {
-            Ok(at) => self.all[at].registered = true,
-            Err(at) => {
-                self.all.insert(at, Acceptor::new(lease, session, balancer.away_from(session)));
-                self.next += usize::from(at < self.next);
-            }
-        }
+        let at = self.position(session, lease).unwrap_or_else(|at| {
+            self.all.insert(at, Acceptor::new(lease, session, balancer.away_from(session)));
+            self.next += usize::from(at < self.next);
+            at
+        });
+        self.all[at].registered |= 1 << ts;
+        self.all[at].known |= 1 << ts;
         self.stir(now, index, balancer);
     }
 
-    /// It wants no more. Returns whether it did.
+    /// It wants no more in the transport servers of `tss`, a bit each. Returns in which of them it did.
     pub(crate) fn deregister(
         &mut self,
         now: Instant,
+        tss: u64,
         session: SessionId,
         lease: u64,
         index: u32,
         balancer: &mut Balancer,
-    ) -> bool {
-        let Some(acceptor) = self.get_mut(session, lease) else { return false };
-        let was = core::mem::replace(&mut acceptor.registered, false);
+    ) -> u64 {
+        let Some(acceptor) = self.get_mut(session, lease) else { return 0 };
+        let was = acceptor.registered & tss;
+        acceptor.registered &= !tss;
         self.stir(now, index, balancer);
         was
     }
@@ -112,9 +118,13 @@ impl Acceptors {
         }
     }
 
-    /// Forgets those that are meant.
-    pub(crate) fn forget(&mut self, is_meant: impl Fn(SessionId, u64) -> bool) {
-        self.all.retain(|acceptor| !is_meant(acceptor.session, acceptor.lease));
+    /// Transport server `ts` does not know those that are meant any more. Whom nobody knows is forgotten.
+    pub(crate) fn forget(&mut self, ts: u8, is_meant: impl Fn(SessionId, u64) -> bool) {
+        for acceptor in self.all.iter_mut().filter(|acceptor| is_meant(acceptor.session, acceptor.lease)) {
+            acceptor.registered &= !(1 << ts);
+            acceptor.known &= !(1 << ts);
+        }
+        self.all.retain(|acceptor| acceptor.known != 0);
         self.next = 0;
     }
 
@@ -123,10 +133,16 @@ impl Acceptors {
         self.all.get_mut(at)
     }
 
-    /// Who gets a connection, which counts as offered to it from now on. `None`: nobody wants one.
-    pub(crate) fn assign(&mut self, now: Instant, index: u32, balancer: &mut Balancer) -> Option<(SessionId, u64)> {
+    /// Who gets a connection of transport server `ts`, which counts as offered to it from now on. `None`: nobody wants one.
+    pub(crate) fn assign(
+        &mut self,
+        now: Instant,
+        ts: u8,
+        index: u32,
+        balancer: &mut Balancer,
+    ) -> Option<(SessionId, u64)> {
         let at = if self.has_choice() {
-            let at = match self.choose(now, balancer)? {
+            let at = match self.choose(now, 1 << ts, balancer)? {
                 Winner::Own(at) => at,
                 Winner::Offered(at) => {
                     balancer.counts.offers_taken += 1;
@@ -138,7 +154,7 @@ impl Acceptors {
         } else {
             0
         };
-        let acceptor = self.all.get_mut(at).filter(|acceptor| acceptor.registered)?;
+        let acceptor = self.all.get_mut(at).filter(|acceptor| acceptor.registered & 1 << ts != 0)?;
         acceptor.offered(now);
         if let Some(away) = acceptor.away() {
             balancer.count_given(away.home);
@@ -146,15 +162,16 @@ impl Acceptors {
         Some((acceptor.session, acceptor.lease))
     }
 
-    fn choose(&mut self, now: Instant, balancer: &mut Balancer) -> Option<Winner> {
+    /// `at`: the transport server for which it is chosen, as a bit.
+    fn choose(&mut self, now: Instant, at: u64, balancer: &mut Balancer) -> Option<Winner> {
         let mut own = core::mem::take(&mut balancer.own);
         let mut offered = core::mem::take(&mut balancer.offered);
         let silent = !self.offers.speaking(now);
-        self.own_candidates(now, balancer, silent, &mut own);
+        self.own_candidates(now, at, balancer, silent, &mut own);
         if own.is_empty() {
-            self.all_candidates(now, balancer, &mut offered);
+            self.all_candidates(now, at, balancer, &mut offered);
         } else {
-            self.offered_candidates(now, balancer, &own, &mut offered);
+            self.offered_candidates(now, at, balancer, &own, &mut offered);
         }
         let rules = balancer.rules;
         let chosen = choose(rules.scheme, rules.tariff, &own, &offered, &mut balancer.rng);
@@ -163,12 +180,12 @@ impl Acceptors {
         chosen
     }
 
-    /// The registered acceptors that are at home here, or at one of the replicas `adopted`.
-    fn own_candidates(&mut self, now: Instant, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
+    /// The acceptors registered at one of `tss` that are at home here, or at one of the CMs `adopted`.
+    fn own_candidates(&mut self, now: Instant, tss: u64, balancer: &Balancer, adopted: u64, own: &mut Vec<Candidate>) {
         own.clear();
         let mut best_known = UNKNOWN_MICROS;
         for (index, acceptor) in self.all.iter_mut().enumerate() {
-            if !acceptor.registered || acceptor.away().is_some_and(|away| adopted & (1 << away.home.0) == 0) {
+            if acceptor.registered & tss == 0 || acceptor.away().is_some_and(|away| adopted & (1 << away.home.0) == 0) {
                 continue;
             }
             let micros = acceptor.estimate(now, &balancer.rules);
@@ -186,6 +203,7 @@ impl Acceptors {
     fn offered_candidates(
         &mut self,
         now: Instant,
+        at: u64,
         balancer: &Balancer,
         own: &[Candidate],
         offered: &mut Vec<Candidate>,
@@ -203,7 +221,7 @@ impl Acceptors {
             let Ok(index) = all.binary_search_by_key(&(heard.lease, heard.session), Acceptor::key) else { continue };
             let acceptor = &mut all[index];
             // A home that is not silent is not adopted, so nobody is both own and offered.
-            if !acceptor.registered || acceptor.is_at_home() {
+            if acceptor.registered & at == 0 || acceptor.is_at_home() {
                 continue;
             }
             // What comes late because this replica has too much to do comes late from there, too.
@@ -224,10 +242,10 @@ impl Acceptors {
     ///
     /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd, or gone. So the others of
     /// the same home are candidates, too, as good as what was seen of them here, but no better than what their home offers.
-    fn all_candidates(&mut self, now: Instant, balancer: &Balancer, offered: &mut Vec<Candidate>) {
+    fn all_candidates(&mut self, now: Instant, at: u64, balancer: &Balancer, offered: &mut Vec<Candidate>) {
         offered.clear();
         let offers = &self.offers;
-        for (index, acceptor) in self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered) {
+        for (index, acceptor) in self.all.iter_mut().enumerate().filter(|(_, acceptor)| acceptor.registered & at != 0) {
             let heard = acceptor.away().and_then(|away| offers.of(now, away.home));
             let best = heard.map(|heard| u64::from(heard.micros));
             let is_offered = heard.is_some_and(|heard| (heard.lease, heard.session) == acceptor.key());
@@ -266,10 +284,10 @@ impl Acceptors {
             return Reported::Unknown;
         };
         acceptor.handle_report(now, from, report, &rules);
-        let removed = report.timed_out && core::mem::replace(&mut acceptor.registered, false);
+        let removed = if report.timed_out { core::mem::take(&mut acceptor.registered) } else { 0 };
         self.offers.is_awaited = true;
         self.stir(now, index, balancer);
-        if removed { Reported::Removed } else { Reported::Noted }
+        if removed != 0 { Reported::Removed(removed) } else { Reported::Noted }
     }
 
     /// A CM has a new incarnation: what the last one has said does not count.
@@ -308,7 +326,7 @@ impl Acceptors {
             return;
         }
         let mut own = core::mem::take(&mut balancer.own);
-        self.own_candidates(now, balancer, NONE, &mut own);
+        self.own_candidates(now, ALL, balancer, NONE, &mut own);
         // Among equals each has its turn.
         let first = balancer.rng.below(own.len() as u32) as usize;
         let best = own[first..].iter().chain(&own[..first]).min_by_key(|own| own.micros).map(|own| {
@@ -370,7 +388,7 @@ impl Acceptors {
             lease: acceptor.lease,
             session: acceptor.session,
             home: balancer.home(acceptor.session),
-            registered: acceptor.registered,
+            registered: acceptor.registered != 0,
             service_us: acceptor.estimate(now, &balancer.rules),
             samples: acceptor.samples(),
             given: acceptor.given,

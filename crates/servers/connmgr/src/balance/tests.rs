@@ -63,6 +63,9 @@ impl Cms {
                 ephemeral: (32768, 60999),
                 backlog_max: 60_000,
                 leases_max: 100,
+                managers: replicas,
+                managers_apart: false,
+                patience: Duration::from_millis(100),
             };
             let mut cm = ConnMgr::new(config, seed + u64::from(index));
             cm.set_balance(rules);
@@ -229,7 +232,14 @@ impl Cms {
                     continue;
                 }
                 self.offered.remove(&place);
-                assert!(self.cms[replica].handle_claimed(now, id, worker.session, LEASE, offered_at));
+                assert!(self.cms[replica].handle_claimed(
+                    now,
+                    ConnectionId(number),
+                    id,
+                    worker.session,
+                    LEASE,
+                    offered_at
+                ));
                 if worker.keeps {
                     worker.kept += 1;
                 } else {
@@ -592,7 +602,7 @@ fn nothing_is_measured_and_nobody_speaks_where_there_is_no_choice() {
         cms.offered.clear();
         cms.worker(0).queue.clear();
         let offered_at = cms.now;
-        assert!(!cms.cms[replica].handle_claimed(cms.now, id, SessionId(0), LEASE, offered_at));
+        assert!(!cms.cms[replica].handle_claimed(cms.now, ConnectionId(n), id, SessionId(0), LEASE, offered_at));
         cms.now += Duration::from_micros(100);
         let reach = Reach { awake: u64::MAX, takes: u64::MAX };
         assert!(!cms.cms[replica].is_peer_due(cms.now, true));

@@ -20,6 +20,9 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
         ephemeral: (32768, 60999),
         backlog_max: 4096,
         leases_max: 1000,
+        managers: replicas,
+        managers_apart: false,
+        patience: Duration::from_millis(100),
     };
     ConnMgr::new(config, 5)
 }
@@ -240,7 +243,7 @@ fn who_has_not_claimed_yet_comes_last() {
         let offer = offers(&mut cm)[0];
         shares[offer.session.0 as usize] += 1;
         if offer.session == SessionId(2) {
-            cm.handle_claimed(NOW, id, offer.session, offer.lease, NOW);
+            cm.handle_claimed(NOW, offer.connection, id, offer.session, offer.lease, NOW);
         }
     }
     assert_eq!(shares, [0, 1, 19], "the first sleeps");
@@ -330,7 +333,7 @@ fn random_messages_leave_the_counts_right() {
                         }
                         (Stage::Offered { session, lease }, 0) => {
                             live.remove(chosen);
-                            cm.handle_claimed(NOW, listener, session, lease, NOW);
+                            cm.handle_claimed(NOW, connection, listener, session, lease, NOW);
                         }
                         (Stage::Offered { session, lease }, 1) => {
                             live[chosen].2 = Stage::Waiting;

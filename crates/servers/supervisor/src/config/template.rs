@@ -14,7 +14,7 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("name", Some(quoted(&file.name)), "");
     out.text("Its servers: TSnLSnCMn is n replicas (1 to 8), each of one transport server, link server and connection");
     out.text("manager in one process. `replicas = n` says the same. TSnCMnLSm: only m of them have a link server, which serves");
-    out.text("the others, too; TSnCMn+LSm: m link servers in processes of their own.");
+    out.text("the others, too; TSnCMn+LSm: m link servers in processes of their own. So it is with CM.");
     let default = file.replicas.is_none().then(|| quoted("TS1LS1CM1"));
     let configuration = file.configuration.as_deref().map(quoted).or(default);
     out.key("configuration", configuration, "\"TS1LS1CM1\"");

@@ -78,7 +78,7 @@ fn values_are_refused_with_their_reason() {
     for (text, error) in [
         ("name = \"a/b\"", "name"),
         ("replicas = 9", "replicas"),
-        ("configuration = \"TS2LS2CM1\"", "configuration"),
+        ("configuration = \"TS2LS2CM3\"", "configuration"),
         ("configuration = \"TS2CM2+LS1\"\n[link]\ntype = \"none\"", "nothing to do"),
         ("configuration = \"TS2CM2LS1\"\n[link]\ntype = \"shm\"\npeer = \"b\"", "as in TS2LS2CM2"),
         ("replicas = 2\nconfiguration = \"TS3LS3CM3\"", "disagree"),

@@ -68,3 +68,19 @@ fn a_group_arrives_where_its_owner_is_served_and_no_queue_stays_empty() {
         }
     }
 }
+
+#[test]
+fn connection_managers_take_turns_in_choosing() {
+    let chosen_by = |text: &str| -> Vec<usize> {
+        let plan = plan(text);
+        plan.servers_of(Component::Ts).map(|ts| plan.server_for(ts, Component::Cm)).collect()
+    };
+    assert_eq!(chosen_by("TS4LS4CM4"), [0, 1, 2, 3]);
+    assert_eq!(chosen_by("TS4LS4CM2"), [0, 1, 0, 1]);
+    assert_eq!(chosen_by("TS2LS2+CM1"), [2, 2]);
+    assert_eq!(chosen_by("TS2+LS2+CM2"), [4, 5]);
+    let plan = plan("TS3+LS1+CM2");
+    assert_eq!((plan.manager_of(0), plan.manager_of(4), plan.manager_of(5)), (None, Some(0), Some(1)));
+    assert_eq!([4, 5].map(|server| plan.managed_by(server).collect::<Vec<_>>()), [vec![0, 2], vec![1]]);
+    assert!(plan.are_managers_apart() && !self::plan("TS2LS2CM1").are_managers_apart());
+}

@@ -1,0 +1,183 @@
+//! What do a transport server (TS) and a connection manager (CM) in another process say to each other (P1, P2)?
+//!
+//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_MANAGER`]) carry it. None may get lost: what
+//! a ring does not take is offered to it again, in order.
+//!
+//! ```text
+//!   TS  --Opened, Left, Closed, Registered, Deregistered, Forgotten: who listens, who accepts-->    CM
+//!   TS  --Established, Claimed, TimedOut, Returned, Gone, Served: what becomes of connections-->    CM
+//!   CM  --Offer, Queued, Reset: who gets a connection--> TS      CM  --AcceptorRemoved-->           TS
+//! ```
+//! A connection has the TS's number, which is used again once the CM was told that it is claimed or gone. What the CM says may have
+//! been under way meanwhile, so it names the *ticket* of the question that it answers.
+
+use atoll_base::{Endpoint, Epoch, Instant, SessionId};
+
+use crate::event::BadMessage;
+use crate::words::{MESSAGE_BYTES, Reader, Writer};
+
+/// Bytes of a message.
+pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
+
+/// A message between a TS and a CM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagerMessage {
+    /// The sender's incarnation: what a dead one has said does not count.
+    pub epoch: Epoch,
+    /// When it was sent, on the machine's clock: it may be read later, by one who has slept.
+    pub at: Instant,
+    /// What it says.
+    pub body: ManagerBody,
+}
+
+/// What is said. Listeners and connections are numbered by the TS; listeners never again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
+pub enum ManagerBody {
+    /// A socket, known by its lease, listens at this address. Late: its acceptors are, too.
+    Opened { listener: u64, lease: u64, local: Endpoint, v6_only: bool },
+    /// The socket does not listen any more.
+    Left { listener: u64, lease: u64 },
+    /// Nor does any other: what waits is to be reset.
+    Closed { listener: u64 },
+    /// ACCEPT-CONNECTION (P4). Repeated: harmless.
+    Registered { listener: u64, session: SessionId, lease: u64 },
+    /// The acceptor wants no more for now.
+    Deregistered { listener: u64, session: SessionId, lease: u64 },
+    /// The session does not hold the socket any more.
+    Forgotten { listener: u64, session: SessionId, lease: u64 },
+    /// Who is to have this connection? Answered by Offer, Queued or Reset; asked again if that takes too long, under the same ticket.
+    Established { listener: u64, connection: u32, ticket: u32 },
+    /// The acceptor has claimed what it was offered at that time.
+    Claimed { connection: u32, offered_at: Instant },
+    /// It has not, in time, and somebody else is to have it. Answered as Established.
+    TimedOut { connection: u32, ticket: u32 },
+    /// The offer was taken back because the acceptor's session has ended. Answered as Established.
+    Returned { connection: u32, ticket: u32 },
+    /// The connection has ended before anybody claimed it.
+    Gone { connection: u32 },
+    /// The application has closed a connection that it had been offered at that time: its service time (P5).
+    Served { session: SessionId, lease: u64, offered_at: Instant },
+    /// The connection is for this acceptor. `measured`: Served is to follow. Late: refused by its ticket.
+    Offer { connection: u32, ticket: u32, session: SessionId, lease: u64, measured: bool },
+    /// Nobody wants it now: an Offer or a Reset follows some day.
+    Queued { connection: u32, ticket: u32 },
+    /// Its listener is gone, and the CM has forgotten it.
+    Reset { connection: u32, ticket: u32 },
+    /// Tell the session that its acceptor was removed (P4). Late: it registers again for nothing.
+    AcceptorRemoved { session: SessionId, lease: u64 },
+}
+
+impl ManagerMessage {
+    /// The message as a payload: kind, epoch, time, and the fields in their order.
+    pub fn encode(&self) -> [u8; MANAGER_BYTES] {
+        let head = |kind| Writer::new(kind).u32(self.epoch.0).u64(self.at.as_nanos());
+        let writer = match self.body {
+            ManagerBody::Opened { listener, lease, local, v6_only } => {
+                head(0).u64(listener).u64(lease).endpoint(local).u8(v6_only.into())
+            }
+            ManagerBody::Left { listener, lease } => head(1).u64(listener).u64(lease),
+            ManagerBody::Closed { listener } => head(2).u64(listener),
+            ManagerBody::Registered { listener, session, lease } => head(3).u64(listener).u32(session.0).u64(lease),
+            ManagerBody::Deregistered { listener, session, lease } => head(4).u64(listener).u32(session.0).u64(lease),
+            ManagerBody::Forgotten { listener, session, lease } => head(5).u64(listener).u32(session.0).u64(lease),
+            ManagerBody::Established { listener, connection, ticket } => {
+                head(6).u64(listener).u32(connection).u32(ticket)
+            }
+            ManagerBody::Claimed { connection, offered_at } => head(7).u32(connection).u64(offered_at.as_nanos()),
+            ManagerBody::TimedOut { connection, ticket } => head(8).u32(connection).u32(ticket),
+            ManagerBody::Returned { connection, ticket } => head(9).u32(connection).u32(ticket),
+            ManagerBody::Gone { connection } => head(10).u32(connection),
+            ManagerBody::Served { session, lease, offered_at } => {
+                head(11).u32(session.0).u64(lease).u64(offered_at.as_nanos())
+            }
+            ManagerBody::Offer { connection, ticket, session, lease, measured } => {
+                head(12).u32(connection).u32(ticket).u32(session.0).u64(lease).u8(measured.into())
+            }
+            ManagerBody::Queued { connection, ticket } => head(13).u32(connection).u32(ticket),
+            ManagerBody::Reset { connection, ticket } => head(14).u32(connection).u32(ticket),
+            ManagerBody::AcceptorRemoved { session, lease } => head(15).u32(session.0).u64(lease),
+        };
+        writer.bytes
+    }
+
+    /// The message in a payload. What has another length, or no such kind, is a [`BadMessage`].
+    pub fn decode(bytes: &[u8]) -> Result<ManagerMessage, BadMessage> {
+        let bytes: &[u8; MANAGER_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
+        let (kind, mut r) = Reader::new(bytes);
+        let (epoch, at) = (Epoch(r.u32()), Instant::from_nanos(r.u64()));
+        let body = match kind {
+            0 => ManagerBody::Opened { listener: r.u64(), lease: r.u64(), local: r.endpoint(), v6_only: r.u8() != 0 },
+            1 => ManagerBody::Left { listener: r.u64(), lease: r.u64() },
+            2 => ManagerBody::Closed { listener: r.u64() },
+            3 => ManagerBody::Registered { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
+            4 => ManagerBody::Deregistered { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
+            5 => ManagerBody::Forgotten { listener: r.u64(), session: SessionId(r.u32()), lease: r.u64() },
+            6 => ManagerBody::Established { listener: r.u64(), connection: r.u32(), ticket: r.u32() },
+            7 => ManagerBody::Claimed { connection: r.u32(), offered_at: Instant::from_nanos(r.u64()) },
+            8 => ManagerBody::TimedOut { connection: r.u32(), ticket: r.u32() },
+            9 => ManagerBody::Returned { connection: r.u32(), ticket: r.u32() },
+            10 => ManagerBody::Gone { connection: r.u32() },
+            11 => {
+                let (session, lease) = (SessionId(r.u32()), r.u64());
+                ManagerBody::Served { session, lease, offered_at: Instant::from_nanos(r.u64()) }
+            }
+            12 => {
+                let (connection, ticket, session) = (r.u32(), r.u32(), SessionId(r.u32()));
+                ManagerBody::Offer { connection, ticket, session, lease: r.u64(), measured: r.u8() != 0 }
+            }
+            13 => ManagerBody::Queued { connection: r.u32(), ticket: r.u32() },
+            14 => ManagerBody::Reset { connection: r.u32(), ticket: r.u32() },
+            15 => ManagerBody::AcceptorRemoved { session: SessionId(r.u32()), lease: r.u64() },
+            _ => return Err(BadMessage),
+        };
+        Ok(ManagerMessage { epoch, at, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_base::Addr;
+
+    use super::*;
+
+    #[test]
+    fn every_message_survives_the_ring() {
+        let (listener, connection, ticket) = (u64::MAX - 1, 3, u32::MAX);
+        let (session, lease, offered_at) = (SessionId(9), 1 << 60, Instant::from_nanos(1 << 61));
+        let local = Endpoint::at(Addr::from_octets([0xfd; 16]), 65535);
+        let bodies = [
+            ManagerBody::Opened { listener, lease, local, v6_only: true },
+            ManagerBody::Left { listener, lease },
+            ManagerBody::Closed { listener },
+            ManagerBody::Registered { listener, session, lease },
+            ManagerBody::Deregistered { listener, session, lease },
+            ManagerBody::Forgotten { listener, session, lease },
+            ManagerBody::Established { listener, connection, ticket },
+            ManagerBody::Claimed { connection, offered_at },
+            ManagerBody::TimedOut { connection, ticket },
+            ManagerBody::Returned { connection, ticket },
+            ManagerBody::Gone { connection },
+            ManagerBody::Served { session, lease, offered_at },
+            ManagerBody::Offer { connection, ticket, session, lease, measured: true },
+            ManagerBody::Queued { connection, ticket },
+            ManagerBody::Reset { connection, ticket },
+            ManagerBody::AcceptorRemoved { session, lease },
+        ];
+        for body in bodies {
+            let message = ManagerMessage { epoch: Epoch(7), at: Instant::from_nanos(1 << 62), body };
+            let bytes = message.encode();
+            assert_eq!(ManagerMessage::decode(&bytes), Ok(message));
+            assert_eq!(ManagerMessage::decode(&bytes[1..]), Err(BadMessage));
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused() {
+        for kind in 16..=255 {
+            let mut bytes = [0; MANAGER_BYTES];
+            bytes[0] = kind;
+            assert_eq!(ManagerMessage::decode(&bytes), Err(BadMessage));
+        }
+    }
+}

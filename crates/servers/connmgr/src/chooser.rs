@@ -1,0 +1,344 @@
+//! Who gets the next connection? The part of the CM that knows acceptors (P4, P5).
+//!
+//! It serves one transport server (TS) or several: those have the same listeners, because every listener is in all of them, and
+//! the same acceptors, because a session has an arena with each. So what is known of an acceptor is known once, and where it is
+//! registered is a bit for each TS. A connection stays with its TS, whoever gets it.
+//!
+//! A TS in the same process calls; others send messages (`clients`, `remote`).
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use atoll_base::{Addr, Endpoint, Instant, SessionId};
+use atoll_ipc::balance::{PeerBody, PeerMessage};
+
+use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Reported};
+use crate::listeners::key;
+use crate::messages::{ConnectionId, Directive, ListenerId, Offer, Stage};
+
+/// Acceptors, and the connections that wait for one.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    /// Dense; one for each address, of all TSs together.
+    table: Vec<Option<Choice>>,
+    by_address: BTreeMap<(u16, Addr, bool), u32>,
+    /// Where a socket listens, and for how many TSs: a bit each.
+    by_lease: BTreeMap<u64, (u32, u64)>,
+    pub(crate) balancer: Balancer,
+    /// What TSs are to do, each with the TS's number.
+    pub(crate) directives: VecDeque<(u8, Directive)>,
+}
+
+/// Sockets that listen, and acceptors of one listener, at most: more than the supervisor lets sessions have.
+const LEASES_MAX: usize = 1 << 18;
+const ACCEPTORS_MAX: usize = 1 << 16;
+
+/// One listener of some TSs.
+#[derive(Debug)]
+struct Choice {
+    local: Endpoint,
+    v6_only: bool,
+    /// The TSs that have it, a bit each.
+    tss: u64,
+    acceptors: Acceptors,
+    /// Established connections that are offered to nobody, oldest first.
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    ts: u8,
+    connection: ConnectionId,
+    listener: ListenerId,
+}
+
+impl Chooser {
+    pub(crate) fn new(balancer: Balancer) -> Chooser {
+        Chooser {
+            table: Vec::new(),
+            by_address: BTreeMap::new(),
+            by_lease: BTreeMap::new(),
+            balancer,
+            directives: VecDeque::new(),
+        }
+    }
+
+    /// A socket of a TS listens. Returns the choice's place in the table.
+    pub(crate) fn opened(&mut self, ts: u8, lease: u64, local: Endpoint, v6_only: bool) -> u32 {
+        let key = key(local, v6_only);
+        let index = self.by_address.get(&key).copied().unwrap_or_else(|| self.add(local, v6_only));
+        if let Some(choice) = self.at_mut(index) {
+            choice.tss |= 1 << ts;
+        }
+        // A lease has one address; one that has two counts at the first.
+        if self.by_lease.len() < LEASES_MAX {
+            let (at, tss) = self.by_lease.entry(lease).or_insert((index, 0));
+            *tss |= u64::from(*at == index) << ts;
+        }
+        index
+    }
+
+    fn add(&mut self, local: Endpoint, v6_only: bool) -> u32 {
+        let index = self.table.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        let (acceptors, waiting) = (Acceptors::default(), VecDeque::new());
+        self.table[index] = Some(Choice { local, v6_only, tss: 0, acceptors, waiting });
+        // Cannot truncate: one for each address and port.
+        let index = index as u32;
+        self.by_address.insert(key(local, v6_only), index);
+        index
+    }
+
+    /// Whether the choice at this place is about this address.
+    pub(crate) fn is_at(&self, index: u32, local: Endpoint, v6_only: bool) -> bool {
+        self.by_address.get(&key(local, v6_only)) == Some(&index)
+    }
+
+    /// The socket does not listen at this TS any more.
+    pub(crate) fn left(&mut self, ts: u8, index: u32, lease: u64) {
+        if let Some((at, tss)) = self.by_lease.get_mut(&lease)
+            && *at == index
+        {
+            *tss &= !(1 << ts);
+            if *tss == 0 {
+                self.by_lease.remove(&lease);
+            }
+        }
+        if let Some(choice) = self.at_mut(index) {
+            choice.acceptors.forget(ts, |_, of| of == lease);
+        }
+    }
+
+    /// No socket does. As on Linux, connections that nobody has accepted end with the listener.
+    pub(crate) fn closed(&mut self, ts: u8, index: u32) {
+        let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let directives = &mut self.directives;
+        choice.waiting.retain(|waiting| {
+            if waiting.ts == ts {
+                directives.push_back((ts, Directive::Reset { connection: waiting.connection }));
+            }
+            waiting.ts != ts
+        });
+        choice.acceptors.forget(ts, |_, _| true);
+        choice.tss &= !(1 << ts);
+        if choice.tss == 0 {
+            self.by_address.remove(&key(choice.local, choice.v6_only));
+            self.table[index as usize] = None;
+        }
+    }
+
+    /// No socket of this TS listens any more.
+    pub(crate) fn forget_sockets(&mut self, ts: u8) {
+        self.by_lease.retain(|_, (_, tss)| {
+            *tss &= !(1 << ts);
+            *tss != 0
+        });
+    }
+
+    /// ACCEPT-CONNECTION (P4), said to `ts`.
+    pub(crate) fn register(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) {
+        let Some((choice, balancer)) = self.with_balancer(index) else { return };
+        if choice.acceptors.len() >= ACCEPTORS_MAX {
+            return;
+        }
+        choice.acceptors.register(now, ts, session, lease, index, balancer);
+        // All have their turn once, and keep their order: it may be registered at one of several TSs.
+        for _ in 0..choice.waiting.len() {
+            let Some(waiting) = self.at_mut(index).and_then(|choice| choice.waiting.pop_front()) else { break };
+            self.assign(now, index, waiting);
+        }
+    }
+
+    /// The session wants no more connections of `ts` for now. Returns whether it did.
+    pub(crate) fn deregister(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) -> bool {
+        let Some((choice, balancer)) = self.with_balancer(index) else { return false };
+        choice.acceptors.deregister(now, 1 << ts, session, lease, index, balancer) != 0
+    }
+
+    /// The session does not hold the socket at `ts` any more.
+    pub(crate) fn forget(&mut self, ts: u8, index: u32, session: SessionId, lease: u64) {
+        if let Some(choice) = self.at_mut(index) {
+            choice.acceptors.forget(ts, |of, socket| of == session && socket == lease);
+        }
+    }
+
+    /// Whether what becomes of connections is worth measuring.
+    pub(crate) fn has_choice(&self, index: u32) -> bool {
+        self.table.get(index as usize).and_then(Option::as_ref).is_some_and(|choice| choice.acceptors.has_choice())
+    }
+
+    /// A connection of `ts` is there for whoever wants it. Returns whether somebody does; otherwise it waits.
+    #[inline]
+    pub(crate) fn established(
+        &mut self,
+        now: Instant,
+        ts: u8,
+        index: u32,
+        connection: ConnectionId,
+        listener: ListenerId,
+    ) -> bool {
+        self.assign(now, index, Waiting { ts, connection, listener })
+    }
+
+    /// The acceptor did not claim in time: it is removed, wherever it is registered. The connection is handed back by
+    /// [`Chooser::returned`].
+    pub(crate) fn timed_out(&mut self, now: Instant, session: SessionId, lease: u64) {
+        let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
+        choice.acceptors.timed_out(session, lease);
+        let tss = choice.acceptors.deregister(now, u64::MAX, session, lease, index, balancer);
+        self.tell_removed(tss, session, lease);
+    }
+
+    /// An offer has come to an end without a claim, and the connection goes to another acceptor or waits. Returns as
+    /// [`Chooser::established`].
+    pub(crate) fn returned(
+        &mut self,
+        now: Instant,
+        ts: u8,
+        index: u32,
+        (connection, listener): (ConnectionId, ListenerId),
+        session: SessionId,
+        lease: u64,
+    ) -> bool {
+        self.settle(session, lease);
+        self.assign(now, index, Waiting { ts, connection, listener })
+    }
+
+    /// An offer to this acceptor has come to an end without a claim.
+    pub(crate) fn settle(&mut self, session: SessionId, lease: u64) {
+        if let Some((_, choice, _)) = self.of_lease(lease)
+            && let Some(acceptor) = choice.acceptors.get_mut(session, lease)
+        {
+            acceptor.returned();
+        }
+    }
+
+    /// The acceptor has claimed a connection that it was offered at `offered_at`. `measured`: [`Chooser::served`] will follow; `None`:
+    /// decide. Returns which.
+    pub(crate) fn claimed(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        lease: u64,
+        offered_at: Instant,
+        measured: Option<bool>,
+    ) -> bool {
+        let Some((index, choice, balancer)) = self.of_lease(lease) else { return false };
+        let measured = measured.unwrap_or(choice.acceptors.has_choice());
+        let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return false };
+        acceptor.claimed(now, offered_at, measured);
+        if measured {
+            choice.acceptors.stir(now, index, balancer);
+        }
+        measured
+    }
+
+    /// The application has closed what it had been offered at `offered_at` (P5).
+    pub(crate) fn served(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
+        let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
+        let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return };
+        acceptor.closed(now, offered_at, balancer.rules());
+        choice.acceptors.stir(now, index, balancer);
+    }
+
+    /// A connection of `ts` is gone before anybody claimed it.
+    pub(crate) fn gone(&mut self, ts: u8, index: u32, connection: ConnectionId, stage: Stage) {
+        match stage {
+            Stage::Embryonic => {}
+            Stage::Waiting => {
+                if let Some(choice) = self.at_mut(index) {
+                    choice.waiting.retain(|waiting| (waiting.ts, waiting.connection) != (ts, connection));
+                }
+            }
+            Stage::Offered { session, lease } => self.settle(session, lease),
+        }
+    }
+
+    /// A connection of `ts` does not wait any more, wherever it did.
+    pub(crate) fn gone_everywhere(&mut self, ts: u8, connection: ConnectionId) {
+        for choice in self.table.iter_mut().flatten() {
+            choice.waiting.retain(|waiting| (waiting.ts, waiting.connection) != (ts, connection));
+        }
+    }
+
+    /// Another CM speaks.
+    pub(crate) fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
+        let Some(is_new) = self.balancer.admit(message) else { return };
+        if is_new {
+            self.table.iter_mut().flatten().for_each(|choice| choice.acceptors.forget_peer(message.from));
+        }
+        let lease = match &message.body {
+            PeerBody::Offer(offer) => offer.lease,
+            PeerBody::Report(report) => report.lease,
+        };
+        let Some((index, choice, balancer)) = self.of_lease(lease) else {
+            self.balancer.count_dropped();
+            return;
+        };
+        match &message.body {
+            PeerBody::Offer(offer) => choice.acceptors.handle_offer(now.min(message.sent_at), message.from, offer),
+            PeerBody::Report(report) => {
+                match choice.acceptors.handle_report(now, message.from, report, index, balancer) {
+                    Reported::Unknown => balancer.count_dropped(),
+                    Reported::Noted => {}
+                    Reported::Removed(tss) => self.tell_removed(tss, report.session, report.lease),
+                }
+            }
+        }
+    }
+
+    /// The next message to other CMs: see [`crate::ConnMgr::poll_peer`].
+    pub(crate) fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
+        if self.balancer.is_due(now, last) {
+            for index in self.balancer.take_active() {
+                if let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) {
+                    choice.acceptors.tell(now, index, reach, last, &mut self.balancer);
+                }
+            }
+        }
+        self.balancer.poll()
+    }
+
+    /// The acceptors of all listeners, each with its listener's address.
+    pub(crate) fn acceptors(&mut self, now: Instant) -> Vec<(Endpoint, AcceptorView)> {
+        let balancer = &self.balancer;
+        let views = |choice: &mut Choice| {
+            let local = choice.local;
+            choice.acceptors.views(now, balancer).into_iter().map(move |view| (local, view))
+        };
+        self.table.iter_mut().flatten().flat_map(views).collect()
+    }
+
+    /// To an acceptor, or to those who wait for one.
+    fn assign(&mut self, now: Instant, index: u32, waiting: Waiting) -> bool {
+        let Waiting { ts, connection, listener } = waiting;
+        let Some((choice, balancer)) = self.with_balancer(index) else { return false };
+        let Some((session, lease)) = choice.acceptors.assign(now, ts, index, balancer) else {
+            choice.waiting.push_back(waiting);
+            return false;
+        };
+        self.directives.push_back((ts, Directive::Offer(Offer { connection, listener, session, lease })));
+        true
+    }
+
+    fn tell_removed(&mut self, tss: u64, session: SessionId, lease: u64) {
+        for ts in (0..64).filter(|ts| tss >> ts & 1 == 1) {
+            self.directives.push_back((ts, Directive::AcceptorRemoved { session, lease }));
+        }
+    }
+
+    fn at_mut(&mut self, index: u32) -> Option<&mut Choice> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    fn with_balancer(&mut self, index: u32) -> Option<(&mut Choice, &mut Balancer)> {
+        Some((self.table.get_mut(index as usize)?.as_mut()?, &mut self.balancer))
+    }
+
+    fn of_lease(&mut self, lease: u64) -> Option<(u32, &mut Choice, &mut Balancer)> {
+        let &(index, _) = self.by_lease.get(&lease)?;
+        Some((index, self.table.get_mut(index as usize)?.as_mut()?, &mut self.balancer))
+    }
+}

@@ -1,0 +1,141 @@
+//! How does a machine fare whose connection managers (CM) choose for several replicas, or are processes of their own? Between each and a
+//! replica lies a ring that holds few messages and is read late: what it does not take has to be kept, and answers come when much has
+//! happened.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{Duration, Epoch, Instant, ReplicaId, Rng};
+use atoll_connmgr::{Manager, ManagerConfig, Reach};
+use atoll_ipc::HeapMemory;
+use atoll_ipc::balance::Balance;
+use atoll_ipc::manager::ManagerMessage;
+use atoll_transport::{Config, Transport};
+
+/// Messages that a ring holds: fewer than a crowd has.
+const RING_MESSAGES: usize = 4;
+
+/// How many CMs a machine has, and whether they are in processes of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagerPlan {
+    /// At most as many as replicas; more are not made.
+    pub count: u8,
+    /// Whether they are not in replicas.
+    pub apart: bool,
+}
+
+/// One who sends and receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Replica(u8),
+    Manager(u8),
+}
+
+/// The CMs of a machine, and the rings between them and its replicas.
+pub(crate) struct Managers {
+    plan: ManagerPlan,
+    apart: Vec<Manager>,
+    rings: BTreeMap<(Node, Node), VecDeque<ManagerMessage>>,
+    wakes_at: Option<Instant>,
+}
+
+impl Managers {
+    pub(crate) fn new(plan: ManagerPlan, replicas: u8, seed: u64) -> Managers {
+        let plan = ManagerPlan { count: plan.count.clamp(1, replicas), ..plan };
+        let config = |number| ManagerConfig { number, managers: plan.count, epoch: Epoch(3), own: None };
+        let manager = |number| Manager::new(config(number), seed + u64::from(number));
+        let apart = (0..plan.count).filter(|_| plan.apart).map(manager).collect();
+        Managers { plan, apart, rings: BTreeMap::new(), wakes_at: None }
+    }
+
+    /// What a replica has to know of it.
+    pub(crate) fn configure(&self, config: Config) -> Config {
+        Config { managers: self.plan.count, managers_apart: self.plan.apart, ..config }
+    }
+
+    pub(crate) fn set_balance(&mut self, rules: Balance) {
+        self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
+    }
+
+    /// Takes what a replica has to say, as far as the rings do.
+    pub(crate) fn collect(&mut self, now: Instant, rng: &mut Rng, index: u8, replica: &mut Transport<HeapMemory>) {
+        let number = index % self.plan.count;
+        let manager = if self.plan.apart { Node::Manager(number) } else { Node::Replica(number) };
+        replica.send_messages(now, |to, message| {
+            let to = to.map_or(manager, |replica| Node::Replica(replica.0));
+            put(&mut self.rings, (Node::Replica(index), to), message)
+        });
+        self.look_again(now, rng);
+    }
+
+    /// Brings some of the messages that are under way to their receivers. Returns whether there were any. `loss`: of what CMs tell each
+    /// other, per million.
+    pub(crate) fn run(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        replicas: &mut [Transport<HeapMemory>],
+        loss: u32,
+    ) -> bool {
+        if self.wakes_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.wakes_at = None;
+        for ((from, to), ring) in &mut self.rings {
+            let count = ring.len().min(1 + rng.below(RING_MESSAGES as u32) as usize);
+            let sender = match *from {
+                Node::Replica(replica) | Node::Manager(replica) => ReplicaId(replica),
+            };
+            for message in ring.drain(..count) {
+                match *to {
+                    Node::Replica(replica) => {
+                        replicas[usize::from(replica)].handle_message(now, sender, &message);
+                    }
+                    Node::Manager(number) => self.apart[usize::from(number)].handle(now, sender, &message),
+                }
+            }
+        }
+        let mut said = Vec::new();
+        for (number, manager) in (0..).zip(&mut self.apart) {
+            manager
+                .send(now, |to, message| put(&mut self.rings, (Node::Manager(number), Node::Replica(to.0)), message));
+            let reach = Reach { awake: u64::MAX, takes: u64::MAX };
+            said.extend(std::iter::from_fn(|| manager.poll_peer(now, reach, true)));
+        }
+        said.retain(|_| !rng.chance_per_million(loss));
+        for output in said {
+            for (number, manager) in (0..).zip(&mut self.apart) {
+                if output.to >> number & 1 == 1 {
+                    manager.handle_peer(now, &output.message);
+                }
+            }
+        }
+        self.look_again(now, rng);
+        true
+    }
+
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.wakes_at
+    }
+
+    fn look_again(&mut self, now: Instant, rng: &mut Rng) {
+        let is_idle = self.rings.values().all(VecDeque::is_empty) && !self.apart.iter().any(Manager::has_output);
+        if !is_idle && self.wakes_at.is_none() {
+            // Now and then later than an answer may take.
+            let most = if rng.below(50) == 0 { 400_000 } else { 50 };
+            self.wakes_at = Some(now + Duration::from_micros(1 + u64::from(rng.below(most))));
+        }
+    }
+}
+
+fn put(
+    rings: &mut BTreeMap<(Node, Node), VecDeque<ManagerMessage>>,
+    way: (Node, Node),
+    message: &ManagerMessage,
+) -> bool {
+    let ring = rings.entry(way).or_default();
+    let has_room = ring.len() < RING_MESSAGES;
+    if has_room {
+        ring.push_back(*message);
+    }
+    has_room
+}
