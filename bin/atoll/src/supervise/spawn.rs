@@ -26,64 +26,41 @@ pub struct Shared<'a> {
 
 /// Starts the replica of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
 pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
-    let index = usize::from(setup.index);
-    let replica = &shared.memory.replicas[index];
-    let mut descriptors: Vec<BorrowedFd<'_>> = vec![
-        theirs.as_fd(),
-        shared.memory.stack_read.as_fd(),
-        replica.page_write.as_fd(),
-        replica.bell.as_fd(),
-        shared.memory.mesh.as_fd(),
-    ];
+    let index = setup.index;
+    let mut more = Vec::new();
     if setup.has_tap {
-        descriptors.push(queue_of(index, shared)?);
+        more.push(queue_of(index.into(), shared)?);
     }
-    descriptors.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
+    more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
     if setup.link.is_some() {
-        descriptors.extend(shared.link.iter().map(|fd| fd.as_fd()));
+        more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
-    setup.descriptors = descriptors.len();
-    let child = launch("replica", setup.index, &setup.to_json(), &descriptors)?;
-    Ok((child, control))
+    start("replica", index, index.into(), &more, shared, |descriptors| {
+        setup.descriptors = descriptors;
+        setup.to_json()
+    })
 }
 
 /// The same for a link server.
 pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
-    let server = usize::from(setup.server);
-    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
-    let mut descriptors: Vec<BorrowedFd<'_>> = vec![
-        theirs.as_fd(),
-        shared.memory.stack_read.as_fd(),
-        own.page_write.as_fd(),
-        own.bell.as_fd(),
-        shared.memory.mesh.as_fd(),
-        queue_of(server, shared)?,
-    ];
-    descriptors.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
-    setup.descriptors = descriptors.len();
-    let child = launch("link-server", setup.index, &setup.to_json(), &descriptors)?;
-    Ok((child, control))
+    let (index, server) = (setup.index, usize::from(setup.server));
+    let mut more = vec![queue_of(server, shared)?];
+    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
+    start("link-server", index, server, &more, shared, |descriptors| {
+        setup.descriptors = descriptors;
+        setup.to_json()
+    })
 }
 
 /// The same for a connection manager.
 pub fn start_manager(mut setup: ManagerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
-    let server = usize::from(setup.server);
-    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
-    let mut descriptors: Vec<BorrowedFd<'_>> = vec![
-        theirs.as_fd(),
-        shared.memory.stack_read.as_fd(),
-        own.page_write.as_fd(),
-        own.bell.as_fd(),
-        shared.memory.mesh.as_fd(),
-    ];
+    let (index, server) = (setup.index, usize::from(setup.server));
     let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().nth(server));
-    descriptors.extend(managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()));
-    setup.descriptors = descriptors.len();
-    let child = launch("connection-manager", setup.index, &setup.to_json(), &descriptors)?;
-    Ok((child, control))
+    let more: Vec<_> = managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()).collect();
+    start("connection-manager", index, server, &more, shared, |descriptors| {
+        setup.descriptors = descriptors;
+        setup.to_json()
+    })
 }
 
 fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Failure> {
@@ -91,26 +68,43 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-/// Starts this program as a server: `role` is its subcommand.
-fn launch(role: &str, index: u8, setup: &str, descriptors: &[BorrowedFd<'_>]) -> Result<Child, Failure> {
+/// Starts this program as a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
+/// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
+fn start(
+    role: &str,
+    index: u8,
+    server: usize,
+    more: &[BorrowedFd<'_>],
+    shared: &Shared<'_>,
+    setup: impl FnOnce(usize) -> String,
+) -> Result<(Child, Channel), Failure> {
     let starting = || format!("starting {role} {index}");
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
+    let common = [
+        theirs.as_fd(),
+        shared.memory.stack_read.as_fd(),
+        own.page_write.as_fd(),
+        own.bell.as_fd(),
+        shared.memory.mesh.as_fd(),
+    ];
     let mut spawn = Spawn::this_binary("atoll").or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
-        // What helps to find faults; everything else is none of a replica's business.
+        // What helps to find faults; everything else is none of a server's business.
         if let Some(key) = key.to_str().filter(|key| key.starts_with("RUST_") || key.starts_with("ATOLL_DEBUG")) {
             spawn.env(key, value).or_fail(starting())?;
         }
     }
-    spawn.arg(role).or_fail(starting())?;
-    spawn.arg("--index").or_fail(starting())?;
-    spawn.arg(index.to_string()).or_fail(starting())?;
-    spawn.arg("--setup").or_fail(starting())?;
-    spawn.arg(setup).or_fail(starting())?;
-    for fd in descriptors {
+    let (index, setup) = (index.to_string(), setup(common.len() + more.len()));
+    for argument in [role, "--index", &index, "--setup", &setup] {
+        spawn.arg(argument).or_fail(starting())?;
+    }
+    for fd in common.iter().chain(more) {
         spawn.inherit(*fd);
     }
-    spawn.start().or_fail(starting())
+    let child = spawn.start().or_fail(starting())?;
+    Ok((child, control))
 }
 
 /// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`. proc_pid_stat(5).
