@@ -11,6 +11,7 @@ mod manager_server;
 mod replica;
 mod rows;
 mod runtime;
+mod server;
 mod setup;
 mod siblings;
 mod supervise;

@@ -5,7 +5,6 @@
 //!   loop   messages of transport servers, offers and reports of other connection managers (at most a batch)
 //!          answers, offers and reports -> rings
 //!          bells of those that sleep
-//!          nothing to do: spin for a while, then sleep on {bell, control socket, timer}
 //! ```
 //! It has no session and no frame. What it knows, transport servers have told it.
 
@@ -13,62 +12,28 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
+use atoll_base::{Epoch, Instant, ReplicaId};
 use atoll_connmgr::{Manager, ManagerConfig, PeerOutput};
-use atoll_ipc::Memory;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::control::Request;
 use atoll_ipc::manager::ManagerMessage;
 use atoll_ipc::mesh::{KIND_BALANCE, KIND_MANAGER, PAYLOAD_MAX};
-use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
-use atoll_shm::{Access, ShmMemory};
-use atoll_sys::epoll::{self, Epoll, EventFlags};
-use atoll_sys::timer::LazyTimer;
-use atoll_sys::{Clock, process, sched, unix};
+use atoll_ipc::page::Stat;
+use atoll_sys::process;
 
 use crate::link::{Received, Rings};
-use crate::replica::calibration;
-use crate::setup::{MESH_MEMORY_BYTES, ManagerSetup, READY, mesh_ring};
+use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::setup::{ManagerSetup, mesh_ring};
 
 /// Messages taken before the answers go out.
 const BATCH: usize = 64;
-/// Time between two looks at the control socket while there is work.
-const CONTROL_EVERY: Duration = Duration::from_millis(1);
-/// Time between two publications of the counters.
-const PUBLISH_EVERY: Duration = Duration::from_millis(50);
-/// How soon what was not taken is offered again.
-const RETRY_AFTER: Duration = Duration::from_millis(1);
-
-const TOKEN_BELL: u64 = 0;
-const TOKEN_CONTROL: u64 = 1;
-const TOKEN_TIMER: u64 = 2;
-
-/// Whether to go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Go,
-    Stop,
-}
-
 /// Runs a connection manager with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
-    match ManagerServer::start(setup).and_then(|mut server| server.serve()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("atoll: connection manager {}: {error}", setup.index);
-            ExitCode::FAILURE
-        }
-    }
+    server::run(&format!("connection manager {}", setup.index), ManagerServer::start(setup))
 }
 
 struct ManagerServer {
-    clock: Clock,
-    epoll: Epoll,
-    timer: LazyTimer,
-    control: unix::Channel,
-    /// Open as long as it is waited for.
-    _bell: OwnedFd,
-    page: ReplicaPage<ShmMemory>,
+    server: Server,
     manager: Manager,
     /// To and from each connection manager (the own place stays empty), then each replica.
     rings: Rings,
@@ -76,133 +41,47 @@ struct ManagerServer {
     /// Replicas whose messages stay in their rings, because they do not take their answers.
     held_up: u8,
     record: Box<[u8]>,
-    sleep_word: u32,
-    patience: Patience,
     counts: Counts,
-    control_at: Instant,
-    publish_at: Instant,
-    /// Something has happened that the counters on the page do not tell.
-    unpublished: bool,
 }
 
-/// What the loop itself counts.
+/// What it counts itself.
 #[derive(Default)]
 struct Counts {
     received: u64,
     sent: u64,
     bad: u64,
-    bells_rung: u64,
-    sleeps: u64,
-    rounds: u64,
-    busy_nanos: u64,
 }
 
 impl ManagerServer {
     fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
-        let mut fds = process::take_inherited(setup.descriptors)?.into_iter();
-        let mut next = || fds.next().ok_or_else(|| io::Error::other("the supervisor passed too few descriptors"));
-        let control = unix::Channel::from(next()?);
-        let stack = StackPage(ShmMemory::map(next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
-        let page = ReplicaPage(ShmMemory::map(next()?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
-        let bell = next()?;
-        let mesh = ShmMemory::map(next()?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
-        let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
-        let (me, managers, replicas) =
-            (usize::from(setup.server), usize::from(setup.managers), usize::from(facts.replicas));
+        let mut inherited = Inherited::take(setup.descriptors)?;
+        let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
-        let peers = (first..first + managers).chain(0..replicas);
+        let peers = (first..first + managers).chain(0..usize::from(inherited.facts.replicas));
         let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = places.iter().map(|_| next()).collect::<io::Result<Vec<_>>>()?;
-        let rings = Rings::resume(mesh, &places, bells);
-        page.announce(ReplicaId(setup.server), Epoch(setup.epoch));
+        let bells = inherited.take_next(places.len())?;
+        let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
+        inherited.announce(setup.server, setup.epoch);
         let mut seed = [0; 8];
         process::random(&mut seed)?;
         let config =
             ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
-
-        sched::set_name(&format!("atoll-cm{}", setup.index))?;
-        if let Some(cpu) = setup.cpu {
-            sched::set_affinity(&[cpu])?;
-        }
-        if setup.batch_scheduling {
-            sched::set_batch()?;
-        }
-        let timer = LazyTimer::new(RETRY_AFTER)?;
-        let epoll = Epoll::new()?;
-        epoll.add(&bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
-        epoll.add(&control, TOKEN_CONTROL, EventFlags::IN)?;
-        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        control.send(READY, &[])?;
-        let clock = Clock::new(calibration(facts.calibration));
-        let now = clock.now();
+        let habits = Habits {
+            name: &format!("atoll-cm{}", setup.index),
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: CONTROL_EVERY,
+        };
         Ok(ManagerServer {
-            clock,
-            epoll,
-            timer,
-            control,
-            _bell: bell,
-            page,
+            server: Server::settle(inherited, &habits, None::<&OwnedFd>)?,
             manager: Manager::new(config, u64::from_ne_bytes(seed)),
             rings,
             managers,
             held_up: 0,
             record: vec![0; PAYLOAD_MAX].into_boxed_slice(),
-            sleep_word: 0,
-            patience: Patience::new(Duration::from_micros(u64::from(facts.spin_us))),
             counts: Counts::default(),
-            control_at: now,
-            publish_at: now,
-            unpublished: true,
         })
-    }
-
-    /// Serves until the supervisor says stop or goes away. Waits as replicas do.
-    fn serve(&mut self) -> io::Result<()> {
-        let mut now = self.clock.now();
-        let mut waits = false;
-        loop {
-            let busy = self.round(now);
-            self.counts.rounds += 1;
-            let then = self.clock.now();
-            if busy {
-                self.counts.busy_nanos += then.since(now).as_nanos() as u64;
-                self.unpublished = true;
-                if std::mem::take(&mut waits) {
-                    self.patience.end(now);
-                }
-            }
-            now = then;
-            if now >= self.control_at && self.housekeeping(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            if busy {
-                continue;
-            }
-            let spins = if waits { self.patience.goes_on(now) } else { self.patience.begin(now) };
-            waits = true;
-            if spins {
-                sched::yield_now();
-                now = self.clock.now();
-                self.patience.yielded(now.since(then));
-                continue;
-            }
-            if self.sleep(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            now = self.clock.now();
-        }
-    }
-
-    /// One turn of everything. Returns whether there was anything to do.
-    fn round(&mut self, now: Instant) -> bool {
-        let busy = self.receive(now);
-        self.answer(now);
-        if self.manager.is_peer_due(now, false) {
-            self.tell_peers(now, false);
-        }
-        self.counts.bells_rung += self.rings.publish();
-        busy
     }
 
     /// Takes up to a batch of messages.
@@ -218,7 +97,7 @@ impl ManagerServer {
             match (kind, replica) {
                 (KIND_MANAGER, Some(replica)) => match ManagerMessage::decode(payload) {
                     Ok(message) => {
-                        self.patience.met(replica.0.into());
+                        self.server.patience.met(replica.0.into());
                         self.manager.handle(now, replica, &message);
                     }
                     Err(_) => self.counts.bad += 1,
@@ -259,69 +138,46 @@ impl ManagerServer {
             self.rings.tell(to, wakes, KIND_BALANCE, message.encode(&mut bytes));
         }
     }
+}
 
-    /// Sleeps until a bell, the supervisor or the timer wakes it.
-    fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
-        if self.manager.is_peer_due(now, true) {
-            self.tell_peers(now, true);
-            self.counts.bells_rung += self.rings.publish();
-        }
-        self.sleep_word |= 1;
-        self.set_sleep_word();
-        // Partner: others fence between their ring store and their look at the sleep word.
-        self.page.0.fence();
-        let mut verdict = Verdict::Go;
-        if !self.rings.is_ready() {
-            let retry_at = self.manager.has_output().then_some(now + RETRY_AFTER);
-            let publish_at = self.unpublished.then_some(self.publish_at);
-            if let Some(deadline) = retry_at.into_iter().chain(publish_at).min() {
-                self.timer.wake_at(now, deadline)?;
-            }
-            self.counts.sleeps += 1;
-            let mut events = [epoll::EMPTY; 8];
-            let count = self.epoll.wait(&mut events, None)?;
-            if events[..count].iter().any(|event| epoll::token(event) == TOKEN_CONTROL) {
-                verdict = self.housekeeping(self.clock.now())?;
-            }
-        }
-        self.sleep_word = self.sleep_word.wrapping_add(1);
-        self.set_sleep_word();
-        Ok(verdict)
+impl Role for ManagerServer {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
-    fn set_sleep_word(&self) {
-        self.page.set_sleep_word(self.sleep_word);
-        self.rings.set_sleep_word(self.sleep_word);
+    fn round(&mut self, now: Instant) -> io::Result<bool> {
+        let busy = self.receive(now);
+        self.answer(now);
+        if self.manager.is_peer_due(now, false) {
+            self.tell_peers(now, false);
+        }
+        self.server.bells_rung += self.rings.publish();
+        Ok(busy)
     }
 
-    /// What is done now and then: the supervisor's requests, the counters.
-    fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
-        self.control_at = now + CONTROL_EVERY;
-        if now >= self.publish_at {
-            self.publish_at = now + PUBLISH_EVERY;
-            self.publish(now);
+    fn say_good_night(&mut self, now: Instant) -> u64 {
+        if !self.manager.is_peer_due(now, true) {
+            return 0;
         }
-        let (mut packet, mut fds) = ([0; 4096], Vec::new());
-        loop {
-            fds.clear();
-            match self.control.receive(&mut packet, &mut fds) {
-                Ok(0) => return Ok(Verdict::Stop),
-                Ok(len) => match Request::decode(&packet[..len]) {
-                    Ok(Request::Stop) => return Ok(Verdict::Stop),
-                    Ok(Request::Balance { rules }) => self.manager.set_balance(rules),
-                    // Sessions it hears of from transport servers.
-                    _ => {}
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Verdict::Go),
-                Err(error) => return Err(error),
-            }
-        }
+        self.tell_peers(now, true);
+        self.rings.publish()
     }
 
-    /// Puts the counters on the page.
-    fn publish(&mut self, now: Instant) {
-        self.unpublished = false;
-        self.page.set_heartbeat(now.as_nanos());
+    fn set_sleep_word(&mut self, word: u32) {
+        self.rings.set_sleep_word(word);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.rings.is_ready()
+    }
+
+    fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
+        self.manager.has_output().then_some(now + CONTROL_EVERY)
+    }
+
+    fn refresh(&mut self) {}
+
+    fn publish(&mut self) {
         let (counts, balance) = (&self.counts, self.manager.balance_counts());
         for (stat, value) in [
             (Stat::PeerOffersOut, balance.offers_out),
@@ -333,12 +189,18 @@ impl ManagerServer {
             (Stat::MessagesIn, counts.received),
             (Stat::MessagesOut, counts.sent),
             (Stat::MessagesBad, counts.bad),
-            (Stat::BellsRung, counts.bells_rung),
-            (Stat::Sleeps, counts.sleeps),
-            (Stat::Rounds, counts.rounds),
-            (Stat::BusyNanos, counts.busy_nanos),
         ] {
-            self.page.set_stat(stat, value);
+            self.server.page.set_stat(stat, value);
         }
+    }
+
+    /// Of sessions it hears from transport servers.
+    fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
+        match request {
+            Request::Stop => return Ok(Verdict::Stop),
+            Request::Balance { rules } => self.manager.set_balance(rules),
+            _ => {}
+        }
+        Ok(Verdict::Go)
     }
 }

@@ -10,12 +10,12 @@
 //!          nothing to do: spin for a while, then sleep on {device, bell, control socket, timer}
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, Patience, ReplicaId, SessionId};
+use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
 use atoll_ip::{ChecksumOffload, Ip, Link, V6Config};
 use atoll_ipc::Memory;
@@ -25,15 +25,10 @@ use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
 use atoll_ipc::manager::ManagerMessage;
 use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
-use atoll_ipc::page::{
-    APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, REPLICAS_MAX, ReplicaPage, STACK_PAGE_BYTES, StackFacts,
-    StackPage, Stat,
-};
+use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::epoll::{self, Epoll, EventFlags};
-use atoll_sys::timer::LazyTimer;
-use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
+use atoll_sys::{eventfd, process};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Stopwatch, Transport};
@@ -42,15 +37,12 @@ use atoll_wire::{Mac, vnet};
 use crate::address;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
-use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, MESH_MEMORY_BYTES, READY, ReplicaSetup, link_ring, mesh_ring};
+use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
 const BATCH: usize = 64;
-/// Time between two looks at the control socket while there is work.
-const CONTROL_EVERY: Duration = Duration::from_millis(1);
-/// Time between two publications of the counters, and two looks at the steering table.
-const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// Batches taken from the rings before the end, at most.
 const STOP_ROUNDS: usize = 4096;
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
@@ -59,39 +51,15 @@ const TIMER_SLACK: Duration = Duration::from_millis(4);
 /// State of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
 
-const TOKEN_DEVICE: u64 = 0;
-const TOKEN_BELL: u64 = 1;
-const TOKEN_CONTROL: u64 = 2;
-const TOKEN_TIMER: u64 = 3;
-
-/// Whether to go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Go,
-    Stop,
-}
-
 /// Runs a replica with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &ReplicaSetup) -> ExitCode {
-    match Replica::start(setup).and_then(|mut replica| replica.serve()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("atoll: replica {}: {error}", setup.index);
-            ExitCode::FAILURE
-        }
-    }
+    server::run(&format!("replica {}", setup.index), Replica::start(setup))
 }
 
 /// One replica, from start to end.
 struct Replica {
     index: ReplicaId,
-    clock: Clock,
-    epoll: Epoll,
-    timer: LazyTimer,
-    control: unix::Channel,
-    /// Open as long as it is waited for.
-    _bell: OwnedFd,
-    page: ReplicaPage<ShmMemory>,
+    server: Server,
     stack: StackPage<ShmMemory>,
     facts: StackFacts,
     transport: Transport<ShmMemory>,
@@ -101,27 +69,15 @@ struct Replica {
     manager: Option<usize>,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
-    /// Packets for the supervisor that its socket did not take yet.
-    answers: VecDeque<Vec<u8>>,
     frame: Box<[u8]>,
-    sleep_word: u32,
-    patience: Patience,
     /// Which generation of the IPv4 address each other replica was told.
     told: [u64; REPLICAS_MAX],
     counts: Counts,
-    control_at: Instant,
-    publish_at: Instant,
-    /// Something has happened that the counters on the page do not tell.
-    unpublished: bool,
 }
 
-/// What the loop itself counts.
+/// What it counts itself.
 #[derive(Default)]
 struct Counts {
-    bells_rung: u64,
-    sleeps: u64,
-    rounds: u64,
-    busy_nanos: u64,
     frames_in: u64,
     bytes_in: u64,
     forwarded: u64,
@@ -130,24 +86,19 @@ struct Counts {
 
 impl Replica {
     fn start(setup: &ReplicaSetup) -> io::Result<Replica> {
-        let mut fds = process::take_inherited(setup.descriptors)?.into_iter();
-        let mut next = || fds.next().ok_or_else(|| io::Error::other("the supervisor passed too few descriptors"));
-        let control = unix::Channel::from(next()?);
-        let stack = StackPage(ShmMemory::map(next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
-        let page = ReplicaPage(ShmMemory::map(next()?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
-        let bell = next()?;
-        let mesh = ShmMemory::map(next()?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
+        let mut inherited = Inherited::take(setup.descriptors)?;
+        let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
+        let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
         let mut fast_open = [0; 16];
         mesh.read(COOKIE_KEY, &mut fast_open);
-        let queue = if setup.has_tap { Some(Queue::from_fd(next()?)) } else { None };
-        let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
-        let clock = Clock::new(calibration(facts.calibration));
+        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
+        let clock = inherited.clock();
         let now = clock.now();
         let me = usize::from(setup.index);
         let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
 
         let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = (0..servers).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+        let bells = inherited.take_next(servers)?;
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let for_messages = bells.iter().take(replicas).map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
@@ -157,8 +108,8 @@ impl Replica {
         let device = match (queue, setup.link) {
             (Some(queue), _) => Device::Tap(queue),
             (None, Some(link)) => {
-                let (memory, page) = (next()?, next()?);
-                let bells = (0..REPLICAS_MAX).map(|_| next()).collect::<io::Result<Vec<_>>>()?;
+                let (memory, page) = (inherited.next()?, inherited.next()?);
+                let bells = inherited.take_next(REPLICAS_MAX)?;
                 Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
             }
             (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
@@ -179,7 +130,7 @@ impl Replica {
         if me == 0 && !matches!(device, Device::None) {
             ip.announce(now);
         }
-        page.announce(ReplicaId(setup.index), Epoch(setup.epoch));
+        inherited.announce(setup.index, setup.epoch);
         let mut sequence = [0; 16];
         sequence.copy_from_slice(&seed[24..40]);
         let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
@@ -191,34 +142,21 @@ impl Replica {
             managers_apart: setup.managers_apart,
             ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
         };
-        let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
+        let mut transport = Transport::new(config, secrets, ip, page, now);
         transport.set_owners(|group| stack.owner(group));
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
 
-        sched::set_name(&format!("atoll-replica{}", setup.index))?;
-        if let Some(cpu) = setup.cpu {
-            sched::set_affinity(&[cpu])?;
-        }
-        if setup.batch_scheduling {
-            sched::set_batch()?;
-        }
-        let timer = LazyTimer::new(TIMER_SLACK)?;
-        let epoll = Epoll::new()?;
-        if let Device::Tap(queue) = &device {
-            epoll.add(queue, TOKEN_DEVICE, EventFlags::IN)?;
-        }
-        epoll.add(&bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
-        epoll.add(&control, TOKEN_CONTROL, EventFlags::IN)?;
-        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        control.send(READY, &[])?;
+        let habits = Habits {
+            name: &format!("atoll-replica{}", setup.index),
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: TIMER_SLACK,
+        };
+        let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
+        let server = Server::settle(inherited, &habits, queue)?;
         Ok(Replica {
             index: ReplicaId(setup.index),
-            clock,
-            epoll,
-            timer,
-            control,
-            _bell: bell,
-            page,
+            server,
             stack,
             facts,
             transport,
@@ -226,74 +164,10 @@ impl Replica {
             siblings,
             manager: setup.manager.map(usize::from),
             bells: BTreeMap::new(),
-            answers: VecDeque::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
-            sleep_word: 0,
-            patience: Patience::new(Duration::from_micros(u64::from(facts.spin_us))),
             told: [0; REPLICAS_MAX],
             counts: Counts::default(),
-            control_at: now,
-            publish_at: now,
-            unpublished: true,
         })
-    }
-
-    /// Serves until the supervisor says stop or goes away.
-    fn serve(&mut self) -> io::Result<()> {
-        let mut now = self.clock.now();
-        let mut waits = false;
-        loop {
-            let busy = self.round(now)?;
-            self.counts.rounds += 1;
-            let then = self.clock.now();
-            if busy {
-                self.counts.busy_nanos += then.since(now).as_nanos() as u64;
-                self.unpublished = true;
-            }
-            if busy && std::mem::take(&mut waits) {
-                self.patience.end(now);
-            }
-            now = then;
-            if now >= self.control_at && self.housekeeping(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            if busy {
-                continue;
-            }
-            let spins = if waits { self.patience.goes_on(now) } else { self.patience.begin(now) };
-            waits = true;
-            if spins {
-                // The application may be waiting for this very core.
-                sched::yield_now();
-                now = self.clock.now();
-                self.patience.yielded(now.since(then));
-                continue;
-            }
-            if self.sleep(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            now = self.clock.now();
-        }
-    }
-
-    /// One turn of everything. Returns whether there was anything to do.
-    fn round(&mut self, now: Instant) -> io::Result<bool> {
-        self.links.retry();
-        let mut busy = self.receive_from_device(now)?;
-        busy |= self.receive_from_rings(now);
-        busy |= self.siblings.turn(now, &mut self.transport);
-        self.receive_wholes(now);
-        busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
-        self.transport.handle_timers(now);
-        self.transport.flush(now, &mut self.links);
-        self.siblings.spread_news(&mut self.transport);
-        self.tell_address();
-        self.send_messages(now);
-        if self.transport.is_peer_due(now, false) {
-            self.tell_peers(now, false);
-        }
-        self.ring_bells();
-        Ok(busy || self.links.internal.own_waiting() > 0)
     }
 
     /// Offers and reports of the connection manager to the others (P5). `last`: this replica is going to sleep.
@@ -348,7 +222,7 @@ impl Replica {
         let bytes = &self.frame[..len.min(self.frame.len())];
         let (Ok((header, _)), Some(vnet)) = (vnet::parse(bytes), bytes.first_chunk()) else { return };
         let Some(frame) = bytes.get(prefix..) else { return };
-        self.patience.met(partner_of(frame));
+        self.server.patience.met(partner_of(frame));
         match self.destination(frame) {
             Destination::All => {
                 for other in (0..self.facts.replicas).filter(|other| *other != self.index.0) {
@@ -427,7 +301,7 @@ impl Replica {
             busy = true;
             self.counts.internal += 1;
             if let (Ok((header, _)), Some(frame)) = (vnet::parse(&packet), packet.get(FRAME_PREFIX..)) {
-                self.patience.met(partner_of(frame));
+                self.server.patience.met(partner_of(frame));
                 self.transport.handle_frame(now, frame, offload_of(&header), true);
             }
             self.links.internal.recycle(packet);
@@ -440,7 +314,7 @@ impl Replica {
         let payload = &self.frame[..len];
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
         let outside = payload.get(vnet::HEADER_LEN) == Some(&FORWARDED);
-        self.patience.met(partner_of(frame));
+        self.server.patience.met(partner_of(frame));
         if outside && matches!(self.links.device, Device::Server(_)) {
             self.counts.frames_in += 1;
             self.counts.bytes_in += frame.len() as u64;
@@ -487,97 +361,84 @@ impl Replica {
                 rung += 1;
             }
         });
-        rung += self.links.publish() + self.siblings.publish();
-        self.counts.bells_rung += rung;
+        self.server.bells_rung += rung + self.links.publish() + self.siblings.publish();
+    }
+}
+
+impl Role for Replica {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
-    /// Sleeps until the device, a bell, the supervisor or a timer wakes it.
-    fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
-        if self.transport.is_peer_due(now, true) {
-            self.tell_peers(now, true);
-            self.counts.bells_rung += self.links.publish();
+    fn round(&mut self, now: Instant) -> io::Result<bool> {
+        self.links.retry();
+        let mut busy = self.receive_from_device(now)?;
+        busy |= self.receive_from_rings(now);
+        busy |= self.siblings.turn(now, &mut self.transport);
+        self.receive_wholes(now);
+        busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
+        self.transport.handle_timers(now);
+        self.transport.flush(now, &mut self.links);
+        self.siblings.spread_news(&mut self.transport);
+        self.tell_address();
+        self.send_messages(now);
+        if self.transport.is_peer_due(now, false) {
+            self.tell_peers(now, false);
         }
-        self.sleep_word |= 1;
-        self.set_sleep_word();
-        self.siblings.fall_asleep();
-        // Partner: applications fence between their ring store and their look at the sleep word.
-        self.page.0.fence();
-        let mut verdict = Verdict::Go;
-        let is_idle = !self.transport.has_commands() && !self.transport.has_work();
-        if is_idle && !self.links.is_ready() && !self.siblings.is_ready() {
-            let mut deadline = self.transport.next_timeout().into_iter().chain(self.siblings.next_timeout()).min();
-            let keeps = self.links.courier.keeps() || self.transport.has_messages();
-            if !self.answers.is_empty() || self.has_untold() || keeps {
-                deadline = Some(now + CONTROL_EVERY);
-            } else if self.unpublished {
-                // Who sleeps for long has told what happened before.
-                deadline = Some(deadline.map_or(self.publish_at, |deadline| deadline.min(self.publish_at)));
-            }
-            if let Some(deadline) = deadline {
-                self.timer.wake_at(now, deadline)?;
-            }
-            self.counts.sleeps += 1;
-            let mut events = [epoll::EMPTY; 8];
-            let count = self.epoll.wait(&mut events, None)?;
-            let of_control = |event: &epoll::Event| epoll::token(event) == TOKEN_CONTROL;
-            if !self.answers.is_empty() || events[..count].iter().any(of_control) {
-                verdict = self.housekeeping(self.clock.now())?;
-            }
-        }
-        self.sleep_word = self.sleep_word.wrapping_add(1);
-        self.set_sleep_word();
-        self.siblings.wake_up();
-        Ok(verdict)
+        self.ring_bells();
+        Ok(busy || self.links.internal.own_waiting() > 0)
     }
 
-    fn set_sleep_word(&self) {
-        self.page.set_sleep_word(self.sleep_word);
-        self.links.set_sleep_word(self.sleep_word);
+    fn say_good_night(&mut self, now: Instant) -> u64 {
+        if !self.transport.is_peer_due(now, true) {
+            return 0;
+        }
+        self.tell_peers(now, true);
+        self.links.publish()
     }
 
-    /// What is done now and then: the supervisor's requests, the counters, the steering table.
-    fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
-        self.control_at = now + CONTROL_EVERY;
-        if now >= self.publish_at {
-            self.publish_at = now + PUBLISH_EVERY;
-            self.links.steering.refresh(&self.stack, self.facts.replicas);
-            self.transport.set_owners(|group| self.stack.owner(group));
-            if let Device::Joined(joined) = &mut self.links.device {
-                joined.refresh();
-            }
-            self.publish(now);
-        }
-        self.send_answers()?;
-        let mut packet = [0; 4096];
-        let mut fds = Vec::new();
-        loop {
-            fds.clear();
-            match self.control.receive(&mut packet, &mut fds) {
-                Ok(0) => return Ok(Verdict::Stop),
-                Ok(len) => {
-                    let Ok(request) = Request::decode(&packet[..len]) else { continue };
-                    if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
-                        return Ok(Verdict::Stop);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        self.send_answers()?;
-        Ok(Verdict::Go)
+    fn set_sleep_word(&mut self, word: u32) {
+        self.links.set_sleep_word(word);
+        if word & 1 == 1 { self.siblings.fall_asleep() } else { self.siblings.wake_up() }
     }
 
-    /// Sends what waits for the supervisor, as far as its socket takes it.
-    fn send_answers(&mut self) -> io::Result<()> {
-        while let Some(packet) = self.answers.front() {
-            match self.control.send(packet, &[]) {
-                Ok(()) => self.answers.pop_front(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            };
+    fn is_ready(&self) -> bool {
+        let has_work = self.transport.has_commands() || self.transport.has_work();
+        has_work || self.links.is_ready() || self.siblings.is_ready()
+    }
+
+    fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
+        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold();
+        let retry_at = keeps.then_some(now + CONTROL_EVERY);
+        [retry_at, self.transport.next_timeout(), self.siblings.next_timeout()].into_iter().flatten().min()
+    }
+
+    fn refresh(&mut self) {
+        self.links.steering.refresh(&self.stack, self.facts.replicas);
+        self.transport.set_owners(|group| self.stack.owner(group));
+        if let Device::Joined(joined) = &mut self.links.device {
+            joined.refresh();
         }
-        Ok(())
+    }
+
+    fn publish(&mut self) {
+        let (counts, links) = (&self.counts, &self.links);
+        for (stat, value) in [
+            (Stat::FramesIn, counts.frames_in),
+            (Stat::BytesIn, counts.bytes_in),
+            (Stat::FramesOut, links.frames_out + links.courier.frames_out),
+            (Stat::BytesOut, links.bytes_out + links.courier.bytes_out),
+            (Stat::FramesForwarded, counts.forwarded),
+            (Stat::FramesInternal, counts.internal),
+            (Stat::SendFailures, links.failures + links.courier.failures),
+            (Stat::ForwardDrops, links.courier.dropped),
+        ] {
+            self.server.page.set_stat(stat, value);
+        }
+        for (stat, value) in self.siblings.stats() {
+            self.server.page.set_stat(stat, value);
+        }
+        self.transport.publish_stats();
     }
 
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
@@ -607,7 +468,7 @@ impl Replica {
                     .transport
                     .sockets(now)
                     .map(|facts| SocketRow { acceptors: acceptors_of(&facts, &acceptors), ..row(replica, &facts) });
-                self.answers.extend(rows::packets(rows));
+                self.server.answers.extend(rows::packets(rows));
             }
             Request::Balance { rules } => self.transport.set_balance(rules),
             Request::Stop => {
@@ -628,33 +489,6 @@ impl Replica {
             Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
         }
         Ok(Verdict::Go)
-    }
-
-    /// Puts the counters on the page.
-    fn publish(&mut self, now: Instant) {
-        self.unpublished = false;
-        self.page.set_heartbeat(now.as_nanos());
-        let (counts, links) = (&self.counts, &self.links);
-        for (stat, value) in [
-            (Stat::FramesIn, counts.frames_in),
-            (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, links.frames_out + links.courier.frames_out),
-            (Stat::BytesOut, links.bytes_out + links.courier.bytes_out),
-            (Stat::FramesForwarded, counts.forwarded),
-            (Stat::FramesInternal, counts.internal),
-            (Stat::SendFailures, links.failures + links.courier.failures),
-            (Stat::ForwardDrops, links.courier.dropped),
-            (Stat::BellsRung, counts.bells_rung),
-            (Stat::Sleeps, counts.sleeps),
-            (Stat::Rounds, counts.rounds),
-            (Stat::BusyNanos, counts.busy_nanos),
-        ] {
-            self.page.set_stat(stat, value);
-        }
-        for (stat, value) in self.siblings.stats() {
-            self.page.set_stat(stat, value);
-        }
-        self.transport.publish_stats();
     }
 }
 
@@ -683,11 +517,6 @@ fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: 
     let places: Vec<_> =
         (0..REPLICAS_MAX).map(|peer| (link_ring(side, me, peer), link_ring(other, peer, me))).collect();
     Ok(Joined::new(Rings::resume(memory, &places, bells), page))
-}
-
-/// The words of the stack page that say how the cycle counter is converted.
-pub(crate) fn calibration(words: [u64; 4]) -> Calibration {
-    Calibration { tsc0: words[0], ns0: words[1], mult: words[2] }
 }
 
 /// One line of `atoll ss`.
