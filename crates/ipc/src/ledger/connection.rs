@@ -1,0 +1,319 @@
+//! What has a successor to know of one connection? All that the peer or the application was told, and what they told us.
+
+use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
+
+use super::{TABLE_CONNECTIONS, Unreadable, check};
+use crate::buffer::{Extent, Extents};
+use crate::memory::Memory;
+
+/// Octets of a connection's record.
+pub const CONNECTION_BYTES: usize = 256;
+
+const VERSION: u8 = 1;
+const P_ACKED: usize = 8;
+const P_RECEIVED: usize = 16;
+const P_EDGE: usize = 24;
+/// What is under the check, besides the first eight octets without the check itself.
+const CHECKED: usize = 32;
+
+/// What changes with nearly every segment. Each word is true by itself whenever it is stored, and never goes back but for `edge`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// First offset of our text that the peer has not acknowledged; the SYN is at -1, a FIN behind the text.
+    pub acked: i64,
+    /// Text is received in order up to here.
+    pub received: i64,
+    /// Right edge of the peer's window.
+    pub edge: i64,
+}
+
+impl Progress {
+    #[inline]
+    pub(super) fn store<M: Memory>(&self, memory: &M, at: usize) {
+        memory.store64_release(at + P_ACKED, self.acked as u64);
+        memory.store64_release(at + P_RECEIVED, self.received as u64);
+        memory.store64_release(at + P_EDGE, self.edge as u64);
+    }
+}
+
+/// Whose the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// A peer's, in the handshake, or established and without an acceptor.
+    Unclaimed = 1,
+    /// Offered in a slot of an acceptor, which may have claimed it.
+    Offered = 2,
+    /// An application's.
+    Open = 3,
+    /// Over, but the application has not closed it yet.
+    Ended = 4,
+    /// Closed by the application.
+    Closing = 5,
+}
+
+/// One connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields of the TCB have the names that it has for them.
+pub struct ConnectionRecord {
+    pub progress: Progress,
+    pub tuple: FourTuple,
+    /// State by its number in [`crate::info`]: as in linux/tcp_states.h.
+    pub state: u8,
+    pub phase: Phase,
+    /// The slot and its generation; `None`: it has none.
+    pub place: Option<(SessionId, SlotId, u32)>,
+    /// Sequence numbers of the first octets of text.
+    pub send_start: u32,
+    pub receive_start: u32,
+    /// End of the text that the application has written, and whether a FIN follows.
+    pub send_tail: i64,
+    pub send_fin: bool,
+    /// Where the peer's FIN is; `None`: it has not come.
+    pub receive_fin: Option<i64>,
+    /// Rings of the receive buffer.
+    pub receive: Extents,
+    pub ts_offset: u32,
+    pub ts_recent: u32,
+    pub window_max: u32,
+    pub receive_capacity: u32,
+    pub send_limit: u32,
+    pub unsent_low: u32,
+    pub mss_path: u16,
+    pub mss_peer: u16,
+    pub mss_receive: u16,
+    /// Yes-or-no facts; the bits are the writer's own.
+    pub flags: u32,
+    pub snd_scale: u8,
+    pub rcv_scale: u8,
+    pub congestion: u8,
+    pub ecn: u8,
+    pub ttl: u8,
+    pub tos: u8,
+    pub syn_retries: u8,
+    /// Why it ended, as in [`crate::Cause`].
+    pub cause: u8,
+    pub keep_probes: u8,
+    /// Seconds.
+    pub keep_idle: u16,
+    /// Seconds.
+    pub keep_interval: u16,
+    pub mss_max: u16,
+    pub user_timeout_ms: u32,
+    pub linger2_ms: u32,
+    /// Octets per second; 0: no limit.
+    pub pacing_rate: u64,
+    /// Smoothed round-trip time in microseconds; 0: not known.
+    pub srtt_us: u32,
+    /// Chain of [`super::TextPool`] with the text of a connection that nobody has; 0: none.
+    pub text: u32,
+    pub text_len: u32,
+    /// So often has a replica died while it worked on this connection.
+    pub crashes: u8,
+}
+
+/// Writes fields one behind the other.
+struct Pen {
+    bytes: [u8; CONNECTION_BYTES],
+    at: usize,
+}
+
+impl Pen {
+    fn put<const N: usize>(mut self, value: [u8; N]) -> Pen {
+        self.bytes[self.at..self.at + N].copy_from_slice(&value);
+        self.at += N;
+        self
+    }
+}
+
+/// Reads them.
+struct Eye<'a> {
+    bytes: &'a [u8; CONNECTION_BYTES],
+    at: usize,
+}
+
+impl Eye<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let value = *self.bytes[self.at..].first_chunk().expect("the fields fit the record");
+        self.at += N;
+        value
+    }
+    fn u8(&mut self) -> u8 {
+        self.take::<1>()[0]
+    }
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.take())
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+    fn i64(&mut self) -> i64 {
+        i64::from_le_bytes(self.take())
+    }
+}
+
+const NO_FIN: i64 = i64::MAX;
+/// In the octet of the phase: the connection has a slot, and a FIN follows its text.
+const HAS_PLACE: u8 = 1 << 6;
+const HAS_FIN: u8 = 1 << 7;
+const PHASE_BITS: u8 = 0x0f;
+
+impl ConnectionRecord {
+    pub(super) fn encode(&self, place: u32) -> [u8; CONNECTION_BYTES] {
+        let phase = self.phase as u8
+            | if self.place.is_some() { HAS_PLACE } else { 0 }
+            | if self.send_fin { HAS_FIN } else { 0 };
+        let (session, slot, generation) = self.place.unwrap_or_default();
+        let ring = |ring: Option<Extent>| ring.map_or((0, 0, 0), |ring| (ring.base, ring.unit, ring.log2));
+        let (current, old) = (ring(self.receive.current), ring(self.receive.old));
+        let pen = Pen { bytes: [0; CONNECTION_BYTES], at: 4 };
+        let mut bytes = pen
+            .put([VERSION, self.state, phase, self.crashes])
+            .put(self.progress.acked.to_le_bytes())
+            .put(self.progress.received.to_le_bytes())
+            .put(self.progress.edge.to_le_bytes())
+            .put(self.tuple.remote.addr.octets())
+            .put(self.tuple.local.addr.octets())
+            .put(self.tuple.remote.port.to_le_bytes())
+            .put(self.tuple.local.port.to_le_bytes())
+            .put(session.0.to_le_bytes())
+            .put(slot.0.to_le_bytes())
+            .put(generation.to_le_bytes())
+            .put(self.send_start.to_le_bytes())
+            .put(self.receive_start.to_le_bytes())
+            .put(self.send_tail.to_le_bytes())
+            .put(self.receive_fin.unwrap_or(NO_FIN).to_le_bytes())
+            .put(current.0.to_le_bytes())
+            .put(old.0.to_le_bytes())
+            .put(current.1.to_le_bytes())
+            .put(old.1.to_le_bytes())
+            .put([current.2, old.2])
+            .put(self.mss_path.to_le_bytes())
+            .put(self.mss_peer.to_le_bytes())
+            .put(self.mss_receive.to_le_bytes())
+            .put(self.ts_offset.to_le_bytes())
+            .put(self.ts_recent.to_le_bytes())
+            .put(self.window_max.to_le_bytes())
+            .put(self.receive_capacity.to_le_bytes())
+            .put(self.send_limit.to_le_bytes())
+            .put(self.unsent_low.to_le_bytes())
+            .put(self.flags.to_le_bytes())
+            .put([self.snd_scale, self.rcv_scale, self.congestion, self.ecn])
+            .put([self.ttl, self.tos, self.syn_retries, self.cause])
+            .put([self.keep_probes, 0])
+            .put(self.keep_idle.to_le_bytes())
+            .put(self.keep_interval.to_le_bytes())
+            .put(self.mss_max.to_le_bytes())
+            .put(self.user_timeout_ms.to_le_bytes())
+            .put(self.linger2_ms.to_le_bytes())
+            .put(self.pacing_rate.to_le_bytes())
+            .put(self.srtt_us.to_le_bytes())
+            .put(self.text.to_le_bytes())
+            .put(self.text_len.to_le_bytes())
+            .bytes;
+        let sum = sum(place, &bytes);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: the place is free.
+    pub(super) fn decode(place: u32, bytes: &[u8; CONNECTION_BYTES]) -> Option<Result<ConnectionRecord, Unreadable>> {
+        match bytes[4] {
+            0 => return None,
+            VERSION => {}
+            other => return Some(Err(Unreadable::Version(other.into()))),
+        }
+        if u32::from_le_bytes(*bytes.first_chunk().expect("four octets")) != sum(place, bytes) {
+            return Some(Err(Unreadable::Check));
+        }
+        Some(Self::fields(bytes).ok_or(Unreadable::Field))
+    }
+
+    fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
+        let mut eye = Eye { bytes, at: 5 };
+        let (state, marks, crashes) = (eye.u8(), eye.u8(), eye.u8());
+        let phase = match marks & PHASE_BITS {
+            1 => Phase::Unclaimed,
+            2 => Phase::Offered,
+            3 => Phase::Open,
+            4 => Phase::Ended,
+            5 => Phase::Closing,
+            _ => return None,
+        };
+        let progress = Progress { acked: eye.i64(), received: eye.i64(), edge: eye.i64() };
+        let (remote, local) = (Addr::from_octets(eye.take()), Addr::from_octets(eye.take()));
+        let (remote, local) = (Endpoint::at(remote, eye.u16()), Endpoint::at(local, eye.u16()));
+        let slot = (SessionId(eye.u32()), SlotId(eye.u32()), eye.u32());
+        let (send_start, receive_start) = (eye.u32(), eye.u32());
+        let (send_tail, fin) = (eye.i64(), eye.i64());
+        let (bases, units, sizes) = ([eye.u64(), eye.u64()], [eye.u32(), eye.u32()], [eye.u8(), eye.u8()]);
+        let ring = |i: usize| (sizes[i] != 0).then_some(Extent { base: bases[i], unit: units[i], log2: sizes[i] });
+        let (mss_path, mss_peer, mss_receive) = (eye.u16(), eye.u16(), eye.u16());
+        let (ts_offset, ts_recent, window_max) = (eye.u32(), eye.u32(), eye.u32());
+        let (receive_capacity, send_limit, unsent_low) = (eye.u32(), eye.u32(), eye.u32());
+        let flags = eye.u32();
+        let [snd_scale, rcv_scale, congestion, ecn] = eye.take();
+        let [ttl, tos, syn_retries, cause] = eye.take();
+        let [keep_probes, _] = eye.take();
+        let is_plausible = progress.acked >= -1
+            && progress.received >= 0
+            && send_tail >= 0
+            && fin >= 0
+            && snd_scale <= SCALE_MAX
+            && rcv_scale <= SCALE_MAX;
+        is_plausible.then_some(ConnectionRecord {
+            progress,
+            tuple: FourTuple { local, remote },
+            state,
+            phase,
+            place: (marks & HAS_PLACE != 0).then_some(slot),
+            send_start,
+            receive_start,
+            send_tail,
+            send_fin: marks & HAS_FIN != 0,
+            receive_fin: (fin != NO_FIN).then_some(fin),
+            receive: Extents { current: ring(0), old: ring(1) },
+            ts_offset,
+            ts_recent,
+            window_max,
+            receive_capacity,
+            send_limit,
+            unsent_low,
+            mss_path,
+            mss_peer,
+            mss_receive,
+            flags,
+            snd_scale,
+            rcv_scale,
+            congestion,
+            ecn,
+            ttl,
+            tos,
+            syn_retries,
+            cause,
+            keep_probes,
+            keep_idle: eye.u16(),
+            keep_interval: eye.u16(),
+            mss_max: eye.u16(),
+            user_timeout_ms: eye.u32(),
+            linger2_ms: eye.u32(),
+            pacing_rate: eye.u64(),
+            srtt_us: eye.u32(),
+            text: eye.u32(),
+            text_len: eye.u32(),
+            crashes,
+        })
+    }
+}
+
+/// RFC 7323 §2.3.
+const SCALE_MAX: u8 = 14;
+
+/// The check of a record: over all of it but itself and its progress.
+fn sum(place: u32, bytes: &[u8; CONNECTION_BYTES]) -> u32 {
+    let head = u32::from_le_bytes(*bytes[4..].first_chunk().expect("within the record"));
+    check(TABLE_CONNECTIONS, place ^ head.rotate_left(16), &bytes[CHECKED..])
+}

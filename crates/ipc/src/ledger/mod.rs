@@ -1,0 +1,327 @@
+//! What survives the death of a replica? Its ledger: a record for each connection, and what applications have asked for.
+//!
+//! One region per replica, which the supervisor owns and only the replica writes to. docs/ledger.md is the specification.
+//! ```text
+//!   header    who wrote last, secrets, the place that is being worked on, the journal's commit word
+//!   touched   places of the last batch: who may be owed an acknowledgement, or an event
+//!   journal   records of one batch; counts from the store of the commit word on, which is undone when all are in their tables
+//!   connections, requests, text   the tables
+//! ```
+//! A record is written in two ways. Progress - what the peer has acknowledged, what was received in order, how far the peer's window
+//! goes - is three words of 8 octets that are each true by themselves, and are stored where they are. Everything else goes through the
+//! journal, so that a batch of records is written wholly or not at all. The writer may be killed at any instruction.
+
+mod connection;
+mod request;
+mod text;
+
+use atoll_base::Epoch;
+
+pub use connection::{CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
+pub use request::{REQUEST_BYTES, RequestRecord};
+pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
+
+use crate::memory::Memory;
+
+/// Version of the format. A reader knows this one and the one before.
+pub const LEDGER_VERSION: u32 = 1;
+/// Records that one batch holds; a larger batch is several.
+pub const JOURNAL_MAX: usize = 1 << 14;
+/// Places of the last batch that are remembered.
+pub const TOUCHED_MAX: usize = 1 << 12;
+
+/// How much a ledger holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerConfig {
+    /// Connections.
+    pub connections: u32,
+    /// Requests in force.
+    pub requests: u32,
+    /// Units for the text of connections that nobody has accepted.
+    pub text_units: u32,
+}
+
+/// Where everything is.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    connections: usize,
+    requests: usize,
+    text: usize,
+    total: usize,
+}
+
+impl LedgerConfig {
+    /// That of a replica of a stack.
+    pub const STACK: LedgerConfig = LedgerConfig { connections: 1 << 20, requests: 1 << 18, text_units: 1 << 16 };
+
+    /// Octets of such a ledger. Memory is taken as it is used.
+    pub const fn bytes(&self) -> usize {
+        self.layout().total
+    }
+
+    const fn layout(&self) -> Layout {
+        let requests = CONNECTIONS + self.connections as usize * CONNECTION_BYTES;
+        let text = requests + self.requests as usize * REQUEST_BYTES;
+        let total = (text + self.text_units as usize * TEXT_UNIT_BYTES).next_multiple_of(4096);
+        Layout { connections: CONNECTIONS, requests, text, total }
+    }
+}
+
+/// Octets of the ledger of a replica.
+pub const LEDGER_BYTES: usize = LedgerConfig::STACK.bytes();
+
+const MAGIC: u64 = u64::from_le_bytes(*b"atollled");
+
+const H_MAGIC: usize = 0;
+const H_VERSION: usize = 8;
+const H_EPOCH: usize = 12;
+const H_COMMIT: usize = 64;
+/// Places above this one were never used.
+const H_CONNECTIONS: usize = 72;
+const H_REQUESTS: usize = 76;
+const H_TOUCHED: usize = 80;
+const H_MARK: usize = 128;
+const H_SECRETS: usize = 256;
+/// Octets of the writer's secrets.
+pub const SECRET_BYTES: usize = 64;
+
+const HEADER_BYTES: usize = 4096;
+const TOUCHED: usize = HEADER_BYTES;
+const JOURNAL: usize = TOUCHED + TOUCHED_MAX * 4;
+/// `[table u32][place u32][unused u64]` before each record.
+const ENTRY_HEAD: usize = 16;
+const ENTRY_BYTES: usize = ENTRY_HEAD + CONNECTION_BYTES;
+const CONNECTIONS: usize = (JOURNAL + JOURNAL_MAX * ENTRY_BYTES).next_multiple_of(4096);
+
+const TABLE_CONNECTIONS: u32 = 1;
+const TABLE_REQUESTS: u32 = 2;
+
+/// Why a ledger, or a record, cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The region is too small, or no ledger.
+    NoLedger,
+    /// Written by a version that this one does not know.
+    Version(u32),
+    /// The check does not fit: somebody has written here who should not have.
+    Check,
+    /// The check fits, but a field has a value that it cannot have.
+    Field,
+}
+
+/// The writer's, and after its death the next one's, view of a ledger.
+#[derive(Debug)]
+pub struct Ledger<M: Memory> {
+    memory: M,
+    config: LedgerConfig,
+    layout: Layout,
+    staged: u32,
+    connections: u32,
+    requests: u32,
+    touched: u32,
+}
+
+impl<M: Memory> Ledger<M> {
+    /// The ledger in `memory`, which is made if there is none (all zero). A batch whose commit was interrupted is completed.
+    ///
+    /// # Errors
+    /// [`Unreadable::NoLedger`], [`Unreadable::Version`].
+    pub fn open(memory: M, config: LedgerConfig, epoch: Epoch) -> Result<Ledger<M>, Unreadable> {
+        let layout = config.layout();
+        if memory.len() < layout.total {
+            return Err(Unreadable::NoLedger);
+        }
+        match memory.load64(H_MAGIC) {
+            0 => {
+                memory.store32(H_VERSION, LEDGER_VERSION);
+                memory.store64_release(H_MAGIC, MAGIC);
+            }
+            MAGIC => match memory.load32(H_VERSION) {
+                LEDGER_VERSION => {}
+                other => return Err(Unreadable::Version(other)),
+            },
+            _ => return Err(Unreadable::NoLedger),
+        }
+        memory.store32(H_EPOCH, epoch.0);
+        let connections = memory.load32(H_CONNECTIONS).min(config.connections);
+        let requests = memory.load32(H_REQUESTS).min(config.requests);
+        let touched = memory.load32(H_TOUCHED).min(TOUCHED_MAX as u32);
+        let ledger = Ledger { memory, config, layout, staged: 0, connections, requests, touched };
+        ledger.apply();
+        Ok(ledger)
+    }
+
+    /// What the first writer has drawn for itself and all its successors; zero until then.
+    pub fn secrets(&self) -> [u8; SECRET_BYTES] {
+        let mut secrets = [0; SECRET_BYTES];
+        self.memory.read(H_SECRETS, &mut secrets);
+        secrets
+    }
+
+    /// Sets them.
+    pub fn set_secrets(&self, secrets: &[u8; SECRET_BYTES]) {
+        self.memory.write(H_SECRETS, secrets);
+    }
+
+    /// Work on a connection begins. `None`: on none. Who dies meanwhile may have died of it.
+    #[inline]
+    pub fn mark(&self, place: Option<u32>) {
+        self.memory.store32_release(H_MARK, place.map_or(0, |place| place.wrapping_add(1)));
+    }
+
+    /// What was being worked on.
+    pub fn marked(&self) -> Option<u32> {
+        self.memory.load32(H_MARK).checked_sub(1)
+    }
+
+    // ---- the batch ----
+
+    /// Forgets whom the last batch has touched: a new one begins.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.touched = 0;
+        self.memory.store32_release(H_TOUCHED, 0);
+    }
+
+    /// The batch concerns the connection at `place`.
+    #[inline]
+    pub fn touch(&mut self, place: u32) {
+        if (self.touched as usize) < TOUCHED_MAX {
+            self.memory.store32(TOUCHED + self.touched as usize * 4, place);
+            self.touched += 1;
+            self.memory.store32_release(H_TOUCHED, self.touched);
+        }
+    }
+
+    /// Whom the last batch has touched; `None`: more than are remembered.
+    pub fn touched(&self) -> Option<alloc::vec::Vec<u32>> {
+        let count = self.touched as usize;
+        (count < TOUCHED_MAX).then(|| (0..count).map(|i| self.memory.load32(TOUCHED + i * 4)).collect())
+    }
+
+    /// The record of a connection is to be `record`; `None`: the place is free.
+    pub fn stage_connection(&mut self, place: u32, record: Option<&ConnectionRecord>) {
+        if place >= self.config.connections {
+            return;
+        }
+        if place >= self.connections {
+            self.connections = place + 1;
+            self.memory.store32_release(H_CONNECTIONS, self.connections);
+        }
+        self.stage(TABLE_CONNECTIONS, place, &record.map_or([0; CONNECTION_BYTES], |record| record.encode(place)));
+    }
+
+    /// The same for a request.
+    pub fn stage_request(&mut self, place: u32, record: Option<&RequestRecord>) {
+        if place >= self.config.requests {
+            return;
+        }
+        if place >= self.requests {
+            self.requests = place + 1;
+            self.memory.store32_release(H_REQUESTS, self.requests);
+        }
+        self.stage(TABLE_REQUESTS, place, &record.map_or([0; REQUEST_BYTES], |record| record.encode(place)));
+    }
+
+    fn stage(&mut self, table: u32, place: u32, bytes: &[u8]) {
+        if self.staged as usize >= JOURNAL_MAX {
+            self.commit();
+        }
+        let at = JOURNAL + self.staged as usize * ENTRY_BYTES;
+        self.memory.store32(at, table);
+        self.memory.store32(at + 4, place);
+        self.memory.write(at + ENTRY_HEAD, bytes);
+        self.staged += 1;
+    }
+
+    /// Everything staged counts from now on, together.
+    pub fn commit(&mut self) {
+        if self.staged > 0 {
+            self.memory.store64_release(H_COMMIT, u64::from(self.staged));
+            self.apply();
+            self.staged = 0;
+        }
+    }
+
+    /// Brings what is committed to its tables. Doing so again is harmless.
+    fn apply(&self) {
+        let count = usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0).min(JOURNAL_MAX);
+        let mut bytes = [0; CONNECTION_BYTES];
+        for at in (0..count).map(|entry| JOURNAL + entry * ENTRY_BYTES) {
+            let (table, place) = (self.memory.load32(at), self.memory.load32(at + 4));
+            match table {
+                TABLE_CONNECTIONS if place < self.config.connections => {
+                    self.memory.read(at + ENTRY_HEAD, &mut bytes);
+                    self.memory.write(self.connection_at(place), &bytes);
+                }
+                TABLE_REQUESTS if place < self.config.requests => {
+                    self.memory.read(at + ENTRY_HEAD, &mut bytes[..REQUEST_BYTES]);
+                    self.memory.write(self.request_at(place), &bytes[..REQUEST_BYTES]);
+                }
+                _ => {}
+            }
+        }
+        self.memory.store64_release(H_COMMIT, 0);
+    }
+
+    /// Progress of the connection at `place`, which has a record. Before what it says leaves, or is shown to anybody.
+    #[inline]
+    pub fn store_progress(&self, place: u32, progress: &Progress) {
+        if place < self.config.connections {
+            progress.store(&self.memory, self.connection_at(place));
+        }
+    }
+
+    // ---- reading ----
+
+    /// The records of all connections, and their places.
+    pub fn connections(&self) -> impl Iterator<Item = (u32, Result<ConnectionRecord, Unreadable>)> + '_ {
+        (0..self.connections).filter_map(|place| Some((place, self.connection(place)?)))
+    }
+
+    /// The record at a place; `None`: there is none.
+    pub fn connection(&self, place: u32) -> Option<Result<ConnectionRecord, Unreadable>> {
+        let mut bytes = [0; CONNECTION_BYTES];
+        if place >= self.connections {
+            return None;
+        }
+        self.memory.read(self.connection_at(place), &mut bytes);
+        ConnectionRecord::decode(place, &bytes)
+    }
+
+    /// All requests, and their places.
+    pub fn requests(&self) -> impl Iterator<Item = (u32, Result<RequestRecord, Unreadable>)> + '_ {
+        (0..self.requests).filter_map(|place| {
+            let mut bytes = [0; REQUEST_BYTES];
+            self.memory.read(self.request_at(place), &mut bytes);
+            Some((place, RequestRecord::decode(place, &bytes)?))
+        })
+    }
+
+    /// The text of connections that no application has.
+    pub fn text_area(&self) -> TextArea<'_, M> {
+        TextArea { memory: &self.memory, start: self.layout.text, units: self.config.text_units }
+    }
+
+    fn connection_at(&self, place: u32) -> usize {
+        self.layout.connections + place as usize * CONNECTION_BYTES
+    }
+
+    fn request_at(&self, place: u32) -> usize {
+        self.layout.requests + place as usize * REQUEST_BYTES
+    }
+}
+
+/// The check over a record: a hash whose seed is the record's table and place, so that one in the wrong place is none. Not against
+/// people: nobody but the replica can write here.
+fn check(table: u32, place: u32, bytes: &[u8]) -> u32 {
+    let mut hash = (u64::from(table) << 32 | u64::from(place)) ^ 0x9e37_79b9_7f4a_7c15;
+    for word in bytes.chunks_exact(8) {
+        let word = u64::from_le_bytes(*word.first_chunk().expect("a chunk of 8"));
+        hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    }
+    (hash ^ hash >> 32) as u32 | 1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! What has an application asked for that is in force? A lease, a listener, an acceptor, an option, a datagram socket, a membership:
+//! as the command that a successor carries out again.
+
+use atoll_base::SessionId;
+
+use super::{TABLE_REQUESTS, Unreadable, check};
+use crate::Command;
+use crate::words::MESSAGE_BYTES;
+
+/// Octets of a request: `[check u32][version u32][order u64][session u32][unused][command]`.
+pub const REQUEST_BYTES: usize = 128;
+
+const ORDER: usize = 8;
+const SESSION: usize = 16;
+const COMMAND: usize = 64;
+const VERSION: u32 = 1;
+
+/// A command that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// Commands are carried out again in this order.
+    pub order: u64,
+    /// Whose it is.
+    pub session: SessionId,
+    /// With what the replica has chosen filled in: the port of a lease.
+    pub command: Command,
+}
+
+impl RequestRecord {
+    pub(super) fn encode(&self, place: u32) -> [u8; REQUEST_BYTES] {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[ORDER..ORDER + 8].copy_from_slice(&self.order.to_le_bytes());
+        bytes[SESSION..SESSION + 4].copy_from_slice(&self.session.0.to_le_bytes());
+        bytes[COMMAND..COMMAND + MESSAGE_BYTES].copy_from_slice(&self.command.encode());
+        let sum = check(TABLE_REQUESTS, place, &bytes[8..]);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: the place is free.
+    pub(super) fn decode(place: u32, bytes: &[u8; REQUEST_BYTES]) -> Option<Result<RequestRecord, Unreadable>> {
+        let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
+        match word(4) {
+            0 => return None,
+            VERSION => {}
+            other => return Some(Err(Unreadable::Version(other))),
+        }
+        if word(0) != check(TABLE_REQUESTS, place, &bytes[8..]) {
+            return Some(Err(Unreadable::Check));
+        }
+        let order = u64::from_le_bytes(*bytes[ORDER..].first_chunk().expect("within the record"));
+        let command = Command::decode(bytes[COMMAND..].first_chunk().expect("within the record"));
+        let record = command.map(|command| RequestRecord { order, session: SessionId(word(SESSION)), command });
+        Some(record.map_err(|_| Unreadable::Field))
+    }
+}

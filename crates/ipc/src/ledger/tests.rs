@@ -1,0 +1,263 @@
+//! Is a batch written wholly or not at all, wherever its writer dies?
+
+use alloc::vec::Vec;
+use core::cell::Cell;
+
+use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
+
+use super::*;
+use crate::buffer::{Extent, Extents};
+use crate::command::Protocol;
+use crate::{Command, HeapMemory};
+
+fn record(n: u32) -> ConnectionRecord {
+    let v6 = Addr::from_octets([n as u8; 16]);
+    let ring = |base: u64| Some(Extent { base, unit: n, log2: 12 });
+    ConnectionRecord {
+        progress: Progress { acked: i64::from(n), received: 7 + i64::from(n), edge: 70_000 },
+        tuple: FourTuple { local: Endpoint::new(0xc612_0001, 80), remote: Endpoint::at(v6, n as u16) },
+        state: 1,
+        phase: Phase::Open,
+        place: Some((SessionId(n), SlotId(n + 1), n + 2)),
+        send_start: n,
+        receive_start: u32::MAX,
+        send_tail: 1 << 40,
+        send_fin: true,
+        receive_fin: Some(99),
+        receive: Extents { current: ring(4096), old: ring(0) },
+        ts_offset: 1,
+        ts_recent: 2,
+        window_max: 3,
+        receive_capacity: 4,
+        send_limit: 5,
+        unsent_low: 6,
+        mss_path: 7,
+        mss_peer: 8,
+        mss_receive: 9,
+        flags: u32::MAX,
+        snd_scale: 14,
+        rcv_scale: 1,
+        congestion: 2,
+        ecn: 3,
+        ttl: 4,
+        tos: 5,
+        syn_retries: 6,
+        cause: 7,
+        keep_probes: 8,
+        keep_idle: 9,
+        keep_interval: 10,
+        mss_max: 11,
+        user_timeout_ms: 12,
+        linger2_ms: 13,
+        pacing_rate: u64::MAX,
+        srtt_us: 14,
+        text: 15,
+        text_len: 16,
+        crashes: 17,
+    }
+}
+
+fn request(n: u32) -> RequestRecord {
+    let local = Endpoint::new(n, 80);
+    let (token, lease, protocol) = (0, n.into(), Protocol::Tcp);
+    let (reuse_addr, reuse_port, v6_only) = (true, false, false);
+    let command = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+    RequestRecord { order: 5, session: SessionId(n), command }
+}
+
+/// Memory whose writer dies after a number of stores: what it stores afterwards is not there.
+#[derive(Clone, Debug)]
+struct Mortal<'a> {
+    memory: HeapMemory,
+    left: &'a Cell<u64>,
+}
+
+impl Mortal<'_> {
+    fn lives(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0
+    }
+}
+
+impl Memory for Mortal<'_> {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+    fn load32(&self, at: usize) -> u32 {
+        self.memory.load32(at)
+    }
+    fn load32_acquire(&self, at: usize) -> u32 {
+        self.memory.load32(at)
+    }
+    fn store32(&self, at: usize, value: u32) {
+        if self.lives() {
+            self.memory.store32(at, value);
+        }
+    }
+    fn store32_release(&self, at: usize, value: u32) {
+        self.store32(at, value);
+    }
+    fn load64(&self, at: usize) -> u64 {
+        self.memory.load64(at)
+    }
+    fn load64_acquire(&self, at: usize) -> u64 {
+        self.memory.load64(at)
+    }
+    fn store64(&self, at: usize, value: u64) {
+        if self.lives() {
+            self.memory.store64(at, value);
+        }
+    }
+    fn store64_release(&self, at: usize, value: u64) {
+        self.store64(at, value);
+    }
+    fn fetch_and64(&self, at: usize, value: u64) -> u64 {
+        self.memory.fetch_and64(at, value)
+    }
+    fn fetch_or64(&self, at: usize, value: u64) -> u64 {
+        self.memory.fetch_or64(at, value)
+    }
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.memory.read(at, out);
+    }
+    fn write(&self, at: usize, bytes: &[u8]) {
+        for (i, part) in bytes.chunks(8).enumerate().take_while(|_| self.lives()) {
+            self.memory.write(at + i * 8, part);
+        }
+    }
+    fn fence(&self) {}
+}
+
+const SMALL: LedgerConfig = LedgerConfig { connections: 16, requests: 16, text_units: 64 };
+
+fn contents<M: Memory>(ledger: &Ledger<M>) -> (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>) {
+    let connections = ledger.connections().map(|(place, record)| (place, record.expect("it is whole"))).collect();
+    (connections, ledger.requests().map(|(place, record)| (place, record.expect("it is whole"))).collect())
+}
+
+#[test]
+fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() {
+    let heap = HeapMemory::new(SMALL.bytes());
+    let left = Cell::new(u64::MAX);
+    let mortal = Mortal { memory: heap.clone(), left: &left };
+    let before = {
+        let mut ledger = Ledger::open(mortal.clone(), SMALL, Epoch(1)).expect("an empty ledger");
+        ledger.set_secrets(&[7; SECRET_BYTES]);
+        ledger.stage_connection(3, Some(&record(3)));
+        ledger.stage_connection(5, Some(&record(5)));
+        ledger.stage_request(0, Some(&request(1)));
+        ledger.commit();
+        contents(&ledger)
+    };
+    assert_eq!(before, (alloc::vec![(3, record(3)), (5, record(5))], alloc::vec![(0, request(1))]));
+    let batch = |ledger: &mut Ledger<Mortal>| {
+        ledger.begin();
+        ledger.stage_connection(3, None);
+        ledger.stage_connection(5, Some(&record(6)));
+        ledger.stage_connection(0, Some(&record(9)));
+        ledger.stage_request(0, None);
+        ledger.stage_request(2, Some(&request(2)));
+        ledger.commit();
+    };
+    let after = (alloc::vec![(0, record(9)), (5, record(6))], alloc::vec![(2, request(2))]);
+    let mut outcomes = [0, 0];
+    for life in 0.. {
+        left.set(u64::MAX);
+        {
+            // As it was before.
+            let mut ledger = Ledger::open(mortal.clone(), SMALL, Epoch(1)).expect("a ledger");
+            ledger.stage_connection(0, None);
+            ledger.stage_connection(3, Some(&record(3)));
+            ledger.stage_connection(5, Some(&record(5)));
+            ledger.stage_request(0, Some(&request(1)));
+            ledger.stage_request(2, None);
+            ledger.commit();
+            left.set(life);
+            batch(&mut ledger);
+        }
+        let survived = left.replace(u64::MAX) > 0;
+        let next = Ledger::open(mortal.clone(), SMALL, Epoch(2)).expect("a ledger");
+        let found = contents(&next);
+        assert!(found == before || found == after, "after {life} stores: {found:?}");
+        outcomes[usize::from(found == after)] += 1;
+        if survived {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 10 && outcomes[1] > 10, "{outcomes:?}");
+
+    // Progress is stored where it is, and a stray store elsewhere is noticed.
+    let ledger = Ledger::open(heap.clone(), SMALL, Epoch(3)).expect("a ledger");
+    assert_eq!(ledger.secrets(), [7; SECRET_BYTES]);
+    let progress = Progress { acked: 1 << 50, received: 1 << 51, edge: 1 << 52 };
+    ledger.store_progress(5, &progress);
+    let found = ledger.connection(5).expect("it is there").expect("and whole");
+    assert_eq!(found, ConnectionRecord { progress, ..record(6) });
+    for at in 32..208 {
+        let place = CONNECTIONS + 5 * CONNECTION_BYTES + at;
+        let mut octet = [0];
+        heap.read(place, &mut octet);
+        heap.write(place, &[octet[0] ^ 0x10]);
+        assert_eq!(ledger.connection(5), Some(Err(Unreadable::Check)), "octet {at}");
+        heap.write(place, &octet);
+    }
+    // A record in another's place is none.
+    let mut bytes = [0; CONNECTION_BYTES];
+    heap.read(CONNECTIONS + 5 * CONNECTION_BYTES, &mut bytes);
+    heap.write(CONNECTIONS + 4 * CONNECTION_BYTES, &bytes);
+    assert_eq!(ledger.connection(4), Some(Err(Unreadable::Check)));
+
+    let mut ledger = Ledger::open(heap.clone(), SMALL, Epoch(4)).expect("a ledger");
+    ledger.begin();
+    assert_eq!(ledger.touched(), Some(Vec::new()));
+    ledger.touch(9);
+    ledger.mark(Some(9));
+    let next = Ledger::open(heap.clone(), SMALL, Epoch(5)).expect("a ledger");
+    assert_eq!((next.touched(), next.marked()), (Some(alloc::vec![9]), Some(9)));
+    (0..TOUCHED_MAX as u32).for_each(|place| ledger.touch(place));
+    assert_eq!(ledger.touched(), None);
+
+    heap.store32(H_VERSION, 77);
+    assert_eq!(Ledger::open(heap.clone(), SMALL, Epoch(5)).err(), Some(Unreadable::Version(77)));
+    heap.store64(H_MAGIC, 77);
+    assert_eq!(Ledger::open(heap, SMALL, Epoch(5)).err(), Some(Unreadable::NoLedger));
+}
+
+#[test]
+fn text_is_kept_in_chains_and_its_units_come_back() {
+    let heap = HeapMemory::new(64 * TEXT_UNIT_BYTES);
+    let area = &TextArea { memory: &heap, start: 0, units: 64 };
+    let mut pool = TextPool::default();
+    let text: Vec<u8> = (0..4096u32).map(|n| (n % 251) as u8).collect();
+    let (first, second) = (pool.write(area, &text), pool.write(area, &text[..1]));
+    assert_eq!(area.read(first, 4096), Some(text.clone()));
+    assert_eq!((area.read(second, 1), area.read(second, 600)), (Some(text[..1].to_vec()), None));
+    assert_eq!((pool.write(area, &[]), area.read(0, 1)), (0, None));
+    pool.free(area, first);
+    let mut pool = TextPool::resume(area, [second].into_iter());
+    let third = pool.write(area, &text);
+    assert_ne!(third, second);
+    assert_eq!(area.read(second, 1), Some(text[..1].to_vec()));
+    while pool.write(area, &text) != 0 {}
+    pool.free(area, third);
+    assert_ne!(pool.write(area, &text), 0);
+    // A chain that bites its own tail ends.
+    heap.store32((second as usize - 1) * TEXT_UNIT_BYTES, second);
+    assert!(area.read(second, 4096).is_some());
+}
+
+#[test]
+fn any_octets_decode_without_panic() {
+    let mut rng = atoll_base::Rng::new(9);
+    for _ in 0..20_000 {
+        let mut bytes = record(1).encode(0);
+        for _ in 0..rng.below(4) {
+            bytes[rng.below(CONNECTION_BYTES as u32) as usize] = rng.next_u32() as u8;
+        }
+        let _ = ConnectionRecord::decode(0, &bytes);
+        let mut bytes = request(1).encode(0);
+        bytes[rng.below(REQUEST_BYTES as u32) as usize] = rng.next_u32() as u8;
+        let _ = RequestRecord::decode(0, &bytes);
+    }
+}
