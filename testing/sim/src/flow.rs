@@ -188,6 +188,16 @@ impl Flow {
         self.hosts[index].act(now, rng, calm)
     }
 
+    /// See [`Host::commit`].
+    pub fn commit(&mut self, index: usize) {
+        self.hosts[index].commit();
+    }
+
+    /// See [`Host::crash`].
+    pub fn crash(&mut self, index: usize, now: Instant) -> Result<(), String> {
+        self.hosts[index].crash(now)
+    }
+
     /// What end `index` sends now; call until `None`.
     pub fn poll(&mut self, index: usize, now: Instant) -> Result<Option<Outgoing>, String> {
         self.polled += 1;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use atoll_base::{Instant, Rng};
-use atoll_tcp::{Connection, Events, State, TimeWait, TimeWaitAnswer, Verdict};
+use atoll_tcp::{Connection, Events, Record, State, TimeWait, TimeWaitAnswer, Verdict};
 use atoll_wire::tcp::Segment;
 
 /// What an application wants to do.
@@ -53,6 +53,8 @@ pub struct Host {
     buffer: Vec<Option<u8>>,
     /// When the application looks again although nothing has happened.
     pub wakes_at: Option<Instant>,
+    /// What outlives the process that has the connection.
+    record: Option<Record>,
 }
 
 /// Octet `offset` of stream `salt`.
@@ -78,7 +80,32 @@ impl Host {
             urgent_end: None,
             buffer: Vec::new(),
             wakes_at: None,
+            record: None,
         }
+    }
+
+    /// Records the connection: before anything of it leaves, or is shown to the application.
+    pub fn commit(&mut self) {
+        self.record = self.connection.as_ref().map(Connection::record);
+    }
+
+    /// The process that has the connection dies, and another one goes on with the record. The buffers and the application live on.
+    pub fn crash(&mut self, now: Instant) -> Result<(), String> {
+        if self.time_wait.is_some() || self.connection.is_none() {
+            return Ok(());
+        }
+        self.connection = None;
+        let Some(record) = &self.record else { return Ok(()) };
+        let mut connection =
+            Connection::resume(now, record, self.read).ok_or_else(|| format!("cannot go on with {record:?}"))?;
+        connection.check_invariants();
+        connection.handle_send_tail(now, self.written);
+        if self.closed {
+            connection.shutdown_send(now);
+        }
+        connection.greet();
+        self.connection = Some(connection);
+        Ok(())
     }
 
     /// Largest super-segment of the link.

@@ -2,7 +2,7 @@
 
 use atoll_base::{Duration, Instant, Rng, SeqNum};
 use atoll_tcp::Settings;
-use atoll_wire::tcp::Flags;
+use atoll_wire::tcp::{Flags, Segment};
 
 use crate::flow::{Flow, FlowSettings, any_algorithm};
 use crate::host::Plan;
@@ -24,6 +24,8 @@ pub struct Scenario {
     pub faults_for: Duration,
     /// How often, per million steps, a stranger who guesses sends something to either end.
     pub stranger: u32,
+    /// How often, per million moments at which it may, the process of an end dies and is replaced.
+    pub crashes: u32,
 }
 
 /// Why a run failed; prints what is needed to replay it.
@@ -58,6 +60,9 @@ pub struct Pair {
     steps: u64,
     healed: bool,
     stranger: u32,
+    crashes: u32,
+    /// Crashes so far.
+    crashed: u32,
     /// The sequence number of each end's SYN.
     begins: [SeqNum; 2],
     /// Segments that a stranger has sent.
@@ -66,6 +71,8 @@ pub struct Pair {
 
 /// Segments that a stranger sends at most.
 const FORGED_MAX: u32 = 2000;
+/// Crashes of a run at most: each makes something leave again.
+const CRASHES_MAX: u32 = 500;
 
 impl Scenario {
     /// A scenario drawn from `seed`.
@@ -120,7 +127,7 @@ impl Scenario {
         }
         let fast_open = rng.below(4) == 0;
         let flow = FlowSettings { plans, settings, mss, simultaneous_open, fast_open, middlebox };
-        Scenario { seed, flow, links, faults_for: Duration::from_secs(60), stranger: 0 }
+        Scenario { seed, flow, links, faults_for: Duration::from_secs(60), stranger: 0, crashes: 0 }
     }
 }
 
@@ -139,6 +146,8 @@ impl Pair {
             steps: 0,
             healed: false,
             stranger: scenario.stranger,
+            crashes: scenario.crashes,
+            crashed: 0,
             begins: [SeqNum(0); 2],
             forged: 0,
         }
@@ -175,6 +184,7 @@ impl Pair {
     /// Nothing but the end of TIME-WAIT may happen any more.
     fn expect_silence(&mut self) -> Result<(), String> {
         self.links.iter_mut().for_each(Link::heal);
+        self.crashes = 0;
         let deadline = self.now + Duration::from_secs(400);
         while self.advance().is_some() {
             self.step()?;
@@ -199,13 +209,17 @@ impl Pair {
             while let Some((segment, text)) = self.links[1 - index].receive(self.now) {
                 self.trace.note(self.now, 1 - index, "", &segment);
                 self.flow.handle(index, self.now, &mut self.rng, &segment, &text)?;
+                self.perhaps_crash(index)?;
                 // Batches are of any length.
                 if self.rng.below(4) == 0 {
                     self.poll(index)?;
                 }
             }
             self.forge(index)?;
+            self.flow.commit(index);
+            self.perhaps_crash(index)?;
             self.flow.act(index, self.now, &mut self.rng, self.healed)?;
+            self.perhaps_crash(index)?;
             self.poll(index)?;
         }
         Ok(())
@@ -225,13 +239,26 @@ impl Pair {
         self.flow.forge(index, self.now, &mut self.rng, &segment, &text)
     }
 
+    /// The process of an end dies, now and then, as long as there are faults.
+    fn perhaps_crash(&mut self, index: usize) -> Result<(), String> {
+        if self.crashes == 0 || self.healed || self.crashed > CRASHES_MAX || !self.rng.chance_per_million(self.crashes)
+        {
+            return Ok(());
+        }
+        self.crashed += 1;
+        self.trace.note(self.now, index, "dies here: ", &Segment::default());
+        self.flow.crash(index, self.now)
+    }
+
     fn poll(&mut self, index: usize) -> Result<(), String> {
+        self.flow.commit(index);
         while let Some(outgoing) = self.flow.poll(index, self.now)? {
             if outgoing.segment.has(Flags::SYN) {
                 self.begins[index] = outgoing.segment.seq;
             }
             self.trace.note(self.now, index, outgoing.how, &outgoing.segment);
             self.links[index].send(self.now, &mut self.rng, outgoing);
+            self.perhaps_crash(index)?;
         }
         Ok(())
     }

@@ -14,6 +14,16 @@ fn a_stranger_who_guesses_changes_nothing() {
     run(500, |scenario| scenario.stranger = [10_000, 300_000, 1_000_000][(scenario.seed % 3) as usize]);
 }
 
+#[test]
+fn processes_die_at_any_moment_and_the_streams_arrive() {
+    run(2000, |scenario| {
+        scenario.crashes = [1000, 20_000, 200_000][(scenario.seed % 3) as usize];
+        // What the next process does not know: how far a mark was, and what went along with a SYN.
+        scenario.flow.fast_open = false;
+        scenario.flow.plans.iter_mut().for_each(|plan| plan.urgent = 0);
+    });
+}
+
 fn run(usual: u64, change: impl Fn(&mut Scenario)) {
     for seed in seeds(usual) {
         let mut scenario = Scenario::random(seed);

@@ -44,6 +44,7 @@ fn measure(loss: u32, reorder: u32, strip_sack: bool, algorithm: Algorithm) -> (
                 links: [link, LinkSettings { loss: 0, reorder: 0, ..link }],
                 faults_for: Duration::from_secs(3600),
                 stranger: 0,
+                crashes: 0,
             };
             let report = Pair::new(&scenario).run().expect("the stream arrives");
             (report.delivered_after.as_millis() as u64, report.retransmits * 1000 / 725)

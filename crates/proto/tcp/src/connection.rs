@@ -21,8 +21,8 @@ use crate::timers::{Retransmit, Timer, Timers};
 
 /// One TCP connection: a transmission control block without ports and without text.
 ///
-/// Survives a crash: nothing yet. The positions in `snd` and `rcv` and what the SYNs agreed upon are what a record has
-/// to hold; round-trip times, congestion window and scoreboard may be lost.
+/// Survives a crash: what is in its [`Record`](crate::Record), that is the positions in `snd` and `rcv`, what the SYNs agreed upon, and
+/// the settings. Round-trip times, congestion window and scoreboard are lost.
 ///
 /// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either direction.
 #[derive(Debug)]

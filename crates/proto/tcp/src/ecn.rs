@@ -67,6 +67,29 @@ impl EcnState {
         }
     }
 
+    /// What a successor has to know: the kind, whether text is marked, and the count of the marks received (RFC 9768), which may be an
+    /// old one: then the peer hears of marks that were none, and slows down once.
+    pub(crate) fn to_bits(self) -> u8 {
+        let kind = match self.kind {
+            Kind::None | Kind::Offered | Kind::OfferedAccurate => 0,
+            Kind::Classic => 1,
+            Kind::Accurate => 2,
+        };
+        kind | u8::from(self.ect != Ect::Sent) << 2 | (self.received & 7) << 3
+    }
+
+    /// The other direction. Accurate ECN goes on as an echo only.
+    pub(crate) fn from_bits(bits: u8) -> EcnState {
+        let kind = match bits & 3 {
+            1 => Kind::Classic,
+            2 => Kind::Accurate,
+            _ => Kind::None,
+        };
+        // Without the peer's last count its next one means nothing.
+        let ect = if bits & 4 != 0 || kind == Kind::Accurate { Ect::Deaf } else { Ect::Sent };
+        EcnState { kind, ect, received: bits >> 3 & 7, ..EcnState::new() }
+    }
+
     /// Whether the connection uses it.
     pub(crate) const fn is_agreed(self) -> bool {
         matches!(self.kind, Kind::Classic | Kind::Accurate)

@@ -3,6 +3,8 @@
 use atoll_base::{Instant, SeqNum};
 use atoll_wire::tcp::{Options, Timestamps};
 
+use crate::record::Record;
+
 /// What the SYNs agreed upon, and the state of the timestamps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated {
@@ -33,6 +35,20 @@ impl Negotiated {
             window_scaling: true,
             snd_scale: 0,
             rcv_scale: scale_for(capacity, capacity_max),
+        }
+    }
+
+    /// Those of a predecessor. TS.Recent may be older than what it had heard last, which makes PAWS milder for a moment.
+    pub(crate) fn resume(now: Instant, record: &Record) -> Negotiated {
+        Negotiated {
+            ts_offset: record.ts_offset,
+            ts_recent: record.ts_recent,
+            ts_recent_at: seconds(now),
+            timestamps: record.timestamps,
+            sack: record.sack,
+            window_scaling: record.window_scaling,
+            snd_scale: record.snd_scale,
+            rcv_scale: record.rcv_scale,
         }
     }
 

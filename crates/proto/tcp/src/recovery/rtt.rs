@@ -22,6 +22,12 @@ impl Rtt {
         Rtt { srtt_us: 0, rttvar_us: 0, min_us: u32::MAX, min_at_s: 0, backoff: 0 }
     }
 
+    /// Goes on with what a predecessor has measured; `srtt_us` 0: nothing.
+    pub(crate) fn resume(&mut self, srtt_us: u32) {
+        self.srtt_us = srtt_us.min(SAMPLE_MAX_US);
+        self.rttvar_us = self.srtt_us / 2;
+    }
+
     /// Takes a measurement (RFC 6298 §2.2, §2.3). It ends the backing off (§5.7).
     pub(crate) fn sample(&mut self, now: Instant, us: u32) {
         let us = us.clamp(1, SAMPLE_MAX_US);

@@ -1,0 +1,225 @@
+//! What of a connection outlives the process that has it, and how does the next one go on?
+//!
+//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip times, scoreboard and text
+//! out of order may be lost: the successor takes everything as lost that may have been in flight, and sends it again.
+
+use atoll_base::{Duration, Instant, SeqNum};
+
+use crate::congestion::Congestion;
+use crate::connection::Connection;
+use crate::ecn::EcnState;
+use crate::options::Negotiated;
+use crate::pending::Pending;
+use crate::rcv::{NO_FIN, Rcv};
+use crate::settings::Settings;
+use crate::snd::Snd;
+use crate::state::State;
+use crate::timers::Timer;
+
+/// The hard state of a connection. Positions are stream offsets, as in [`Connection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Fields are named as those of the TCB.
+pub struct Record {
+    pub state: State,
+    /// SND.UNA: -1 before our SYN is acknowledged.
+    pub acked: i64,
+    /// End of the text received in order.
+    pub received: i64,
+    /// Right edge of the peer's window, or the end of what was sent, if that is further.
+    pub edge: i64,
+    /// Sequence numbers of offset 0.
+    pub send_start: SeqNum,
+    pub receive_start: SeqNum,
+    /// End of the text that the application has written, and whether a FIN follows.
+    pub send_tail: i64,
+    pub send_fin: bool,
+    /// Offset of the peer's FIN, if it has come.
+    pub receive_fin: Option<i64>,
+    pub ts_offset: u32,
+    pub ts_recent: u32,
+    pub timestamps: bool,
+    pub sack: bool,
+    pub window_scaling: bool,
+    pub snd_scale: u8,
+    pub rcv_scale: u8,
+    pub window_max: u32,
+    pub mss_path: u16,
+    pub mss_peer: u16,
+    pub mss_receive: u16,
+    pub settings: Settings,
+    /// Of congestion notification: an encoding of this crate's own.
+    pub ecn: u8,
+    /// Opened by the peer; closed by the application.
+    pub passive: bool,
+    pub orphan: bool,
+    /// Smoothed round-trip time in microseconds; 0: not measured.
+    pub srtt_us: u32,
+}
+
+impl Connection {
+    /// First offset that is not acknowledged (-1: our SYN is not), end of the text in order, right edge of what may have been sent:
+    /// what changes all the time in a record.
+    #[inline]
+    pub fn progress(&self) -> (i64, i64, i64) {
+        (self.snd.una, self.rcv.text_end(), self.snd.edge.max(self.snd.nxt))
+    }
+
+    /// What a successor has to know.
+    pub fn record(&self) -> Record {
+        let (acked, received, edge) = self.progress();
+        let (snd, rcv, options) = (&self.snd, &self.rcv, &self.options);
+        Record {
+            state: self.state(),
+            acked,
+            received,
+            edge,
+            send_start: snd.start,
+            receive_start: rcv.start,
+            send_tail: snd.tail,
+            send_fin: snd.fin,
+            // A FIN beyond a hole comes again with what fills the hole.
+            receive_fin: rcv.fin_received().then_some(rcv.fin),
+            ts_offset: options.ts_offset,
+            ts_recent: options.ts_recent,
+            timestamps: options.timestamps,
+            sack: options.sack,
+            window_scaling: options.window_scaling,
+            snd_scale: options.snd_scale,
+            rcv_scale: options.rcv_scale,
+            window_max: snd.window_max,
+            mss_path: snd.mss_path,
+            mss_peer: snd.mss_peer,
+            mss_receive: rcv.mss,
+            settings: self.settings(),
+            ecn: self.ecn.to_bits(),
+            passive: self.passive,
+            orphan: self.orphan,
+            srtt_us: self.recovery.rtt.srtt_us,
+        }
+    }
+
+    /// Goes on with the connection of a predecessor. `head`: the application has read so far. `None`: the record contradicts itself.
+    ///
+    /// What may be in flight is sent again at the next polls, beginning with the first segment, because nobody knows what of it has
+    /// left. Nothing else leaves by itself: see [`Connection::greet`].
+    pub fn resume(now: Instant, record: &Record, head: u64) -> Option<Connection> {
+        if !record.is_consistent() {
+            return None;
+        }
+        let state = record.state;
+        let fin = i64::from(record.receive_fin.is_some());
+        let end = record.send_tail + i64::from(record.send_fin);
+        let is_opening = matches!(state, State::SynSent | State::SynReceived);
+        let edge = record.edge.max(record.acked);
+        let mut snd = Snd::new(record.send_start.plus(u32::MAX), record.mss_path);
+        snd.una = record.acked;
+        snd.nxt = if is_opening { 0 } else { edge.min(end).max(record.acked) };
+        snd.tail = record.send_tail;
+        snd.fin = record.send_fin;
+        snd.edge = edge;
+        snd.small_end = snd.nxt.min(snd.una);
+        snd.window_max = record.window_max;
+        snd.mss_peer = record.mss_peer;
+        let mut rcv = Rcv::new(record.settings.receive_capacity, record.mss_receive);
+        rcv.start = record.receive_start;
+        rcv.nxt = record.received + fin;
+        rcv.fin = record.receive_fin.unwrap_or(NO_FIN);
+        rcv.head = i64::try_from(head).unwrap_or(i64::MAX).clamp(0, record.received);
+        rcv.edge = (rcv.head + i64::from(rcv.capacity)).max(rcv.nxt);
+        rcv.acked = rcv.nxt;
+        // Before everything that the peer sends from now on, so that its next segment sets the window.
+        snd.wl1 = rcv.seq(rcv.nxt).plus(u32::MAX);
+        snd.wl2 = snd.seq(snd.una);
+        let options = Negotiated::resume(now, record);
+        let mut connection = Connection::new(now, state, snd, rcv, options, &record.settings);
+        connection.pending = Pending::default();
+        connection.passive = record.passive;
+        connection.orphan = record.orphan;
+        connection.ecn = EcnState::from_bits(record.ecn);
+        connection.recovery.reno = !record.sack;
+        connection.recovery.rtt.resume(record.srtt_us);
+        // Nobody knows when what is in flight left: long enough ago to be lost, not so long that its rate would mean anything.
+        let ago = Duration::from_micros(u64::from(record.srtt_us.min(SRTT_MAX_US)) * 2).max(AGO_MIN);
+        connection.sent_at = Instant::from_nanos(now.as_nanos().saturating_sub(ago.as_nanos() as u64));
+        connection.update_mss();
+        connection.congestion = Congestion::new(connection.congestion.algorithm, connection.snd.mss);
+        connection.restart_timers(now);
+        Some(connection)
+    }
+
+    /// Tells the peer where this end stands: the predecessor may have owed it that. Poll afterwards.
+    pub fn greet(&mut self) {
+        if self.state().is_synchronized() {
+            self.pending.set(Pending::ACK);
+        }
+    }
+
+    fn restart_timers(&mut self, now: Instant) {
+        match self.state() {
+            State::Closed => return,
+            State::TimeWait => {
+                self.timers.arm(Timer::Lifetime, now + crate::connection::TIME_WAIT);
+                return;
+            }
+            State::SynSent | State::SynReceived => {
+                self.recovery.untimed = true;
+                self.pending.set(Pending::SYN);
+                self.arm_rto(now);
+                return;
+            }
+            State::FinWait2 if self.orphan => self.timers.arm(Timer::Lifetime, now + self.config.linger2()),
+            _ => {}
+        }
+        self.arm_keep_alive(now);
+        if self.snd.flight() > 0 {
+            self.handle_rto(now);
+            // It was not the network that lost it.
+            self.recovery.rtt.backoff = 0;
+            self.recovery.retries = 0;
+            self.arm_rto(now);
+        }
+    }
+}
+
+impl Record {
+    fn is_consistent(&self) -> bool {
+        let end = self.send_tail + i64::from(self.send_fin);
+        let has_their_fin = matches!(self.state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        let has_our_fin =
+            matches!(self.state, State::FinWait1 | State::FinWait2 | State::LastAck | State::Closing | State::TimeWait);
+        let is_ours_acked = matches!(self.state, State::FinWait2 | State::TimeWait);
+        let is_closed = self.state == State::Closed;
+        (-1..=OFFSET_MAX).contains(&self.acked)
+            && (0..=OFFSET_MAX).contains(&self.received)
+            && (0..=OFFSET_MAX).contains(&self.send_tail)
+            && self.edge <= OFFSET_MAX
+            && self.acked <= end
+            && end - self.acked <= WAITING_MAX
+            && (is_closed || self.state.is_synchronized() == (self.acked >= 0))
+            && self.receive_fin.is_none_or(|fin| fin == self.received)
+            && (is_closed || self.receive_fin.is_some() == has_their_fin)
+            && (is_closed || !has_our_fin || self.send_fin)
+            && (is_closed || !is_ours_acked || self.acked == end)
+            && self.snd_scale <= SCALE_MAX
+            && self.rcv_scale <= SCALE_MAX
+            && self.mss_path >= MSS_LEAST
+            && self.mss_peer >= 1
+            && self.mss_receive >= 1
+            && self.settings.receive_capacity >= 1
+            && self.settings.linger2 <= LINGER2_MAX
+    }
+}
+
+/// RFC 7323 §2.3.
+const SCALE_MAX: u8 = 14;
+/// More than any connection carries in its life, and far from where sums would overflow.
+const OFFSET_MAX: i64 = 1 << 60;
+/// Twice what may wait to be sent ([`Connection::handle_send_tail`]).
+const WAITING_MAX: i64 = 2 << 30;
+const MSS_LEAST: u16 = 48;
+const SRTT_MAX_US: u32 = 60_000_000;
+const AGO_MIN: Duration = Duration::from_millis(10);
+const LINGER2_MAX: Duration = Duration::from_secs(1 << 20);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Does a successor go on where its predecessor was? Whole exchanges with crashes at any moment are in the simulator (`testing/sim`).
+
+use std::format;
+use std::prelude::v1::*;
+
+use atoll_base::{Instant, Rng, SeqNum};
+use atoll_wire::tcp::{Flags, Segment};
+
+use super::*;
+use crate::settings::Path;
+
+const NOW: Instant = Instant::from_millis(1_000_000);
+
+fn established() -> Connection {
+    let path = Path { mss: 1000 };
+    let syn = Segment { flags: Flags::SYN, seq: SeqNum(99), window: 5000, ..Segment::default() };
+    let mut connection = Connection::accept(NOW, &syn, SeqNum(7), 3, path, &Settings::default());
+    assert!(connection.poll_transmit(NOW, 1000).is_some());
+    let flags = Flags::ACK;
+    let ack = Segment { flags, seq: SeqNum(100), ack: SeqNum(8), window: 5000, ..Segment::default() };
+    connection.handle_segment(NOW, &ack);
+    assert_eq!(connection.state(), State::Established);
+    connection
+}
+
+#[test]
+fn a_successor_has_the_record_of_its_predecessor() {
+    let mut connection = established();
+    connection.handle_send_tail(NOW, 2500);
+    while connection.poll_transmit(NOW, 1000).is_some() {}
+    let record = connection.record();
+    let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!(next.record(), record);
+    assert_eq!(next.settings(), connection.settings());
+    // What was in flight leaves again, from the first octet on.
+    let first = next.poll_transmit(NOW, 1000).expect("something is in flight");
+    assert_eq!((first.offset, first.segment.len, first.retransmit), (0, 536, true));
+}
+
+#[test]
+fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
+    let mut next = Connection::resume(NOW, &established().record(), 0).expect("it is consistent");
+    assert!(next.poll_transmit(NOW, 1000).is_none());
+    next.greet();
+    let greeting = next.poll_transmit(NOW, 1000).expect("an acknowledgement");
+    assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
+}
+
+#[test]
+fn a_record_that_contradicts_itself_is_refused() {
+    let good = established().record();
+    assert!(Connection::resume(NOW, &good, 0).is_some());
+    for bad in [
+        Record { acked: -2, ..good },
+        Record { acked: 1, ..good },
+        Record { acked: -1, ..good },
+        Record { received: -1, ..good },
+        Record { received: i64::MAX, ..good },
+        Record { edge: i64::MAX, ..good },
+        Record { send_tail: 3 << 30, ..good },
+        Record { receive_fin: Some(0), ..good },
+        Record { state: State::CloseWait, ..good },
+        Record { state: State::FinWait1, ..good },
+        Record { state: State::SynSent, ..good },
+        Record { snd_scale: 15, ..good },
+        Record { mss_path: 0, ..good },
+    ] {
+        assert!(Connection::resume(NOW, &bad, 0).is_none(), "{bad:?}");
+    }
+}
+
+#[test]
+fn no_record_makes_a_successor_panic() {
+    let mut rng = Rng::new(5);
+    let good = established().record();
+    let mut resumed = 0;
+    for _ in 0..20_000 {
+        let mut offset = || match rng.below(4) {
+            0 => i64::from(rng.below(5)) - 1,
+            1 => i64::from(rng.next_u32()),
+            2 => 0,
+            _ => rng.next_u64() as i64,
+        };
+        let (acked, received, edge, send_tail, fin) = (offset(), offset(), offset(), offset(), offset());
+        let state =
+            [State::Established, State::CloseWait, State::LastAck, State::TimeWait, State::SynSent, State::Closing];
+        let record = Record {
+            state: state[rng.below(6) as usize],
+            acked,
+            received,
+            edge,
+            send_tail,
+            send_fin: rng.below(2) == 0,
+            receive_fin: (rng.below(2) == 0).then_some(if rng.below(2) == 0 { received } else { fin }),
+            ecn: rng.next_u32() as u8,
+            mss_path: rng.next_u32() as u16,
+            mss_peer: rng.next_u32() as u16,
+            ..good
+        };
+        let Some(mut next) = Connection::resume(NOW, &record, rng.next_u64()) else { continue };
+        resumed += 1;
+        next.check_invariants();
+        next.greet();
+        for _ in 0..20 {
+            let _ = next.poll_transmit(NOW, 3000);
+            next.check_invariants();
+        }
+        assert!(!format!("{next:?}").is_empty());
+    }
+    assert!(resumed > 100, "{resumed}");
+}
