@@ -5,6 +5,8 @@
 //! aligned to their size nor merged; a larger free block is split when nothing smaller is left. When the last one comes back,
 //! the area is one piece again.
 
+use alloc::vec::Vec;
+
 use crate::memory::Memory;
 
 /// Smallest block: 2 KiB.
@@ -53,6 +55,33 @@ impl Pool {
             memory.store32(self.control, 0);
             (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
         }
+    }
+
+    /// Makes `memory`, which is zero, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those that
+    /// are no blocks, or overlap with one before, are not in use: their numbers in the sorted order are returned.
+    pub fn resume<M: Memory>(&self, memory: &M, blocks: &mut [(u32, u8)]) -> Vec<usize> {
+        blocks.sort_unstable();
+        let (mut end, mut used) = (0u32, 0u32);
+        let mut refused = Vec::new();
+        for (number, &(unit, log2)) in blocks.iter().enumerate() {
+            let is_block = (MIN_LOG2..=MAX_LOG2).contains(&log2);
+            let units = if is_block { 1u32 << (log2 - MIN_LOG2) } else { 0 };
+            if !is_block || unit < end || unit.checked_add(units).is_none_or(|end| end > self.units) {
+                refused.push(number);
+                continue;
+            }
+            // What lies between is free, in pieces.
+            while end < unit {
+                let class = ((unit - end).ilog2() as usize).min(CLASSES - 1);
+                self.push(memory, class, end);
+                end += 1 << class;
+            }
+            end += units;
+            used += units;
+        }
+        memory.store32(self.control, end);
+        memory.store32(self.control + 4, used);
+        refused
     }
 
     /// Bytes in use.
@@ -119,6 +148,27 @@ mod tests {
         assert_eq!(pool.allocate(&memory, MIN_LOG2 + 1), None);
         pool.free(&memory, pieces[0], MIN_LOG2);
         assert!(pool.allocate(&memory, MIN_LOG2 + 5).is_some());
+    }
+
+    #[test]
+    fn a_successor_goes_on_with_the_blocks_that_are_in_use() {
+        let units = 64;
+        let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
+        // One that overlaps, one beyond the end, and two that are none.
+        let mut blocks = [(40, 13), (5, 11), (42, 11), (63, 12), (9, 40), (u32::MAX, 22)];
+        assert_eq!(pool.resume(&memory, &mut blocks), [1, 3, 4, 5]);
+        assert_eq!(pool.used_bytes(&memory), (1 << 13) + (1 << 11));
+        let mut taken: Vec<u32> = core::iter::from_fn(|| pool.allocate(&memory, MIN_LOG2)).collect();
+        taken.sort_unstable();
+        let free: Vec<u32> = (0..units).filter(|unit| *unit != 5 && !(40..44).contains(unit)).collect();
+        assert_eq!(taken, free);
+        for unit in free {
+            pool.free(&memory, unit, MIN_LOG2);
+        }
+        pool.free(&memory, 5, 11);
+        pool.free(&memory, 40, 13);
+        assert!(pool.allocate(&memory, MIN_LOG2 + 6).is_some(), "it is one piece again");
     }
 
     #[test]

@@ -48,14 +48,25 @@ impl Producer {
     /// Resumes producing into the ring at `base` with `capacity` (a power of two) entries.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize) -> Producer {
         assert!(capacity.is_power_of_two(), "ring capacity is a power of two");
-        let tail = memory.load64(base + TAIL);
-        Producer { base, capacity: capacity as u64, tail, head_seen: tail.wrapping_sub(capacity as u64) }
+        let mut producer = Producer { base, capacity: capacity as u64, tail: 0, head_seen: 0 };
+        producer.reload(memory);
+        producer
     }
 
     /// Reads the own position again: another holder of the same side may have moved it meanwhile.
     pub fn reload<M: Memory>(&mut self, memory: &M) {
         self.tail = memory.load64(self.base + TAIL);
+        // Who died between the last two stores of `push` has sent one message more than it says.
+        let next = memory.load32(self.base + HEADER_BYTES + self.slot() * ENTRY_BYTES);
+        if next == self.tail.wrapping_add(1) as u32 {
+            self.tail = self.tail.wrapping_add(1);
+            memory.store64(self.base + TAIL, self.tail);
+        }
         self.head_seen = self.tail.wrapping_sub(self.capacity);
+    }
+
+    fn slot(&self) -> usize {
+        (self.tail & (self.capacity - 1)) as usize
     }
 
     /// Appends a message. Returns false, and does nothing, when the ring is full.
@@ -63,7 +74,7 @@ impl Producer {
         if self.tail.wrapping_sub(self.head_seen) >= self.capacity && !self.has_room(memory) {
             return false;
         }
-        let at = self.base + HEADER_BYTES + (self.tail & (self.capacity - 1)) as usize * ENTRY_BYTES;
+        let at = self.base + HEADER_BYTES + self.slot() * ENTRY_BYTES;
         memory.store32(at + 4, epoch);
         memory.write(at + 8, payload);
         self.tail = self.tail.wrapping_add(1);
@@ -150,6 +161,20 @@ mod tests {
     use atoll_base::Rng;
 
     use super::*;
+
+    #[test]
+    fn a_producer_that_died_before_it_said_that_it_had_sent_is_succeeded_without_a_gap() {
+        let memory = HeapMemory::new(ring_bytes(4));
+        let mut producer = Producer::resume(&memory, 0, 4);
+        let mut consumer = Consumer::resume(&memory, 0, 4);
+        assert!(producer.push(&memory, 1, &[1; MESSAGE_BYTES]));
+        memory.store64(TAIL, 0);
+        assert_eq!(consumer.pop(&memory), Some((1, [1; MESSAGE_BYTES])));
+        let mut successor = Producer::resume(&memory, 0, 4);
+        assert_eq!(successor.position(), 1);
+        assert!(successor.push(&memory, 2, &[2; MESSAGE_BYTES]));
+        assert_eq!(consumer.pop(&memory), Some((2, [2; MESSAGE_BYTES])));
+    }
     use crate::memory::HeapMemory;
 
     fn message(n: u64) -> [u8; MESSAGE_BYTES] {

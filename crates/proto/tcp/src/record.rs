@@ -174,6 +174,9 @@ impl Connection {
         if self.snd.flight() > 0 {
             self.handle_rto(now);
             // It was not the network that lost it.
+            if let Some(flight) = &mut self.recovery.flight {
+                flight.forget_losses();
+            }
             self.recovery.rtt.backoff = 0;
             self.recovery.retries = 0;
             self.arm_rto(now);

@@ -212,6 +212,12 @@ impl Flight {
         self.lost = 0;
     }
 
+    /// What is lost until now says nothing about the network: congestion control does not get to hear of it.
+    pub(crate) fn forget_losses(&mut self) {
+        self.counters.lost = 0;
+        self.lost_news = None;
+    }
+
     /// What was SACKed is not believed any more (RFC 2018 §8).
     pub(crate) fn forget_sacks(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.fate == Fate::Sacked) {
