@@ -28,6 +28,7 @@ pub mod command;
 pub mod control;
 pub mod event;
 pub mod info;
+pub mod ledger;
 pub mod manager;
 pub mod memory;
 pub mod mesh;

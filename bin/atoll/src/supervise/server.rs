@@ -177,8 +177,9 @@ impl Server {
                 ready: false,
             });
         }
-        let others = servers.split_off(servers.len().min(config.replicas().into()));
-        Ok(Server {
+        let count = servers.len();
+        let others = servers.split_off(count.min(config.replicas().into()));
+        let mut server = Server {
             sessions: Sessions::new(config.sessions.max),
             config,
             identity,
@@ -199,7 +200,11 @@ impl Server {
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
-        })
+        };
+        for index in 0..count {
+            server.send_to_replica(index, &Request::Adopt, Vec::new())?;
+        }
+        Ok(server)
     }
 
     /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.

@@ -45,7 +45,9 @@ impl Bench {
         };
         let server = Server::new(config, identity, memory, ours, listener, None).unwrap();
         let mut bench = Bench { server, replicas: theirs, socket };
-        for replica in &bench.replicas {
+        for (index, replica) in bench.replicas.iter().enumerate() {
+            assert_eq!(bench.told(index), [Request::Adopt]);
+            assert_eq!(eventfd::drain(&*bench.server.memory.replicas[index].bell).unwrap(), 1);
             replica.send(setup::READY, &[]).unwrap();
         }
         bench.settle();
