@@ -494,7 +494,14 @@ impl Role for Replica {
                 self.links.publish();
                 return Ok(Verdict::Stop);
             }
-            Request::ServerGone { .. } | Request::ServerRestarted { .. } => {}
+            Request::ServerGone { server } => self.siblings.gone(ReplicaId(server)),
+            Request::ServerRestarted { server, epoch } => {
+                self.siblings.restarted(ReplicaId(server), Epoch(epoch), now);
+                // It asks for no address, and knows none.
+                if let Some(told) = self.told.get_mut(usize::from(server)) {
+                    *told = 0;
+                }
+            }
             Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt => {}
         }
         Ok(Verdict::Go)
