@@ -56,13 +56,16 @@ impl Supervisor {
         StatusReport::assemble(parts).ok_or_else(|| self.failure("it sent no report"))
     }
 
-    /// The sockets of all replicas.
-    pub fn sockets(&self) -> Result<Vec<SocketRow>, Failure> {
-        let mut rows = Vec::new();
+    /// The sockets of all replicas, and the servers that are being restarted and have told none.
+    pub fn sockets(&self) -> Result<(Vec<SocketRow>, Vec<String>), Failure> {
+        let (mut rows, mut restarting) = (Vec::new(), Vec::new());
         self.ask(&CliRequest::Ss, |packet| {
+            if let Ok(ReportPart::Restarting(server)) = serde_json::from_slice(packet) {
+                restarting.push(server);
+            }
             rows.extend(serde_json::from_slice::<RowsPacket>(packet).into_iter().flat_map(|packet| packet.rows));
         })?;
-        Ok(rows)
+        Ok((rows, restarting))
     }
 
     /// Changes the rules of balancing, if there is anything to change, and returns those that hold now.

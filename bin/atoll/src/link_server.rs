@@ -161,6 +161,10 @@ impl Role for LinkServer {
         self.rings.set_sleep_word(word);
     }
 
+    fn past_sleep_word(&self) -> u32 {
+        self.rings.sleep_word()
+    }
+
     fn is_ready(&self) -> bool {
         self.rings.is_ready()
     }

@@ -167,6 +167,10 @@ impl Role for ManagerServer {
         self.rings.set_sleep_word(word);
     }
 
+    fn past_sleep_word(&self) -> u32 {
+        self.rings.sleep_word()
+    }
+
     fn is_ready(&self) -> bool {
         self.rings.is_ready()
     }

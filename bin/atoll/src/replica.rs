@@ -23,6 +23,7 @@ use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
+use atoll_ipc::ledger::LEDGER_BYTES;
 use atoll_ipc::manager::ManagerMessage;
 use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
@@ -91,6 +92,7 @@ impl Replica {
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
         let mut fast_open = [0; 16];
         mesh.read(COOKIE_KEY, &mut fast_open);
+        let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
         let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
         let clock = inherited.clock();
         let now = clock.now();
@@ -154,6 +156,8 @@ impl Replica {
         };
         let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
         let server = Server::settle(inherited, &habits, queue)?;
+        // The transport gets it.
+        drop(ledger);
         Ok(Replica {
             index: ReplicaId(setup.index),
             server,
@@ -402,6 +406,10 @@ impl Role for Replica {
         if word & 1 == 1 { self.siblings.fall_asleep() } else { self.siblings.wake_up() }
     }
 
+    fn past_sleep_word(&self) -> u32 {
+        self.links.sleep_word()
+    }
+
     fn is_ready(&self) -> bool {
         let has_work = self.transport.has_commands() || self.transport.has_work();
         has_work || self.links.is_ready() || self.siblings.is_ready()
@@ -486,7 +494,15 @@ impl Role for Replica {
                 self.links.publish();
                 return Ok(Verdict::Stop);
             }
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
+            Request::ServerGone { server } => self.siblings.gone(ReplicaId(server)),
+            Request::ServerRestarted { server, epoch } => {
+                self.siblings.restarted(ReplicaId(server), Epoch(epoch), now);
+                // It asks for no address, and knows none.
+                if let Some(told) = self.told.get_mut(usize::from(server)) {
+                    *told = 0;
+                }
+            }
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt => {}
         }
         Ok(Verdict::Go)
     }

@@ -1,6 +1,7 @@
 //! How does every server process start, wait, and hear from its supervisor? What replicas, link servers and connection managers have in common.
 //!
 //! ```text
+//!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
 //!   loop   one round of the server's own work
 //!          now and then: requests of the supervisor, counters
 //!          nothing to do: spin for a while, then sleep on {bell, control socket, timer, device}
@@ -130,10 +131,12 @@ pub struct Server {
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
+    /// It serves: the supervisor has said everything that there was to say.
+    is_ready: bool,
 }
 
 impl Server {
-    /// Settles down, and tells the supervisor that it is ready. `device`: what wakes it when a frame has come.
+    /// Settles down. `device`: what wakes it when a frame has come.
     pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
         sched::set_name(habits.name)?;
         if let Some(cpu) = habits.cpu {
@@ -150,7 +153,6 @@ impl Server {
         epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
         epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        inherited.control.send(READY, &[])?;
         let clock = inherited.clock();
         let now = clock.now();
         Ok(Server {
@@ -170,6 +172,7 @@ impl Server {
             control_at: now,
             publish_at: now,
             unpublished: true,
+            is_ready: false,
         })
     }
 
@@ -226,11 +229,22 @@ pub trait Role {
     /// Puts its own counters on the page.
     fn publish(&mut self);
 
+    /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the page's.
+    fn past_sleep_word(&self) -> u32;
+
+    /// Takes over what a predecessor has left. It has been told of everything that there is now.
+    fn adopt(&mut self, _now: Instant) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
     /// Serves until the supervisor says stop or goes away.
     fn serve(&mut self) -> io::Result<()> {
+        if self.take_over()? == Verdict::Stop {
+            return Ok(());
+        }
         let clock = self.server().clock;
         let mut now = clock.now();
         let mut waits = false;
@@ -267,6 +281,27 @@ pub trait Role {
                 return Ok(());
             }
             now = clock.now();
+        }
+    }
+
+    /// Listens to the supervisor until it says that this is all. Before that nothing is served: a replica would answer for connections that
+    /// it does not know yet.
+    fn take_over(&mut self) -> io::Result<Verdict> {
+        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
+        let (page, rings) = (self.server().page.sleep_word(), self.past_sleep_word());
+        let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
+        self.change_sleep_word(last.wrapping_add(1) & !1);
+        let control = Epoll::new()?;
+        control.add(&self.server().control, TOKEN_CONTROL, EventFlags::IN)?;
+        loop {
+            let now = self.server().clock.now();
+            if self.housekeeping(now)? == Verdict::Stop {
+                return Ok(Verdict::Stop);
+            }
+            if self.server().is_ready {
+                return Ok(Verdict::Go);
+            }
+            control.wait(&mut [epoll::EMPTY; 1], None)?;
         }
     }
 
@@ -327,6 +362,13 @@ pub trait Role {
                 Ok(0) => return Ok(Verdict::Stop),
                 Ok(len) => {
                     let Ok(request) = Request::decode(&packet[..len]) else { continue };
+                    if request == Request::Adopt {
+                        self.adopt(now)?;
+                        let server = self.server();
+                        server.is_ready = true;
+                        server.answers.push_back(READY.to_vec());
+                        continue;
+                    }
                     if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
                         return Ok(Verdict::Stop);
                     }

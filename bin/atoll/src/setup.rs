@@ -8,6 +8,7 @@
 //!   own page
 //!   own bell
 //!   mesh memory, MESH_MEMORY_BYTES
+//!   ledger, LEDGER_BYTES                       of a replica only
 //!   TAP queue                                  of a replica: only if `has_tap`; of a connection manager: none
 //!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only;
 //!                                              of a connection manager: those of all CMs, then those of the replicas

@@ -1,6 +1,6 @@
 //! What do the replicas of a stack tell and ask each other, besides passing on frames? Messages over a channel for each pair (P3, N8).
 //!
-//! A replica that starts greets the others. Afterwards each tells the others what it alone was told: who a neighbour is, what
+//! A replica that starts greets the others, and those who hear from the supervisor that one has started again greet that one. Afterwards each tells the others what it alone was told: who a neighbour is, what
 //! a path takes. What a sibling says is hostile until `Ip` finds it plausible.
 
 use std::cell::Cell;
@@ -32,10 +32,12 @@ type Thread = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The channels of one replica to the others of its stack.
 pub struct Siblings {
+    me: ReplicaId,
+    own: Epoch,
     dispatcher: Dispatcher<ShmMemory, Transport<ShmMemory>, Thread>,
     /// Bells, by number of the peer.
     bells: Vec<OwnedFd>,
-    /// Siblings that have answered the greeting.
+    /// Siblings that have answered the greeting: a bit for each peer.
     greeted: Rc<Cell<u64>>,
 }
 
@@ -49,7 +51,7 @@ impl Siblings {
         dispatcher.on(Kind::Neighbour, Handler::Notice(note_neighbour));
         dispatcher.on(Kind::Path, Handler::Notice(note_path));
         let greeted = Rc::new(Cell::new(0));
-        let mut siblings = Siblings { dispatcher, bells: Vec::new(), greeted };
+        let mut siblings = Siblings { me, own, dispatcher, bells: Vec::new(), greeted };
         for (sibling, (&epoch, bell)) in (0..).zip(epochs.iter().zip(bells)) {
             if sibling == me.0 {
                 continue;
@@ -58,14 +60,42 @@ impl Siblings {
             let channel = Channel::resume(memory.clone(), place, own, epoch);
             let peer = siblings.dispatcher.add_peer(channel, epoch);
             siblings.bells.push(bell);
-            let courier = siblings.dispatcher.courier().clone();
-            let hello = Message::Hello { replica: me, epoch: own };
-            let expected = Message::Hello { replica: ReplicaId(sibling), epoch };
-            let greeting = greet(courier, peer, hello, expected, now + GREETING_TIME, siblings.greeted.clone());
-            // There is room: the first microthreads are these.
-            let _ = siblings.dispatcher.spawn(Box::pin(greeting));
+            siblings.greet(peer, ReplicaId(sibling), epoch, now);
         }
         siblings
+    }
+
+    /// The sibling's process has ended: what it was asked is not answered.
+    pub fn gone(&mut self, sibling: ReplicaId) {
+        if let Some(peer) = self.peer(sibling) {
+            self.dispatcher.peer_gone(peer);
+            self.greeted.set(self.greeted.get() & !(1 << peer.0));
+        }
+    }
+
+    /// The sibling was started again, in this epoch.
+    pub fn restarted(&mut self, sibling: ReplicaId, epoch: Epoch, now: Instant) {
+        self.gone(sibling);
+        if let Some(peer) = self.peer(sibling) {
+            self.dispatcher.peer_back(peer, epoch);
+            self.greet(peer, sibling, epoch, now);
+        }
+    }
+
+    /// The peer that a replica is; `None` for this one, and for what is none.
+    fn peer(&self, sibling: ReplicaId) -> Option<PeerId> {
+        let before = u32::from(sibling.0).checked_sub(u32::from(sibling.0 > self.me.0))?;
+        (sibling != self.me && (before as usize) < self.bells.len()).then_some(PeerId(before))
+    }
+
+    /// In the next turn.
+    fn greet(&mut self, peer: PeerId, sibling: ReplicaId, epoch: Epoch, now: Instant) {
+        let courier = self.dispatcher.courier().clone();
+        let hello = Message::Hello { replica: self.me, epoch: self.own };
+        let expected = Message::Hello { replica: sibling, epoch };
+        let greeting = greet(courier, peer, hello, expected, now + GREETING_TIME, self.greeted.clone());
+        // There is room: those to earlier incarnations have ended.
+        let _ = self.dispatcher.spawn(Box::pin(greeting));
     }
 
     /// Handles what siblings say. Returns whether there was anything.
@@ -116,7 +146,7 @@ impl Siblings {
     pub fn stats(&self) -> [(Stat, u64); 6] {
         let counts = self.dispatcher.counts();
         [
-            (Stat::Siblings, self.greeted.get()),
+            (Stat::Siblings, self.greeted.get().count_ones().into()),
             (Stat::MessagesIn, counts.received),
             (Stat::MessagesOut, counts.sent),
             (Stat::MessagesDropped, counts.dropped + counts.refused),
@@ -143,7 +173,7 @@ async fn greet(
     greeted: Rc<Cell<u64>>,
 ) {
     if courier.call(peer, hello, deadline).await == Ok(expected) {
-        greeted.set(greeted.get() + 1);
+        greeted.set(greeted.get() | 1 << peer.0);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::balance::{Balance, Estimator, Scheme};
 use crate::event::BadMessage;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
-/// What a process asks of the supervisor, and what the supervisor tells a replica.
+/// What a process asks of the supervisor, and what the supervisor tells a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Request {
@@ -33,6 +33,13 @@ pub enum Request {
     ListSockets { token: u32 },
     /// Supervisor to replica: from now on balance by these rules (P5).
     Balance { rules: Balance },
+    /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these are all. Now it takes over
+    /// what its predecessor left, says that it is ready, and serves.
+    Adopt,
+    /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
+    ServerGone { server: u8 },
+    /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
+    ServerRestarted { server: u8, epoch: u32 },
 }
 
 /// What the supervisor answers.
@@ -95,6 +102,9 @@ impl Request {
             Request::Stop => Writer::new(7),
             Request::ListSockets { token } => Writer::new(8).u32(token),
             Request::Balance { rules } => balance_fields(Writer::new(9), rules),
+            Request::Adopt => Writer::new(10),
+            Request::ServerGone { server } => Writer::new(11).u8(server),
+            Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
         }
         .bytes
     }
@@ -113,6 +123,9 @@ impl Request {
             7 => Request::Stop,
             8 => Request::ListSockets { token: r.u32() },
             9 => Request::Balance { rules: read_balance(&mut r)? },
+            10 => Request::Adopt,
+            11 => Request::ServerGone { server: r.u8() },
+            12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
             _ => return Err(BadMessage),
         })
     }
@@ -194,6 +207,9 @@ mod tests {
             Request::Stop,
             Request::ListSockets { token: 5 },
             Request::Balance { rules: Balance { scheme: Scheme::Filtered, offer_us: 77, ..Balance::new() } },
+            Request::Adopt,
+            Request::ServerGone { server: 9 },
+            Request::ServerRestarted { server: 9, epoch: u32::MAX },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }

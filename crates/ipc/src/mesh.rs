@@ -193,6 +193,11 @@ impl MeshConsumer {
         memory.store32(self.base + SLEEP, word);
     }
 
+    /// What [`MeshConsumer::set_sleep_word`] told the producer last, in this process or in a predecessor.
+    pub fn sleep_word<M: Memory>(&self, memory: &M) -> u32 {
+        memory.load32(self.base + SLEEP)
+    }
+
     /// Records that were skipped because they made no sense.
     pub fn bad_records(&self) -> u64 {
         self.bad

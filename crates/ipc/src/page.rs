@@ -375,6 +375,12 @@ stats! {
     ServiceReportsOut => "service_reports_out",
     /// Such reports received.
     ServiceReportsIn => "service_reports_in",
+    /// Connections that this incarnation has taken over from the one before it.
+    ConnectionsKept => "connections_kept",
+    /// Connections of that one that have ended with it.
+    ConnectionsLost => "connections_lost",
+    /// Of these, those whose record made no sense, or killed whoever took it over.
+    ConnectionsQuarantined => "connections_quarantined",
 }
 
 impl<M: Memory> ReplicaPage<M> {

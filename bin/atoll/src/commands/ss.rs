@@ -55,7 +55,10 @@ impl Ss {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let supervisor = Supervisor::connect(&self.name)?;
-        let mut rows = supervisor.sockets()?;
+        let (mut rows, restarting) = supervisor.sockets()?;
+        for server in restarting {
+            eprintln!("atoll: {server} is being restarted: its sockets are not listed");
+        }
         rows.retain(|row| self.wants(row));
         if self.json {
             println!("{}", serde_json::to_string_pretty(&rows).or_fail("writing JSON")?);

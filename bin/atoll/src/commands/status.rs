@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    LinkServerReport, LinkType, ManagerReport, Rates, ReplicaReport, StackName, StatusReport, Steering,
+    LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport, ServerState, StackName,
+    StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -114,6 +116,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += "\n";
         out += &table(&rows);
     }
+    out += &recoveries(report);
     if verbose {
         out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
@@ -287,6 +290,46 @@ fn manager_row(server: &ManagerReport) -> Vec<String> {
         counter(&server.stats, "messages_out").to_string(),
     ]
 }
+
+/// Servers that have died, or are not there.
+fn recoveries(report: &StatusReport) -> String {
+    let replicas = report.replicas.iter().map(|server| ("replica", server.index, server.recovery, &server.stats));
+    let link_servers =
+        report.link_servers.iter().map(|server| ("link server", server.index, server.recovery, &server.stats));
+    let managers = report
+        .connection_managers
+        .iter()
+        .map(|server| ("connection manager", server.index, server.recovery, &server.stats));
+    let mut rows = vec![row(RECOVERY_COLUMNS)];
+    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(managers) {
+        if recovery == RecoveryReport::default() {
+            continue;
+        }
+        let state = match recovery.state {
+            ServerState::Serving => "serving",
+            ServerState::Starting | ServerState::Down => "restarting",
+        };
+        let times = recovery.last.unwrap_or_default();
+        let time = |micros: u64| recovery.last.map_or("-".into(), |_| format!("{:.1}ms", micros as f64 / 1000.0));
+        let connections = |stat: Stat| stats.get(stat.name()).map_or("-".into(), u64::to_string);
+        let [kept, lost, quarantined] =
+            [Stat::ConnectionsKept, Stat::ConnectionsLost, Stat::ConnectionsQuarantined].map(connections);
+        rows.push(vec![
+            format!("{role} {index}"),
+            state.into(),
+            recovery.crashes.to_string(),
+            time(times.start_us),
+            time(times.ready_us),
+            kept,
+            lost,
+            quarantined,
+        ]);
+    }
+    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
+}
+
+const RECOVERY_COLUMNS: [&str; 8] =
+    ["RESTARTED", "STATE", "CRASHES", "STARTED-IN", "READY-IN", "KEPT", "LOST", "QUARANTINED"];
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()

@@ -71,9 +71,9 @@ impl Up {
 /// Reports the end of a stack that was not asked for.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
-        Ending::ServerGone { .. } => Err(Failure::new(format!(
-            "{ending}; stack \"{name}\" is taken down, and its connections are lost (servers are not restarted yet)"
-        ))),
+        Ending::ServerGone { .. } | Ending::CannotStart(_) => {
+            Err(Failure::new(format!("{ending}; stack \"{name}\" is taken down, and its connections are lost")))
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

@@ -125,6 +125,18 @@ impl Links {
         joined || self.internal.rings.is_ready() || self.internal.own_waiting() > 0
     }
 
+    /// The highest sleep word that a predecessor has told a peer.
+    pub fn sleep_word(&self) -> u32 {
+        let own = self.internal.rings.sleep_word();
+        match &self.device {
+            Device::Joined(joined) => {
+                let other = joined.rings.sleep_word();
+                if other.wrapping_sub(own) as i32 > 0 { other } else { own }
+            }
+            Device::Tap(_) | Device::Server(_) | Device::None => own,
+        }
+    }
+
     /// Tells all peers whether our bell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
         if let Device::Joined(joined) = &self.device {

@@ -108,8 +108,9 @@ impl Rings {
                 producer: MeshProducer::resume(&memory, to, RING_LOG2),
                 consumer: MeshConsumer::resume(&memory, from, RING_LOG2),
                 bell,
-                unpublished: false,
-                rings: false,
+                // A predecessor may have published something and died before it rang.
+                unpublished: true,
+                rings: true,
                 rung: 0,
                 held_up: false,
             })
@@ -218,6 +219,12 @@ impl Rings {
         for peer in &self.peers {
             peer.consumer.set_sleep_word(&self.memory, word);
         }
+    }
+
+    /// The highest sleep word that we, or a predecessor, have told a peer.
+    pub fn sleep_word(&self) -> u32 {
+        let words = self.peers.iter().map(|peer| peer.consumer.sleep_word(&self.memory));
+        words.fold(0, |last, word| if word.wrapping_sub(last) as i32 > 0 { word } else { last })
     }
 
     /// Whether a record is waiting that may be taken.

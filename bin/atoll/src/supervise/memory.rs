@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::ledger::LEDGER_BYTES;
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd, process};
@@ -24,6 +25,8 @@ pub struct StackMemory {
     pub mesh: OwnedFd,
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
+    /// What each replica leaves to its successor. Nobody else maps it.
+    pub ledgers: Vec<OwnedFd>,
     /// The same of the servers that are no replicas. No application sees these.
     pub others: Vec<ReplicaMemory>,
 }
@@ -48,11 +51,12 @@ impl StackMemory {
             Some(page) => page,
             None => create_memfd("atoll-stack", STACK_PAGE_BYTES)?,
         };
-        let replicas = bells.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
+        let replicas: Vec<_> = bells.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
         Ok(StackMemory {
             stack: StackPage(ShmMemory::map(&stack_page, STACK_PAGE_BYTES, Access::ReadWrite)?),
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             mesh: mesh_memory()?,
+            ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
         })

@@ -2,6 +2,9 @@
 
 mod device;
 mod join;
+mod launch;
+mod life;
+mod lives;
 mod memory;
 mod outbox;
 mod owner;
@@ -26,10 +29,11 @@ use atoll_sys::unix::{Blocking, Channel, Listener};
 
 use self::device::TapDevice;
 use self::join::{HostedLink, JoinedLink};
+use self::launch::Launcher;
+use self::life::{READY_TIME, VAIN_STARTS_MAX};
 use self::memory::StackMemory;
 use self::report::Identity;
-use self::server::Server;
-use self::spawn::Shared;
+use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
 use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
@@ -42,7 +46,6 @@ pub use self::spawn::comm;
 pub struct Running {
     server: Server,
     name: NameLock,
-    device: Option<TapDevice>,
 }
 
 /// Starts a stack and waits until it is ready. On failure nothing is left behind.
@@ -105,29 +108,11 @@ pub fn start(config: Config) -> Result<Running, Failure> {
         (None, Some(hosted)) => hosted.for_replicas(),
         (None, None) => Vec::new(),
     };
-    let queues: &[OwnedFd] = device.as_ref().map_or(&[], |device| &device.queues);
-    let shared = Shared { plan: &plan, memory: &memory, queues, link: &link };
-    let mut started = Vec::new();
-    for (server, process) in (0..).zip(plan.processes()) {
-        let (child, control) = if process.has(Component::Ts) {
-            spawn::start_replica(
-                replica_setup(&config, &identity, &plan, server, device.is_some(), link_side),
-                &shared,
-            )?
-        } else if process.has(Component::Cm) {
-            spawn::start_manager(manager_setup(&config, &identity, &plan, server), &shared)?
-        } else {
-            spawn::start_link_server(link_server_setup(&config, &identity, &plan, server), &shared)?
-        };
-        started.push((Some(child), control));
-    }
-
-    let mut server =
-        Server::new(config, identity, memory, started, listener, Some(signals)).or_fail("starting the supervisor")?;
-    server.spread_balance().or_fail("starting the connection managers")?;
+    let launcher = Launcher { device, link, link_side };
+    let mut server = Server::new(config, identity, memory, Box::new(launcher), listener, Some(signals))?;
     server.link = hosted;
     server.link_host = joined.map(|(host, _, _)| host);
-    wait_until_ready(server).map(|server| Running { server, name, device })
+    wait_until_ready(server).map(|server| Running { server, name })
 }
 
 impl Running {
@@ -148,8 +133,8 @@ impl Running {
         self.server.stop();
         let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
-        let Running { server, name, device } = self;
-        drop(device);
+        let Running { mut server, name } = self;
+        server.drop_launcher();
         drop(name);
         drop(server);
         reported
@@ -267,6 +252,7 @@ fn replica_setup(
     config: &Config,
     identity: &Identity,
     plan: &Plan,
+    epochs: &[u32],
     index: u8,
     has_device: bool,
     link: Option<LinkSide>,
@@ -282,8 +268,8 @@ fn replica_setup(
         index,
         replicas: config.replicas(),
         servers: plan.processes().len() as u8,
-        epoch: 1,
-        epochs: vec![1; usize::from(config.replicas())],
+        epoch: epoch_of(epochs, server),
+        epochs: epochs.iter().copied().take(config.replicas().into()).collect(),
         managers: plan.servers_of(Component::Cm).count() as u8,
         manager: (manager != server).then_some(manager as u8),
         managers_apart: plan.are_managers_apart(),
@@ -297,7 +283,7 @@ fn replica_setup(
     }
 }
 
-fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, server: u8) -> LinkServerSetup {
+fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> LinkServerSetup {
     let queue = plan.queue_of(usize::from(server)).unwrap_or(0);
     LinkServerSetup {
         stack: config.name.to_string(),
@@ -306,13 +292,13 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, server: 
         index: queue as u8,
         server,
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
-        epoch: 1,
+        epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,
     }
 }
 
-fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, server: u8) -> ManagerSetup {
+fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> ManagerSetup {
     ManagerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
@@ -320,10 +306,14 @@ fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, server: u8) 
         index: plan.manager_of(server.into()).unwrap_or(0) as u8,
         managers: plan.servers_of(Component::Cm).count() as u8,
         server,
-        epoch: 1,
+        epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,
     }
+}
+
+fn epoch_of(epochs: &[u32], server: usize) -> u32 {
+    epochs.get(server).copied().unwrap_or(1)
 }
 
 fn cpu_of(config: &Config, server: usize) -> Option<usize> {
@@ -379,18 +369,19 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::ServerGone { server, pid, exit } => {
-                write!(f, "{server}")?;
-                if let Some(pid) = pid {
-                    write!(f, " (pid {pid})")?;
-                }
-                match exit {
-                    Some(Exit::Signal(signal)) => write!(f, " was ended by {}", signal_name(*signal)),
-                    Some(Exit::Code(code)) => write!(f, " ended with status {code}"),
-                    None => f.write_str(" is gone"),
-                }
-            }
+            Ending::ServerGone { server, pid, exit } => f.write_str(&death(*server, *pid, *exit)),
+            Ending::CannotStart(server) => write!(f, "{server} could not be started {VAIN_STARTS_MAX} times in a row"),
         }
+    }
+}
+
+/// How a server has ended, for people.
+fn death(server: Role, pid: Option<u32>, exit: Option<Exit>) -> String {
+    let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    match exit {
+        Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
+        Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
+        None => format!("{server}{pid} is gone"),
     }
 }
 
@@ -426,5 +417,3 @@ const DESCRIPTORS_WANTED: u64 = 1 << 20;
 const BACKLOG: u32 = 1024;
 /// How often it is looked whether there is an address.
 const ADDRESS_LOOK: Duration = Duration::from_millis(20);
-/// How long servers may take to start.
-const READY_TIME: Duration = Duration::from_secs(10);

@@ -28,10 +28,13 @@ use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
 use super::join::HostedLink;
+use super::launch::Launch;
+use super::life::Life;
 use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
 
 /// The supervisor of a running stack.
@@ -53,7 +56,9 @@ pub struct Server {
     pub(super) link: Option<HostedLink>,
     /// The connection to the stack that hosts the link.
     pub(super) link_host: Option<Channel>,
-    epoll: Epoll,
+    /// Starts servers; `None` once the stack has ended.
+    pub(super) launcher: Option<Box<dyn Launch>>,
+    pub(super) epoll: Epoll,
     listener: Listener,
     signals: Option<Signals>,
     /// The `atoll run` for which this stack exists.
@@ -61,20 +66,21 @@ pub struct Server {
     /// A descriptor to spare, so that a connection can be taken and refused when there are no others.
     spare: Option<OwnedFd>,
     next_client: u64,
-    ending: Option<Ending>,
-    ready: bool,
+    pub(super) ending: Option<Ending>,
+    pub(super) ready: bool,
 }
 
 /// A replica, or another server, as the supervisor sees it.
 pub(super) struct Replica {
-    /// Its process; `None` in tests.
+    /// Its process; `None` while it has none, and in tests.
     pub(super) child: Option<Child>,
     pub(super) epoch: u32,
-    control: Channel,
-    outbox: Outbox,
+    /// `None` while it is down.
+    pub(super) control: Option<Channel>,
+    pub(super) outbox: Outbox,
     /// Whom the next listing is for, oldest request first.
-    listings: VecDeque<ClientId>,
-    ready: bool,
+    pub(super) listings: VecDeque<ClientId>,
+    pub(super) life: Life,
 }
 
 /// A connection to the control socket.
@@ -98,7 +104,9 @@ pub enum Ending {
     Asked,
     /// The program that it was made for has ended.
     ProgramEnded,
-    /// A server is gone, and the connections that it had, or served, with it.
+    /// This server dies whenever it is started.
+    CannotStart(Role),
+    /// A server is gone before the stack was ready.
     ServerGone {
         /// Which one.
         server: Role,
@@ -134,11 +142,13 @@ const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
 /// And the number of the server, here and below.
-const REPLICA_CONTROL: u64 = 16;
-const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
+pub(super) const REPLICA_CONTROL: u64 = 16;
+pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
 const _: () = assert!(REPLICA_PROCESS + SERVERS_MAX as u64 <= FIRST_CLIENT);
 
+/// The first incarnation of every server.
+const FIRST_EPOCH: u32 = 1;
 /// Most connections to the control socket; each application process has one.
 const CLIENTS_MAX: usize = 65_536;
 /// Requests taken from one client before the others get their turn.
@@ -149,36 +159,39 @@ const REQUEST_MAX: usize = 4096;
 const REPLICA_PACKET_MAX: usize = 256 << 10;
 
 impl Server {
-    /// A supervisor of servers that were started, replicas first. Applications are not served before [`Server::all_ready`].
+    /// A supervisor that starts the servers. Applications are not served before [`Server::all_ready`].
     pub fn new(
         config: Config,
         identity: Identity,
         memory: StackMemory,
-        started: Vec<(Option<Child>, Channel)>,
+        mut launcher: Box<dyn Launch>,
         listener: Listener,
         signals: Option<Signals>,
-    ) -> io::Result<Server> {
-        let epoll = Epoll::new()?;
+    ) -> Result<Server, Failure> {
+        let what = "starting the supervisor";
+        let epoll = Epoll::new().or_fail(what)?;
         if let Some(signals) = &signals {
-            epoll.add(signals, SIGNALS, EventFlags::IN)?;
+            epoll.add(signals, SIGNALS, EventFlags::IN).or_fail(what)?;
         }
+        let count = config.notation.plan().processes().len();
         let mut servers = Vec::new();
-        for (index, (child, control)) in (0..).zip(started) {
-            epoll.add(&control, REPLICA_CONTROL + index, EventFlags::IN)?;
+        for index in 0..count {
+            let (child, control) = launcher.launch(index, &vec![FIRST_EPOCH; count], &config, &identity, &memory)?;
+            epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
             if let Some(child) = &child {
-                epoll.add(child, REPLICA_PROCESS + index, EventFlags::IN)?;
+                epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
             }
             servers.push(Replica {
                 child,
-                epoch: 1,
-                control,
+                epoch: FIRST_EPOCH,
+                control: Some(control),
                 outbox: Outbox::default(),
                 listings: VecDeque::new(),
-                ready: false,
+                life: Life::new(Instant::now()),
             });
         }
-        let others = servers.split_off(servers.len().min(config.replicas().into()));
-        Ok(Server {
+        let others = servers.split_off(count.min(config.replicas().into()));
+        let mut server = Server {
             sessions: Sessions::new(config.sessions.max),
             config,
             identity,
@@ -191,6 +204,7 @@ impl Server {
             past_calls: LibraryCalls::default(),
             link: None,
             link_host: None,
+            launcher: Some(launcher),
             epoll,
             listener,
             signals,
@@ -199,7 +213,11 @@ impl Server {
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
-        })
+        };
+        for index in 0..count {
+            server.brief(index).or_fail(what)?;
+        }
+        Ok(server)
     }
 
     /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.
@@ -211,16 +229,16 @@ impl Server {
 
     /// Whether every server has said that it is ready.
     pub fn all_ready(&self) -> bool {
-        self.replicas.iter().chain(&self.others).all(|server| server.ready)
+        self.replicas.iter().chain(&self.others).all(|server| server.life.is_serving())
     }
 
     /// The server with this number.
-    fn server_mut(&mut self, index: usize) -> Option<&mut Replica> {
+    pub(super) fn server_mut(&mut self, index: usize) -> Option<&mut Replica> {
         self.replicas.iter_mut().chain(&mut self.others).nth(index)
     }
 
     /// What the server with this number is.
-    fn role(&self, index: usize) -> Role {
+    pub(super) fn role(&self, index: usize) -> Role {
         if index < self.replicas.len() {
             return Role::Replica(index);
         }
@@ -235,7 +253,8 @@ impl Server {
     /// Waits for at most `timeout_ms` and handles what happened. Returns why the stack must end, once it must.
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
-        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).min();
+        let for_servers = self.servers_timeout_ms(Instant::now());
+        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).chain(for_servers).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
@@ -253,6 +272,7 @@ impl Server {
             self.ready = true;
             self.epoll.add(&self.listener, LISTENER, EventFlags::IN)?;
         }
+        self.look_after_servers()?;
         self.look_at_owner();
         Ok(self.ending.clone())
     }
@@ -332,7 +352,9 @@ impl Server {
         for _ in 0..REQUESTS_PER_TURN {
             strangers.clear();
             let Some(replica) = self.server_mut(index) else { return Ok(()) };
-            let len = match replica.control.receive(&mut buffer, &mut strangers) {
+            // Its end may have been noticed in the same turn.
+            let Some(control) = &replica.control else { return Ok(()) };
+            let len = match control.receive(&mut buffer, &mut strangers) {
                 Ok(0) => return self.replica_ended(index),
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -341,7 +363,7 @@ impl Server {
             };
             let packet = &buffer[..len];
             if packet == setup::READY {
-                replica.ready = true;
+                self.server_ready(index);
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -350,21 +372,6 @@ impl Server {
                 self.send_to_client(id, packet.to_vec(), Vec::new())?;
             }
         }
-        Ok(())
-    }
-
-    fn replica_ended(&mut self, index: usize) -> io::Result<()> {
-        let Some(replica) = self.server_mut(index) else { return Ok(()) };
-        let exit = replica.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
-        if exit.is_none() && replica.child.is_some() {
-            // It closed its socket but still runs, for a moment: its end will be reported with the reason.
-            let Some(replica) = self.replicas.iter().chain(&self.others).nth(index) else { return Ok(()) };
-            let _ = self.epoll.delete(&replica.control);
-            return Ok(());
-        }
-        let pid = replica.child.as_ref().map(Child::pid);
-        let server = self.role(index);
-        self.ending.get_or_insert(Ending::ServerGone { server, pid, exit });
         Ok(())
     }
 
@@ -465,12 +472,20 @@ impl Server {
                 if client.listings_due > 0 {
                     return self.answer(id, &ReportPart::Error("one listing at a time".into()));
                 }
-                client.listings_due = self.replicas.len();
+                // Beside the replicas this waits for the end of this very loop.
+                client.listings_due = 1;
                 for index in 0..self.replicas.len() {
+                    if !self.replicas[index].life.is_serving() {
+                        self.answer(id, &ReportPart::Restarting(self.role(index).to_string()))?;
+                        continue;
+                    }
                     self.replicas[index].listings.push_back(id);
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.listings_due += 1;
+                    }
                     self.send_to_replica(index, &Request::ListSockets { token: index as u32 }, Vec::new())?;
                 }
-                Ok(())
+                self.listing_ended(id)
             }
             CliRequest::Balance(changes) => {
                 match self.config.accept.changed(changes) {
@@ -540,7 +555,7 @@ impl Server {
         Ok(())
     }
 
-    fn listing_ended(&mut self, id: ClientId) -> io::Result<()> {
+    pub(super) fn listing_ended(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         client.listings_due = client.listings_due.saturating_sub(1);
         if client.listings_due == 0 { self.answer(id, &ReportPart::Done(true)) } else { Ok(()) }
@@ -550,7 +565,7 @@ impl Server {
         self.send_to_client(id, Reply::Refused { reason }.encode().to_vec(), Vec::new())
     }
 
-    fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
+    pub(super) fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
         self.send_to_client(id, serde_json::to_vec(part).map_err(io::Error::from)?, Vec::new())
     }
 
@@ -583,8 +598,14 @@ impl Server {
         self.announce(departures)
     }
 
-    fn send_to_replica(&mut self, index: usize, request: &Request, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
-        let Some(server) = self.server_mut(index) else { return Ok(()) };
+    /// Tells a server something. One that is down hears all there is to hear when it is started.
+    pub(super) fn send_to_replica(
+        &mut self,
+        index: usize,
+        request: &Request,
+        descriptors: Vec<Rc<OwnedFd>>,
+    ) -> io::Result<()> {
+        let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
         server.outbox.push(request.encode().to_vec(), descriptors);
         self.flush_replica(index)?;
         // It looks at its socket now and then; the bell makes that now.
@@ -593,7 +614,8 @@ impl Server {
 
     fn flush_replica(&mut self, index: usize) -> io::Result<()> {
         let Some(replica) = self.replicas.iter_mut().chain(&mut self.others).nth(index) else { return Ok(()) };
-        if replica.outbox.flush(&replica.control).is_err() {
+        let Some(control) = &replica.control else { return Ok(()) };
+        if replica.outbox.flush(control).is_err() {
             // It hangs or is gone. Ended is ended: the process is not left behind half alive.
             if let Some(child) = &replica.child {
                 let _ = child.kill(process::Signal::KILL);
@@ -602,8 +624,13 @@ impl Server {
         }
         let out = if replica.outbox.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
         // Gone from the set if the replica has closed its end; then there is nothing left to watch.
-        let _ = self.epoll.modify(&replica.control, REPLICA_CONTROL + index as u64, EventFlags::IN | out);
+        let _ = self.epoll.modify(control, REPLICA_CONTROL + index as u64, EventFlags::IN | out);
         Ok(())
+    }
+
+    /// Lets go of the device. There are no servers any more.
+    pub fn drop_launcher(&mut self) {
+        self.launcher = None;
     }
 
     /// A few lines about where the stack is, for people.

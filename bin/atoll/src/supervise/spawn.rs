@@ -27,7 +27,9 @@ pub struct Shared<'a> {
 /// Starts the replica of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
 pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
     let index = setup.index;
-    let mut more = Vec::new();
+    let ledger =
+        shared.memory.ledgers.get(usize::from(index)).ok_or_else(|| Failure::new("a replica without a ledger"))?;
+    let mut more = vec![ledger.as_fd()];
     if setup.has_tap {
         more.push(queue_of(index.into(), shared)?);
     }

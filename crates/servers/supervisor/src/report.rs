@@ -24,6 +24,8 @@ pub enum ReportPart {
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
+    /// Of the sockets: this server is being restarted, and has not told its own.
+    Restarting(String),
     /// The answer is complete.
     Done(bool),
     /// There is no answer, for this reason.
@@ -157,6 +159,9 @@ pub struct ReplicaReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// Its lives.
+    #[serde(default)]
+    pub recovery: RecoveryReport,
     /// The processor it was last seen on.
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
@@ -207,6 +212,42 @@ impl HandshakeReport {
     }
 }
 
+/// The lives of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// What it is doing.
+    pub state: ServerState,
+    /// Ends of its processes that nobody asked for.
+    pub crashes: u64,
+    /// The last time that it was started again; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<RecoveryTimes>,
+}
+
+/// Whether a server serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerState {
+    /// It does.
+    #[default]
+    Serving,
+    /// Its process was started, and is not ready yet.
+    Starting,
+    /// It has died, and is to be started again.
+    Down,
+}
+
+/// How long it took until a server was there again, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryTimes {
+    /// From the moment that its death was noticed until the next process was started.
+    pub start_us: u64,
+    /// From then until it served.
+    pub ready_us: u64,
+    /// Both.
+    pub total_us: u64,
+}
+
 /// One link server in a process of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkServerReport {
@@ -216,6 +257,9 @@ pub struct LinkServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// Its lives.
+    #[serde(default)]
+    pub recovery: RecoveryReport,
     /// The processor it was last seen on.
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
@@ -238,6 +282,9 @@ pub struct ManagerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// Its lives.
+    #[serde(default)]
+    pub recovery: RecoveryReport,
     /// The processor it was last seen on.
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
@@ -297,7 +344,7 @@ impl StatusReport {
                 ReportPart::LinkServer(report) => link_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
-                ReportPart::Balance(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
+                ReportPart::Balance(_) | ReportPart::Restarting(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
         Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })

@@ -64,6 +64,8 @@ pub struct Sessions {
 struct Session {
     key: u64,
     members: BTreeMap<u8, ClientId>,
+    /// Numbers that members have, or had: a bit each.
+    known: u64,
     /// Where the search for a free number starts: behind the youngest, so that a number is used again as late as
     /// possible, long after every replica heard of the end of its last owner.
     next_member: u8,
@@ -86,7 +88,8 @@ impl Sessions {
         self.check_room(client)?;
         self.last += 1;
         let session = self.last;
-        self.sessions.insert(session, Session { key, members: BTreeMap::from([(0, client)]), next_member: 1 });
+        self.sessions
+            .insert(session, Session { key, members: BTreeMap::from([(0, client)]), known: 1, next_member: 1 });
         self.clients.entry(client).or_default().push((session, 0));
         Ok(Joined { session, key, member: 0 })
     }
@@ -102,6 +105,7 @@ impl Sessions {
         self.check_room(client)?;
         let found = self.sessions.get_mut(&session).expect("found above");
         found.members.insert(member, client);
+        found.known |= 1 << member;
         found.next_member = (member + 1) % MEMBERS_MAX;
         self.clients.entry(client).or_default().push((session, member));
         Ok(Joined { session, key, member })
@@ -133,6 +137,14 @@ impl Sessions {
     pub fn members(&self, session: u32) -> impl Iterator<Item = (u8, ClientId)> + '_ {
         let members = self.sessions.get(&session).map(|session| &session.members);
         members.into_iter().flatten().map(|(member, client)| (*member, *client))
+    }
+
+    /// Numbers of a session's members that are gone, and have not been used again.
+    pub fn departed(&self, session: u32) -> impl Iterator<Item = u8> + '_ {
+        let session = self.sessions.get(&session);
+        let is_gone =
+            |session: &Session, member: u8| session.known >> member & 1 == 1 && !session.members.contains_key(&member);
+        (0..MEMBERS_MAX).filter(move |&member| session.is_some_and(|session| is_gone(session, member)))
     }
 
     /// How many sessions are open.

@@ -1,9 +1,8 @@
 //! Does a stack serve the same whichever processes its components are in (P2)?
 
-use std::path::Path;
 use std::process::Command;
 
-use atoll_system_tests::{Net, Proc, Stack, atoll, until};
+use atoll_system_tests::{Net, Proc, Stack, atoll};
 use serde_json::{Value, json};
 
 use crate::servers::{fetch, megabyte, start_nginx};
@@ -197,44 +196,6 @@ fn workers_of(server: &Proc) -> Vec<u64> {
 fn signal(name: &str, pid: u64) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(sent.is_ok_and(|status| status.success()));
-}
-
-#[test]
-fn a_killed_connection_manager_takes_the_stack_down() {
-    let net = Net::with(Stack::Atoll, "TS2LS2+CM1", None);
-    let mut server = start_nginx(&net);
-    net.listens(&mut server, 80);
-    let status = net.atoll_says("status");
-    let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
-    let victim = pids(status["connection_managers"].as_array().expect("a list"))[0];
-    signal("KILL", victim);
-    until("the supervisor to end", 20, || (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
-    let log =
-        std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log");
-    assert!(log.contains(&format!("connection manager 0 (pid {victim}) was ended by SIGKILL")), "{log}");
-    for replica in pids(status["replicas"].as_array().expect("a list")) {
-        assert!(!Path::new(&format!("/proc/{replica}")).exists(), "a replica is left behind");
-    }
-}
-
-/// As with a replica: programs fail rather than hang, and the log says what happened.
-#[test]
-fn a_killed_link_server_takes_the_stack_down() {
-    let net = Net::with(Stack::Atoll, "TS2CM2+LS2", None);
-    let mut server = start_nginx(&net);
-    net.listens(&mut server, 80);
-    let status = net.atoll_says("status");
-    let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
-    let victim = pids(status["link_servers"].as_array().expect("a list"))[1];
-    let killed = Command::new("kill").args(["-s", "KILL", &victim.to_string()]).status();
-    assert!(killed.is_ok_and(|status| status.success()));
-    until("the supervisor to end", 20, || (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
-    let log =
-        std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log");
-    assert!(log.contains(&format!("link server 1 (pid {victim}) was ended by SIGKILL")), "{log}");
-    for replica in pids(status["replicas"].as_array().expect("a list")) {
-        assert!(!Path::new(&format!("/proc/{replica}")).exists(), "a replica is left behind");
-    }
 }
 
 #[test]

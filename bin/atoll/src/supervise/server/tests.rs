@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use atoll_base::Rng;
@@ -9,13 +10,46 @@ use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
 use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
+use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {
     server: Server,
     replicas: Vec<Channel>,
+    launches: Rc<RefCell<Launches>>,
     socket: PathBuf,
+}
+
+/// Servers without processes: what the supervisor has started.
+#[derive(Default)]
+struct Launches {
+    /// Which server, its incarnation, and its end of the control socket.
+    started: Vec<(usize, u32, Channel)>,
+    /// How many launches are to fail.
+    failing: u32,
+}
+
+struct FakeLauncher(Rc<RefCell<Launches>>);
+
+impl Launch for FakeLauncher {
+    fn launch(
+        &mut self,
+        server: usize,
+        epochs: &[u32],
+        _: &Config,
+        _: &Identity,
+        _: &StackMemory,
+    ) -> Result<(Option<Child>, Channel), Failure> {
+        let mut launches = self.0.borrow_mut();
+        if launches.failing > 0 {
+            launches.failing -= 1;
+            return Err(Failure::new("no process today"));
+        }
+        let (ours, theirs) = Channel::pair(Blocking::No).or_fail("a socket")?;
+        launches.started.push((server, epochs[server], theirs));
+        Ok((None, ours))
+    }
 }
 
 impl Bench {
@@ -30,8 +64,6 @@ impl Bench {
         );
         let config = ConfigFile::parse(&text).unwrap().validate().unwrap();
         let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
-        let (ours, theirs): (Vec<_>, Vec<_>) =
-            (0..replicas).map(|_| Channel::pair(Blocking::No).unwrap()).map(|(a, b)| ((None, a), b)).unzip();
         let listener = Listener::bind(&socket, 16, Blocking::No).unwrap();
         let identity = Identity {
             uid: rustix::process::geteuid().as_raw(),
@@ -43,9 +75,15 @@ impl Bench {
             offload: false,
             steering: Steering::Software,
         };
-        let server = Server::new(config, identity, memory, ours, listener, None).unwrap();
-        let mut bench = Bench { server, replicas: theirs, socket };
-        for replica in &bench.replicas {
+        let launches = Rc::new(RefCell::new(Launches::default()));
+        let launcher = Box::new(FakeLauncher(launches.clone()));
+        let server = Server::new(config, identity, memory, launcher, listener, None).unwrap();
+        let theirs = launches.borrow_mut().started.drain(..).map(|(_, _, channel)| channel).collect();
+        let mut bench = Bench { server, replicas: theirs, launches, socket };
+        for (index, replica) in bench.replicas.iter().enumerate() {
+            let rules = bench.server.config.accept.rules();
+            assert_eq!(bench.told(index), [Request::Balance { rules }, Request::Adopt]);
+            eventfd::drain(&*bench.server.memory.replicas[index].bell).unwrap();
             replica.send(setup::READY, &[]).unwrap();
         }
         bench.settle();
@@ -84,6 +122,14 @@ impl Bench {
             }
             Reply::Refused { reason } => (Err(reason), fds),
         }
+    }
+
+    /// The end of the control socket of the server that was started last; says that it is ready.
+    fn comes_back(&mut self, server: usize, epoch: u32) -> Channel {
+        let (which, incarnation, channel) = self.launches.borrow_mut().started.pop().expect("one was started");
+        assert_eq!((which, incarnation), (server, epoch));
+        channel.send(setup::READY, &[]).unwrap();
+        channel
     }
 
     fn told(&self, replica: usize) -> Vec<Request> {
@@ -320,11 +366,121 @@ fn the_status_names_processes_and_counts() {
 }
 
 #[test]
-fn the_stack_ends_with_a_replica_and_on_request() {
+fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     let mut bench = Bench::new(2);
-    bench.replicas.remove(1);
-    assert_eq!(bench.settle(), Some(Ending::ServerGone { server: Role::Replica(1), pid: None, exit: None }));
+    let (_parent, first, fds) = bench.attach();
+    let child = bench.client();
+    let (second, _) = bench.ask(&child, &Request::Join { session: first.session, key: first.key });
+    assert_eq!(second.unwrap().member, 1);
+    drop(child);
+    let (gone, ..) = bench.attach();
+    bench.settle();
+    assert_eq!(bench.told(0).len(), 3);
+    drop(bench.replicas.remove(1));
+    assert_eq!(bench.settle(), None, "the stack goes on");
+    // What happens before it is ready it hears, too.
+    drop(gone);
+    bench.settle();
+    assert_eq!(
+        bench.told(0),
+        [
+            Request::ServerGone { server: 1 },
+            Request::ServerRestarted { server: 1, epoch: 2 },
+            Request::SessionGone { session: 2 }
+        ]
+    );
+    let back = bench.comes_back(1, 2);
+    let (packet, theirs) = receive(&back).unwrap();
+    assert!(matches!(Request::decode(&packet), Ok(Request::SessionOpened { session: 1, .. })));
+    let layout = bench.server.config.sessions.arena.layout();
+    let ours = ShmMemory::map(&fds[2 + BELLS + 3 + 1], layout.total, Access::ReadWrite).unwrap();
+    atoll_ipc::Memory::store64(&ours, 8192, 4711);
+    let same = ShmMemory::map(&theirs[0], layout.total, Access::ReadWrite).unwrap();
+    assert_eq!(atoll_ipc::Memory::load64(&same, 8192), 4711, "it is the arena that the application has");
+    let rest: Vec<_> =
+        std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    let rules = bench.server.config.accept.rules();
+    let opened =
+        Request::SessionOpened { session: 2, pid: std::process::id(), config: bench.server.config.sessions.arena };
+    assert_eq!(
+        rest,
+        [
+            Request::MemberGone { session: 1, member: 1 },
+            opened,
+            Request::Balance { rules },
+            Request::Adopt,
+            Request::SessionGone { session: 2 }
+        ]
+    );
+    bench.settle();
+    bench.replicas.push(back);
+    assert!(bench.server.all_ready());
+    // It is one of the others again.
+    let _client = bench.attach();
+    assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
+    let life = &bench.server.replicas[1].life;
+    assert!(life.crashes == 1 && life.last.is_some() && bench.server.replicas[0].life.crashes == 0);
+}
 
+#[test]
+fn status_and_sockets_are_told_while_a_replica_is_away() {
+    let mut bench = Bench::new(2);
+    let (before, after) = (bench.client(), bench.client());
+    before.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
+    bench.settle();
+    // It dies before it has listed its sockets; the other one lists them.
+    bench.launches.borrow_mut().failing = 2;
+    drop(bench.replicas.remove(1));
+    bench.settle();
+    after.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
+    bench.settle();
+    for client in [&before, &after] {
+        for packet in rows::packets(std::iter::once(SocketRow::default())) {
+            bench.replicas[0].send(&packet, &[]).unwrap();
+        }
+        bench.settle();
+        let (mut rows, mut parts) = (0, Vec::new());
+        while let Some((packet, _)) = receive(client) {
+            match serde_json::from_slice::<RowsPacket>(&packet) {
+                Ok(packet) => rows += packet.rows.len(),
+                Err(_) => parts.push(serde_json::from_slice::<ReportPart>(&packet).unwrap()),
+            }
+        }
+        assert_eq!((rows, parts), (1, vec![ReportPart::Restarting("replica 1".into()), ReportPart::Done(true)]));
+    }
+    let report = StatusReport::assemble(bench.server.report()).unwrap();
+    assert_eq!(report.replicas.len(), 2);
+}
+
+#[test]
+fn a_server_that_cannot_be_started_ends_the_stack_after_some_attempts() {
+    let mut bench = Bench::new(1);
+    bench.launches.borrow_mut().failing = u32::MAX;
+    drop(bench.replicas.remove(0));
+    assert_eq!(bench.settle(), None);
+    for _ in 0..VAIN_STARTS_MAX - 2 {
+        // It would have to be waited for.
+        bench.server.replicas[0].life.not_started(Instant::now() - READY_TIME);
+    }
+    let ending = bench.settle().expect("it does not go on for ever");
+    assert_eq!(ending, Ending::CannotStart(Role::Replica(0)));
+    assert!(ending.to_string().contains("replica 0 could not be started 10 times in a row"), "{ending}");
+}
+
+#[test]
+fn nobody_is_started_again_in_a_stack_that_ends() {
+    let mut bench = Bench::new(2);
+    let client = bench.client();
+    client.send(br#"{"cmd":"down"}"#, &[]).unwrap();
+    assert_eq!(bench.settle(), Some(Ending::Asked));
+    drop(bench.replicas.remove(1));
+    bench.settle();
+    bench.server.stop();
+    assert!(bench.launches.borrow().started.is_empty());
+}
+
+#[test]
+fn the_stack_ends_on_request() {
     let mut bench = Bench::new(1);
     let client = bench.client();
     client.send(br#"{"cmd":"down"}"#, &[]).unwrap();

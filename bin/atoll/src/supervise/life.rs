@@ -1,0 +1,266 @@
+//! When is a server that has died started again? At once; but one that dies again and again is given more and more time, so that the rest of
+//! the stack is not kept busy by it.
+//!
+//! ```text
+//!             ready                 died
+//!   Starting -------> Serving ---------------> Down
+//!      |  ^                                    |  ^
+//!      |  +------------- started <------ due --+  |
+//!      +---------------- died, or not ready ------+
+//! ```
+
+use std::time::{Duration, Instant};
+
+use atoll_supervisor::{RecoveryReport, RecoveryTimes, ServerState};
+
+/// The lives of one server, one after another. Lost with the supervisor.
+#[derive(Clone, Debug)]
+pub struct Life {
+    phase: Phase,
+    /// Lives in a row that were short.
+    short_lives: u32,
+    /// Starts in a row that ended before the server was ready.
+    vain_starts: u32,
+    /// Ends that nobody asked for, since the stack started.
+    pub crashes: u64,
+    /// How long the last recovery took.
+    pub last: Option<Recovery>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its process runs, but does not serve yet. `died`: since when nobody has served; `None` before the first life.
+    Starting { since: Instant, died: Option<Instant> },
+    /// It serves.
+    Serving { since: Instant },
+    /// There is none. The next one is due.
+    Down { died: Instant, due: Instant },
+}
+
+/// How long a recovery took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// From the moment that the death was noticed until the new process was started.
+    pub start: Duration,
+    /// From then until it was ready.
+    pub ready: Duration,
+}
+
+impl Recovery {
+    /// In all.
+    pub fn total(&self) -> Duration {
+        self.start + self.ready
+    }
+}
+
+impl Life {
+    /// Its first process was started.
+    pub fn new(now: Instant) -> Life {
+        let phase = Phase::Starting { since: now, died: None };
+        Life { phase, short_lives: 0, vain_starts: 0, crashes: 0, last: None }
+    }
+
+    /// Its process has ended. Returns after what time the next one is due.
+    pub fn died(&mut self, now: Instant) -> Duration {
+        let (died, lived) = match self.phase {
+            Phase::Starting { died, .. } => {
+                self.vain_starts += 1;
+                (died.unwrap_or(now), None)
+            }
+            Phase::Serving { since } => (now, Some(now.saturating_duration_since(since))),
+            Phase::Down { died, due } => return due.saturating_duration_since(died),
+        };
+        self.crashes += 1;
+        self.fall(now, died, lived)
+    }
+
+    /// Its process could not be started. Returns after what time that is tried again.
+    pub fn not_started(&mut self, now: Instant) -> Duration {
+        self.vain_starts += 1;
+        let died = if let Phase::Down { died, .. } = self.phase { died } else { now };
+        self.fall(now, died, None)
+    }
+
+    /// `lived`: `None` if it has never served.
+    fn fall(&mut self, now: Instant, died: Instant, lived: Option<Duration>) -> Duration {
+        let delay = match lived {
+            Some(lived) if lived >= LONG_LIFE => {
+                self.short_lives = 0;
+                Duration::ZERO
+            }
+            Some(lived) if lived >= SHORT_LIFE => self.delay(),
+            _ => {
+                let delay = self.delay();
+                self.short_lives = self.short_lives.saturating_add(1);
+                delay
+            }
+        };
+        self.phase = Phase::Down { died, due: now + delay };
+        delay
+    }
+
+    /// Nothing the first time, then twice as long each time.
+    fn delay(&self) -> Duration {
+        match self.short_lives {
+            0 => Duration::ZERO,
+            n => FIRST_DELAY.saturating_mul(1 << (n - 1).min(20)).min(LAST_DELAY),
+        }
+    }
+
+    /// Whether it is time to start it.
+    pub fn is_due(&self, now: Instant) -> bool {
+        matches!(self.phase, Phase::Down { due, .. } if now >= due)
+    }
+
+    /// A process of it was started.
+    pub fn started(&mut self, now: Instant) {
+        let died = if let Phase::Down { died, .. } = self.phase { Some(died) } else { None };
+        self.phase = Phase::Starting { since: now, died };
+    }
+
+    /// It serves. Returns what that has taken, if it was not its first life.
+    pub fn ready(&mut self, now: Instant) -> Option<Recovery> {
+        let Phase::Starting { since, died } = self.phase else { return None };
+        self.phase = Phase::Serving { since: now };
+        self.vain_starts = 0;
+        let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
+        self.last = Some(Recovery { start, ready });
+        self.last
+    }
+
+    /// Whether it serves.
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving { .. })
+    }
+
+    /// What `atoll status` shows of it.
+    pub fn report(&self) -> RecoveryReport {
+        let state = match self.phase {
+            Phase::Starting { .. } => ServerState::Starting,
+            Phase::Serving { .. } => ServerState::Serving,
+            Phase::Down { .. } => ServerState::Down,
+        };
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let times = |last: Recovery| {
+            let (start_us, ready_us) = (micros(last.start), micros(last.ready));
+            RecoveryTimes { start_us, ready_us, total_us: start_us + ready_us }
+        };
+        RecoveryReport { state, crashes: self.crashes, last: self.last.map(times) }
+    }
+
+    /// Whether it has not become ready in the time that there is for that.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
+    }
+
+    /// Whether there is no use in trying on.
+    pub fn is_hopeless(&self) -> bool {
+        self.vain_starts >= VAIN_STARTS_MAX
+    }
+
+    /// When to ask again, if nothing happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Starting { since, .. } => Some(since + READY_TIME),
+            Phase::Serving { .. } => None,
+            Phase::Down { due, .. } => Some(due),
+        }
+    }
+}
+
+/// How long a server may take to start.
+pub const READY_TIME: Duration = Duration::from_secs(10);
+/// Starts without success after which the stack is given up.
+pub const VAIN_STARTS_MAX: u32 = 10;
+/// Who lives for less has died of what was there when it came.
+const SHORT_LIFE: Duration = Duration::from_millis(500);
+/// Who lives for so long has died of something new.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+const FIRST_DELAY: Duration = Duration::from_millis(10);
+const LAST_DELAY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Dies after having served for `lived`; returns the delay until the next start, and its moment.
+    fn die(life: &mut Life, now: Instant, lived: Duration) -> (Duration, Instant) {
+        life.ready(now);
+        let delay = life.died(now + lived);
+        let due = now + lived + delay;
+        assert!(life.is_due(due) && (delay.is_zero() || !life.is_due(due - MS)));
+        life.started(due);
+        (delay, due)
+    }
+
+    #[test]
+    fn who_dies_at_once_again_and_again_waits_longer_and_longer() {
+        let mut now = Instant::now();
+        let mut life = Life::new(now);
+        let mut delays = Vec::new();
+        for _ in 0..12 {
+            let (delay, due) = die(&mut life, now, 5 * MS);
+            delays.push(delay.as_millis());
+            now = due;
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000]);
+        assert_eq!(life.crashes, 12);
+        assert!(!life.is_hopeless(), "it has been ready each time");
+        // Neither short nor long: it waits as long as before, and no longer.
+        let (delay, due) = die(&mut life, now, 2 * SHORT_LIFE);
+        assert_eq!(delay, LAST_DELAY);
+        let (delay, due) = die(&mut life, due, LONG_LIFE);
+        assert_eq!(delay, Duration::ZERO);
+        assert_eq!(die(&mut life, due, 5 * MS).0, Duration::ZERO, "the first time again");
+    }
+
+    #[test]
+    fn who_dies_now_and_then_is_back_at_once() {
+        let mut now = Instant::now();
+        let mut life = Life::new(now);
+        for _ in 0..100 {
+            let (delay, due) = die(&mut life, now, SHORT_LIFE);
+            assert_eq!(delay, Duration::ZERO);
+            now = due;
+        }
+    }
+
+    #[test]
+    fn who_cannot_start_is_given_up() {
+        let mut now = Instant::now();
+        let mut life = Life::new(now);
+        die(&mut life, now, LONG_LIFE);
+        for vain in 0..VAIN_STARTS_MAX {
+            assert!(!life.is_hopeless());
+            now += LAST_DELAY;
+            // By turns: the process ends before it is ready, or there is none.
+            let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now) };
+            now += delay;
+            life.started(now);
+        }
+        assert!(life.is_hopeless());
+        life.ready(now);
+        assert!(!life.is_hopeless());
+    }
+
+    #[test]
+    fn a_recovery_is_timed_from_the_death_on() {
+        let now = Instant::now();
+        let mut life = Life::new(now);
+        assert_eq!(life.ready(now + MS), None, "a first start is none");
+        life.died(now + 10 * MS);
+        life.died(now + 11 * MS);
+        assert_eq!((life.crashes, life.report().state), (1, ServerState::Down), "it is noticed twice");
+        life.started(now + 12 * MS);
+        assert!(!life.is_overdue(now + 13 * MS) && life.is_overdue(now + 12 * MS + READY_TIME));
+        // The second one dies, too.
+        let delay = life.died(now + 14 * MS);
+        life.started(now + 14 * MS + delay);
+        let recovery = life.ready(now + 40 * MS).expect("it is one");
+        assert_eq!((recovery.start, recovery.ready), (4 * MS + delay, 26 * MS - delay));
+        assert_eq!((recovery.total(), life.last), (30 * MS, Some(recovery)));
+        assert!(life.is_serving() && life.next_timeout().is_none());
+    }
+}

@@ -1,0 +1,160 @@
+//! What does the supervisor do when a server has died? It starts the next one on the same memory, tells it all that there is, and tells the others.
+//!
+//! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use atoll_ipc::control::Request;
+use atoll_supervisor::{Component, ReportPart};
+use atoll_sys::epoll::EventFlags;
+use atoll_sys::process::{Child, Signal};
+
+use super::death;
+use super::life::Recovery;
+use super::outbox::Outbox;
+use super::server::{Ending, REPLICA_CONTROL, REPLICA_PROCESS, Server};
+
+impl Server {
+    /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
+    pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
+        if index < self.replicas.len() {
+            let sessions: Vec<u32> = self.open.keys().copied().collect();
+            for session in sessions {
+                let Some(memory) = self.open.get(&session) else { continue };
+                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+                let descriptors = memory.for_replica(index);
+                self.send_to_replica(index, &opened, descriptors)?;
+                // The predecessor may have heard of it, or not.
+                let departed: Vec<u8> = self.sessions.departed(session).collect();
+                for member in departed {
+                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
+                }
+            }
+        }
+        if self.config.notation.plan().servers_of(Component::Cm).any(|server| server == index) {
+            let rules = self.config.accept.rules();
+            self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
+        }
+        self.send_to_replica(index, &Request::Adopt, Vec::new())
+    }
+
+    /// A server says that it serves.
+    pub(super) fn server_ready(&mut self, index: usize) {
+        let role = self.role(index);
+        let Some(server) = self.server_mut(index) else { return };
+        let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
+        if let Some(recovery) = server.life.ready(Instant::now()) {
+            let Recovery { start, ready } = recovery;
+            let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
+            eprintln!(
+                "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
+                 {ready:.1} until it was ready"
+            );
+        }
+    }
+
+    /// The process of a server has ended, or does not speak to us any more.
+    pub(super) fn replica_ended(&mut self, index: usize) -> io::Result<()> {
+        let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
+        let exit = server.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
+        if let (None, Some(child)) = (exit, &server.child) {
+            // It closed its socket and still runs, for a moment at least. Its end will be reported with the reason, which this one is only if
+            // there is no other.
+            let _ = child.kill(Signal::KILL);
+            let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return Ok(()) };
+            return server.control.as_ref().map_or(Ok(()), |control| self.epoll.delete(control).or(Ok(())));
+        }
+        let pid = server.child.as_ref().map(Child::pid);
+        let role = self.role(index);
+        if !self.ready {
+            self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit });
+            return Ok(());
+        }
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        let delay = server.life.died(Instant::now());
+        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
+        let listings = std::mem::take(&mut server.listings);
+        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
+        for id in listings {
+            self.answer(id, &ReportPart::Restarting(role.to_string()))?;
+            self.listing_ended(id)?;
+        }
+        self.tell_others(index, &Request::ServerGone { server: index as u8 })
+    }
+
+    /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
+    pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
+        let due = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout()).min()?;
+        // Rounded up: too early is for nothing.
+        let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
+        Some(u32::try_from(left).unwrap_or(u32::MAX))
+    }
+
+    /// Starts servers that are due. Does nothing before the stack is ready, or when it ends.
+    pub(super) fn look_after_servers(&mut self) -> io::Result<()> {
+        if !self.ready || self.ending.is_some() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        for index in 0..self.replicas.len() + self.others.len() {
+            let role = self.role(index);
+            let Some(server) = self.server_mut(index) else { continue };
+            if server.life.is_hopeless() {
+                self.ending.get_or_insert(Ending::CannotStart(role));
+                return Ok(());
+            }
+            if server.life.is_overdue(now)
+                && let Some(child) = &server.child
+            {
+                let _ = child.kill(Signal::KILL);
+            }
+            if server.life.is_due(now) {
+                self.restart(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, index: usize) -> io::Result<()> {
+        let (role, count) = (self.role(index), self.replicas.len());
+        let mut epochs: Vec<u32> = self.replicas.iter().chain(&self.others).map(|server| server.epoch).collect();
+        let Some(epoch) = epochs.get_mut(index) else { return Ok(()) };
+        *epoch += 1;
+        let epoch = *epoch;
+        let Some(launcher) = &mut self.launcher else { return Ok(()) };
+        let launched = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory);
+        let Some(server) =
+            (if index < count { self.replicas.get_mut(index) } else { self.others.get_mut(index - count) })
+        else {
+            return Ok(());
+        };
+        let (child, control) = match launched {
+            Ok(launched) => launched,
+            Err(failure) => {
+                let delay = server.life.not_started(Instant::now());
+                eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
+                return Ok(());
+            }
+        };
+        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
+        if let Some(child) = &child {
+            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
+        }
+        server.life.started(Instant::now());
+        (server.child, server.control, server.epoch) = (child, Some(control), epoch);
+        self.brief(index)?;
+        self.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
+    }
+
+    fn tell_others(&mut self, index: usize, request: &Request) -> io::Result<()> {
+        for other in (0..self.replicas.len() + self.others.len()).filter(|other| *other != index) {
+            self.send_to_replica(other, request, Vec::new())?;
+        }
+        Ok(())
+    }
+}
+
+fn when(delay: Duration) -> String {
+    if delay.is_zero() { "at once".into() } else { format!("in {} ms", delay.as_millis()) }
+}

@@ -1,0 +1,124 @@
+//! Does a stack go on when one of its servers is killed?
+
+use std::path::Path;
+use std::process::Command;
+
+use atoll_system_tests::{Net, Proc, Stack, until};
+use serde_json::Value;
+
+use crate::servers::{fetch, megabyte, start_nginx};
+
+/// A server of a stack, as `atoll status` sees it.
+struct Victim<'a> {
+    net: &'a Net,
+    /// The list that it is in, and its place there.
+    kind: &'static str,
+    index: usize,
+}
+
+impl Victim<'_> {
+    fn status(&self) -> Value {
+        self.net.atoll_says("status")[self.kind][self.index].clone()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.status()["epoch"].as_u64().expect("it has an epoch")
+    }
+
+    /// Its process, which is there.
+    fn pid(&self) -> u64 {
+        until("a process", 10, || self.status()["pid"].as_u64().filter(|pid| *pid != 0))
+    }
+
+    /// Kills it, and waits until the next one is ready.
+    fn kill(&self) {
+        let epoch = self.epoch();
+        signal("KILL", self.pid());
+        self.comes_back(epoch + 1);
+    }
+
+    fn comes_back(&self, epoch: u64) {
+        until(&format!("{} {} in epoch {epoch}", self.kind, self.index), 20, || {
+            let status = self.status();
+            (status["epoch"].as_u64() >= Some(epoch) && status["recovery"]["state"] == "serving").then_some(())
+        });
+    }
+}
+
+fn signal(name: &str, pid: u64) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
+}
+
+fn log(net: &Net) -> String {
+    std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log")
+}
+
+/// Requests without end, each over a connection of its own or over kept ones.
+fn load(net: &Net, kept: bool) -> Proc {
+    let url = format!("http://{}/small", Net::SERVER);
+    let kept: &[&str] = if kept { &["-k"] } else { &[] };
+    let arguments = [&["-q", "-s", "10", "-t", "300", "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
+    net.client("ab", &arguments)
+}
+
+/// Ends the load, of which no request has failed.
+fn assert_unharmed(mut load: Proc) {
+    assert!(load.runs(), "it went under load: {}", load.report());
+    signal("INT", load.pid().into());
+    load.end(20);
+    let said = load.output();
+    assert!(said.contains("Failed requests:        0"), "{said}");
+    let complete = said.split_once("Complete requests:").and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
+    assert!(complete > Some(1000u32), "{said}");
+}
+
+#[test]
+fn a_killed_link_server_costs_no_request() {
+    for kept in [false, true] {
+        let net = Net::with(Stack::Atoll, "TS2CM2+LS1", None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let replicas = net.replicas();
+        let load = load(&net, kept);
+        let victim = Victim { net: &net, kind: "link_servers", index: 0 };
+        for _ in 0..20 {
+            victim.kill();
+        }
+        assert!(fetch(&net, 80, "/big") == megabyte());
+        assert_unharmed(load);
+        assert_eq!(net.replicas(), replicas, "nobody else has died");
+        let status = victim.status();
+        assert_eq!(
+            (status["epoch"].as_u64(), status["recovery"]["crashes"].as_u64()),
+            (Some(21), Some(20)),
+            "{status}"
+        );
+        let log = log(&net);
+        assert_eq!(log.matches("was ended by SIGKILL").count(), 20, "{log}");
+        assert_eq!(log.matches("link server 0 is back").count(), 20, "{log}");
+    }
+}
+
+/// Whichever replica it is, the stack goes on, and they know each other again. (What becomes of connections, other tests say.)
+#[test]
+fn a_killed_replica_is_started_again() {
+    for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS4LS1CM4"] {
+        let net = Net::with(Stack::Atoll, configuration, None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let count = net.replicas().len();
+        for index in 0..count {
+            Victim { net: &net, kind: "replicas", index }.kill();
+        }
+        until("the replicas to have greeted each other", 10, || {
+            let status = net.atoll_says("status");
+            let all = status["replicas"].as_array().expect("a list").clone();
+            let greeted = |replica: &Value| replica["stats"]["siblings"].as_u64() == Some(count as u64 - 1);
+            (all.len() == count && all.iter().all(greeted)).then_some(())
+        });
+        let said = net.client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", Net::SERVER]).success(30);
+        assert!(said.contains(" 0% packet loss"), "{said}");
+        assert!(server.runs(), "{}", server.report());
+    }
+}
