@@ -146,3 +146,23 @@ fn a_server_that_hangs_is_replaced() {
         assert!(log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")), "{log}");
     }
 }
+
+/// A connection manager apart, or in a process of its own with everything else apart, too.
+#[test]
+fn a_killed_connection_manager_costs_no_request() {
+    for (configuration, managers) in [("TS2LS2+CM1", 1), ("TS2+LS2+CM2", 2)] {
+        let net = Net::with(Stack::Atoll, configuration, None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let replicas = net.replicas();
+        let load = load(&net, false);
+        for round in 0..20 {
+            Victim { net: &net, kind: "connection_managers", index: round % managers }.kill();
+        }
+        assert_unharmed(load);
+        assert_eq!(net.replicas(), replicas, "nobody else has died");
+        // Each worker of nginx is known to the last one.
+        let url = format!("http://{}/small", Net::SERVER);
+        net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]).success(60);
+    }
+}
