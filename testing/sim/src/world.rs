@@ -541,7 +541,8 @@ impl World {
         self.processes.iter().filter(|process| process.is_server).map(|process| process.finished).collect()
     }
 
-    fn report(&self) -> String {
+    /// How things stand.
+    pub fn report(&self) -> String {
         let mut text = format!("silence at {:?}:", self.now);
         for process in &self.processes {
             text += &format!(
@@ -573,6 +574,9 @@ impl World {
                     replica.stat(Stat::Connections),
                     replica.stat(Stat::Retransmits)
                 );
+                for socket in replica.sockets(self.now) {
+                    text += &format!("\n    {socket:?}");
+                }
             }
         }
         text
@@ -696,7 +700,10 @@ impl World {
             next.open_session(now, process.session, layout, arena, page);
         }
         next.set_balance(story.workforce.rules);
-        next.adopt(now, Recovery::Stateful, false);
+        let adoption = next.adopt(now, Recovery::Stateful, false);
+        if std::env::var_os("ATOLL_SEED").is_some() {
+            eprintln!("{now:?} replica {index} of machine {at}: {adoption:?}");
+        }
         machine.out.life = life.clone();
         next.flush(now, &mut machine.out);
         let mut rung = Vec::new();
@@ -1002,7 +1009,10 @@ impl Process {
                 any = true;
                 let len = readable.len.min(1 + u64::from(rng.below(100_000))) as usize;
                 let mut bytes = vec![0; len];
-                assert!(stream.copy_out(&readable, readable.head, &mut bytes), "published octets are covered");
+                assert!(
+                    stream.copy_out(&readable, readable.head, &mut bytes),
+                    "published octets are covered: {readable:?}"
+                );
                 kick |= stream.consume(readable.head + len as u64);
                 if self.is_server {
                     socket.held.extend(&bytes);

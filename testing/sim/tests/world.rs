@@ -36,7 +36,7 @@ fn replicas_that_die_lose_no_connection() {
         match outcome {
             Ok(Ok(_)) => crashed += world.crashed(),
             Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
-            Err(_) => panic!("ATOLL_SEED={seed}: see above\n{story:#?}"),
+            Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
         }
     }
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");

@@ -228,7 +228,8 @@ impl<M: Memory> Transport<M> {
                 entry.limit_send_buffer();
             }
             let view = session.slot(slot)?;
-            view.replica_reset(generation, SlotState::Offered, entry.send_limit);
+            // Who looks at all slots is to see the offer only when it is written down: it is published with the event.
+            view.replica_reset(generation, SlotState::Free, entry.send_limit);
             view.set_local(local);
             Some(place)
         });

@@ -21,6 +21,7 @@ use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
+use crate::fast_open::is_connecting;
 use crate::record::{connection, furnish, is_deferred, keep, state, summary};
 use crate::records::{Records, Requests};
 use crate::rings::Rings;
@@ -36,6 +37,39 @@ pub struct Adoption {
     pub lost: u32,
     /// Those among them of which a predecessor has died twice.
     pub quarantined: u32,
+    /// Why the first one was lost.
+    pub why: Option<Loss>,
+}
+
+/// Why a connection does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its record cannot be read.
+    Unreadable,
+    /// The record contradicts itself.
+    Contradiction,
+    /// Connections are not to be kept.
+    Stateless,
+    /// A predecessor has died of it twice.
+    Quarantined,
+    /// Its receive buffer is another's.
+    Overlap,
+    /// Another record has its slot, or its name.
+    Twice,
+    /// Its application has died meanwhile.
+    SessionGone,
+    /// Text that may have to be sent again is not there any more.
+    TextGone,
+    /// Nobody listens there any more.
+    NoListener,
+}
+
+impl Adoption {
+    fn lose(&mut self, why: Loss) {
+        self.lost += 1;
+        self.quarantined += u32::from(why == Loss::Quarantined);
+        self.why.get_or_insert(why);
+    }
 }
 
 /// How a successor begins.
@@ -52,6 +86,8 @@ pub enum Recovery {
 struct Seen {
     head: u64,
     tail: u64,
+    /// End of what the application has written, if it means this connection.
+    sent: Option<u64>,
     acked: u64,
     read_mark: u64,
     flags: u32,
@@ -61,13 +97,16 @@ struct Seen {
 impl Seen {
     fn new<M: Memory>(session: &Session<M>, place: Place) -> Option<Seen> {
         let slot = session.slot(place.slot)?;
+        // Before it claims an offer, the application's lines are about the socket before.
+        let is_meant = slot.app_generation() == place.generation;
         Some(Seen {
-            head: slot.receive_head(),
+            head: if is_meant { slot.receive_head() } else { 0 },
             tail: slot.receive_tail(),
+            sent: is_meant.then(|| slot.send_tail()),
             acked: slot.acknowledged(),
             read_mark: slot.read_mark(),
             flags: slot.replica_flags(),
-            send: slot.send_extents(&session.layout).unwrap_or_default(),
+            send: slot.send_extents(&session.layout).filter(|_| is_meant).unwrap_or_default(),
         })
     }
 }
@@ -76,6 +115,8 @@ impl Seen {
 const CRASHES_MAX: u8 = 2;
 /// More text than any receive buffer holds.
 const AREA_MAX: usize = 16 << 20;
+/// More than this is never in a send buffer.
+const SEND_MAX: i64 = 16 << 20;
 
 impl<M: Memory> Transport<M> {
     /// Writes down from now on what a successor has to know, in a ledger that is this server's, or was that of its predecessor: then
@@ -105,7 +146,7 @@ impl<M: Memory> Transport<M> {
         let mut good = Vec::new();
         for (index, found) in all {
             let Ok(mut record) = found else {
-                adoption.lost += 1;
+                adoption.lose(Loss::Unreadable);
                 records.ledger.stage_connection(index, None);
                 continue;
             };
@@ -120,20 +161,23 @@ impl<M: Memory> Transport<M> {
         let overlapping = self.resume_pools(&good);
         let mut parked = Vec::new();
         for (index, record) in &good {
-            let is_poison = record.crashes >= CRASHES_MAX;
-            let is_wanted = recovery == Recovery::Stateful && !is_poison && !overlapping.contains(index);
             let text_len = usize::try_from(record.text_len).unwrap_or(0);
             let text = records.ledger.text_area().read(record.text, text_len).filter(|_| text_len > 0);
-            if is_wanted && self.adopt_connection(now, *index, record, text) {
+            let adopted = match recovery {
+                Recovery::Stateless => Err(Loss::Stateless),
+                Recovery::Stateful if record.crashes >= CRASHES_MAX => Err(Loss::Quarantined),
+                Recovery::Stateful if overlapping.contains(index) => Err(Loss::Overlap),
+                Recovery::Stateful => self.adopt_connection(now, *index, record, text),
+            };
+            if let Err(why) = adopted {
+                adoption.lose(why);
+                self.give_up_record(record);
+                records.ledger.stage_connection(*index, None);
+            } else {
                 adoption.kept += 1;
                 if record.text_len > 0 {
                     parked.push((*index, (record.text, record.text_len)));
                 }
-            } else {
-                adoption.lost += 1;
-                adoption.quarantined += u32::from(is_poison);
-                self.give_up_record(record);
-                records.ledger.stage_connection(*index, None);
             }
         }
         records.chains.extend(parked);
@@ -192,21 +236,32 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
-    /// Goes on with one connection. `false`: it cannot.
-    fn adopt_connection(&mut self, now: Instant, index: u32, record: &ConnectionRecord, text: Option<Vec<u8>>) -> bool {
-        let Some(state) = state(record) else { return false };
+    /// Goes on with one connection.
+    fn adopt_connection(
+        &mut self,
+        now: Instant,
+        index: u32,
+        record: &ConnectionRecord,
+        text: Option<Vec<u8>>,
+    ) -> Result<(), Loss> {
+        let state = state(record).ok_or(Loss::Contradiction)?;
         let place = self.place_of(record);
         let seen = place.and_then(|place| Seen::new(self.session(place.session)?, place));
         let is_gone = record.place.is_some_and(|(session, ..)| !self.session_index.contains_key(&session));
         if is_gone && matches!(record.phase, Phase::Offered | Phase::Open | Phase::Ended) {
             // Its application has died with the server: what was in its arena is gone, too.
-            return false;
+            return Err(Loss::SessionGone);
         }
         let head = seen.map_or(0, |seen| seen.head);
-        let Some(mut connection) = connection(now, record, keep(record), head) else { return false };
+        let sent = seen.and_then(|seen| seen.sent).and_then(|sent| i64::try_from(sent).ok());
+        let mut facts = *record;
+        // What was written, and has left, since the record was.
+        if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
+            facts.send_tail = record.send_tail.max(sent);
+        }
+        let mut connection = connection(now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
         if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {
-            // Nothing is left to be sent again.
-            return false;
+            return Err(Loss::TextGone);
         }
         let name = self.name(&record.tuple);
         if state == State::TimeWait && !matches!(record.phase, Phase::Ended) {
@@ -215,11 +270,11 @@ impl<M: Memory> Transport<M> {
             }
             if record.phase == Phase::Closing {
                 self.forget_record(index);
-                return true;
+                return Ok(());
             }
             connection.abort();
         }
-        let Some(stage) = self.stage_of(record, state) else { return false };
+        let stage = self.stage_of(record, state).ok_or(Loss::NoListener)?;
         let mut entry = Entry::new(connection, name, stage);
         furnish(&mut entry, record);
         entry.place = place;
@@ -230,14 +285,18 @@ impl<M: Memory> Transport<M> {
             entry.published_mark = seen.read_mark;
             entry.replica_flags = seen.flags;
             entry.send = seen.send.into();
+            if entry.published_acked < entry.connection.send_tail() {
+                // Somebody may be waiting for room.
+                entry.flags.set(Flags::WANTS_ROOM);
+            }
         }
         entry.recorded = summary(&entry);
         let is_in_flows = !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
         if is_in_flows && self.flows.find(&self.entries, &name).is_some() {
-            return false;
+            return Err(Loss::Twice);
         }
         if !self.entries.put(index, entry) {
-            return false;
+            return Err(Loss::Twice);
         }
         if is_in_flows {
             self.flows.insert(&self.entries, index);
@@ -248,10 +307,10 @@ impl<M: Memory> Transport<M> {
             // Two records claim one slot.
             self.entries.remove(index);
             self.flows.remove(&name, index);
-            return false;
+            return Err(Loss::Twice);
         }
         self.orphans += usize::from(stage == Stage::Closing);
-        true
+        Ok(())
     }
 
     /// Where its slot is, if it was not given back.
@@ -259,7 +318,9 @@ impl<M: Memory> Transport<M> {
         let (session, slot, generation) = record.place?;
         let session = *self.session_index.get(&session)?;
         let view = self.session(session)?.slot(slot)?;
-        let is_there = view.replica_generation() == generation && view.state() != SlotState::Free;
+        // An offer may not have been shown yet, or was just taken back: then its text is still there.
+        let is_there = view.replica_generation() == generation
+            && (view.state() != SlotState::Free || record.phase == Phase::Offered);
         is_there.then_some(Place { session, slot, generation })
     }
 
@@ -291,7 +352,15 @@ impl<M: Memory> Transport<M> {
         for (index, stage) in all {
             self.touch(index);
             match stage {
-                Stage::Open(_) => self.handle_kick(now, index),
+                Stage::Open(_) => {
+                    if let Some(entry) = self.entries.get_mut(index)
+                        && !is_connecting(&entry.connection)
+                    {
+                        // The record may have another limit than the slot, and both sides have to go by one.
+                        entry.flags.set(Flags::LIMIT);
+                    }
+                    self.handle_kick(now, index);
+                }
                 Stage::Waiting { .. } if self.entries.get(index).is_some_and(|entry| entry.place.is_some()) => {
                     self.resolve_offer(now, index);
                 }
@@ -313,7 +382,7 @@ impl<M: Memory> Transport<M> {
         for index in touched {
             if let Some(entry) = self.entries.get_mut(index) {
                 entry.connection.greet();
-                entry.flags.set(Flags::STATE.with(Flags::EXTENTS).with(Flags::LIMIT));
+                entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
                 if entry.connection.fin_received() {
                     entry.replica_flags |= atoll_ipc::slot::REPLICA_FIN;
                     entry.ready |= Ready::RDHUP;

@@ -57,7 +57,7 @@ mod transport;
 mod unsent;
 mod urgent;
 
-pub use adopt::{Adoption, Recovery};
+pub use adopt::{Adoption, Loss, Recovery};
 pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
 pub use fast_open::FastOpenSides;

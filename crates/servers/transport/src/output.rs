@@ -53,7 +53,6 @@ impl<M: Memory> Transport<M> {
     /// afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.flush_is_due = false;
-        self.commit();
         self.flush_ip(out);
         self.requeue_resolved();
         let mut full = Full::default();
@@ -61,6 +60,7 @@ impl<M: Memory> Transport<M> {
             self.retry_at = Instant::FAR_FUTURE;
             self.retry_full_links(now, out, &mut full);
         }
+        self.commit();
         self.flush_answers(now, out, &mut full);
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {

@@ -186,6 +186,7 @@ impl Entry {
         let ready = core::mem::take(&mut self.ready);
         if self.flags.take(Flags::OFFER) {
             stats.count(Stat::Offers);
+            slot.set_state(SlotState::Offered);
             let FourTuple { local, remote } = locals.tuple(&self.name);
             let event = Event::ConnectionAvailable {
                 listener: lease.unwrap_or_default(),

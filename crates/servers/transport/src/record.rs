@@ -153,7 +153,8 @@ pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, he
         edge: record.progress.edge,
         send_start: SeqNum(record.send_start),
         receive_start: SeqNum(record.receive_start),
-        send_tail: record.send_tail,
+        // More may have been written, and acknowledged, since the record was; behind a FIN nothing is.
+        send_tail: if record.send_fin { record.send_tail } else { record.send_tail.max(record.progress.acked) },
         send_fin: record.send_fin,
         receive_fin: record.receive_fin,
         ts_offset: record.ts_offset,
