@@ -21,7 +21,7 @@
 use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
 use atoll_ipc::page::REPLICAS_MAX;
-use atoll_supervisor::SERVERS_MAX;
+use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Size of the rings of the mesh and of links, as a power of two.
@@ -132,6 +132,8 @@ pub struct ReplicaSetup {
     pub software_steering: bool,
     /// The shared-memory link to another stack, if there is one.
     pub link: Option<LinkSetup>,
+    /// What becomes of the connections that a predecessor had.
+    pub recovery: RecoveryMode,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -273,6 +275,7 @@ mod tests {
             segment_max: SEGMENT_MAX,
             software_steering: false,
             link: Some(LinkSetup { side: LinkSide::Guest }),
+            recovery: RecoveryMode::Stateless,
             cpu: Some(1),
             batch_scheduling: true,
         };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use atoll_supervisor::{Config, ConfigFile, LinkType, StackName, Steering};
+use atoll_supervisor::{Config, ConfigFile, LinkType, RecoveryMode, StackName, Steering};
 
 use crate::failure::{Failure, OrFail};
 
@@ -76,6 +76,9 @@ pub struct StackOptions {
     /// The processors of the replicas and, after them, of link servers apart, such as 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
+    /// What becomes of connections when a replica dies: stateful (they go on) or stateless (they are reset).
+    #[arg(long, value_name = "MODE", value_parser = recovery)]
+    pub recovery: Option<RecoveryMode>,
 }
 
 impl StackOptions {
@@ -117,6 +120,7 @@ impl StackOptions {
         set(&mut file.steering.by, &self.steering);
         set(&mut file.wait.spin_us, &self.spin_us);
         set(&mut file.scheduling.cpus, &self.cpus);
+        set(&mut file.recovery.mode, &self.recovery);
         Ok(file)
     }
 
@@ -153,6 +157,7 @@ impl StackOptions {
             steering,
             spin_us,
             cpus,
+            recovery,
         } = self;
         let texts = [
             configuration,
@@ -178,6 +183,7 @@ impl StackOptions {
             || steering.is_some()
             || spin_us.is_some()
             || cpus.is_some()
+            || recovery.is_some()
             || texts.iter().any(|text| text.is_some())
     }
 }
@@ -209,6 +215,14 @@ fn steering(text: &str) -> Result<Steering, String> {
         "bpf" => Ok(Steering::Bpf),
         "software" => Ok(Steering::Software),
         _ => Err("frames are sorted by auto, bpf or software".into()),
+    }
+}
+
+fn recovery(text: &str) -> Result<RecoveryMode, String> {
+    match text {
+        "stateful" => Ok(RecoveryMode::Stateful),
+        "stateless" => Ok(RecoveryMode::Stateless),
+        _ => Err("recovery is stateful or stateless".into()),
     }
 }
 

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use atoll_ipc::control::Request;
 use atoll_supervisor::{Component, ReportPart};
 use atoll_sys::epoll::EventFlags;
+use atoll_sys::eventfd;
 use atoll_sys::process::{Child, Signal};
 
 use super::death;
 use super::life::Recovery;
 use super::outbox::Outbox;
 use super::server::{Ending, REPLICA_CONTROL, REPLICA_PROCESS, Server};
+use super::spawn;
+use super::vigil::{Judgement, Signs, Watch};
 
 impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
@@ -85,13 +88,14 @@ impl Server {
 
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
-        let due = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout()).min()?;
+        let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
+        let due = lives.chain(self.vigil.map(|(_, due)| due)).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// Starts servers that are due. Does nothing before the stack is ready, or when it ends.
+    /// Starts servers that are due, and looks whether others hang. Does nothing before the stack is ready, or when it ends.
     pub(super) fn look_after_servers(&mut self) -> io::Result<()> {
         if !self.ready || self.ending.is_some() {
             return Ok(());
@@ -111,6 +115,44 @@ impl Server {
             }
             if server.life.is_due(now) {
                 self.restart(index)?;
+            }
+        }
+        self.keep_vigil(now)
+    }
+
+    /// Kills servers that hang. Their ends are noticed as those of others are.
+    fn keep_vigil(&mut self, now: Instant) -> io::Result<()> {
+        let Some((vigil, due)) = &mut self.vigil else { return Ok(()) };
+        if now < *due {
+            return Ok(());
+        }
+        // Not from when it was due: who was late does not look twice at once.
+        *due = now + vigil.period;
+        let vigil = *vigil;
+        for (index, memory) in self.memory.servers().enumerate() {
+            let role = self.role(index);
+            let Some(server) = (if let Some(at) = index.checked_sub(self.replicas.len()) {
+                self.others.get_mut(at)
+            } else {
+                self.replicas.get_mut(index)
+            }) else {
+                continue;
+            };
+            let (Some(child), true) = (&server.child, server.life.is_serving()) else { continue };
+            let signs = Signs { heartbeat: memory.page.heartbeat(), sleep_word: memory.page.sleep_word() };
+            let ask = || spawn::look(child.pid()).map(|(_, running)| running);
+            match vigil.look(&mut server.watch, signs, ask) {
+                Judgement::Wait => {}
+                Judgement::Ring => eventfd::ring(&*memory.bell)?,
+                Judgement::Hangs => {
+                    let millis = self.config.recovery.hang_ms;
+                    eprintln!(
+                        "atoll: {role} (pid {}) has given no sign of life for {millis} ms: it is killed",
+                        child.pid()
+                    );
+                    let _ = child.kill(Signal::KILL);
+                    server.watch = Watch::default();
+                }
             }
         }
         Ok(())

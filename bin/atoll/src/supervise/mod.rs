@@ -11,6 +11,7 @@ mod owner;
 mod report;
 mod server;
 mod spawn;
+mod vigil;
 
 use std::fs::Permissions;
 use std::os::fd::OwnedFd;
@@ -278,6 +279,7 @@ fn replica_setup(
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
         software_steering: identity.steering == Steering::Software,
         link: link.map(|side| LinkSetup { side }),
+        recovery: config.recovery.mode,
         cpu: cpu_of(config, server),
         batch_scheduling: config.scheduling.batch,
     }

@@ -34,6 +34,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
 
@@ -68,6 +69,8 @@ pub struct Server {
     next_client: u64,
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
+    /// Whether, and when next, it is looked whether servers hang.
+    pub(super) vigil: Option<(Vigil, Instant)>,
 }
 
 /// A replica, or another server, as the supervisor sees it.
@@ -81,6 +84,7 @@ pub(super) struct Replica {
     /// Whom the next listing is for, oldest request first.
     pub(super) listings: VecDeque<ClientId>,
     pub(super) life: Life,
+    pub(super) watch: Watch,
 }
 
 /// A connection to the control socket.
@@ -188,11 +192,13 @@ impl Server {
                 outbox: Outbox::default(),
                 listings: VecDeque::new(),
                 life: Life::new(Instant::now()),
+                watch: Watch::default(),
             });
         }
         let others = servers.split_off(count.min(config.replicas().into()));
         let mut server = Server {
             sessions: Sessions::new(config.sessions.max),
+            vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
             config,
             identity,
             memory,

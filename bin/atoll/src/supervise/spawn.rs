@@ -9,6 +9,7 @@ use atoll_sys::process::{Child, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
+use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{LinkServerSetup, ManagerSetup, ReplicaSetup};
 
@@ -109,14 +110,21 @@ fn start(
     Ok((child, control))
 }
 
-/// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`. proc_pid_stat(5).
+/// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`.
 pub fn processor_use(pid: u32) -> Option<(u32, u64)> {
+    look(pid).map(|(processor, running)| (processor, running.used_ms))
+}
+
+/// Where a process was last seen, and what it does. proc_pid_stat(5).
+pub fn look(pid: u32) -> Option<(u32, Running)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold blanks and parentheses.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let ticks = number(14)? + number(15)?;
-    Some((u32::try_from(number(39)?).ok()?, ticks * 1000 / rustix::param::clock_ticks_per_second()))
+    let used_ms = ticks * 1000 / rustix::param::clock_ticks_per_second();
+    let state = fields.first()?.chars().next()?;
+    Some((u32::try_from(number(39)?).ok()?, Running { state, used_ms }))
 }
 
 /// What a process is called; empty if it is gone.

@@ -23,7 +23,8 @@ use crate::plan::Process;
 
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
-    AcceptFile as Accept, ConfigFile, LinkFile, SchedulingFile as Scheduling, TcpFile as Tcp, WaitFile as Wait,
+    AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling, TcpFile as Tcp,
+    WaitFile as Wait,
 };
 
 /// A configuration that was checked.
@@ -49,6 +50,8 @@ pub struct Config {
     pub sessions: SessionSizes,
     /// Where and how replicas run.
     pub scheduling: Scheduling,
+    /// What happens when a server dies.
+    pub recovery: Recovery,
 }
 
 /// The link and the addresses on it.
@@ -127,6 +130,17 @@ pub enum Steering {
     Bpf,
     /// The replicas, by passing frames on to each other.
     Software,
+}
+
+/// What becomes of the connections of a replica that dies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecoveryMode {
+    /// Its successor goes on with them.
+    #[default]
+    Stateful,
+    /// They are reset (N); listeners stay.
+    Stateless,
 }
 
 /// Who may begin with explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of Linux's `tcp_ecn`.
@@ -217,6 +231,10 @@ impl Config {
             return Err(ConfigError::ClaimTimeout);
         }
         file.accept.check()?;
+        let hang_ms = file.recovery.hang_ms;
+        if hang_ms != 0 && !(HANG_MS_MIN..=HANG_MS_MAX).contains(&hang_ms) {
+            return Err(ConfigError::Hang(hang_ms));
+        }
         Ok(Config {
             name,
             notation,
@@ -228,6 +246,7 @@ impl Config {
             ports,
             sessions: SessionSizes { max: sizes.max, arena },
             scheduling: file.scheduling.clone(),
+            recovery: file.recovery.clone(),
         })
     }
 
@@ -405,6 +424,8 @@ pub enum ConfigError {
     ClaimTimeout,
     /// The rules of balancing.
     Balance,
+    /// The time without a sign of life.
+    Hang(u32),
 }
 
 impl fmt::Display for ConfigError {
@@ -482,6 +503,9 @@ impl fmt::Display for ConfigError {
                 Rules::WINDOW_MAX,
                 Rules::PERIOD_MAX
             ),
+            ConfigError::Hang(ms) => {
+                write!(f, "recovery.hang_ms: {ms} is neither 0 (for ever) nor from {HANG_MS_MIN} to {HANG_MS_MAX}")
+            }
         }
     }
 }
@@ -497,6 +521,9 @@ const MTU_MAX: u16 = 65_521;
 const DEVICE_LEN_MAX: usize = 15;
 const SESSIONS_MAX: u32 = 65_536;
 const SPIN_US_MAX: u32 = 1_000_000;
+/// A few times as long as servers that work take between two signs of life.
+const HANG_MS_MIN: u32 = 400;
+const HANG_MS_MAX: u32 = 3_600_000;
 const _: () = assert!(REPLICAS_MAX <= 255);
 
 #[cfg(test)]

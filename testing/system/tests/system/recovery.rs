@@ -122,3 +122,27 @@ fn a_killed_replica_is_started_again() {
         assert!(server.runs(), "{}", server.report());
     }
 }
+
+/// One that stands still, asleep or at work, is killed and replaced.
+#[test]
+fn a_server_that_hangs_is_replaced() {
+    let net = Net::with(Stack::Atoll, "TS2CM2+LS1", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let pids = net.replicas();
+    let load = load(&net, false);
+    let link_server = Victim { net: &net, kind: "link_servers", index: 0 };
+    // Under load.
+    signal("STOP", link_server.pid());
+    link_server.comes_back(2);
+    assert_unharmed(load);
+    // Asleep: nobody but the supervisor wants anything of it.
+    let replica = Victim { net: &net, kind: "replicas", index: 1 };
+    signal("STOP", replica.pid());
+    replica.comes_back(2);
+    assert_eq!(net.replicas()[0], pids[0], "nobody else is killed");
+    let log = log(&net);
+    for who in ["link server 0", "replica 1"] {
+        assert!(log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")), "{log}");
+    }
+}

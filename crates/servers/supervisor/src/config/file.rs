@@ -3,7 +3,7 @@
 use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, LinkType, Scheme, Steering};
+use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, LinkType, RecoveryMode, Scheme, Steering};
 
 /// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,8 @@ pub struct ConfigFile {
     pub sessions: SessionsFile,
     /// Where and how replicas run.
     pub scheduling: SchedulingFile,
+    /// What happens when a server dies.
+    pub recovery: RecoveryFile,
 }
 
 /// `[link]`
@@ -150,6 +152,16 @@ pub struct SchedulingFile {
     pub batch: bool,
 }
 
+/// `[recovery]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecoveryFile {
+    /// See [`RecoveryMode`].
+    pub mode: RecoveryMode,
+    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; 0: as long as it likes.
+    pub hang_ms: u32,
+}
+
 impl ConfigFile {
     /// Reads TOML.
     pub fn parse(text: &str) -> Result<ConfigFile, ConfigError> {
@@ -181,6 +193,7 @@ impl Default for ConfigFile {
             ports: PortsFile::default(),
             sessions: SessionsFile::default(),
             scheduling: SchedulingFile::default(),
+            recovery: RecoveryFile::default(),
         }
     }
 }
@@ -241,6 +254,12 @@ impl Default for SessionsFile {
     fn default() -> SessionsFile {
         let arena = atoll_ipc::arena::ArenaConfig::default();
         SessionsFile { max: 1024, sockets: arena.slots, send_log2: arena.send_log2, receive_log2: arena.receive_log2 }
+    }
+}
+
+impl Default for RecoveryFile {
+    fn default() -> RecoveryFile {
+        RecoveryFile { mode: RecoveryMode::default(), hang_ms: 2000 }
     }
 }
 

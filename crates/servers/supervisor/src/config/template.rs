@@ -131,6 +131,14 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("cpus", Some(format!("{:?}", scheduling.cpus)), "");
     out.text("Let replicas finish their batch before programs that they woke up run (SCHED_BATCH).");
     out.key("batch", Some(scheduling.batch.to_string()), "");
+
+    let recovery = &file.recovery;
+    out.section("recovery");
+    out.text("What becomes of connections when the process of a replica dies: its successor goes on with them (\"stateful\"), or they");
+    out.text("are reset (\"stateless\"). Listeners stay in either case.");
+    out.key("mode", Some(quoted(recovery_mode(file))), "");
+    out.text("A server that gives no sign of life for so many milliseconds is killed and replaced. 0: never.");
+    out.key("hang_ms", Some(recovery.hang_ms.to_string()), "");
     out.0
 }
 
@@ -157,6 +165,13 @@ fn fast_open(file: &ConfigFile) -> &'static str {
         super::FastOpen::Client => "client",
         super::FastOpen::Server => "server",
         super::FastOpen::Both => "both",
+    }
+}
+
+fn recovery_mode(file: &ConfigFile) -> &'static str {
+    match file.recovery.mode {
+        super::RecoveryMode::Stateful => "stateful",
+        super::RecoveryMode::Stateless => "stateless",
     }
 }
 

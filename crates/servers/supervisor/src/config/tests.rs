@@ -108,6 +108,8 @@ fn values_are_refused_with_their_reason() {
         ("[accept]\ntariff = 0", "tariff"),
         ("[accept]\nscheme = \"fair\"", "scheme"),
         ("[accept]\nwatermarks = [50, 75]", "watermarks"),
+        ("[recovery]\nhang_ms = 100", "recovery.hang_ms"),
+        ("[recovery]\nmode = \"none\"", "stateless"),
     ] {
         let message = parse(text).unwrap_err().to_string();
         assert!(message.contains(error), "{text}: {message}");
