@@ -14,6 +14,7 @@ mod link;
 mod link_server;
 mod managers;
 mod middlebox;
+mod mortal;
 mod network;
 mod pair;
 mod random_network;

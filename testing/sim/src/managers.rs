@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Duration, Epoch, Instant, ReplicaId, Rng};
 use atoll_connmgr::{Manager, ManagerConfig, Reach};
-use atoll_ipc::HeapMemory;
 use atoll_ipc::balance::Balance;
 use atoll_ipc::manager::ManagerMessage;
 use atoll_transport::{Config, Transport};
+
+use crate::mortal::Mortal;
 
 /// Messages that a ring holds: fewer than a crowd has.
 const RING_MESSAGES: usize = 4;
@@ -79,7 +80,7 @@ impl Managers {
     }
 
     /// Takes what a replica has to say, as far as the rings do.
-    pub(crate) fn collect(&mut self, now: Instant, rng: &mut Rng, index: u8, replica: &mut Transport<HeapMemory>) {
+    pub(crate) fn collect(&mut self, now: Instant, rng: &mut Rng, index: u8, replica: &mut Transport<Mortal>) {
         let number = index % self.plan.count;
         let manager = if self.plan.apart { Node::Manager(number) } else { Node::Replica(number) };
         replica.send_messages(now, |to, message| {
@@ -91,13 +92,7 @@ impl Managers {
 
     /// Brings some of the messages that are under way to their receivers. Returns whether there were any. `loss`: of what CMs tell each
     /// other, per million.
-    pub(crate) fn run(
-        &mut self,
-        now: Instant,
-        rng: &mut Rng,
-        replicas: &mut [Transport<HeapMemory>],
-        loss: u32,
-    ) -> bool {
+    pub(crate) fn run(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<Mortal>], loss: u32) -> bool {
         if self.wakes_at.is_none_or(|at| at > now) {
             return false;
         }

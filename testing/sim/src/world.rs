@@ -11,6 +11,7 @@ use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::ledger::{Ledger, LedgerConfig};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_link::{Destination, Steering};
@@ -18,13 +19,14 @@ use atoll_sockets::Failure;
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
-use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
+use atoll_transport::{Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
+use crate::mortal::{Life, Mortal};
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -32,6 +34,12 @@ const ATTACKER: u8 = 3;
 /// Octets of heap that a connection may hold beside itself, whatever its peer does.
 const RECORDS_MAX: usize = 100 << 10;
 const PORT: u16 = 80;
+/// Enough for every story.
+const LEDGER: LedgerConfig = LedgerConfig { connections: 2048, requests: 256, text_units: 1024 };
+/// Deaths of a run at most, so that it comes to its end.
+const CRASHES_MAX: u32 = 300;
+/// Stores after which a replica that is going to die does so, at most.
+const LIFE_MAX: u32 = 600;
 const LEASE: u64 = 77;
 /// The bell of every process.
 const BELL: u32 = 1;
@@ -71,6 +79,8 @@ pub struct Story {
     pub at_once: Option<usize>,
     /// How the server's processes differ.
     pub workforce: Workforce,
+    /// How often a replica dies, per million turns that one has, and another one takes its place.
+    pub crashes: u32,
 }
 
 /// Processes that accept, and how connections are given to them.
@@ -133,18 +143,24 @@ impl Story {
             attacked: false,
             at_once: None,
             workforce: Workforce::default(),
+            crashes: 0,
         }
     }
 }
 
 struct Out {
     frames: VecDeque<(bool, Vec<u8>)>,
+    /// Of who sends.
+    life: Life,
     /// How many more the outside link takes.
     room: usize,
 }
 
 impl Out {
-    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, HeapMemory>) -> bool {
+    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, Mortal>) -> bool {
+        if !self.life.spend() {
+            return true;
+        }
         let mut frame = headers.to_vec();
         frame.resize(headers.len() + text.len(), 0);
         text.copy_to(&mut frame[headers.len()..]);
@@ -153,14 +169,14 @@ impl Out {
     }
 }
 
-impl FrameSink<HeapMemory> for Out {
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+impl FrameSink<Mortal> for Out {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, _: Offload) -> bool {
         let has_room = self.room > 0;
         self.room = self.room.saturating_sub(1);
         has_room && self.push(false, headers, &text)
     }
 
-    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, _: Offload) -> bool {
         self.push(true, headers, &text)
     }
 
@@ -171,7 +187,11 @@ impl FrameSink<HeapMemory> for Out {
 
 /// A machine: the replicas of its stack.
 struct Machine {
-    replicas: Vec<Transport<HeapMemory>>,
+    host: u8,
+    replicas: Vec<Transport<Mortal>>,
+    /// What each replica's successors find: its page and its ledger.
+    legacies: Vec<(HeapMemory, HeapMemory)>,
+    lives: Vec<Life>,
     out: Out,
     steering: Box<Steering>,
     link_server: Option<LinkServer>,
@@ -182,35 +202,47 @@ impl Machine {
     fn new(host: u8, count: u8, story: &Story) -> Machine {
         let (now, seed) = (Instant::from_millis(1000), story.seed);
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
-        let replica = |index: u8| {
-            let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
-            let config = managers.as_ref().map_or(config, |managers| managers.configure(config));
-            let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
-            let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
-            let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
-            let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-            let secrets = Secrets {
-                sequence: [host; 16],
-                fast_open: [host; 16],
-                table: seed + 5,
-                ports: seed + u64::from(index),
-            };
-            let mut transport = Transport::new(config, secrets, ip, page, now);
-            transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
-            transport
-        };
+        let legacy = || (HeapMemory::new(REPLICA_PAGE_BYTES), HeapMemory::new(LEDGER.bytes()));
         let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
         (0..FLOW_GROUPS as u16)
             .for_each(|group| page.set_owner(FlowGroup(group), ReplicaId((group % u16::from(count)) as u8)));
         let mut steering = Box::new(Steering::new(KEY));
         steering.refresh(&page, count);
-        Machine {
-            replicas: (0..count).map(replica).collect(),
-            out: Out { frames: VecDeque::new(), room: usize::MAX },
+        let mut machine = Machine {
+            host,
+            replicas: Vec::new(),
+            legacies: (0..count).map(|_| legacy()).collect(),
+            lives: (0..count).map(|_| Life::new()).collect(),
+            out: Out { frames: VecDeque::new(), life: Life::new(), room: usize::MAX },
             steering,
             link_server: story.links_apart.then(|| LinkServer::new(count)),
             managers,
+        };
+        for index in 0..count {
+            let replica = machine.replica(now, index, Epoch(3), seed);
+            machine.replicas.push(replica);
         }
+        machine
+    }
+
+    /// A replica's process as it starts.
+    fn replica(&self, now: Instant, index: u8, epoch: Epoch, seed: u64) -> Transport<Mortal> {
+        let (host, count) = (self.host, self.legacies.len() as u8);
+        let config = Config::new(ReplicaId(index), count, epoch, KEY);
+        let config = self.managers.as_ref().map_or(config, |managers| managers.configure(config));
+        let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
+        let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
+        let (page, ledger) = &self.legacies[usize::from(index)];
+        let life = &self.lives[usize::from(index)];
+        let ports = seed + u64::from(index) + u64::from(epoch.0 - 3);
+        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: seed + 5, ports };
+        let page = ReplicaPage(Mortal::new(page.clone(), life));
+        let mut transport = Transport::new(config, secrets, ip, page, now);
+        transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
+        let ledger = Ledger::open(Mortal::new(ledger.clone(), life), LEDGER, epoch).expect("a ledger");
+        transport.set_ledger(ledger);
+        transport
     }
 
     /// A frame arrives; what becomes whole by it goes on to its owner.
@@ -326,6 +358,7 @@ struct Process {
     session: SessionId,
     page: AppPage<HeapMemory>,
     ports: Vec<Port<HeapMemory>>,
+    arenas: Vec<HeapMemory>,
     sockets: BTreeMap<(usize, u32), Socket>,
     offers: VecDeque<Offer>,
     doubtful: Option<Offer>,
@@ -361,6 +394,8 @@ pub struct World {
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames: u64,
     adversary: Option<Adversary>,
+    /// Deaths of replicas so far.
+    crashed: u32,
 }
 
 impl World {
@@ -376,6 +411,7 @@ impl World {
             wire: BTreeMap::new(),
             frames: 0,
             adversary: None,
+            crashed: 0,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -412,17 +448,21 @@ impl World {
         let log2 = self.story.memory_log2;
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        let mut ports = Vec::new();
-        for replica in &mut self.machines[machine].replicas {
+        let (mut ports, mut arenas) = (Vec::new(), Vec::new());
+        let Machine { replicas, lives, .. } = &mut self.machines[machine];
+        for (replica, life) in replicas.iter_mut().zip(lives) {
             let arena = HeapMemory::new(layout.total);
-            replica.open_session(self.now, session, layout, arena.clone(), page.clone());
-            ports.push(Port::new(arena, layout));
+            let (theirs, their_page) = (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
+            replica.open_session(self.now, session, layout, theirs, their_page);
+            ports.push(Port::new(arena.clone(), layout));
+            arenas.push(arena);
         }
         let mut process = Process {
             machine,
             session,
             page,
             ports,
+            arenas,
             sockets: BTreeMap::new(),
             offers: VecDeque::new(),
             doubtful: None,
@@ -501,7 +541,8 @@ impl World {
         self.processes.iter().filter(|process| process.is_server).map(|process| process.finished).collect()
     }
 
-    fn report(&self) -> String {
+    /// How things stand.
+    pub fn report(&self) -> String {
         let mut text = format!("silence at {:?}:", self.now);
         for process in &self.processes {
             text += &format!(
@@ -533,6 +574,9 @@ impl World {
                     replica.stat(Stat::Connections),
                     replica.stat(Stat::Retransmits)
                 );
+                for socket in replica.sockets(self.now) {
+                    text += &format!("\n    {socket:?}");
+                }
             }
         }
         text
@@ -575,7 +619,9 @@ impl World {
         let mut any = false;
         for at in 0..2 {
             for index in 0..self.machines[at].replicas.len() {
+                self.doom(at, index);
                 let machine = &mut self.machines[at];
+                machine.out.life = machine.lives[index].clone();
                 machine.out.room = machine.link_server.as_ref().map_or(usize::MAX, |link| link.room(index));
                 let replica = &mut machine.replicas[index];
                 any |= replica.handle_commands(self.now, 64);
@@ -603,7 +649,17 @@ impl World {
                     }
                 }
                 let mut rung = Vec::new();
-                machine.replicas[index].take_bells(|session, bell| rung.push((session, bell)));
+                let life = machine.lives[index].clone();
+                machine.replicas[index].take_bells(|session, bell| {
+                    if life.spend() {
+                        rung.push((session, bell));
+                    }
+                });
+                if life.is_over() {
+                    any = true;
+                    rung.extend(self.succeed(at, index));
+                }
+                let machine = &mut self.machines[at];
                 for (inside, frame) in std::mem::take(&mut machine.out.frames) {
                     any = true;
                     if inside {
@@ -618,6 +674,47 @@ impl World {
             }
         }
         any
+    }
+
+    /// A replica may be going to die.
+    fn doom(&mut self, at: usize, index: usize) {
+        if self.story.crashes > 0 && self.crashed < CRASHES_MAX && self.rng.chance_per_million(self.story.crashes) {
+            self.crashed += 1;
+            self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
+        }
+    }
+
+    /// A replica has died: the next one takes its place. Returns the bells that it rings.
+    fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
+        let (now, story) = (self.now, &self.story);
+        let machine = &mut self.machines[at];
+        machine.lives[index] = Life::new();
+        let (_, epoch) = machine.replicas[index].identity();
+        let mut next = machine.replica(now, index as u8, Epoch(epoch.0 + 1), story.seed);
+        let life = &machine.lives[index];
+        for process in self.processes.iter().filter(|process| process.machine == at && !process.dead) {
+            let arena = Mortal::new(process.arenas[index].clone(), life);
+            let page = AppPage(Mortal::new(process.page.0.clone(), life));
+            let log2 = story.memory_log2;
+            let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
+            next.open_session(now, process.session, layout, arena, page);
+        }
+        next.set_balance(story.workforce.rules);
+        let adoption = next.adopt(now, Recovery::Stateful, false);
+        if std::env::var_os("ATOLL_SEED").is_some() {
+            eprintln!("{now:?} replica {index} of machine {at}: {adoption:?}");
+        }
+        machine.out.life = life.clone();
+        next.flush(now, &mut machine.out);
+        let mut rung = Vec::new();
+        next.take_bells(|session, bell| rung.push((session, bell)));
+        machine.replicas[index] = next;
+        rung
+    }
+
+    /// How often replicas have died.
+    pub fn crashed(&self) -> u32 {
+        self.crashed
     }
 
     /// The third machine does harm; what the server keeps for it stays bounded.
@@ -912,7 +1009,10 @@ impl Process {
                 any = true;
                 let len = readable.len.min(1 + u64::from(rng.below(100_000))) as usize;
                 let mut bytes = vec![0; len];
-                assert!(stream.copy_out(&readable, readable.head, &mut bytes), "published octets are covered");
+                assert!(
+                    stream.copy_out(&readable, readable.head, &mut bytes),
+                    "published octets are covered: {readable:?}"
+                );
                 kick |= stream.consume(readable.head + len as u64);
                 if self.is_server {
                     socket.held.extend(&bytes);

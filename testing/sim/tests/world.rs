@@ -24,6 +24,24 @@ fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     }
 }
 
+/// Replicas die between any two of their stores, and others take their places. No stream changes, no connection is lost.
+#[test]
+fn replicas_that_die_lose_no_connection() {
+    let mut crashed = 0;
+    for seed in seeds(200) {
+        let crashes = [2000, 20_000, 200_000][(seed % 3) as usize];
+        let story = Story { crashes, attacked: false, ..Story::random(seed) };
+        let mut world = World::new(&story);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+        match outcome {
+            Ok(Ok(_)) => crashed += world.crashed(),
+            Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
+            Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
+        }
+    }
+    assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
 /// Sessions are numbered from 1, so with two replicas the odd ones are at home at replica 1.
 #[test]
 fn shares_follow_service_times() {

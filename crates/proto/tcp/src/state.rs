@@ -27,6 +27,20 @@ pub enum State {
 }
 
 impl State {
+    /// All of them, by number.
+    pub const ALL: [State; 10] = [
+        State::Closed,
+        State::SynSent,
+        State::SynReceived,
+        State::Established,
+        State::FinWait1,
+        State::FinWait2,
+        State::CloseWait,
+        State::Closing,
+        State::LastAck,
+        State::TimeWait,
+    ];
+
     /// Whether both SYNs are acknowledged.
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, State::Closed | State::SynSent | State::SynReceived)
@@ -68,15 +82,12 @@ mod tests {
 
     use super::State::{self, *};
 
-    const ALL: [State; 10] =
-        [Closed, SynSent, SynReceived, Established, FinWait1, FinWait2, CloseWait, Closing, LastAck, TimeWait];
-
     #[test]
     fn the_edges_are_those_of_the_diagram() {
         // covers: RFC 9293 §3.3.2, figure 5, without LISTEN
         let mut table = String::new();
-        for from in ALL {
-            let next: std::vec::Vec<State> = ALL.into_iter().filter(|to| from.may_become(*to)).collect();
+        for from in State::ALL {
+            let next: std::vec::Vec<State> = State::ALL.into_iter().filter(|to| from.may_become(*to)).collect();
             table += &format!("{from:?} -> {next:?}\n");
         }
         let expected = "\

@@ -14,6 +14,7 @@ use atoll_wire::tcp::Segment;
 use crate::entry::{Entry, Flags, Service, Stage, Stamp};
 use crate::flows::Name;
 use crate::options::Inherited;
+use crate::rings::Rings;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
@@ -227,7 +228,8 @@ impl<M: Memory> Transport<M> {
                 entry.limit_send_buffer();
             }
             let view = session.slot(slot)?;
-            view.replica_reset(generation, SlotState::Offered, entry.send_limit);
+            // Who looks at all slots is to see the offer only when it is written down: it is published with the event.
+            view.replica_reset(generation, SlotState::Free, entry.send_limit);
             view.set_local(local);
             Some(place)
         });
@@ -334,13 +336,17 @@ impl<M: Memory> Transport<M> {
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
-        entry.receive.release_all(&session.pool, &session.links);
+        let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         session.vacate(place.slot, true);
         entry.place = None;
         entry.deadline = Instant::FAR_FUTURE;
         entry.flags.clear(Flags::OFFER);
+        entry.flags.set(Flags::RECORD);
         entry.stage = Stage::Waiting { listener };
+        // The text is in the record from the next commit on; until then it must stay where it is.
+        self.release_later(place.session, rings);
+        self.touch(index);
         true
     }
 

@@ -94,6 +94,7 @@ impl<M: Memory> Transport<M> {
         self.handle_commands_of(now, session_index, COMMANDS as u32);
         self.session_index.remove(&id);
         self.cm.handle_session_gone(id);
+        self.drop_requests(id, None);
         self.run_directives(now);
         let until = now + self.config.orphan_timeout;
         let Some(session) = self.session_mut(session_index) else { return };

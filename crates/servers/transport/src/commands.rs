@@ -1,6 +1,6 @@
 //! What does an application want? Every field is hostile until checked.
 
-use atoll_base::{Endpoint, Instant, SlotId};
+use atoll_base::{Endpoint, Instant, SessionId, SlotId};
 use atoll_connmgr::{Bind, Listen};
 use atoll_ip::{Cast, Link};
 use atoll_ipc::arena::INFO;
@@ -11,6 +11,7 @@ use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
 
 use crate::entry::{Flags, Stage};
 use crate::options::Inherited;
+use crate::records::Subject;
 use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
@@ -55,23 +56,38 @@ impl<M: Memory> Transport<M> {
                     Ok(port) => (Cause::None, port),
                     Err(cause) => (cause, 0),
                 };
+                if cause == Cause::None {
+                    let local = Endpoint::at(local.addr, port);
+                    let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                    self.keep_request(id, bind);
+                }
                 self.reply(session, &Event::BindReply { token, cause, port });
             }
-            Command::Release { lease } => self.cm.handle_release(id, lease),
+            Command::Release { lease } => {
+                self.cm.handle_release(id, lease);
+                self.drop_requests(id, Some(Subject::Lease(lease)));
+            }
             Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
                 let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only };
                 let listens = self.check_own(local, Protocol::Tcp).and_then(|()| self.cm.handle_listen(&listen));
                 let cause = listens.err().unwrap_or_default();
+                if cause == Cause::None {
+                    self.keep_request(id, command);
+                }
                 // Who has the reply may connect at once, and looks at the page to see whose port it is.
                 self.run_directives(now);
                 self.reply(session, &Event::ListenReply { token, cause });
             }
             Command::AcceptConnection { lease } => {
                 let taken = self.cm.handle_accept(now, id, lease);
+                if taken {
+                    self.keep_request(id, command);
+                }
                 self.stats.add(Stat::BadCommands, (!taken).into());
             }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(now, id, lease);
+                self.drop_acceptor_request(id, lease);
             }
             Command::SetListenerOption { lease, option, value } => {
                 let Some(listener) = self.cm.listener_of(id, lease) else {
@@ -79,18 +95,36 @@ impl<M: Memory> Transport<M> {
                     return;
                 };
                 self.set_listener_option(listener, option, value);
+                self.keep_request(id, command);
             }
             Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
                 let place = Place { session, slot, generation };
                 self.open_datagram(now, place, local, remote, reuse_port, v6_only);
+                self.keep_request_of_datagram(id, place, command);
             }
             Command::Group { slot, generation, group, inside, joins } => {
                 let link = if inside { Link::Inside } else { Link::Outside };
                 self.change_membership(now, session, slot, generation, (link, group), joins);
+                self.keep_request_of_datagram(id, Place { session, slot, generation }, command);
             }
             _ => {}
         }
         self.run_directives(now);
+    }
+
+    /// What was asked for a datagram socket stays in force as long as it is open.
+    fn keep_request_of_datagram(&mut self, id: SessionId, place: Place, command: Command) {
+        if let Occupant::Datagram(_) = self.occupant(place.session, place.slot, place.generation) {
+            self.keep_request(id, command);
+        }
+    }
+
+    /// Work on the connection in a slot begins.
+    #[inline]
+    pub(crate) fn mark_slot(&self, session: u32, slot: SlotId, generation: u32) {
+        if let Occupant::Connection(index) = self.occupant(session, slot, generation) {
+            self.mark(Some(index));
+        }
     }
 
     /// Whether a socket may be bound to an address.
@@ -199,7 +233,12 @@ impl<M: Memory> Transport<M> {
                 let config = &self.config;
                 self.entries.get_mut(index).is_some_and(|entry| entry.set_option(now, config, option, value))
             }
-            Occupant::Datagram(index) => self.datagrams.set_option(index, option, value),
+            Occupant::Datagram(index) => {
+                if let Some(id) = self.session(session).map(|session| session.id) {
+                    self.keep_request(id, Command::SetOption { slot, generation, option, value });
+                }
+                self.datagrams.set_option(index, option, value)
+            }
             Occupant::Nobody => false,
         };
         if !taken {

@@ -15,6 +15,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
 use crate::fragment::{MtuDiscovery, Progress};
+use crate::records::Subject;
 use crate::session::{Occupant, Place};
 use crate::sink::FrameSink;
 use crate::slab::Slab;
@@ -83,6 +84,8 @@ pub(crate) struct Datagram {
 
 /// More than this is never in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
+/// Nor this in a receive buffer.
+const AREA_MAX: u64 = 16 << 20;
 
 impl Datagrams {
     pub(crate) fn new(seed: u64) -> Datagrams {
@@ -129,6 +132,13 @@ impl Datagrams {
         let chosen = (hasher.finish() % u64::from(candidates)) as usize;
         let equals = sockets.iter().filter(|i| self.sockets.get(**i).is_some_and(|s| s.score(tuple) == best.0));
         equals.copied().nth(chosen)
+    }
+
+    /// Blocks of the receive area of a session that sockets hold: first unit and log2 of the size.
+    pub(crate) fn blocks(&self, session: u32) -> Vec<(u32, u8)> {
+        let sockets = self.sockets.iter().filter(|(_, socket)| socket.place.session == session);
+        let rings = sockets.flat_map(|(_, socket)| [socket.receive.current, socket.receive.old]);
+        rings.flatten().map(|ring| (ring.unit, ring.log2)).collect()
     }
 
     /// Enters the socket into the tables.
@@ -338,6 +348,45 @@ impl<M: Memory> Transport<M> {
         self.datagrams.touch(index);
     }
 
+    /// A datagram socket of a predecessor. What it has received, and is to send, lies in the arena; where, the slot says, which only its
+    /// own application can falsify.
+    pub(crate) fn reopen_datagram(
+        &mut self,
+        now: Instant,
+        place: Place,
+        local: Endpoint,
+        remote: Endpoint,
+        shares: (bool, bool),
+    ) {
+        let Some(session) = self.session(place.session) else { return };
+        let Some(view) = session.slot(place.slot) else { return };
+        if view.replica_generation() != place.generation || view.state() == SlotState::Free {
+            return;
+        }
+        let (head, tail, sent) = (view.receive_head(), view.receive_tail(), view.acknowledged());
+        let receive = view.receive_extents(&session.layout).unwrap_or_default();
+        let send = view.send_extents(&session.layout).unwrap_or_default();
+        let flags = view.replica_flags();
+        self.open_datagram(now, place, local, remote, shares.0, shares.1);
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
+        let Occupant::Datagram(index) = session.occupant(place.slot, place.generation) else { return };
+        if let (Some(socket), Some(view)) = (self.datagrams.sockets.get_mut(index), session.slot(place.slot)) {
+            let is_plausible = head <= tail && tail - head <= AREA_MAX;
+            (socket.receive_head, socket.receive_tail) = if is_plausible { (head, tail) } else { (tail, tail) };
+            socket.published_tail = tail;
+            socket.receive = if is_plausible { receive } else { Extents::default() };
+            (socket.send_head, socket.send_tail, socket.published_head) = (sent, sent, sent);
+            socket.send = send;
+            view.set_receive_extents(&socket.receive);
+            view.set_receive_tail(tail);
+            view.set_acknowledged(sent);
+            view.set_replica_flags(flags);
+            socket.ready = Ready::IN | Ready::OUT;
+        }
+        self.kick_datagram(now, index);
+        self.datagrams.touch(index);
+    }
+
     #[allow(clippy::too_many_arguments)] // What a socket is called.
     fn rename_datagram(
         &mut self,
@@ -400,6 +449,8 @@ impl<M: Memory> Transport<M> {
         session.vacate(place.slot, false);
         let event = Event::SlotDone { slot: place.slot, generation: place.generation };
         session.push(&mut self.stats, &event, Some(0));
+        let id = session.id;
+        self.drop_requests(id, Some(Subject::Slot(place.slot)));
     }
 
     /// A datagram for us, or for all or a group. `false`: nobody has the port.

@@ -58,6 +58,8 @@ pub(crate) struct Entry {
     /// `REPLICA_*` flags of the slot.
     pub(crate) replica_flags: u32,
     pub(crate) cause: Cause,
+    /// What the record in the ledger says, in short; 0: there is none.
+    pub(crate) recorded: u8,
 }
 
 /// Whose is the connection?
@@ -137,8 +139,18 @@ impl Flags {
     pub(crate) const LIMIT: Flags = Flags(512);
     /// The application has it, but the handshake is not complete.
     pub(crate) const FAST_OPEN: Flags = Flags(2048);
+    /// The record in the ledger is to be written anew.
+    pub(crate) const RECORD: Flags = Flags(4096);
     /// The mark of urgent octets is to be published.
     pub(crate) const MARK: Flags = Flags(1024);
+
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u16) -> Flags {
+        Flags(bits)
+    }
 
     #[inline]
     pub(crate) const fn has(self, flags: Flags) -> bool {
@@ -219,6 +231,7 @@ impl Entry {
             ready: Ready(0),
             replica_flags: 0,
             cause: Cause::None,
+            recorded: 0,
         }
     }
 
@@ -234,7 +247,7 @@ impl Entry {
     }
 }
 
-/// An idle connection may take 1 KiB in all: slot 256, timer 24 (twice that while the table of timers grows), flow table 10 at
+/// An idle connection may take 1 KiB in all, besides its record in the ledger: slot 256, timer 24 (twice that while the table of timers grows), flow table 10 at
 /// half load, occupants of the slots 16, list of free and dirty connections 8.
 const _: () = assert!(size_of::<Option<Entry>>() + 256 + 48 + 10 + 16 + 8 <= 1024);
 

@@ -78,6 +78,7 @@ impl<M: Memory> Transport<M> {
     }
 
     pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
+        self.mark(Some(index));
         let Some(entry) = self.entries.get(index) else { return };
         match entry.stage {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.

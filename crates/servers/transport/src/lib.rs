@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 mod accept;
+mod adopt;
 mod balance;
 mod challenge;
 mod close;
@@ -44,6 +45,8 @@ mod phases;
 mod pressure;
 mod publish;
 mod receive;
+mod record;
+mod records;
 mod rings;
 mod session;
 mod sink;
@@ -54,6 +57,7 @@ mod transport;
 mod unsent;
 mod urgent;
 
+pub use adopt::{Adoption, Loss, Recovery};
 pub use atoll_tcp::EcnMode;
 pub use config::{Config, Secrets};
 pub use fast_open::FastOpenSides;

@@ -12,12 +12,12 @@ use crate::entry::{Entry, Flags};
 /// `SO_KEEPALIVE` with its parameters, which are set independently of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keep {
-    on: bool,
-    probes: u8,
+    pub(crate) on: bool,
+    pub(crate) probes: u8,
     /// Seconds.
-    idle: u16,
+    pub(crate) idle: u16,
     /// Seconds.
-    interval: u16,
+    pub(crate) interval: u16,
 }
 
 /// What a listener hands on to the connections that it accepts.
@@ -54,7 +54,7 @@ impl Default for Keep {
 }
 
 impl Keep {
-    fn settings(self) -> Option<KeepAlive> {
+    pub(crate) fn settings(self) -> Option<KeepAlive> {
         self.on.then(|| KeepAlive {
             idle: Duration::from_secs(self.idle.into()),
             interval: Duration::from_secs(self.interval.into()),
@@ -159,6 +159,7 @@ impl Entry {
 
     /// Takes an option; `false` if the value is out of range or means nothing here. Flush afterwards.
     pub(crate) fn set_option(&mut self, now: Instant, config: &Config, option: SocketOption, value: u32) -> bool {
+        self.flags.set(Flags::RECORD);
         let connection = &mut self.connection;
         match option {
             SocketOption::NoDelay => connection.set_nodelay(value != 0),

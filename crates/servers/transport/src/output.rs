@@ -60,6 +60,7 @@ impl<M: Memory> Transport<M> {
             self.retry_at = Instant::FAR_FUTURE;
             self.retry_full_links(now, out, &mut full);
         }
+        self.commit();
         self.flush_answers(now, out, &mut full);
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
@@ -70,6 +71,7 @@ impl<M: Memory> Transport<M> {
         self.dirty = dirty;
         self.flush_datagrams(now, out);
         self.flush_ip(out);
+        self.conclude();
     }
 
     /// Whether a peer waits to hear from us: the caller should not take more frames before it flushes.
@@ -80,6 +82,7 @@ impl<M: Memory> Transport<M> {
     fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.flags.clear(Flags::DIRTY);
+        self.mark(Some(index));
         match self.transmit(now, index, out, full) {
             Turn::Done => {}
             Turn::Blocked => {

@@ -117,6 +117,7 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn remove(&mut self, index: u32) {
         self.end_early(index);
         let Some(entry) = self.entries.remove(index) else { return };
+        self.forget_record(index);
         debug_assert!(entry.place.is_none(), "the slot was given back");
         self.orphans -= usize::from(entry.stage == Stage::Closing);
         self.flows.remove(&entry.name, index);
@@ -185,6 +186,7 @@ impl Entry {
         let ready = core::mem::take(&mut self.ready);
         if self.flags.take(Flags::OFFER) {
             stats.count(Stat::Offers);
+            slot.set_state(SlotState::Offered);
             let FourTuple { local, remote } = locals.tuple(&self.name);
             let event = Event::ConnectionAvailable {
                 listener: lease.unwrap_or_default(),

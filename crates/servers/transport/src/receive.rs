@@ -57,6 +57,7 @@ impl<M: Memory> Transport<M> {
             }
             None => {
                 let Ok(start) = usize::try_from(taken.offset) else { return };
+                entry.flags.set(entry::Flags::RECORD);
                 let parked = entry.parked.get_or_insert_default();
                 if parked.len() < start + len {
                     parked.resize(start + len, 0);
@@ -147,6 +148,7 @@ impl Entry {
         if self.receive_capacity < capacity_max {
             self.receive_capacity = self.receive_capacity.saturating_mul(GROWTH).min(capacity_max);
             self.connection.set_receive_capacity(self.receive_capacity);
+            self.flags.set(entry::Flags::RECORD);
         }
     }
 }

@@ -99,6 +99,50 @@ impl<M: Memory> Session<M> {
         }
     }
 
+    /// Slots of offers that a predecessor has used: they keep their generations, and nobody occupies them yet.
+    pub(crate) fn resume(&mut self) {
+        for slot in self.layout.replica_slots() {
+            let generation = self.slot(SlotId(slot)).map_or(0, |view| view.replica_generation());
+            if generation == 0 {
+                break;
+            }
+            self.replica.push(Occupied { occupant: Occupant::Nobody, generation });
+        }
+    }
+
+    /// The occupant of a slot, in whichever half, goes on with it. `false`: it has another one.
+    pub(crate) fn occupy_again(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
+        let Some(index) = slot.0.checked_sub(self.layout.replica_slots().start) else {
+            return self.occupy(slot, generation, occupant);
+        };
+        let Some(place) = self.replica.get_mut(index as usize) else { return false };
+        if place.occupant != Occupant::Nobody || place.generation != generation {
+            return false;
+        }
+        place.occupant = occupant;
+        self.sockets += 1;
+        true
+    }
+
+    /// All occupants are known: what is free is free, and the application looks at everything.
+    pub(crate) fn rebuild(&mut self) {
+        let half = self.layout.replica_slots().start;
+        for index in 0..self.replica.len() {
+            if self.replica[index].occupant == Occupant::Nobody {
+                let slot = half + index as u32;
+                // A claim of the last offer may still come.
+                self.free.push_front(slot);
+                if let Some(view) = self.slot(SlotId(slot)).filter(|view| view.state() != SlotState::Free) {
+                    view.revoke(view.replica_generation());
+                    view.set_state(SlotState::Free);
+                }
+            }
+        }
+        let word = self.arena.load32(OVERFLOW).wrapping_add(1);
+        self.arena.store32_release(OVERFLOW, word);
+        self.bells = u32::MAX;
+    }
+
     /// The slot, `None` out of range.
     #[inline]
     pub(crate) fn slot(&self, slot: SlotId) -> Option<Slot<'_, M>> {

@@ -36,6 +36,25 @@ impl<T> Slab<T> {
         index
     }
 
+    /// Puts a value at a place of its own, of a slab that is being filled again. `false`: there is one already. Afterwards
+    /// [`Slab::restore_free`].
+    pub(crate) fn put(&mut self, index: u32, value: T) -> bool {
+        while self.chunks.len() <= (index >> CHUNK_BITS) as usize {
+            self.chunks.push((0..CHUNK).map(|_| None).collect());
+        }
+        let Some(place) = self.place(index).filter(|place| place.is_none()) else { return false };
+        *place = Some(value);
+        self.len += 1;
+        true
+    }
+
+    /// Every place without a value is free.
+    pub(crate) fn restore_free(&mut self) {
+        let all = (0..).zip(self.chunks.iter().flatten());
+        self.free = all.filter(|(_, value)| value.is_none()).map(|(index, _)| index).collect();
+        self.free.reverse();
+    }
+
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.place(index)?.take()?;
         self.free.push(index);

@@ -9,10 +9,10 @@ use atoll_base::{
 };
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Ip, OwnAddress, Reason};
-use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, DhcpState, Network, V4Facts};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
+use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
 
@@ -25,6 +25,8 @@ use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::phases::{Phases, Stopwatch};
+use crate::records::Records;
+use crate::rings::Rings;
 use crate::session::Session;
 use crate::slab::Slab;
 use crate::stats::Stats;
@@ -88,6 +90,10 @@ pub struct Transport<M: Memory> {
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
     pub(crate) phases: Phases,
+    /// What a successor has to know; `None`: there will be none.
+    pub(crate) records: Option<Box<Records<M>>>,
+    /// Rings of receive buffers that are given back at the next commit: session, rings.
+    pub(crate) released: Vec<(u32, Rings)>,
     fired: Vec<TimerId>,
 }
 
@@ -146,6 +152,8 @@ impl<M: Memory> Transport<M> {
             pressure_look_at: Instant::ZERO,
             stats: Stats::new(),
             phases: Phases::default(),
+            records: None,
+            released: Vec::new(),
             fired: Vec::new(),
             rng,
             config,
@@ -222,13 +230,13 @@ impl<M: Memory> Transport<M> {
             let Some(command) = session.pop() else { break };
             any = true;
             self.stats.count(Stat::Commands);
+            if let Ok(Command::Kick { slot, generation } | Command::Close { slot, generation, .. }) = command {
+                self.mark_slot(index, slot, generation);
+            }
             match command {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
             }
-        }
-        if let Some(session) = self.session_mut(index) {
-            session.publish_commands();
         }
         any
     }
@@ -401,6 +409,7 @@ impl<M: Memory> Transport<M> {
 
     /// The wheel has called: perhaps too early, because timers are moved lazily.
     fn handle_timer(&mut self, now: Instant, index: u32) {
+        self.mark(Some(index));
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.armed = Instant::FAR_FUTURE;
         if entry.connection.next_timeout().is_some_and(|due| due <= now) {

@@ -1,0 +1,439 @@
+//! How does a server go on where another one has died? Design 8.
+//!
+//! ```text
+//!   requests in force       carried out again: leases, listeners, acceptors, datagram sockets
+//!   records of connections  judged; slots, buffers and flow table are rebuilt by them
+//!   what had been touched   is told to both ends once more: the peer where we stand, the application what there is
+//! ```
+//! Sessions were opened before. What nobody has a record of never left, and was never shown to anybody.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use atoll_base::Instant;
+use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
+use atoll_ipc::buffer::Extents;
+use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET, SlotState};
+use atoll_ipc::{Cause, Command, Event, Memory, Ready};
+use atoll_tcp::State;
+
+use crate::entry::{Entry, Flags, Service, Stage};
+use crate::fast_open::is_connecting;
+use crate::record::{connection, furnish, is_deferred, keep, state, summary};
+use crate::records::{Records, Requests};
+use crate::rings::Rings;
+use crate::session::{Occupant, Place, Session};
+use crate::transport::Transport;
+
+/// What became of the connections of a predecessor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adoption {
+    /// They go on.
+    pub kept: u32,
+    /// Their records could not be used, or were not to be: their applications see a reset.
+    pub lost: u32,
+    /// Those among them of which a predecessor has died twice.
+    pub quarantined: u32,
+    /// Why the first one was lost.
+    pub why: Option<Loss>,
+}
+
+/// Why a connection does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its record cannot be read.
+    Unreadable,
+    /// The record contradicts itself.
+    Contradiction,
+    /// Connections are not to be kept.
+    Stateless,
+    /// A predecessor has died of it twice.
+    Quarantined,
+    /// Its receive buffer is another's.
+    Overlap,
+    /// Another record has its slot, or its name.
+    Twice,
+    /// Its application has died meanwhile.
+    SessionGone,
+    /// Text that may have to be sent again is not there any more.
+    TextGone,
+    /// Nobody listens there any more.
+    NoListener,
+}
+
+impl Adoption {
+    fn lose(&mut self, why: Loss) {
+        self.lost += 1;
+        self.quarantined += u32::from(why == Loss::Quarantined);
+        self.why.get_or_insert(why);
+    }
+}
+
+/// How a successor begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Connections go on.
+    Stateful,
+    /// Connections are reset; what was asked for stays in force (NEaT's way, N3).
+    Stateless,
+}
+
+/// What a slot says of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    head: u64,
+    tail: u64,
+    /// End of what the application has written, if it means this connection.
+    sent: Option<u64>,
+    acked: u64,
+    read_mark: u64,
+    flags: u32,
+    send: Extents,
+}
+
+impl Seen {
+    fn new<M: Memory>(session: &Session<M>, place: Place) -> Option<Seen> {
+        let slot = session.slot(place.slot)?;
+        // Before it claims an offer, the application's lines are about the socket before.
+        let is_meant = slot.app_generation() == place.generation;
+        Some(Seen {
+            head: if is_meant { slot.receive_head() } else { 0 },
+            tail: slot.receive_tail(),
+            sent: is_meant.then(|| slot.send_tail()),
+            acked: slot.acknowledged(),
+            read_mark: slot.read_mark(),
+            flags: slot.replica_flags(),
+            send: slot.send_extents(&session.layout).filter(|_| is_meant).unwrap_or_default(),
+        })
+    }
+}
+
+/// So many deaths on one connection end it.
+const CRASHES_MAX: u8 = 2;
+/// More text than any receive buffer holds.
+const AREA_MAX: usize = 16 << 20;
+/// More than this is never in a send buffer.
+const SEND_MAX: i64 = 16 << 20;
+
+impl<M: Memory> Transport<M> {
+    /// Writes down from now on what a successor has to know, in a ledger that is this server's, or was that of its predecessor: then
+    /// [`Transport::adopt`] is to be called when all sessions are open.
+    pub fn set_ledger(&mut self, ledger: Ledger<M>) {
+        self.records = Some(Box::new(Records::new(ledger)));
+    }
+
+    /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that the connection that it was working on may be
+    /// the reason. Flush afterwards.
+    pub fn adopt(&mut self, now: Instant, recovery: Recovery, is_blamed: bool) -> Adoption {
+        let Some(mut records) = self.records.take() else { return Adoption::default() };
+        for session in self.sessions.iter_mut().flatten() {
+            session.resume();
+        }
+        let found: Vec<_> = records.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
+        let high = found.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
+        records.requests = Requests::resume(&found, high);
+        self.repeat_requests(now, found);
+
+        let all: Vec<_> = records.ledger.connections().collect();
+        let touched = records.ledger.touched();
+        let marked = records.ledger.marked().filter(|_| is_blamed);
+        let heads = all.iter().filter_map(|(_, found)| found.ok().map(|record| record.text));
+        records.text = TextPool::resume(&records.ledger.text_area(), heads);
+        let mut adoption = Adoption::default();
+        let mut good = Vec::new();
+        for (index, found) in all {
+            let Ok(mut record) = found else {
+                adoption.lose(Loss::Unreadable);
+                records.ledger.stage_connection(index, None);
+                continue;
+            };
+            if marked == Some(index) {
+                record.crashes = record.crashes.saturating_add(1);
+            }
+            if record.crashes > 0 {
+                records.crashes.insert(index, record.crashes);
+            }
+            good.push((index, record));
+        }
+        let overlapping = self.resume_pools(&good);
+        let mut parked = Vec::new();
+        for (index, record) in &good {
+            let text_len = usize::try_from(record.text_len).unwrap_or(0);
+            let text = records.ledger.text_area().read(record.text, text_len).filter(|_| text_len > 0);
+            let adopted = match recovery {
+                Recovery::Stateless => Err(Loss::Stateless),
+                Recovery::Stateful if record.crashes >= CRASHES_MAX => Err(Loss::Quarantined),
+                Recovery::Stateful if overlapping.contains(index) => Err(Loss::Overlap),
+                Recovery::Stateful => self.adopt_connection(now, *index, record, text),
+            };
+            if let Err(why) = adopted {
+                adoption.lose(why);
+                self.give_up_record(record);
+                records.ledger.stage_connection(*index, None);
+            } else {
+                adoption.kept += 1;
+                if record.text_len > 0 {
+                    parked.push((*index, (record.text, record.text_len)));
+                }
+            }
+        }
+        records.chains.extend(parked);
+        records.ledger.commit();
+        self.records = Some(records);
+        self.entries.restore_free();
+        for session in self.sessions.iter_mut().flatten() {
+            session.rebuild();
+        }
+        self.go_on(now, touched);
+        self.run_directives(now);
+        self.stats.set(Stat::ConnectionsKept, adoption.kept.into());
+        self.stats.set(Stat::ConnectionsLost, adoption.lost.into());
+        self.stats.set(Stat::ConnectionsQuarantined, adoption.quarantined.into());
+        adoption
+    }
+
+    /// What applications have asked for, once more.
+    fn repeat_requests(&mut self, now: Instant, mut found: Vec<(u32, RequestRecord)>) {
+        found.sort_by_key(|(_, record)| record.order);
+        for (_, RequestRecord { session, command, .. }) in found {
+            let Some(&index) = self.session_index.get(&session) else { continue };
+            match command {
+                Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
+                    let place = Place { session: index, slot, generation };
+                    self.reopen_datagram(now, place, local, remote, (reuse_port, v6_only));
+                }
+                command => self.handle_command(now, index, command),
+            }
+        }
+    }
+
+    /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are no blocks, or another's.
+    fn resume_pools(&mut self, good: &[(u32, ConnectionRecord)]) -> BTreeSet<u32> {
+        let mut refused = BTreeSet::new();
+        for (session_index, session) in self.sessions.iter().enumerate() {
+            let Some(session) = session else { continue };
+            let id = session.id;
+            let of_session = good.iter().filter(|(_, record)| record.place.is_some_and(|(owner, ..)| owner == id));
+            let mut blocks: Vec<(u32, u8)> = Vec::new();
+            let mut owners: Vec<((u32, u8), Option<u32>)> = Vec::new();
+            for (index, record) in of_session {
+                for ring in [record.receive.current, record.receive.old].into_iter().flatten() {
+                    owners.push(((ring.unit, ring.log2), Some(*index)));
+                }
+            }
+            for block in self.datagrams.blocks(session_index as u32) {
+                owners.push((block, None));
+            }
+            owners.sort_unstable();
+            blocks.extend(owners.iter().map(|(block, _)| *block));
+            for number in session.pool.resume(&session.links, &mut blocks) {
+                refused.extend(owners.get(number).and_then(|(_, owner)| *owner));
+            }
+        }
+        refused
+    }
+
+    /// Goes on with one connection.
+    fn adopt_connection(
+        &mut self,
+        now: Instant,
+        index: u32,
+        record: &ConnectionRecord,
+        text: Option<Vec<u8>>,
+    ) -> Result<(), Loss> {
+        let state = state(record).ok_or(Loss::Contradiction)?;
+        let place = self.place_of(record);
+        let seen = place.and_then(|place| Seen::new(self.session(place.session)?, place));
+        let is_gone = record.place.is_some_and(|(session, ..)| !self.session_index.contains_key(&session));
+        if is_gone && matches!(record.phase, Phase::Offered | Phase::Open | Phase::Ended) {
+            // Its application has died with the server: what was in its arena is gone, too.
+            return Err(Loss::SessionGone);
+        }
+        let head = seen.map_or(0, |seen| seen.head);
+        let sent = seen.and_then(|seen| seen.sent).and_then(|sent| i64::try_from(sent).ok());
+        let mut facts = *record;
+        // What was written, and has left, since the record was.
+        if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
+            facts.send_tail = record.send_tail.max(sent);
+        }
+        let mut connection = connection(now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
+        if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {
+            return Err(Loss::TextGone);
+        }
+        let name = self.name(&record.tuple);
+        if state == State::TimeWait && !matches!(record.phase, Phase::Ended) {
+            if let Some(time_wait) = connection.time_wait() {
+                self.time_waits.insert(now, name, time_wait);
+            }
+            if record.phase == Phase::Closing {
+                self.forget_record(index);
+                return Ok(());
+            }
+            connection.abort();
+        }
+        let stage = self.stage_of(record, state).ok_or(Loss::NoListener)?;
+        let mut entry = Entry::new(connection, name, stage);
+        furnish(&mut entry, record);
+        entry.place = place;
+        entry.parked = text.map(Box::new);
+        if let Some(seen) = seen {
+            entry.published_tail = seen.tail.min(entry.connection.receive_nxt());
+            entry.published_acked = seen.acked.min(entry.connection.send_una());
+            entry.published_mark = seen.read_mark;
+            entry.replica_flags = seen.flags;
+            entry.send = seen.send.into();
+            if entry.published_acked < entry.connection.send_tail() {
+                // Somebody may be waiting for room.
+                entry.flags.set(Flags::WANTS_ROOM);
+            }
+        }
+        entry.recorded = summary(&entry);
+        let is_in_flows = !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
+        if is_in_flows && self.flows.find(&self.entries, &name).is_some() {
+            return Err(Loss::Twice);
+        }
+        if !self.entries.put(index, entry) {
+            return Err(Loss::Twice);
+        }
+        if is_in_flows {
+            self.flows.insert(&self.entries, index);
+        }
+        if let Some(Place { session, slot, generation }) = place
+            && !self.session_mut(session).is_some_and(|s| s.occupy_again(slot, generation, Occupant::Connection(index)))
+        {
+            // Two records claim one slot.
+            self.entries.remove(index);
+            self.flows.remove(&name, index);
+            return Err(Loss::Twice);
+        }
+        self.orphans += usize::from(stage == Stage::Closing);
+        Ok(())
+    }
+
+    /// Where its slot is, if it was not given back.
+    fn place_of(&self, record: &ConnectionRecord) -> Option<Place> {
+        let (session, slot, generation) = record.place?;
+        let session = *self.session_index.get(&session)?;
+        let view = self.session(session)?.slot(slot)?;
+        // An offer may not have been shown yet, or was just taken back: then its text is still there.
+        let is_there = view.replica_generation() == generation
+            && (view.state() != SlotState::Free || record.phase == Phase::Offered);
+        is_there.then_some(Place { session, slot, generation })
+    }
+
+    /// Whose it is. `None`: nobody's any more.
+    fn stage_of(&mut self, record: &ConnectionRecord, state: State) -> Option<Stage> {
+        match record.phase {
+            Phase::Unclaimed | Phase::Offered => {
+                // As if it had opened just now: so it is counted.
+                let syn = Syn { local: record.tuple.local, by_cookie: true };
+                match self.cm.handle_syn(&syn) {
+                    SynVerdict::Accept { listener, .. } if is_deferred(record) => Some(Stage::Deferred { listener }),
+                    SynVerdict::Accept { listener, .. } if state == State::SynReceived => {
+                        Some(Stage::Embryonic { listener, defer: 0 })
+                    }
+                    SynVerdict::Accept { listener, .. } => Some(Stage::Waiting { listener }),
+                    _ => None,
+                }
+            }
+            Phase::Open if matches!(state, State::Closed | State::TimeWait) => Some(Stage::Ended(Service::UNMEASURED)),
+            Phase::Open => Some(Stage::Open(Service::UNMEASURED)),
+            Phase::Ended => Some(Stage::Ended(Service::UNMEASURED)),
+            Phase::Closing => Some(Stage::Closing),
+        }
+    }
+
+    /// Tells both ends where things stand, as far as they may not know.
+    fn go_on(&mut self, now: Instant, touched: Option<Vec<u32>>) {
+        let all: Vec<(u32, Stage)> = self.entries.iter().map(|(index, entry)| (index, entry.stage)).collect();
+        for (index, stage) in all {
+            self.touch(index);
+            match stage {
+                Stage::Open(_) => {
+                    if let Some(entry) = self.entries.get_mut(index)
+                        && !is_connecting(&entry.connection)
+                    {
+                        // The record may have another limit than the slot, and both sides have to go by one.
+                        entry.flags.set(Flags::LIMIT);
+                    }
+                    self.handle_kick(now, index);
+                }
+                Stage::Waiting { .. } if self.entries.get(index).is_some_and(|entry| entry.place.is_some()) => {
+                    self.resolve_offer(now, index);
+                }
+                Stage::Waiting { listener } => self.cm.handle_established(now, ConnectionId(index), listener),
+                Stage::Ended(_) => {
+                    if let Some(entry) = self.entries.get_mut(index) {
+                        entry.replica_flags |= REPLICA_CLOSED;
+                        entry.flags.set(Flags::STATE);
+                        entry.ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let touched: Vec<u32> = match touched {
+            Some(touched) => touched,
+            None => self.entries.iter().map(|(index, _)| index).collect(),
+        };
+        for index in touched {
+            if let Some(entry) = self.entries.get_mut(index) {
+                entry.connection.greet();
+                entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
+                if entry.connection.fin_received() {
+                    entry.replica_flags |= atoll_ipc::slot::REPLICA_FIN;
+                    entry.ready |= Ready::RDHUP;
+                }
+                if matches!(entry.stage, Stage::Open(_)) {
+                    entry.ready |= Ready::IN | Ready::OUT;
+                }
+                self.touch(index);
+            }
+        }
+    }
+
+    /// A connection was offered when the predecessor died: it is whose claim is there, or else is offered anew.
+    fn resolve_offer(&mut self, now: Instant, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        let (Stage::Waiting { listener }, Some(place)) = (entry.stage, entry.place) else { return };
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
+        if session.slot(place.slot).is_some_and(|slot| !slot.revoke(place.generation)) {
+            let event = Event::ClaimVerdict { slot: place.slot, generation: place.generation, confirmed: true };
+            session.push(&mut self.stats, &event, None);
+            entry.stage = Stage::Open(Service::UNMEASURED);
+            entry.flags.set(Flags::STATE);
+            self.cm.handle_gone(ConnectionId(index), listener, atoll_connmgr::Stage::Embryonic);
+            self.handle_kick(now, index);
+            return;
+        }
+        let mut text = alloc::vec![0; usize::try_from(entry.connection.receive_nxt()).unwrap_or(0).min(AREA_MAX)];
+        if let Some(pieces) = entry.receive.pieces(0, text.len()) {
+            pieces.read(&session.arena, session.layout.receive_area, &mut text);
+        }
+        let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
+        entry.parked = (!text.is_empty()).then(|| Box::new(text));
+        entry.place = None;
+        entry.flags.set(Flags::RECORD);
+        session.vacate(place.slot, true);
+        self.release_later(place.session, rings);
+        self.cm.handle_established(now, ConnectionId(index), listener);
+    }
+
+    /// The application of a connection that cannot go on is told.
+    fn give_up_record(&mut self, record: &ConnectionRecord) {
+        let Some((id, slot, generation)) = record.place else { return };
+        let Some(&session_index) = self.session_index.get(&id) else { return };
+        let Some(session) = self.session_mut(session_index) else { return };
+        if let Some(view) = session.slot(slot)
+            && view.replica_generation() == generation
+            && matches!(view.state(), SlotState::Open | SlotState::Connecting)
+        {
+            view.set_error(Cause::ConnectionReset);
+            view.set_state(SlotState::Open);
+            view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
+        }
+    }
+}

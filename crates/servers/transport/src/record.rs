@@ -1,0 +1,216 @@
+//! How does a connection become a record of the ledger, and a record a connection again?
+
+use core::num::NonZeroU64;
+
+use atoll_base::{Duration, Instant, SeqNum};
+use atoll_ipc::Cause;
+use atoll_ipc::ledger::{ConnectionRecord, Phase, Progress};
+use atoll_tcp::{Algorithm, Connection, EcnMode, Record, Settings, State};
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::flows::Locals;
+use crate::options::Keep;
+use crate::session::Session;
+
+// Bits of a record's flags. What an entry has as flags keeps its bits.
+const ENTRY_FLAGS: u16 =
+    Flags::FIXED_SEND.bits() | Flags::FIXED_RECEIVE.bits() | Flags::INTERNAL.bits() | Flags::FAST_OPEN.bits();
+const NODELAY: u32 = 1 << 16;
+const CORK: u32 = 1 << 17;
+const QUICK_ACK: u32 = 1 << 18;
+const TIMESTAMPS: u32 = 1 << 19;
+const SACK: u32 = 1 << 20;
+const WINDOW_SCALING: u32 = 1 << 21;
+const PASSIVE: u32 = 1 << 22;
+const ORPHAN: u32 = 1 << 23;
+const KEEP_ALIVE: u32 = 1 << 24;
+/// It waits for text (TCP_DEFER_ACCEPT).
+const DEFERRED: u32 = 1 << 25;
+const ECN_SHIFT: u32 = 26;
+
+/// What decides whether a record has to be written anew, besides flags that say so: state, stage, and whether there is a slot. Never 0.
+pub(crate) fn summary(entry: &Entry) -> u8 {
+    let state = entry.connection.state() as u8;
+    let stage = match entry.stage {
+        Stage::Embryonic { .. } => 1,
+        Stage::Deferred { .. } => 2,
+        Stage::Waiting { .. } => 3,
+        Stage::Offered { .. } => 4,
+        Stage::Open(_) => 5,
+        Stage::Ended(_) => 6,
+        Stage::Closing => 7,
+    };
+    state | stage << 4 | u8::from(entry.place.is_some()) << 7
+}
+
+/// The record of a connection. `text`: the chain with what is parked.
+pub(crate) fn of_entry<M: atoll_ipc::Memory>(
+    entry: &Entry,
+    locals: &Locals,
+    sessions: &[Option<Session<M>>],
+    (text, text_len): (u32, u32),
+    crashes: u8,
+) -> ConnectionRecord {
+    let record = entry.connection.record();
+    let settings = &record.settings;
+    let (phase, more) = match entry.stage {
+        Stage::Embryonic { .. } | Stage::Waiting { .. } => (Phase::Unclaimed, 0),
+        Stage::Deferred { .. } => (Phase::Unclaimed, DEFERRED),
+        Stage::Offered { .. } => (Phase::Offered, 0),
+        Stage::Open(_) => (Phase::Open, 0),
+        Stage::Ended(_) => (Phase::Ended, 0),
+        Stage::Closing => (Phase::Closing, 0),
+    };
+    let place = entry.place.and_then(|place| {
+        let session = sessions.get(place.session as usize)?.as_ref()?;
+        Some((session.id, place.slot, place.generation))
+    });
+    let keep = entry.keep;
+    let bit = |fact: bool, bit: u32| if fact { bit } else { 0 };
+    let flags = u32::from(entry.flags.bits() & ENTRY_FLAGS)
+        | bit(settings.nodelay, NODELAY)
+        | bit(settings.cork, CORK)
+        | bit(settings.quick_ack, QUICK_ACK)
+        | bit(record.timestamps, TIMESTAMPS)
+        | bit(record.sack, SACK)
+        | bit(record.window_scaling, WINDOW_SCALING)
+        | bit(record.passive, PASSIVE)
+        | bit(record.orphan, ORPHAN)
+        | bit(keep.on, KEEP_ALIVE)
+        | more
+        | (settings.ecn as u32) << ECN_SHIFT;
+    ConnectionRecord {
+        progress: Progress { acked: record.acked, received: record.received, edge: record.edge },
+        tuple: locals.tuple(&entry.name),
+        state: record.state as u8,
+        phase,
+        place,
+        send_start: record.send_start.0,
+        receive_start: record.receive_start.0,
+        send_tail: record.send_tail,
+        send_fin: record.send_fin,
+        receive_fin: record.receive_fin,
+        receive: entry.receive.extents(),
+        ts_offset: record.ts_offset,
+        ts_recent: record.ts_recent,
+        window_max: record.window_max,
+        receive_capacity: settings.receive_capacity,
+        send_limit: entry.send_limit,
+        unsent_low: entry.unsent_low,
+        mss_path: record.mss_path,
+        mss_peer: record.mss_peer,
+        mss_receive: record.mss_receive,
+        flags,
+        snd_scale: record.snd_scale,
+        rcv_scale: record.rcv_scale,
+        congestion: settings.congestion as u8,
+        ecn: record.ecn,
+        ttl: entry.ttl,
+        tos: entry.tos,
+        syn_retries: settings.syn_retries,
+        cause: entry.cause as u8,
+        keep_probes: keep.probes,
+        keep_idle: keep.idle,
+        keep_interval: keep.interval,
+        mss_max: settings.mss_max.unwrap_or(0),
+        user_timeout_ms: settings.user_timeout.map_or(0, millis),
+        linger2_ms: millis(settings.linger2),
+        pacing_rate: settings.pacing_rate_max.map_or(0, NonZeroU64::get),
+        srtt_us: record.srtt_us,
+        text,
+        text_len,
+        crashes,
+    }
+}
+
+/// The connection of a record, of which the application has read up to `head`; `None`: the record contradicts itself.
+pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, head: u64) -> Option<Connection> {
+    let has = |bit: u32| record.flags & bit != 0;
+    let settings = Settings {
+        nodelay: has(NODELAY),
+        cork: has(CORK),
+        keep_alive: keep.settings(),
+        congestion: *Algorithm::ALL.iter().find(|algorithm| **algorithm as u8 == record.congestion)?,
+        user_timeout: (record.user_timeout_ms != 0).then(|| Duration::from_millis(record.user_timeout_ms.into())),
+        quick_ack: has(QUICK_ACK),
+        mss_max: (record.mss_max != 0).then_some(record.mss_max),
+        receive_capacity: record.receive_capacity,
+        receive_capacity_max: record.receive_capacity,
+        linger2: Duration::from_millis(record.linger2_ms.into()),
+        ecn: match record.flags >> ECN_SHIFT & 3 {
+            0 => EcnMode::Off,
+            1 => EcnMode::Request,
+            2 => EcnMode::Accept,
+            _ => EcnMode::RequestAccurate,
+        },
+        syn_retries: record.syn_retries,
+        pacing_rate_max: NonZeroU64::new(record.pacing_rate),
+    };
+    let facts = Record {
+        state: state(record)?,
+        acked: record.progress.acked,
+        received: record.progress.received,
+        edge: record.progress.edge,
+        send_start: SeqNum(record.send_start),
+        receive_start: SeqNum(record.receive_start),
+        // More may have been written, and acknowledged, since the record was; behind a FIN nothing is.
+        send_tail: if record.send_fin { record.send_tail } else { record.send_tail.max(record.progress.acked) },
+        send_fin: record.send_fin,
+        receive_fin: record.receive_fin,
+        ts_offset: record.ts_offset,
+        ts_recent: record.ts_recent,
+        timestamps: has(TIMESTAMPS),
+        sack: has(SACK),
+        window_scaling: has(WINDOW_SCALING),
+        snd_scale: record.snd_scale,
+        rcv_scale: record.rcv_scale,
+        window_max: record.window_max,
+        mss_path: record.mss_path,
+        mss_peer: record.mss_peer,
+        mss_receive: record.mss_receive,
+        settings,
+        ecn: record.ecn,
+        passive: has(PASSIVE),
+        orphan: has(ORPHAN),
+        srtt_us: record.srtt_us,
+    };
+    Connection::resume(now, &facts, head)
+}
+
+/// The state, by its place among all; `None`: there is no such one.
+pub(crate) fn state(record: &ConnectionRecord) -> Option<State> {
+    State::ALL.get(usize::from(record.state)).copied()
+}
+
+/// What the options about keep-alive were.
+pub(crate) fn keep(record: &ConnectionRecord) -> Keep {
+    Keep {
+        on: record.flags & KEEP_ALIVE != 0,
+        probes: record.keep_probes,
+        idle: record.keep_idle,
+        interval: record.keep_interval,
+    }
+}
+
+/// Gives an entry what the record says besides its TCB.
+pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
+    entry.keep = keep(record);
+    entry.flags.set(Flags::from_bits(record.flags as u16 & ENTRY_FLAGS));
+    entry.receive = record.receive.into();
+    entry.ttl = record.ttl;
+    entry.tos = record.tos;
+    entry.send_limit = record.send_limit;
+    entry.unsent_low = record.unsent_low;
+    entry.receive_capacity = record.receive_capacity;
+    entry.cause = Cause::from_u8(record.cause);
+    entry.tuned_at = u64::try_from(record.progress.received).unwrap_or(0);
+}
+
+/// Whether the connection waits for text (TCP_DEFER_ACCEPT).
+pub(crate) fn is_deferred(record: &ConnectionRecord) -> bool {
+    record.flags & DEFERRED != 0
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}

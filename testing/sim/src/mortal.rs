@@ -1,0 +1,119 @@
+//! Memory as a process sees it that may die between any two stores: what it would have stored afterwards is not there.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use atoll_ipc::{HeapMemory, Memory};
+
+/// How many more stores a process makes before it dies. Clones are the same life.
+#[derive(Clone, Debug)]
+pub struct Life(Rc<Cell<u64>>);
+
+impl Life {
+    /// One without an end.
+    pub fn new() -> Life {
+        Life(Rc::new(Cell::new(u64::MAX)))
+    }
+
+    /// It ends after `stores`.
+    pub fn shorten(&self, stores: u64) {
+        self.0.set(self.0.get().min(stores));
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// Whether something may be done now; it counts.
+    pub fn spend(&self) -> bool {
+        let left = self.0.get();
+        self.0.set(if left == u64::MAX { left } else { left.saturating_sub(1) });
+        left > 0
+    }
+}
+
+impl Default for Life {
+    fn default() -> Life {
+        Life::new()
+    }
+}
+
+/// Memory in the hands of somebody who may die.
+#[derive(Clone, Debug)]
+pub struct Mortal {
+    memory: HeapMemory,
+    life: Life,
+}
+
+impl Mortal {
+    /// `memory` in the hands of the process whose life it is.
+    pub fn new(memory: HeapMemory, life: &Life) -> Mortal {
+        Mortal { memory, life: life.clone() }
+    }
+}
+
+impl Memory for Mortal {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn load32(&self, at: usize) -> u32 {
+        self.memory.load32(at)
+    }
+
+    fn load32_acquire(&self, at: usize) -> u32 {
+        self.memory.load32(at)
+    }
+
+    fn store32(&self, at: usize, value: u32) {
+        if self.life.spend() {
+            self.memory.store32(at, value);
+        }
+    }
+
+    fn store32_release(&self, at: usize, value: u32) {
+        self.store32(at, value);
+    }
+
+    fn load64(&self, at: usize) -> u64 {
+        self.memory.load64(at)
+    }
+
+    fn load64_acquire(&self, at: usize) -> u64 {
+        self.memory.load64(at)
+    }
+
+    fn store64(&self, at: usize, value: u64) {
+        if self.life.spend() {
+            self.memory.store64(at, value);
+        }
+    }
+
+    fn store64_release(&self, at: usize, value: u64) {
+        self.store64(at, value);
+    }
+
+    fn fetch_and64(&self, at: usize, value: u64) -> u64 {
+        if self.life.spend() { self.memory.fetch_and64(at, value) } else { self.memory.load64(at) }
+    }
+
+    fn fetch_or64(&self, at: usize, value: u64) -> u64 {
+        if self.life.spend() { self.memory.fetch_or64(at, value) } else { self.memory.load64(at) }
+    }
+
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.memory.read(at, out);
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        for (i, part) in bytes.chunks(PART).enumerate().take_while(|_| self.life.spend()) {
+            self.memory.write(at + i * PART, part);
+        }
+    }
+
+    fn fence(&self) {}
+}
+
+/// Octets that are copied at a time.
+const PART: usize = 64;
