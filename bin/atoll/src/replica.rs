@@ -23,16 +23,17 @@ use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
-use atoll_ipc::ledger::LEDGER_BYTES;
+use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
 use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
+use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Secrets, SocketFacts, Stopwatch, Transport};
+use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport};
 use atoll_wire::{Mac, vnet};
 
 use crate::address;
@@ -68,6 +69,7 @@ struct Replica {
     siblings: Siblings,
     /// The server that has the connection manager, where that is another one.
     manager: Option<usize>,
+    recovery: Recovery,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     frame: Box<[u8]>,
@@ -133,8 +135,9 @@ impl Replica {
             ip.announce(now);
         }
         inherited.announce(setup.index, setup.epoch);
-        let mut sequence = [0; 16];
-        sequence.copy_from_slice(&seed[24..40]);
+        let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));
+        let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
+        let sequence = sequence_secret(&ledger, &seed[24..40]);
         let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
         let config = Config {
             ephemeral: facts.ephemeral,
@@ -150,6 +153,7 @@ impl Replica {
             transport.handle_manager_restarted(now, Epoch(setup.manager_epoch));
         }
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
+        transport.set_ledger(ledger);
 
         let habits = Habits {
             name: &format!("atoll-replica{}", setup.index),
@@ -159,8 +163,6 @@ impl Replica {
         };
         let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
         let server = Server::settle(inherited, &habits, queue)?;
-        // The transport gets it.
-        drop(ledger);
         Ok(Replica {
             index: ReplicaId(setup.index),
             server,
@@ -170,6 +172,10 @@ impl Replica {
             links: Links::new(device, internal, steering, setup.segment_max),
             siblings,
             manager: setup.manager.map(usize::from),
+            recovery: match setup.recovery {
+                RecoveryMode::Stateful => Recovery::Stateful,
+                RecoveryMode::Stateless => Recovery::Stateless,
+            },
             bells: BTreeMap::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             told: [0; REPLICAS_MAX],
@@ -409,6 +415,18 @@ impl Role for Replica {
         if word & 1 == 1 { self.siblings.fall_asleep() } else { self.siblings.wake_up() }
     }
 
+    fn adopt(&mut self, now: Instant, blamed: bool) -> io::Result<()> {
+        let adoption = self.transport.adopt(now, self.recovery, blamed);
+        if adoption.lost > 0 {
+            let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
+            eprintln!(
+                "atoll: replica {}: {} connections go on, {} do not (the first: {why})",
+                self.index.0, adoption.kept, adoption.lost
+            );
+        }
+        Ok(())
+    }
+
     fn past_sleep_word(&self) -> u32 {
         self.links.sleep_word()
     }
@@ -508,7 +526,7 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt => {}
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt { .. } => {}
         }
         Ok(Verdict::Go)
     }
@@ -654,6 +672,17 @@ fn any_of(addr: Addr) -> Addr {
 /// Whether a socket at this address may speak both families.
 fn is_both(addr: Addr) -> bool {
     addr == Addr::ANY
+}
+
+/// The secret of initial sequence numbers: that of the first incarnation, so that what its successors send lies above what it has sent. `fresh`: if
+/// there is none yet.
+fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
+    let mut secrets = ledger.secrets();
+    if secrets == [0; SECRET_BYTES] {
+        secrets[..16].copy_from_slice(fresh);
+        ledger.set_secrets(&secrets);
+    }
+    *secrets.first_chunk().expect("more than 16 octets")
 }
 
 #[cfg(test)]

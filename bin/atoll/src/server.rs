@@ -233,7 +233,8 @@ pub trait Role {
     fn past_sleep_word(&self) -> u32;
 
     /// Takes over what a predecessor has left. It has been told of everything that there is now.
-    fn adopt(&mut self, _now: Instant) -> io::Result<()> {
+    /// `blamed`: who died by its own fault.
+    fn adopt(&mut self, _now: Instant, _blamed: bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -362,8 +363,8 @@ pub trait Role {
                 Ok(0) => return Ok(Verdict::Stop),
                 Ok(len) => {
                     let Ok(request) = Request::decode(&packet[..len]) else { continue };
-                    if request == Request::Adopt {
-                        self.adopt(now)?;
+                    if let Request::Adopt { blamed } = request {
+                        self.adopt(now, blamed)?;
                         let server = self.server();
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());

@@ -35,7 +35,7 @@ pub enum Request {
     Balance { rules: Balance },
     /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these are all. Now it takes over
     /// what its predecessor left, says that it is ready, and serves.
-    Adopt,
+    Adopt { blamed: bool },
     /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
     ServerGone { server: u8 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
@@ -102,7 +102,7 @@ impl Request {
             Request::Stop => Writer::new(7),
             Request::ListSockets { token } => Writer::new(8).u32(token),
             Request::Balance { rules } => balance_fields(Writer::new(9), rules),
-            Request::Adopt => Writer::new(10),
+            Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
         }
@@ -123,7 +123,7 @@ impl Request {
             7 => Request::Stop,
             8 => Request::ListSockets { token: r.u32() },
             9 => Request::Balance { rules: read_balance(&mut r)? },
-            10 => Request::Adopt,
+            10 => Request::Adopt { blamed: r.u8() != 0 },
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
             _ => return Err(BadMessage),
@@ -207,7 +207,7 @@ mod tests {
             Request::Stop,
             Request::ListSockets { token: 5 },
             Request::Balance { rules: Balance { scheme: Scheme::Filtered, offer_us: 77, ..Balance::new() } },
-            Request::Adopt,
+            Request::Adopt { blamed: true },
             Request::ServerGone { server: 9 },
             Request::ServerRestarted { server: 9, epoch: u32::MAX },
         ] {

@@ -9,7 +9,7 @@ use atoll_ipc::control::Request;
 use atoll_supervisor::{Component, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::eventfd;
-use atoll_sys::process::{Child, Signal};
+use atoll_sys::process::{Child, Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
@@ -28,18 +28,33 @@ impl Server {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 let descriptors = memory.for_replica(index);
                 self.send_to_replica(index, &opened, descriptors)?;
-                // The predecessor may have heard of it, or not.
-                let departed: Vec<u8> = self.sessions.departed(session).collect();
-                for member in departed {
-                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
-                }
+            }
+            for (session, memory) in self.lingering.clone() {
+                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+                self.send_to_replica(index, &opened, memory.for_replica(index))?;
             }
         }
         if self.config.notation.plan().servers_of(Component::Cm).any(|server| server == index) {
             let rules = self.config.accept.rules();
             self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
         }
-        self.send_to_replica(index, &Request::Adopt, Vec::new())
+        let blamed = self.server_mut(index).is_some_and(|server| server.blamed);
+        self.send_to_replica(index, &Request::Adopt { blamed }, Vec::new())?;
+        if index < self.replicas.len() {
+            // The predecessor may have heard of it, or not.
+            let open: Vec<u32> = self.open.keys().copied().collect();
+            for session in open {
+                let departed: Vec<u8> = self.sessions.departed(session).collect();
+                for member in departed {
+                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
+                }
+            }
+            let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
+            for session in gone {
+                self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
+            }
+        }
+        Ok(())
     }
 
     /// A server says that it serves.
@@ -47,6 +62,7 @@ impl Server {
         let role = self.role(index);
         let Some(server) = self.server_mut(index) else { return };
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
+        server.blamed = false;
         if let Some(recovery) = server.life.ready(Instant::now()) {
             let Recovery { start, ready } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
@@ -54,6 +70,9 @@ impl Server {
                 "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
                  {ready:.1} until it was ready"
             );
+        }
+        if self.replicas.iter().all(|replica| replica.life.is_serving()) {
+            self.lingering.clear();
         }
     }
 
@@ -76,6 +95,8 @@ impl Server {
         }
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let delay = server.life.died(Instant::now());
+        // Somebody else's doing, as far as one can see.
+        server.blamed |= !matches!(exit, Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
         (server.child, server.control, server.outbox) = (None, None, Outbox::default());
         let listings = std::mem::take(&mut server.listings);
         eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
@@ -145,6 +166,7 @@ impl Server {
                 Judgement::Wait => {}
                 Judgement::Ring => eventfd::ring(&*memory.bell)?,
                 Judgement::Hangs => {
+                    server.blamed = ask().is_none_or(|running| running.state != 'T');
                     let millis = self.config.recovery.hang_ms;
                     eprintln!(
                         "atoll: {role} (pid {}) has given no sign of life for {millis} ms: it is killed",

@@ -48,6 +48,8 @@ pub struct Server {
     pub(super) others: Vec<Replica>,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
+    /// Sessions that have ended while a replica was down, which has to end their connections yet.
+    pub(super) lingering: Vec<(u32, Rc<SessionMemory>)>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// Sessions opened since the start.
     pub(super) opened: u64,
@@ -85,6 +87,8 @@ pub(super) struct Replica {
     pub(super) listings: VecDeque<ClientId>,
     pub(super) life: Life,
     pub(super) watch: Watch,
+    /// Its last process has died by its own fault.
+    pub(super) blamed: bool,
 }
 
 /// A connection to the control socket.
@@ -193,6 +197,7 @@ impl Server {
                 listings: VecDeque::new(),
                 life: Life::new(Instant::now()),
                 watch: Watch::default(),
+                blamed: false,
             });
         }
         let others = servers.split_off(count.min(config.replicas().into()));
@@ -205,6 +210,7 @@ impl Server {
             replicas: servers,
             others,
             open: BTreeMap::new(),
+            lingering: Vec::new(),
             clients: BTreeMap::new(),
             opened: 0,
             past_calls: LibraryCalls::default(),
@@ -550,6 +556,9 @@ impl Server {
                         let past = &mut self.past_calls;
                         past.calls = past.calls.saturating_add(calls.calls);
                         past.with_system_call = past.with_system_call.saturating_add(calls.with_system_call);
+                        if !self.replicas.iter().all(|replica| replica.life.is_serving()) {
+                            self.lingering.push((session, Rc::new(memory)));
+                        }
                     }
                     Request::SessionGone { session }
                 }

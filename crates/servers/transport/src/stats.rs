@@ -51,6 +51,9 @@ impl Stats {
 }
 
 const OURS: &[Stat] = &[
+    Stat::ConnectionsKept,
+    Stat::ConnectionsLost,
+    Stat::ConnectionsQuarantined,
     Stat::FramesDropped,
     Stat::FragmentsIn,
     Stat::FragmentsOut,

@@ -82,7 +82,7 @@ impl Bench {
         let mut bench = Bench { server, replicas: theirs, launches, socket };
         for (index, replica) in bench.replicas.iter().enumerate() {
             let rules = bench.server.config.accept.rules();
-            assert_eq!(bench.told(index), [Request::Balance { rules }, Request::Adopt]);
+            assert_eq!(bench.told(index), [Request::Balance { rules }, Request::Adopt { blamed: false }]);
             eventfd::drain(&*bench.server.memory.replicas[index].bell).unwrap();
             replica.send(setup::READY, &[]).unwrap();
         }
@@ -408,7 +408,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
             Request::MemberGone { session: 1, member: 1 },
             opened,
             Request::Balance { rules },
-            Request::Adopt,
+            Request::Adopt { blamed: false },
             Request::SessionGone { session: 2 }
         ]
     );
