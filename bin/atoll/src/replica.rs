@@ -149,6 +149,9 @@ impl Replica {
         };
         let mut transport = Transport::new(config, secrets, ip, page, now);
         transport.set_owners(|group| stack.owner(group));
+        if setup.manager.is_some() {
+            transport.handle_manager_restarted(now, Epoch(setup.manager_epoch));
+        }
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
         transport.set_ledger(ledger);
 
@@ -515,6 +518,9 @@ impl Role for Replica {
             Request::ServerGone { server } => self.siblings.gone(ReplicaId(server)),
             Request::ServerRestarted { server, epoch } => {
                 self.siblings.restarted(ReplicaId(server), Epoch(epoch), now);
+                if self.manager == Some(usize::from(server)) {
+                    self.transport.handle_manager_restarted(now, Epoch(epoch));
+                }
                 // It asks for no address, and knows none.
                 if let Some(told) = self.told.get_mut(usize::from(server)) {
                     *told = 0;

@@ -122,6 +122,8 @@ pub struct ReplicaSetup {
     pub managers: u8,
     /// The server that has the connection manager for this replica; `None`: it has it itself.
     pub manager: Option<u8>,
+    /// The incarnation of that one.
+    pub manager_epoch: u32,
     /// Whether connection managers are in processes of their own.
     pub managers_apart: bool,
     /// The server that has the queue for this replica; `None`: it needs none.
@@ -270,6 +272,7 @@ mod tests {
             has_tap: true,
             managers: 1,
             manager: Some(2),
+            manager_epoch: 4,
             managers_apart: true,
             link_server: None,
             segment_max: SEGMENT_MAX,

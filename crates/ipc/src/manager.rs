@@ -5,9 +5,12 @@
 //!
 //! ```text
 //!   TS  --Opened, Left, Closed, Registered, Deregistered, Forgotten: who listens, who accepts-->    CM
-//!   TS  --Established, Claimed, TimedOut, Returned, Gone, Served: what becomes of connections-->    CM
+//!   TS  --Established, Offered, Claimed, TimedOut, Returned, Gone, Served: of connections-->        CM
 //!   CM  --Offer, Queued, Reset: who gets a connection--> TS      CM  --AcceptorRemoved-->           TS
 //! ```
+//! Either may die, and its successor finds in the ring what was meant for it: a message names the incarnation that it is for, and others drop it. A
+//! TS that hears of a new CM tells it again who listens and accepts, what is offered (Offered), and asks again for what is not.
+//!
 //! A connection has the TS's number, which is used again once the CM was told that it is claimed or gone. What the CM says may have
 //! been under way meanwhile, so it names the *ticket* of the question that it answers.
 
@@ -24,6 +27,8 @@ pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
 pub struct ManagerMessage {
     /// The sender's incarnation: what a dead one has said does not count.
     pub epoch: Epoch,
+    /// The receiver's incarnation that it is for: another drops it. `Epoch(0)`: whichever it is, because the sender has not been told.
+    pub to: Epoch,
     /// When it was sent, on the machine's clock: it may be read later, by one who has slept.
     pub at: Instant,
     /// What it says.
@@ -66,12 +71,14 @@ pub enum ManagerBody {
     Reset { connection: u32, ticket: u32 },
     /// Tell the session that its acceptor was removed (P4). Late: it registers again for nothing.
     AcceptorRemoved { session: SessionId, lease: u64 },
+    /// To a new CM: the last one has offered this connection to this acceptor, who has not claimed it yet.
+    Offered { listener: u64, connection: u32, ticket: u32, session: SessionId, lease: u64 },
 }
 
 impl ManagerMessage {
-    /// The message as a payload: kind, epoch, time, and the fields in their order.
+    /// The message as a payload: kind, epochs, time, and the fields in their order.
     pub fn encode(&self) -> [u8; MANAGER_BYTES] {
-        let head = |kind| Writer::new(kind).u32(self.epoch.0).u64(self.at.as_nanos());
+        let head = |kind| Writer::new(kind).u32(self.epoch.0).u32(self.to.0).u64(self.at.as_nanos());
         let writer = match self.body {
             ManagerBody::Opened { listener, lease, local, v6_only } => {
                 head(0).u64(listener).u64(lease).endpoint(local).u8(v6_only.into())
@@ -97,6 +104,9 @@ impl ManagerMessage {
             ManagerBody::Queued { connection, ticket } => head(13).u32(connection).u32(ticket),
             ManagerBody::Reset { connection, ticket } => head(14).u32(connection).u32(ticket),
             ManagerBody::AcceptorRemoved { session, lease } => head(15).u32(session.0).u64(lease),
+            ManagerBody::Offered { listener, connection, ticket, session, lease } => {
+                head(16).u64(listener).u32(connection).u32(ticket).u32(session.0).u64(lease)
+            }
         };
         writer.bytes
     }
@@ -105,7 +115,7 @@ impl ManagerMessage {
     pub fn decode(bytes: &[u8]) -> Result<ManagerMessage, BadMessage> {
         let bytes: &[u8; MANAGER_BYTES] = bytes.try_into().map_err(|_| BadMessage)?;
         let (kind, mut r) = Reader::new(bytes);
-        let (epoch, at) = (Epoch(r.u32()), Instant::from_nanos(r.u64()));
+        let (epoch, to, at) = (Epoch(r.u32()), Epoch(r.u32()), Instant::from_nanos(r.u64()));
         let body = match kind {
             0 => ManagerBody::Opened { listener: r.u64(), lease: r.u64(), local: r.endpoint(), v6_only: r.u8() != 0 },
             1 => ManagerBody::Left { listener: r.u64(), lease: r.u64() },
@@ -129,9 +139,13 @@ impl ManagerMessage {
             13 => ManagerBody::Queued { connection: r.u32(), ticket: r.u32() },
             14 => ManagerBody::Reset { connection: r.u32(), ticket: r.u32() },
             15 => ManagerBody::AcceptorRemoved { session: SessionId(r.u32()), lease: r.u64() },
+            16 => {
+                let (listener, connection, ticket) = (r.u64(), r.u32(), r.u32());
+                ManagerBody::Offered { listener, connection, ticket, session: SessionId(r.u32()), lease: r.u64() }
+            }
             _ => return Err(BadMessage),
         };
-        Ok(ManagerMessage { epoch, at, body })
+        Ok(ManagerMessage { epoch, to, at, body })
     }
 }
 
@@ -163,9 +177,10 @@ mod tests {
             ManagerBody::Queued { connection, ticket },
             ManagerBody::Reset { connection, ticket },
             ManagerBody::AcceptorRemoved { session, lease },
+            ManagerBody::Offered { listener, connection, ticket, session, lease },
         ];
         for body in bodies {
-            let message = ManagerMessage { epoch: Epoch(7), at: Instant::from_nanos(1 << 62), body };
+            let message = ManagerMessage { epoch: Epoch(7), to: Epoch(8), at: Instant::from_nanos(1 << 62), body };
             let bytes = message.encode();
             assert_eq!(ManagerMessage::decode(&bytes), Ok(message));
             assert_eq!(ManagerMessage::decode(&bytes[1..]), Err(BadMessage));
@@ -174,7 +189,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_refused() {
-        for kind in 16..=255 {
+        for kind in 17..=255 {
             let mut bytes = [0; MANAGER_BYTES];
             bytes[0] = kind;
             assert_eq!(ManagerMessage::decode(&bytes), Err(BadMessage));

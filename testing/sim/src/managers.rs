@@ -22,6 +22,8 @@ pub struct ManagerPlan {
     pub count: u8,
     /// Whether they are not in replicas.
     pub apart: bool,
+    /// Whether those that are not die now and then.
+    pub die: bool,
 }
 
 /// One who sends and receives.
@@ -35,6 +37,9 @@ enum Node {
 pub(crate) struct Managers {
     plan: ManagerPlan,
     apart: Vec<Manager>,
+    /// Lives that CMs have had so far.
+    epoch: u32,
+    rules: Option<Balance>,
     rings: BTreeMap<(Node, Node), VecDeque<ManagerMessage>>,
     wakes_at: Option<Instant>,
 }
@@ -45,7 +50,7 @@ impl Managers {
         let config = |number| ManagerConfig { number, managers: plan.count, epoch: Epoch(3), own: None };
         let manager = |number| Manager::new(config(number), seed + u64::from(number));
         let apart = (0..plan.count).filter(|_| plan.apart).map(manager).collect();
-        Managers { plan, apart, rings: BTreeMap::new(), wakes_at: None }
+        Managers { plan, apart, epoch: 3, rules: None, rings: BTreeMap::new(), wakes_at: None }
     }
 
     /// What a replica has to know of it.
@@ -54,7 +59,24 @@ impl Managers {
     }
 
     pub(crate) fn set_balance(&mut self, rules: Balance) {
+        self.rules = Some(rules);
         self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
+    }
+
+    /// One of them dies. Its successor knows nothing; what lies in the rings stays there.
+    fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<HeapMemory>]) {
+        let number = rng.below(u32::from(self.plan.count)) as u8;
+        self.epoch += 1;
+        let epoch = Epoch(self.epoch);
+        let config = ManagerConfig { number, managers: self.plan.count, epoch, own: None };
+        let mut manager = Manager::new(config, rng.next_u64());
+        if let Some(rules) = self.rules {
+            manager.set_balance(rules);
+        }
+        self.apart[usize::from(number)] = manager;
+        for replica in replicas.iter_mut().skip(number.into()).step_by(self.plan.count.into()) {
+            replica.handle_manager_restarted(now, epoch);
+        }
     }
 
     /// Takes what a replica has to say, as far as the rings do.
@@ -75,6 +97,9 @@ impl Managers {
             return false;
         }
         self.wakes_at = None;
+        if self.plan.die && self.plan.apart && rng.below(20) == 0 {
+            self.restart_one(now, rng, replicas);
+        }
         for ((from, to), ring) in &mut self.rings {
             let count = ring.len().min(1 + rng.below(RING_MESSAGES as u32) as usize);
             let sender = match *from {

@@ -93,7 +93,7 @@ fn a_link_server_apart_loses_nothing() {
 #[test]
 fn connection_managers_apart_lose_no_connection() {
     for seed in seeds(150) {
-        let managers = Some(ManagerPlan { count: 1 + (seed % 2) as u8, apart: seed % 3 != 0 });
+        let managers = Some(ManagerPlan { count: 1 + (seed % 2) as u8, apart: seed % 3 != 0, die: seed % 5 < 2 });
         let workers = 2 + (seed % 4) as usize;
         let story = Story {
             managers,

@@ -99,6 +99,11 @@ impl Net {
         Net::set(stack, configuration, impairments, "", lock)
     }
 
+    /// Any configuration, with more settings in TOML.
+    pub fn with_settings(stack: Stack, configuration: &str, settings: &str) -> Net {
+        Net::set(stack, configuration, None, settings, lock())
+    }
+
     /// A network with TCP Fast Open at both ends, as client and as server.
     pub fn fast_open(stack: Stack) -> Net {
         let net = Net::set(stack, "TS2LS2CM2", None, "[tcp]\nfast_open = \"both\"\n", lock());

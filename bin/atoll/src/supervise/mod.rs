@@ -273,6 +273,7 @@ fn replica_setup(
         epochs: epochs.iter().copied().take(config.replicas().into()).collect(),
         managers: plan.servers_of(Component::Cm).count() as u8,
         manager: (manager != server).then_some(manager as u8),
+        manager_epoch: epoch_of(epochs, manager),
         managers_apart: plan.are_managers_apart(),
         has_tap,
         link_server: (has_device && !has_tap).then_some(served_by),

@@ -206,6 +206,15 @@ impl Chooser {
         self.assign(now, index, Waiting { ts, connection, listener })
     }
 
+    /// An earlier incarnation has offered a connection to this acceptor.
+    pub(crate) fn offered(&mut self, now: Instant, session: SessionId, lease: u64) {
+        if let Some((_, choice, _)) = self.of_lease(lease)
+            && let Some(acceptor) = choice.acceptors.get_mut(session, lease)
+        {
+            acceptor.offered(now);
+        }
+    }
+
     /// An offer to this acceptor has come to an end without a claim.
     pub(crate) fn settle(&mut self, session: SessionId, lease: u64) {
         if let Some((_, choice, _)) = self.of_lease(lease)

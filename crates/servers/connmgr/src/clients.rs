@@ -77,6 +77,11 @@ impl Manager {
 
     /// TS `from`, in another process, says something.
     pub fn handle(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
+        // To an earlier incarnation, which has not read it: this one is told all that still counts.
+        if message.to != Epoch(0) && message.to != self.config.epoch {
+            self.dropped += 1;
+            return;
+        }
         let is_served = from.0 % self.config.managers.max(1) == self.config.number && self.config.own != Some(from);
         let client = self.clients.get_mut(usize::from(from.0)).filter(|_| is_served);
         let Some(client) = client.filter(|client| message.epoch >= client.epoch && message.epoch != Epoch(0)) else {
@@ -155,6 +160,19 @@ impl Manager {
                 if !chooser.established(now, ts, index, ConnectionId(connection), listener_id) {
                     client.outbox.push_back(ManagerBody::Queued { connection, ticket });
                 }
+            }
+            ManagerBody::Offered { listener, connection, ticket, session, lease } => {
+                if !client.asked.contains_key(&connection) && client.asked.len() >= ASKED_MAX {
+                    return None;
+                }
+                let offer = Some((session, lease, false));
+                let asked = Asked { ticket, listener: ListenerId::from_bits(listener), offer };
+                match client.asked.insert(connection, asked).map(|other| other.offer) {
+                    Some(Some((session, lease, _))) => chooser.settle(session, lease),
+                    Some(None) => chooser.gone_everywhere(ts, ConnectionId(connection)),
+                    None => {}
+                }
+                chooser.offered(now, session, lease);
             }
             ManagerBody::Claimed { connection, offered_at } => {
                 let (session, lease, measured) = client.asked.remove(&connection)?.offer?;
@@ -262,7 +280,7 @@ impl Manager {
         self.pass_on();
         for (ts, client) in (0..).zip(&mut self.clients) {
             while let Some(&body) = client.outbox.front() {
-                if !send(ReplicaId(ts), &ManagerMessage { epoch: self.config.epoch, at: now, body }) {
+                if !send(ReplicaId(ts), &ManagerMessage { epoch: self.config.epoch, to: client.epoch, at: now, body }) {
                     break;
                 }
                 client.outbox.pop_front();

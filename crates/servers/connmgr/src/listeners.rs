@@ -285,6 +285,20 @@ impl Listeners {
         self.place.established(now, id, choice, connection);
     }
 
+    /// Tells a new CM in another process all that is known here.
+    pub(crate) fn tell_again(&mut self, now: Instant) {
+        for (index, listener) in (0..).zip(&self.table) {
+            let Some(listener) = listener else { continue };
+            let id = ListenerId { index, serial: listener.serial };
+            for socket in &listener.sockets {
+                self.place.opened(id, socket.lease, listener.local, listener.v6_only);
+            }
+        }
+        if let Place::Apart(remote) = &mut self.place {
+            remote.tell_again(now);
+        }
+    }
+
     pub(crate) fn is_open(&self, id: ListenerId) -> bool {
         self.get(id).is_some()
     }

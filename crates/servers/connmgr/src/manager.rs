@@ -280,6 +280,15 @@ impl ConnMgr {
         }
     }
 
+    /// The CM in another process lives in this epoch: it knows nothing of what an earlier one was told, and is told again. No connection is lost,
+    /// because none is kept there alone.
+    pub fn handle_manager_restarted(&mut self, now: Instant, epoch: Epoch) {
+        if let Place::Apart(remote) = &mut self.listeners.place {
+            remote.restarted(now, epoch);
+            self.listeners.tell_again(now);
+        }
+    }
+
     /// Gives every message for another process to `send`, as long as it takes them: for the replica that is named or, where the CM is
     /// apart, for that one.
     pub fn send_messages(&mut self, now: Instant, mut send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {

@@ -48,9 +48,7 @@ impl Place {
     pub(crate) fn register(&mut self, now: Instant, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
         match self {
             Place::Here { ts, manager } => manager.chooser.register(now, *ts, choice, session, lease),
-            Place::Apart(remote) => {
-                remote.tell(ManagerBody::Registered { listener: id.to_bits(), session, lease });
-            }
+            Place::Apart(remote) => remote.register(id, session, lease),
         }
     }
 
@@ -66,7 +64,7 @@ impl Place {
         match self {
             Place::Here { ts, manager } => manager.chooser.deregister(now, *ts, choice, session, lease),
             Place::Apart(remote) => {
-                remote.tell(ManagerBody::Deregistered { listener: id.to_bits(), session, lease });
+                remote.deregister(id, session, lease);
                 true
             }
         }
@@ -76,9 +74,7 @@ impl Place {
     pub(crate) fn forget(&mut self, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
         match self {
             Place::Here { ts, manager } => manager.chooser.forget(*ts, choice, session, lease),
-            Place::Apart(remote) => {
-                remote.tell(ManagerBody::Forgotten { listener: id.to_bits(), session, lease });
-            }
+            Place::Apart(remote) => remote.forget(id, session, lease),
         }
     }
 
@@ -112,7 +108,7 @@ impl Place {
     pub(crate) fn served(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
         match self {
             Place::Here { manager, .. } => manager.chooser.served(now, session, lease, offered_at),
-            Place::Apart(remote) => remote.tell(ManagerBody::Served { session, lease, offered_at }),
+            Place::Apart(remote) => remote.served(session, lease, offered_at),
         }
     }
 

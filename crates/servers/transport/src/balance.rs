@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Endpoint, Instant, ReplicaId};
+use atoll_base::{Endpoint, Epoch, Instant, ReplicaId};
 use atoll_connmgr::{AcceptorView, PeerOutput, Reach};
 use atoll_ipc::Memory;
 use atoll_ipc::balance::{Balance, PeerMessage};
@@ -21,6 +21,12 @@ impl<M: Memory> Transport<M> {
     /// What replica `from` says to the CM in this process, or the CM in another to this replica. Before the flush.
     pub fn handle_message(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
         self.cm.handle_message(now, from, message);
+        self.run_directives(now);
+    }
+
+    /// The CM in another process lives in this epoch: see [`atoll_connmgr::ConnMgr::handle_manager_restarted`]. Before the flush.
+    pub fn handle_manager_restarted(&mut self, now: Instant, epoch: Epoch) {
+        self.cm.handle_manager_restarted(now, epoch);
         self.run_directives(now);
     }
 

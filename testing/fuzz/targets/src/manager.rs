@@ -100,7 +100,7 @@ fn message(input: &mut Input<'_>) -> ManagerMessage {
     let (session, connection) = (SessionId(u32::from(input.byte() % 4)), u32::from(input.byte() % 8));
     let (ticket, offered_at) = (u32::from(input.byte() % 32), Instant::from_nanos(input.long()));
     let (local, v6_only) = (Endpoint::new(u32::from(input.byte() % 2), 80), input.byte().is_multiple_of(4));
-    let body = match input.byte() % 16 {
+    let body = match input.byte() % 17 {
         0 => ManagerBody::Opened { listener, lease, local, v6_only },
         1 => ManagerBody::Left { listener, lease },
         2 => ManagerBody::Closed { listener },
@@ -116,8 +116,10 @@ fn message(input: &mut Input<'_>) -> ManagerMessage {
         12 => ManagerBody::Offer { connection, ticket, session, lease, measured: v6_only },
         13 => ManagerBody::Queued { connection, ticket },
         14 => ManagerBody::Reset { connection, ticket },
+        15 => ManagerBody::Offered { listener, connection, ticket, session, lease },
         _ => ManagerBody::AcceptorRemoved { session, lease },
     };
     let epoch = if input.byte().is_multiple_of(32) { Epoch(u32::from(input.byte() % 4)) } else { Epoch(1) };
-    ManagerMessage { epoch, at: Instant::from_nanos(input.long()), body }
+    let to = if input.byte().is_multiple_of(32) { Epoch(u32::from(input.byte() % 4)) } else { Epoch(1) };
+    ManagerMessage { epoch, to, at: Instant::from_nanos(input.long()), body }
 }

@@ -118,7 +118,7 @@ pub fn all() -> Vec<Seed> {
     let register = (0..4).flat_map(|session| [session, 0, 0, 0, 0]);
     let steps = (0..120u8).flat_map(|i| [i % 4, 200, i % 3, i % 2, i % 9, i, i.wrapping_mul(7), 1, 0, 0]);
     let body = ManagerBody::Registered { listener: 1 << 32, session: SessionId(1), lease: 7 };
-    let message = ManagerMessage { epoch: Epoch(1), at: sent_at, body };
+    let message = ManagerMessage { epoch: Epoch(1), to: Epoch(1), at: sent_at, body };
     seeds.push(seed("ipc_manager", "registered", message.encode().to_vec()));
     // Every message, to both, and connections that come and go.
     let messages = (0..200u8).flat_map(|i| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use atoll_system_tests::{Net, Proc, Stack, until};
+use atoll_system_tests::{Net, Proc, Stack, program, until};
 use serde_json::Value;
 
 use crate::servers::{fetch, megabyte, start_nginx};
@@ -145,4 +145,117 @@ fn a_server_that_hangs_is_replaced() {
     for who in ["link server 0", "replica 1"] {
         assert!(log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")), "{log}");
     }
+}
+
+/// A connection manager apart, or in a process of its own with everything else apart, too.
+#[test]
+fn a_killed_connection_manager_costs_no_request() {
+    for (configuration, managers) in [("TS2LS2+CM1", 1), ("TS2+LS2+CM2", 2)] {
+        let net = Net::with(Stack::Atoll, configuration, None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let replicas = net.replicas();
+        let load = load(&net, false);
+        for round in 0..20 {
+            Victim { net: &net, kind: "connection_managers", index: round % managers }.kill();
+        }
+        assert_unharmed(load);
+        assert_eq!(net.replicas(), replicas, "nobody else has died");
+        // Each worker of nginx is known to the last one.
+        let url = format!("http://{}/small", Net::SERVER);
+        net.client("ab", &["-q", "-s", "10", "-n", "1000", "-c", "10", &url]).success(60);
+    }
+}
+
+/// Kills each replica in turn, so many times in all.
+fn kill_replicas(net: &Net, times: usize) {
+    let count = net.replicas().len();
+    for round in 0..times {
+        Victim { net, kind: "replicas", index: round % count }.kill();
+    }
+}
+
+fn connections(net: &Net, counter: &str) -> u64 {
+    let status = net.atoll_says("status");
+    let replicas = status["replicas"].as_array().expect("a list").clone();
+    replicas.iter().map(|replica| replica["stats"][counter].as_u64().expect("it is counted")).sum()
+}
+
+/// Streams that are full, streams that are idle, and new ones all the time: no octet is lost, changed or repeated, and nobody is refused.
+fn echoes_through_deaths(configuration: &str, on_stack: bool) {
+    let net = Net::with(Stack::Atoll, configuration, None);
+    let echo = program("echo.py");
+    let (serve, check) = ([&*echo, "serve", "7777"], |address| ["-u", &*echo, address, "7777", "6", "50"]);
+    let (mut server, mut client) = if on_stack {
+        let server = net.serve("/usr/bin/python3", &serve);
+        (server, net.on_client("/usr/bin/python3"))
+    } else {
+        let server = net.client("/usr/bin/python3", &serve);
+        (server, net.on_stack("/usr/bin/python3"))
+    };
+    server.says("listening", 10);
+    let address = if on_stack { Net::SERVER } else { "198.18.0.1" };
+    let mut client = Proc::start(client.args(check(address)), None);
+    client.says("under way", 20);
+    kill_replicas(&net, 20);
+    assert!(connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0, "{}", log(&net));
+    assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
+    client.terminate();
+    let said = client.success(60);
+    assert!(said.contains("56 kept"), "{said}");
+    assert_eq!(server.errors(), "", "no connection of the server has failed");
+}
+
+#[test]
+fn streams_outlive_the_replicas_of_their_server() {
+    echoes_through_deaths("TS2LS2CM2", true);
+}
+
+#[test]
+fn streams_outlive_the_replicas_of_their_client() {
+    echoes_through_deaths("TS2LS2CM2", false);
+}
+
+#[test]
+fn streams_outlive_replicas_whose_other_components_are_apart() {
+    echoes_through_deaths("TS2+LS2+CM2", true);
+}
+
+#[test]
+fn streams_outlive_a_replica_that_chooses_for_the_other() {
+    echoes_through_deaths("TS2LS1CM1", true);
+}
+
+/// Kept and short connections of nginx with two workers; no request fails.
+#[test]
+fn a_killed_replica_costs_no_request() {
+    for kept in [true, false] {
+        let net = Net::new(Stack::Atoll);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let load = load(&net, kept);
+        kill_replicas(&net, 20);
+        assert!(fetch(&net, 80, "/big") == megabyte());
+        assert_unharmed(load);
+        assert!(server.runs(), "{}", server.report());
+    }
+}
+
+/// Without memory of connections: those of the dead replica are reset, and listeners are there again.
+#[test]
+fn a_stateless_replica_keeps_its_listeners() {
+    let net = Net::with_settings(Stack::Atoll, "TS1LS1CM1", "[recovery]\nmode = \"stateless\"\n");
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let echo = program("echo.py");
+    let mut echoing = net.serve("/usr/bin/python3", &[&echo, "serve", "7777"]);
+    echoing.says("listening", 10);
+    let mut client = net.client("/usr/bin/python3", &["-u", &echo, Net::SERVER, "7777", "2", "2"]);
+    client.says("under way", 20);
+    kill_replicas(&net, 1);
+    assert!(!client.end(20).success() && client.errors().contains("ConnectionResetError"), "{}", client.report());
+    until("the server to have heard of it", 10, || echoing.errors().contains("Connection reset by peer").then_some(()));
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    assert!(server.runs() && echoing.runs(), "{}", echoing.report());
+    assert!(connections(&net, "connections_lost") > 0 && connections(&net, "connections_kept") == 0);
 }
