@@ -96,7 +96,7 @@ impl Server {
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let delay = server.life.died(Instant::now());
         // Somebody else's doing, as far as one can see.
-        server.blamed |= !matches!(exit, Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
+        server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
         (server.child, server.control, server.outbox) = (None, None, Outbox::default());
         let listings = std::mem::take(&mut server.listings);
         eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));

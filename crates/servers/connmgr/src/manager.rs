@@ -73,7 +73,7 @@ impl ConnMgr {
             Place::Here { ts: config.replica.0, manager: Box::new(manager) }
         };
         ConnMgr {
-            ports: Ports::new(config, seed),
+            ports: Ports::new(config),
             listeners: Listeners::new(config.backlog_max.max(1), place),
             directives: VecDeque::new(),
             config,

@@ -4,7 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Endpoint, Rng, SessionId};
+use atoll_base::{Addr, Endpoint, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
 
@@ -17,7 +17,6 @@ pub(crate) struct Ports {
     config: Config,
     by_port: BTreeMap<(Protocol, u16), Vec<Lease>>,
     by_number: BTreeMap<u64, (Protocol, u16)>,
-    rng: Rng,
 }
 
 #[derive(Debug)]
@@ -32,8 +31,8 @@ struct Lease {
 }
 
 impl Ports {
-    pub(crate) fn new(config: Config, seed: u64) -> Ports {
-        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), rng: Rng::new(seed) }
+    pub(crate) fn new(config: Config) -> Ports {
+        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new() }
     }
 
     /// See [`crate::ConnMgr::handle_bind`].
@@ -140,9 +139,11 @@ impl Ports {
         let skip = (u16::from(self.config.replica.0) + n - first % n) % n;
         let first = first.checked_add(skip).filter(|first| *first <= last)?;
         let count = (last - first) / n + 1;
-        let start = self.rng.below(count.into()) as u16;
+        // By the lease's number, which is random: who carries the request out again, because a predecessor has died of it or after it, finds the
+        // same port.
+        let start = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % u32::from(count);
         (0..count)
-            .map(|i| first + (u32::from(start) + u32::from(i)).rem_euclid(count.into()) as u16 * n)
+            .map(|i| first + (start + u32::from(i)).rem_euclid(count.into()) as u16 * n)
             .find(|port| *port != 0 && !self.by_port.contains_key(&(bind.protocol, *port)))
     }
 

@@ -405,10 +405,10 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert_eq!(
         rest,
         [
-            Request::MemberGone { session: 1, member: 1 },
             opened,
             Request::Balance { rules },
             Request::Adopt { blamed: false },
+            Request::MemberGone { session: 1, member: 1 },
             Request::SessionGone { session: 2 }
         ]
     );
