@@ -131,7 +131,10 @@ impl Memory for Mortal<'_> {
 
 const SMALL: LedgerConfig = LedgerConfig { connections: 16, requests: 16, text_units: 64 };
 
-fn contents<M: Memory>(ledger: &Ledger<M>) -> (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>) {
+/// All records and requests, with their places.
+type Contents = (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>);
+
+fn contents<M: Memory>(ledger: &Ledger<M>) -> Contents {
     let connections = ledger.connections().map(|(place, record)| (place, record.expect("it is whole"))).collect();
     (connections, ledger.requests().map(|(place, record)| (place, record.expect("it is whole"))).collect())
 }
