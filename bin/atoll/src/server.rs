@@ -19,6 +19,7 @@ use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, process, sched, unix};
 
+use crate::privileges::{self, Kind};
 use crate::setup::{MESH_MEMORY_BYTES, READY};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
@@ -83,11 +84,6 @@ impl Inherited {
         let [tsc0, ns0, mult, _] = self.facts.calibration;
         Clock::new(Calibration { tsc0, ns0, mult })
     }
-
-    /// Says on the page who this is.
-    pub fn announce(&self, server: u8, epoch: u32) {
-        self.page.announce(ReplicaId(server), Epoch(epoch));
-    }
 }
 
 fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
@@ -98,6 +94,8 @@ fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
 pub struct Habits<'a> {
     /// What `ps` shows.
     pub name: &'a str,
+    /// What it may do.
+    pub kind: Kind,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -133,7 +131,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Settles down, and tells the supervisor that it is ready. `device`: what wakes it when a frame has come.
+    /// Settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
+    ///
+    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
     pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
         sched::set_name(habits.name)?;
         if let Some(cpu) = habits.cpu {
@@ -150,7 +150,7 @@ impl Server {
         epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
         epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        inherited.control.send(READY, &[])?;
+        privileges::confine(habits.kind, &inherited.page)?;
         let clock = inherited.clock();
         let now = clock.now();
         Ok(Server {
@@ -171,6 +171,11 @@ impl Server {
             publish_at: now,
             unpublished: true,
         })
+    }
+
+    /// Says on the page who this is.
+    pub fn announce(&self, server: u8, epoch: u32) {
+        self.page.announce(ReplicaId(server), Epoch(epoch));
     }
 
     /// Sends what waits for the supervisor, as far as its socket takes it.
@@ -340,9 +345,13 @@ pub trait Role {
     }
 }
 
-/// Serves as `role` until told to stop. `name`: who fails, for people.
+/// Tells the supervisor that `role` is ready, and serves until told to stop. `name`: who fails, for people.
 pub fn run(name: &str, role: io::Result<impl Role>) -> std::process::ExitCode {
-    match role.and_then(|mut role| role.serve()) {
+    let serve = |mut role: _| {
+        Role::server(&mut role).control.send(READY, &[])?;
+        Role::serve(&mut role)
+    };
+    match role.and_then(serve) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");

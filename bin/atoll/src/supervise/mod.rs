@@ -31,6 +31,7 @@ use self::report::Identity;
 use self::server::Server;
 use self::spawn::Shared;
 use crate::failure::{Failure, OrFail};
+use crate::privileges;
 use crate::runtime::{self, NameLock};
 use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
@@ -379,12 +380,15 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::ServerGone { server, pid, exit } => {
+            Ending::ServerGone { server, pid, exit, forbidden } => {
                 write!(f, "{server}")?;
                 if let Some(pid) = pid {
                     write!(f, " (pid {pid})")?;
                 }
                 match exit {
+                    Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
+                        write!(f, " made the forbidden system call {}", privileges::name_of(*call))
+                    }
                     Some(Exit::Signal(signal)) => write!(f, " was ended by {}", signal_name(*signal)),
                     Some(Exit::Code(code)) => write!(f, " ended with status {code}"),
                     None => f.write_str(" is gone"),

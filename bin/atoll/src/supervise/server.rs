@@ -106,6 +106,8 @@ pub enum Ending {
         pid: Option<u32>,
         /// How it ended, if known.
         exit: Option<Exit>,
+        /// The system call that is not on its list, if it died of one.
+        forbidden: Option<u32>,
     },
 }
 
@@ -364,7 +366,8 @@ impl Server {
         }
         let pid = replica.child.as_ref().map(Child::pid);
         let server = self.role(index);
-        self.ending.get_or_insert(Ending::ServerGone { server, pid, exit });
+        let forbidden = self.memory.servers().nth(index).and_then(|server| server.page.forbidden_call());
+        self.ending.get_or_insert(Ending::ServerGone { server, pid, exit, forbidden });
         Ok(())
     }
 

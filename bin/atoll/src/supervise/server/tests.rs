@@ -323,7 +323,10 @@ fn the_status_names_processes_and_counts() {
 fn the_stack_ends_with_a_replica_and_on_request() {
     let mut bench = Bench::new(2);
     bench.replicas.remove(1);
-    assert_eq!(bench.settle(), Some(Ending::ServerGone { server: Role::Replica(1), pid: None, exit: None }));
+    assert_eq!(
+        bench.settle(),
+        Some(Ending::ServerGone { server: Role::Replica(1), pid: None, exit: None, forbidden: None })
+    );
 
     let mut bench = Bench::new(1);
     let client = bench.client();
