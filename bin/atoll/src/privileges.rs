@@ -49,6 +49,7 @@ pub fn confine(kind: Kind, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     page.clear_forbidden_call();
     // The default hook may look for symbols in files, which would be deadly before it has said anything.
     std::panic::set_hook(Box::new(|panic| eprintln!("atoll: {panic}")));
+    privileges::learn();
     privileges::leave_standard_streams()?;
     let mut layers = match filesystem::leave()? {
         Confinement::Landlock => LAYER_LANDLOCK,
@@ -154,6 +155,9 @@ fn end_of_all(calls: &mut Calls) {
         calls.allow_if(libc::SYS_rt_sigaction, &[Condition::Is(0, signal as u32)]);
     }
     calls.allow(libc::SYS_rt_sigreturn);
+    // Unwinding begins with pthread_once(3), which wakes whoever waits for it, though nobody does.
+    const WAKE: u32 = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u32;
+    calls.allow_if(libc::SYS_futex, &[Condition::Is(1, WAKE)]);
     // The C library complains of broken memory by this call.
     calls.allow_if(libc::SYS_writev, &[Condition::Is(0, libc::STDERR_FILENO as u32)]);
 }

@@ -413,7 +413,7 @@ pub fn signal_name(signal: i32) -> String {
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGPIPE => "SIGPIPE",
         libc::SIGTERM => "SIGTERM",
-        libc::SIGSYS => "SIGSYS",
+        libc::SIGSYS => "SIGSYS (a forbidden system call)",
         other => return format!("signal {other}"),
     };
     name.into()

@@ -13,6 +13,12 @@ use rustix::thread::{
 pub use rustix::process::Resource;
 pub use rustix::thread::CapabilitySet;
 
+/// Finds out what this process would otherwise ask for when it first needs it, by calls that it may not make any more then: the size of
+/// pages, and where the kernel's clock is (getauxval(3), vdso(7); rustix asks prctl or reads a file).
+pub fn learn() {
+    let _ = (crate::page_size(), crate::Clock::kernel().now());
+}
+
 /// Gives up all capabilities of the calling thread but `kept`: effective, permitted, inheritable, ambient, and as far as it may
 /// (CAP_SETPCAP) those that programs started from here could gain. What it did not have it does not get. capabilities(7).
 ///
