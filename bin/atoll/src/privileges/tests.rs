@@ -153,7 +153,7 @@ fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {
         match inside.what.as_str() {
             "map a session" => drop(ShmMemory::map(&inside.arena, MAPPED, Access::ReadWrite).unwrap()),
-            "read a frame" => assert!(rustix::io::read(&inside.bell, &mut [0; 8]).is_err()),
+            "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 8]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();
                 assert_eq!(rustix::io::writev(&inside.bell, &[std::io::IoSlice::new(&ring)]), Ok(8));
