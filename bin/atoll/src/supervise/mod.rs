@@ -167,6 +167,7 @@ fn open_doors(config: &Config, paths: &Paths) -> Result<(Listener, Option<Joined
     let bind = || {
         let listener = Listener::bind(&paths.socket, BACKLOG, Blocking::No)?;
         std::fs::set_permissions(&paths.socket, Permissions::from_mode(0o600))?;
+        Channel::refuse_descriptors(&listener)?;
         Ok::<_, std::io::Error>(listener)
     };
     let what = format!("listening on {}", paths.socket.display());

@@ -2,7 +2,8 @@
 //!
 //! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them: those are
 //! plain `syscall` instructions, so that the preload library can use this crate without running into its own
-//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`Gather`] (`syscall(2)`), the
+//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`Gather`] and
+//! [`unix::Channel::refuse_descriptors`] (`syscall(2)`), the
 //! `netlink` module, `filesystem` and `seccomp`, which serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
 //! # Invariants that the `unsafe` blocks rely on

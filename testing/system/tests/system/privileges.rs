@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use atoll_system_tests::{Net, Proc, Stack, compiled, until};
+use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, compiled, until};
 use serde_json::Value;
 
 use crate::rootless::as_nobody;
@@ -172,4 +172,48 @@ fn an_allowed_call_changes_nothing() {
         }
     }
     assert!(fetch(&net, 80, "/big") == megabyte());
+}
+
+/// A folder in /tmp is made by whoever is first. Whose socket lies there is not trusted for its name.
+#[test]
+fn nobody_is_lured_onto_the_stack_of_another_user() {
+    let _alone = Alone::new();
+    let scratch = Scratch::new();
+    let folder = scratch.path();
+    let built = atoll();
+    for name in ["atoll", "libatoll.so"] {
+        std::fs::copy(built.with_file_name(name), folder.join(name)).expect("it is built");
+    }
+    let trap = "import os, socket, sys
+os.umask(0)
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.bind(sys.argv[1] + '/default.sock')
+server.listen()
+print('listening', flush=True)
+while True:
+    client, _ = server.accept()
+    said = client.recv(4096)
+    if said: print('heard', said, flush=True)";
+    let run = folder.join("run");
+    std::fs::create_dir(&run).expect("the folder is new");
+    std::os::unix::fs::chown(&run, Some(65533), Some(65533)).expect("this is root");
+    let as_user = |uid: &str, command: &[&str]| {
+        let mut user = Command::new("setpriv");
+        user.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups", "--", "env", "-i"]);
+        user.arg(format!("ATOLL_RUNTIME_DIR={}", run.display())).args(command).current_dir(folder);
+        Proc::start(&mut user, None)
+    };
+    let mut stranger = as_user("65533", &["/usr/bin/python3", "-c", trap, &run.to_string_lossy()]);
+    stranger.says("listening", 10);
+    for command in [["./atoll", "status"].as_slice(), &["./atoll", "run", "--", "/bin/true"], &["./atoll", "down"]] {
+        let mut lured = as_user("65534", command);
+        assert!(!lured.end(20).success(), "{command:?}: {}", lured.report());
+        assert!(lured.errors().contains("belongs to another user"), "{}", lured.report());
+    }
+    // The library, on its own account.
+    let preload = format!("LD_PRELOAD={}", folder.join("libatoll.so").display());
+    let socket = format!("ATOLL_SOCKET={}", run.join("default.sock").display());
+    let connect = "import socket; socket.create_server(('127.0.0.1', 0))";
+    let _ = as_user("65534", &[&preload, &socket, "/usr/bin/python3", "-c", connect]).end(20);
+    assert!(!stranger.output().contains("heard"), "{}", stranger.report());
 }
