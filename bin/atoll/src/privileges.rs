@@ -61,10 +61,9 @@ pub fn confine(kind: Kind, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     privileges::hide()?;
     layers |= LAYER_CAPABILITIES;
     // The mapping lives as long as the process, and so may the handler's reference to it.
-    let page_memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
-    let word = page_memory.atomic32(ReplicaPage::<ShmMemory>::FORBIDDEN_CALL_AT);
+    let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
+    let word = memory.atomic32(ReplicaPage::<ShmMemory>::FORBIDDEN_CALL_AT);
     seccomp::report_to(word.ok_or_else(|| io::Error::other("the own page cannot be written"))?)?;
-    // Written before the list holds: what is on the page is the kernel's answer only if the server goes on.
     if calls(kind).enforce()? {
         layers |= LAYER_SECCOMP;
     }
@@ -127,7 +126,6 @@ fn loop_of_all(calls: &mut Calls) {
 
 /// What the allocator of the C library does. Memory is never executable, and never placed over other memory.
 fn memory_of_all(calls: &mut Calls) {
-    const PLACED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
     const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
     calls.allow(libc::SYS_brk);
     calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | ANONYMOUS, ANONYMOUS)]);
@@ -166,7 +164,6 @@ fn end_of_all(calls: &mut Calls) {
 fn sessions(calls: &mut Calls) {
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
-    const PLACED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
     const SHARED: u64 = libc::MAP_SHARED as u64;
     const TYPE: u64 = libc::MAP_TYPE as u64;
     calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE, SHARED)]);
@@ -179,6 +176,8 @@ fn device(calls: &mut Calls) {
     calls.allow(libc::SYS_writev);
 }
 
+/// Flags of memory that is to lie at a certain place.
+const PLACED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
 const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 
 /// What the supervisor keeps of its capabilities once the stack is up.

@@ -87,8 +87,11 @@ fn inside() -> Option<Inside> {
     Some(Inside { kind, what, page, arena, bell, control })
 }
 
-/// Everything that a compromised server might try first, and the call that it dies of.
-const ATTEMPTS: &[(&str, &[&str], fn(&Inside))] = &[
+/// What it is about, the calls of which it may die, and how it is tried.
+type Attempt = (&'static str, &'static [&'static str], fn(&Inside));
+
+/// Everything that a server might try first that somebody has taken over.
+const ATTEMPTS: &[Attempt] = &[
     ("open a file", &["openat", "open"], |_| drop(File::open("/etc/passwd"))),
     ("look at a file", &["statx", "newfstatat"], |_| drop(std::fs::metadata("/etc/passwd"))),
     ("open its own memory", &["openat"], |_| drop(File::options().write(true).open("/proc/self/mem"))),
