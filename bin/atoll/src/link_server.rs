@@ -22,6 +22,7 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
 use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
+use crate::privileges::Kind;
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{LinkServerSetup, mesh_ring};
@@ -64,23 +65,25 @@ impl LinkServer {
         let mut inherited = Inherited::take(setup.descriptors)?;
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
-        let me = usize::from(setup.server);
-        let places: Vec<_> =
-            (0..usize::from(replicas)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = inherited.take_next(places.len())?;
-        let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
-        let stack = inherited.stack.clone();
-        let mut steering = Box::new(Steering::new(key));
-        steering.refresh(&stack, replicas);
-        inherited.announce(setup.server, setup.epoch);
+        let bells = inherited.take_next(replicas.into())?;
+        let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
         let habits = Habits {
             name: &format!("atoll-link{}", setup.index),
+            kind: Kind::LinkServer,
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
         };
+        let server = Server::settle(inherited, &habits, Some(&queue))?;
+        let me = usize::from(setup.server);
+        let places: Vec<_> =
+            (0..usize::from(replicas)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let rings = Rings::resume(mesh, &places, bells);
+        let mut steering = Box::new(Steering::new(key));
+        steering.refresh(&stack, replicas);
+        server.announce(setup.server, setup.epoch);
         Ok(LinkServer {
-            server: Server::settle(inherited, &habits, Some(&queue))?,
+            server,
             stack,
             replicas,
             first_replica: ReplicaId(setup.first_replica),

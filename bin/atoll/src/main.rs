@@ -8,6 +8,7 @@ mod failure;
 mod link;
 mod link_server;
 mod manager_server;
+mod privileges;
 mod replica;
 mod rows;
 mod runtime;

@@ -22,6 +22,7 @@ use atoll_ipc::page::Stat;
 use atoll_sys::process;
 
 use crate::link::{Received, Rings};
+use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{ManagerSetup, mesh_ring};
 
@@ -56,25 +57,28 @@ impl ManagerServer {
     fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
         let mut inherited = Inherited::take(setup.descriptors)?;
         let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
-        // Those in processes of their own are neighbours in the plan.
-        let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
-        let peers = (first..first + managers).chain(0..usize::from(inherited.facts.replicas));
-        let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = inherited.take_next(places.len())?;
-        let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
-        inherited.announce(setup.server, setup.epoch);
-        let mut seed = [0; 8];
-        process::random(&mut seed)?;
-        let config =
-            ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
+        let replicas = usize::from(inherited.facts.replicas);
+        let (bells, mesh) = (inherited.take_next(managers + replicas)?, inherited.mesh.clone());
         let habits = Habits {
             name: &format!("atoll-cm{}", setup.index),
+            kind: Kind::Manager,
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
         };
+        let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
+        // Those in processes of their own are neighbours in the plan.
+        let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
+        let peers = (first..first + managers).chain(0..replicas);
+        let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let rings = Rings::resume(mesh, &places, bells);
+        server.announce(setup.server, setup.epoch);
+        let mut seed = [0; 8];
+        process::random(&mut seed)?;
+        let config =
+            ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
         Ok(ManagerServer {
-            server: Server::settle(inherited, &habits, None::<&OwnedFd>)?,
+            server,
             manager: Manager::new(config, u64::from_ne_bytes(seed)),
             rings,
             managers,

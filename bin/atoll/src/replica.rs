@@ -38,6 +38,7 @@ use atoll_wire::{Mac, vnet};
 
 use crate::address;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
+use crate::privileges::Kind;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
@@ -92,28 +93,40 @@ impl Replica {
         let mut inherited = Inherited::take(setup.descriptors)?;
         let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
-        let mut fast_open = [0; 16];
-        mesh.read(COOKIE_KEY, &mut fast_open);
         let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
         let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
         let clock = inherited.clock();
         let now = clock.now();
         let me = usize::from(setup.index);
         let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
-
-        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let bells = inherited.take_next(servers)?;
-        let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let for_messages = bells.iter().take(replicas).map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let link = match (&queue, setup.link) {
+            (None, Some(link)) => {
+                Some((link, inherited.next()?, inherited.next()?, inherited.take_next(REPLICAS_MAX)?))
+            }
+            _ => None,
+        };
+        let habits = Habits {
+            name: &format!("atoll-replica{}", setup.index),
+            kind: Kind::Replica { queue: queue.is_some() },
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: TIMER_SLACK,
+        };
+        let server = Server::settle(inherited, &habits, queue.as_ref())?;
+
+        let mut fast_open = [0; 16];
+        mesh.read(COOKIE_KEY, &mut fast_open);
+        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
         let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
-        let device = match (queue, setup.link) {
+        let device = match (queue, link) {
             (Some(queue), _) => Device::Tap(queue),
-            (None, Some(link)) => {
-                let (memory, page) = (inherited.next()?, inherited.next()?);
-                let bells = inherited.take_next(REPLICAS_MAX)?;
+            (None, Some((link, memory, page, bells))) => {
                 Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
             }
             (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
@@ -134,7 +147,7 @@ impl Replica {
         if me == 0 && !matches!(device, Device::None) {
             ip.announce(now);
         }
-        inherited.announce(setup.index, setup.epoch);
+        server.announce(setup.index, setup.epoch);
         let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let sequence = sequence_secret(&ledger, &seed[24..40]);
@@ -155,14 +168,6 @@ impl Replica {
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
         transport.set_ledger(ledger);
 
-        let habits = Habits {
-            name: &format!("atoll-replica{}", setup.index),
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: TIMER_SLACK,
-        };
-        let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
-        let server = Server::settle(inherited, &habits, queue)?;
         Ok(Replica {
             index: ReplicaId(setup.index),
             server,

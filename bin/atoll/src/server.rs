@@ -20,6 +20,7 @@ use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, process, sched, unix};
 
+use crate::privileges::{self, Kind};
 use crate::setup::{MESH_MEMORY_BYTES, READY};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
@@ -84,11 +85,6 @@ impl Inherited {
         let [tsc0, ns0, mult, _] = self.facts.calibration;
         Clock::new(Calibration { tsc0, ns0, mult })
     }
-
-    /// Says on the page who this is.
-    pub fn announce(&self, server: u8, epoch: u32) {
-        self.page.announce(ReplicaId(server), Epoch(epoch));
-    }
 }
 
 fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
@@ -99,6 +95,8 @@ fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
 pub struct Habits<'a> {
     /// What `ps` shows.
     pub name: &'a str,
+    /// What it may do.
+    pub kind: Kind,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -133,10 +131,14 @@ pub struct Server {
     unpublished: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
+    /// Watches the control socket alone, until the supervisor has said everything.
+    briefing: Option<Epoll>,
 }
 
 impl Server {
-    /// Settles down. `device`: what wakes it when a frame has come.
+    /// Settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
+    ///
+    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
     pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
         sched::set_name(habits.name)?;
         if let Some(cpu) = habits.cpu {
@@ -153,6 +155,9 @@ impl Server {
         epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
         epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        let briefing = Epoll::new()?;
+        briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
+        privileges::confine(habits.kind, &inherited.page)?;
         let clock = inherited.clock();
         let now = clock.now();
         Ok(Server {
@@ -173,7 +178,13 @@ impl Server {
             publish_at: now,
             unpublished: true,
             is_ready: false,
+            briefing: Some(briefing),
         })
+    }
+
+    /// Says on the page who this is.
+    pub fn announce(&self, server: u8, epoch: u32) {
+        self.page.announce(ReplicaId(server), Epoch(epoch));
     }
 
     /// Sends what waits for the supervisor, as far as its socket takes it.
@@ -292,8 +303,7 @@ pub trait Role {
         let (page, rings) = (self.server().page.sleep_word(), self.past_sleep_word());
         let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
         self.change_sleep_word(last.wrapping_add(1) & !1);
-        let control = Epoll::new()?;
-        control.add(&self.server().control, TOKEN_CONTROL, EventFlags::IN)?;
+        let Some(control) = self.server().briefing.take() else { return Ok(Verdict::Go) };
         loop {
             let now = self.server().clock.now();
             if self.housekeeping(now)? == Verdict::Stop {
@@ -383,9 +393,13 @@ pub trait Role {
     }
 }
 
-/// Serves as `role` until told to stop. `name`: who fails, for people.
+/// Tells the supervisor that `role` is ready, and serves until told to stop. `name`: who fails, for people.
 pub fn run(name: &str, role: io::Result<impl Role>) -> std::process::ExitCode {
-    match role.and_then(|mut role| role.serve()) {
+    let serve = |mut role: _| {
+        Role::server(&mut role).control.send(READY, &[])?;
+        Role::serve(&mut role)
+    };
+    match role.and_then(serve) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");

@@ -46,4 +46,4 @@ pub use memory::{HeapMemory, Memory};
 pub use message::Message;
 
 /// Version of every layout in this crate. A process that meets another version refuses to attach.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;

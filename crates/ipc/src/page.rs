@@ -170,12 +170,23 @@ impl<M: Memory> StackPage<M> {
     }
 }
 
+/// A server has no capabilities.
+pub const LAYER_CAPABILITIES: u32 = 1;
+/// Landlock keeps it from files.
+pub const LAYER_LANDLOCK: u32 = 2;
+/// An empty root does, on a kernel without Landlock.
+pub const LAYER_EMPTY_ROOT: u32 = 4;
+/// It has a list of system calls.
+pub const LAYER_SECCOMP: u32 = 8;
+
 /// What one replica says about itself to everybody; written by the replica only, mapped read-only by the others.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPage<M: Memory>(pub M);
 
 const SLEEP: usize = 64;
 const HEARTBEAT: usize = 128;
+const LAYERS: usize = 224;
+const FORBIDDEN_CALL: usize = 228;
 const STATS: usize = 256;
 const NETWORK: usize = 2048;
 const TCP_MAP: usize = 4096;
@@ -416,6 +427,30 @@ impl<M: Memory> ReplicaPage<M> {
     /// Gives a sign of life.
     pub fn set_heartbeat(&self, nanos: u64) {
         self.0.store64(HEARTBEAT, nanos);
+    }
+
+    /// What confines the server: `LAYER_*`.
+    pub fn layers(&self) -> u32 {
+        self.0.load32_acquire(LAYERS)
+    }
+
+    /// Says what confines the server.
+    pub fn set_layers(&self, layers: u32) {
+        self.0.store32_release(LAYERS, layers);
+    }
+
+    /// Offset of the word in which a server's signal handler leaves the number of the system call that it died of, plus one.
+    pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;
+
+    /// The system call that the last server of this page died of because it is not on its list, if it did. To be asked when the server is
+    /// gone: until then it can write what it likes, and afterwards it is its word, too.
+    pub fn forbidden_call(&self) -> Option<u32> {
+        self.0.load32_acquire(FORBIDDEN_CALL).checked_sub(1)
+    }
+
+    /// A new server has died of nothing yet.
+    pub fn clear_forbidden_call(&self) {
+        self.0.store32(FORBIDDEN_CALL, 0);
     }
 
     /// Reads a counter.

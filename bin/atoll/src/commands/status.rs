@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport, ServerState, StackName,
-    StatusReport, Steering,
+    ConfinementReport, FileSystem, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport,
+    ServerState, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -47,7 +47,7 @@ impl Status {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
         } else {
-            print!("{}", text(&report, self.verbose));
+            print!("{}", super::harmless(&text(&report, self.verbose)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -94,6 +94,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         stack.version
     );
     out += &link(report);
+    out += &confinement(&stack.confinement);
     out += &format!(
         "calls {}  without system call {}  sessions opened {}\n",
         stack.library_calls,
@@ -201,6 +202,19 @@ fn link(report: &StatusReport) -> String {
         out += &format!("  valid_lft {} preferred_lft {}\n", seconds(own.valid_s), seconds(own.preferred_s));
     }
     out
+}
+
+/// What the servers do without; what the kernel does not let them do without is in capitals.
+fn confinement(servers: &ConfinementReport) -> String {
+    let capabilities = if servers.capabilities { "no capabilities" } else { "WITH CAPABILITIES" };
+    let files = match servers.file_system {
+        FileSystem::Landlock => "no files (landlock)",
+        FileSystem::EmptyRoot => "no files (an empty root: the kernel has no landlock)",
+        FileSystem::Open => "WITH FILES (the kernel has no landlock, and allows no empty root)",
+    };
+    let calls =
+        if servers.seccomp { "few system calls (seccomp)" } else { "ALL SYSTEM CALLS (the kernel has no seccomp)" };
+    format!("servers  {capabilities}  {files}  {calls}\n")
 }
 
 const REPLICA_COLUMNS: [&str; 13] = [

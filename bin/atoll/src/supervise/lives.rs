@@ -90,21 +90,28 @@ impl Server {
         let pid = server.child.as_ref().map(Child::pid);
         let role = self.role(index);
         if !self.ready {
-            self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit });
+            let forbidden = self.forbidden_call(index);
+            self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit, forbidden });
             return Ok(());
         }
+        let forbidden = self.forbidden_call(index);
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let delay = server.life.died(Instant::now());
         // Somebody else's doing, as far as one can see.
         server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
         (server.child, server.control, server.outbox) = (None, None, Outbox::default());
         let listings = std::mem::take(&mut server.listings);
-        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
+        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit, forbidden), when(delay));
         for id in listings {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
         }
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
+    }
+
+    /// The system call that has ended a server, if one has.
+    fn forbidden_call(&self, index: usize) -> Option<u32> {
+        self.memory.servers().nth(index)?.page.forbidden_call()
     }
 
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.

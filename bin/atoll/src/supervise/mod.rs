@@ -36,6 +36,7 @@ use self::memory::StackMemory;
 use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
+use crate::privileges;
 use crate::runtime::{self, NameLock};
 use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
@@ -152,6 +153,7 @@ fn open_doors(config: &Config, paths: &Paths) -> Result<(Listener, Option<Joined
     let bind = || {
         let listener = Listener::bind(&paths.socket, BACKLOG, Blocking::No)?;
         std::fs::set_permissions(&paths.socket, Permissions::from_mode(0o600))?;
+        Channel::refuse_descriptors(&listener)?;
         Ok::<_, std::io::Error>(listener)
     };
     let what = format!("listening on {}", paths.socket.display());
@@ -372,16 +374,21 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::ServerGone { server, pid, exit } => f.write_str(&death(*server, *pid, *exit)),
+            Ending::ServerGone { server, pid, exit, forbidden } => {
+                f.write_str(&death(*server, *pid, *exit, *forbidden))
+            }
             Ending::CannotStart(server) => write!(f, "{server} could not be started {VAIN_STARTS_MAX} times in a row"),
         }
     }
 }
 
 /// How a server has ended, for people.
-fn death(server: Role, pid: Option<u32>, exit: Option<Exit>) -> String {
+fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
     let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     match exit {
+        Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
+            format!("{server}{pid} made the forbidden system call {}", privileges::name_of(call))
+        }
         Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
         Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
         None => format!("{server}{pid} is gone"),
@@ -403,7 +410,7 @@ pub fn signal_name(signal: i32) -> String {
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGPIPE => "SIGPIPE",
         libc::SIGTERM => "SIGTERM",
-        libc::SIGSYS => "SIGSYS",
+        libc::SIGSYS => "SIGSYS (a forbidden system call)",
         other => return format!("signal {other}"),
     };
     name.into()

@@ -9,8 +9,8 @@ use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ManagerReport,
-    ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac,
+    ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -137,6 +137,7 @@ impl Server {
             sessions_opened: self.opened,
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
+            confinement: ConfinementReport::of(self.memory.servers().map(|server| server.page.layers())),
         }
     }
 

@@ -83,6 +83,7 @@ fn start(
 ) -> Result<(Child, Channel), Failure> {
     let starting = || format!("starting {role} {index}");
     let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    Channel::refuse_descriptors(&control).or_fail("making a control socket")?;
     let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
     let common = [
         theirs.as_fd(),
@@ -127,12 +128,25 @@ pub fn look(pid: u32) -> Option<(u32, Running)> {
     Some((u32::try_from(number(39)?).ok()?, Running { state, used_ms }))
 }
 
-/// What a process is called; empty if it is gone.
+/// What a process is called; empty if it is gone. Processes choose their names: what is no character to be printed becomes `?`.
 pub fn comm(pid: u32) -> String {
     let mut name = String::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/comm")) {
         use std::io::Read;
         let _ = file.take(64).read_to_string(&mut name);
     }
-    name.trim_end().to_owned()
+    name.trim_end().replace(char::is_control, "?")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_does_nothing_to_a_terminal() {
+        let name = std::thread::spawn(|| {
+            atoll_sys::sched::set_name("a\x1b[2J\nb").unwrap();
+            // Of this thread, whose number is like a process's there.
+            super::comm(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+        });
+        assert_eq!(name.join().unwrap(), "a?[2J?b");
+    }
 }

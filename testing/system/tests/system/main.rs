@@ -26,6 +26,7 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod privileges;
 mod recovery;
 mod rootless;
 mod semantics;
