@@ -12,11 +12,11 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use atoll_base::Instant;
-use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
+use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET, SlotState};
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_tcp::State;
 
@@ -205,6 +205,17 @@ impl<M: Memory> Transport<M> {
                     let place = Place { session: index, slot, generation };
                     self.reopen_datagram(now, place, local, remote, (reuse_port, v6_only));
                 }
+                // Whether the address is there now does not matter, as it would not to the predecessor. Nobody waits for an answer: who still does
+                // has his command in the ring.
+                Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
+                    let bind = Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                    let _ = self.cm.handle_bind(&bind);
+                }
+                Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
+                    let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only };
+                    let _ = self.cm.handle_listen(&listen);
+                    self.run_directives(now);
+                }
                 command => self.handle_command(now, index, command),
             }
         }
@@ -289,6 +300,10 @@ impl<M: Memory> Transport<M> {
                 // Somebody may be waiting for room.
                 entry.flags.set(Flags::WANTS_ROOM);
             }
+        }
+        if seen.is_none() && entry.connection.fin_received() {
+            // Nobody has been shown it yet.
+            entry.replica_flags |= REPLICA_FIN;
         }
         entry.recorded = summary(&entry);
         let is_in_flows = !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
@@ -384,7 +399,7 @@ impl<M: Memory> Transport<M> {
                 entry.connection.greet();
                 entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
                 if entry.connection.fin_received() {
-                    entry.replica_flags |= atoll_ipc::slot::REPLICA_FIN;
+                    entry.replica_flags |= REPLICA_FIN;
                     entry.ready |= Ready::RDHUP;
                 }
                 if matches!(entry.stage, Stage::Open(_)) {

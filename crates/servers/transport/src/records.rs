@@ -37,9 +37,11 @@ pub(crate) struct Records<M: Memory> {
 /// What applications have asked for that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    places: BTreeMap<Key, u32>,
+    /// Where each is written, and its turn: the first one's, when a later one has taken its place. What was asked for on top of it stays behind it.
+    places: BTreeMap<Key, (u32, u64)>,
     free: Vec<u32>,
     fresh: u32,
+    /// The last turn.
     order: u64,
     /// To be written, or to be forgotten, at the next commit.
     changed: VecDeque<(u32, Option<RequestRecord>)>,
@@ -86,9 +88,9 @@ impl Requests {
         let mut used = alloc::vec![false; high as usize];
         for (place, record) in found {
             if let Some(key) = Key::of(record.session, &record.command) {
-                requests.places.insert(key, *place);
+                requests.places.insert(key, (*place, record.order));
                 used[*place as usize] = true;
-                requests.order = requests.order.max(record.order + 1);
+                requests.order = requests.order.max(record.order);
             }
         }
         requests.free = (0..high).filter(|place| !used[*place as usize]).collect();
@@ -98,24 +100,23 @@ impl Requests {
     /// `command` is in force from now on.
     fn put(&mut self, session: SessionId, command: Command) {
         let Some(key) = Key::of(session, &command) else { return };
-        let place = match self.places.get(&key) {
-            Some(place) => *place,
+        let (place, order) = match self.places.get(&key) {
+            Some(found) => *found,
             None => {
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.fresh += 1;
                     self.fresh - 1
                 });
-                self.places.insert(key, place);
-                place
+                self.order += 1;
+                self.places.insert(key, (place, self.order));
+                (place, self.order)
             }
         };
-        let order = self.order;
-        self.order += 1;
         self.changed.push_back((place, Some(RequestRecord { order, session, command })));
     }
 
     fn remove(&mut self, key: &Key) {
-        if let Some(place) = self.places.remove(key) {
+        if let Some((place, _)) = self.places.remove(key) {
             self.free.push(place);
             self.changed.push_back((place, None));
         }

@@ -31,5 +31,6 @@ mod rootless;
 mod semantics;
 mod servers;
 mod stack;
+mod survival;
 mod transfer;
 mod v6;
