@@ -32,6 +32,8 @@ pub(crate) struct Records<M: Memory> {
     pub(crate) requests: Requests,
     /// How often a predecessor has died of a connection.
     pub(crate) crashes: BTreeMap<u32, u8>,
+    /// Connections are not to survive, and have no records.
+    pub(crate) is_stateless: bool,
 }
 
 /// What applications have asked for that is in force.
@@ -142,6 +144,7 @@ impl<M: Memory> Records<M> {
             progressed: Vec::new(),
             requests: Requests::default(),
             crashes: BTreeMap::new(),
+            is_stateless: false,
         }
     }
 }
@@ -150,7 +153,8 @@ impl<M: Memory> Transport<M> {
     /// Writes down what has changed since the last flush.
     pub(crate) fn commit(&mut self) {
         if let Some(records) = self.records.as_deref_mut() {
-            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes } = records;
+            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes, is_stateless } = records;
+            let dirty: &[u32] = if *is_stateless { &[] } else { &self.dirty };
             ledger.begin();
             for place in freed.drain(..) {
                 // A new connection may have taken it: then that one is written.
@@ -163,7 +167,7 @@ impl<M: Memory> Transport<M> {
             for (place, record) in requests.changed.drain(..) {
                 ledger.stage_request(place, record.as_ref());
             }
-            for &index in &self.dirty {
+            for &index in dirty {
                 let Some(entry) = self.entries.get_mut(index) else { continue };
                 ledger.touch(index);
                 let summary = summary(entry);
@@ -227,7 +231,7 @@ impl<M: Memory> Transport<M> {
 
     /// The place of a connection is free.
     pub(crate) fn forget_record(&mut self, index: u32) {
-        if let Some(records) = self.records.as_deref_mut() {
+        if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
             records.freed.push(index);
         }
     }

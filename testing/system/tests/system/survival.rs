@@ -12,7 +12,7 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// Where a client runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub enum Side {
     /// At the other end of the TAP.
     Outside,
     /// On the stack itself: by the internal link.
@@ -20,7 +20,7 @@ enum Side {
 }
 
 /// A program of ours, on the stack or beside it.
-fn start(net: &Net, side: Side, name: &str, arguments: &[&str]) -> Proc {
+pub fn start(net: &Net, side: Side, name: &str, arguments: &[&str]) -> Proc {
     let path = program(name);
     let arguments = [&[path.as_str()], arguments].concat();
     match side {
@@ -43,13 +43,13 @@ fn kill_replicas(net: &Net, seed: u64, count: u32, clients: &mut [Proc]) {
 }
 
 /// Tells clients to come to their ends, which have to be good ones. Returns what they say.
-fn finish(clients: Vec<Proc>) -> Vec<String> {
+pub fn finish(clients: Vec<Proc>) -> Vec<String> {
     clients.iter().for_each(|client| signal("INT", client.pid().into()));
     clients.into_iter().map(|client| client.success(60)).collect()
 }
 
 /// No replica has lost a connection, or keeps anything of those that are over.
-fn assert_nothing_left(net: &Net) {
+pub fn assert_nothing_left(net: &Net) {
     until("nothing to be left", 20, || {
         let status = net.atoll_says("status");
         let replicas = status["replicas"].as_array().expect("a list");

@@ -148,7 +148,7 @@ impl Stack {
     }
 
     /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has taken yet is lost.
-    pub(crate) fn restart(&mut self, now: Instant, apps: &[&App]) -> Adoption {
+    pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
         let ledger = self.ledger.clone().expect("it is mortal");
         let mut ip = Ip::new(self.network.clone(), 8, now).expect("a valid network");
         ip.resume(now, &crate::past(&self.page.network(), now));
@@ -162,7 +162,7 @@ impl Stack {
         self.transport = next;
         self.out.outside.clear();
         self.out.inside.clear();
-        self.transport.adopt(now, Recovery::Stateful, false)
+        self.transport.adopt(now, recovery, false)
     }
 
     pub(crate) fn round(&mut self, now: Instant) {

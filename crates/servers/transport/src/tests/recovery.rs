@@ -6,11 +6,12 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ip::V4Address;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_FIN, SlotState};
-use atoll_ipc::{Command, SocketOption};
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
+use atoll_ipc::{Cause, Command, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open};
+use crate::Recovery;
 
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const ECHO: Endpoint = Endpoint::new(0x0a00_0001, 7);
@@ -25,7 +26,7 @@ fn stacks() -> (Net, App, App) {
 
 fn die(net: &mut Net, apps: &[&App]) {
     let now = net.now;
-    let adoption = net.stack(0).restart(now, apps);
+    let adoption = net.stack(0).restart(now, apps, Recovery::Stateful);
     assert_eq!(adoption.lost, 0, "{adoption:?}");
     net.settle();
 }
@@ -138,6 +139,100 @@ fn a_datagram_socket_keeps_its_options() {
     net.stack(0).round(now);
     let frame = net.stack(0).out.outside.pop_back().expect("it leaves");
     assert_eq!((frame[22], &frame[42..]), (7, &b"hello"[..]));
+}
+
+/// Connections end with their server where they are not to survive it, and nothing else does.
+#[test]
+fn without_state_connections_are_reset_and_listeners_stay() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    let u = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
+    net.settle();
+    let now = net.now;
+    net.stack(0).restart(now, &[&server], Recovery::Stateless);
+    net.settle();
+    let (c, back) = (client.connect(HTTP), server.connect(Endpoint::new(addr(2), 80)));
+    client.listen(78, Endpoint::new(0, 80), 16);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    server.write(s, &[1; 3000]);
+    client.write(c, b"a question");
+    net.settle();
+    let now = net.now;
+    let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateless);
+    assert_eq!((adoption.kept, adoption.lost), (0, 2), "{adoption:?}");
+    for socket in [s, back] {
+        let (_, cause, flags) = server.state(socket);
+        let ended = REPLICA_CLOSED | REPLICA_RESET;
+        assert_eq!((cause, flags & ended), (Cause::ConnectionReset, ended));
+    }
+    // The peer finds out when it says something.
+    client.write(c, b"another");
+    net.settle();
+    assert_eq!(client.state(c).1, Cause::ConnectionReset);
+    // Others are served, and nobody gets a slot that its application still holds.
+    let c = client.connect(HTTP);
+    net.settle();
+    let next = server.accept().expect("offered");
+    assert_ne!(next.slot, s.slot);
+    net.settle();
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(next), b"a question");
+    server.poll();
+    server.done.clear();
+    server.close(s);
+    server.close(back);
+    net.settle();
+    server.poll();
+    assert_eq!(server.done, vec![s, back]);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), 0);
+    server.write(u, &record(Endpoint::new(addr(2), 9), b"still here"));
+    server.close(next);
+    server.close(u);
+    client.close(c);
+    net.wait(Duration::from_secs(1));
+    assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+/// The peer's mark, and what was passed over, stay; the own one is told though its segment was lost with the predecessor.
+#[test]
+fn urgent_octets_stay_urgent() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    let write_urgent = |app: &mut App, socket: Socket, bytes: &[u8]| {
+        let slot = app.slot(socket);
+        slot.set_send_urgent(slot.send_tail() + bytes.len() as u64);
+        app.write(socket, bytes);
+    };
+    write_urgent(&mut client, c, b"abX");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!((server.slot(s).mark(), server.state(s).2 & REPLICA_URGENT), (Some(2), REPLICA_URGENT));
+    // The reader stands at the mark when it moves on, as if there had been no death.
+    server.slot(s).set_receive_head(2);
+    write_urgent(&mut client, c, b"cY");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!((server.slot(s).mark(), server.slot(s).passed_marks(2)), (Some(4), 1));
+    server.slot(s).set_receive_head(4);
+    server.kick(s);
+    net.settle();
+    assert_eq!(server.slot(s).passed_marks(2), 0);
+    // What leaves is lost.
+    write_urgent(&mut server, s, b"deZ");
+    let now = net.now;
+    net.stack(0).round(now);
+    assert!(!net.stack(0).out.outside.is_empty());
+    die(&mut net, &[&server]);
+    net.wait(Duration::from_secs(2));
+    assert_eq!((client.slot(c).mark(), client.read(c)), (Some(2), b"deZ".to_vec()));
 }
 
 /// As on Linux, a listener stays where it is when its address goes.
