@@ -191,7 +191,7 @@ impl Role for LinkServer {
             (Stat::ForwardDrops, courier.dropped),
             (Stat::SendFailures, courier.failures),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
     }
 

@@ -40,6 +40,7 @@ enum Command {
     Status(commands::status::Status),
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
+    Chaos(commands::chaos::Chaos),
     Config(commands::config::Config),
     Paper(commands::paper::Paper),
     /// Print the version of the program and of the layouts it shares with its library.
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Status(status) => printing(|| status.run()),
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
+        Command::Chaos(chaos) => chaos.run(),
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),

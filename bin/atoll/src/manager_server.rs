@@ -198,7 +198,7 @@ impl Role for ManagerServer {
             (Stat::MessagesOut, counts.sent),
             (Stat::MessagesBad, counts.bad),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
     }
 

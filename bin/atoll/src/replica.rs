@@ -33,7 +33,7 @@ use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport};
+use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
 use atoll_wire::{Mac, vnet};
 
 use crate::address;
@@ -144,6 +144,7 @@ impl Replica {
             ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
+        ip.resume(now, &past(&page.network(), now));
         if me == 0 && !matches!(device, Device::None) {
             ip.announce(now);
         }
@@ -467,10 +468,10 @@ impl Role for Replica {
             (Stat::SendFailures, links.failures + links.courier.failures),
             (Stat::ForwardDrops, links.courier.dropped),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
         for (stat, value) in self.siblings.stats() {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
         self.transport.publish_stats();
     }

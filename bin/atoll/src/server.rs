@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
-use atoll_ipc::Memory;
+use atoll_ipc::{Memory, Tally};
 use atoll_ipc::control::Request;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_shm::{Access, ShmMemory};
@@ -115,6 +115,8 @@ pub struct Server {
     _bell: OwnedFd,
     /// The own page.
     pub page: ReplicaPage<ShmMemory>,
+    /// What predecessors have counted.
+    tally: Tally,
     /// Decides how long to spin.
     pub patience: Patience,
     /// Packets for the supervisor that its socket did not take yet.
@@ -167,6 +169,7 @@ impl Server {
             patience: Patience::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
             _bell: inherited.bell,
+            tally: Tally::read(&inherited.page),
             page: inherited.page,
             answers: VecDeque::new(),
             bells_rung: 0,
@@ -199,6 +202,11 @@ impl Server {
         Ok(())
     }
 
+    /// Puts what this life has counted on the page, on top of what those before it have.
+    pub fn publish_stat(&self, stat: Stat, value: u64) {
+        self.page.set_stat(stat, self.tally.with(stat, value));
+    }
+
     /// Puts the counters on the page that all servers have.
     fn publish(&mut self, now: Instant) {
         self.unpublished = false;
@@ -209,7 +217,7 @@ impl Server {
             (Stat::Rounds, self.rounds),
             (Stat::BusyNanos, self.busy_nanos),
         ] {
-            self.page.set_stat(stat, value);
+            self.publish_stat(stat, value);
         }
     }
 }
@@ -375,6 +383,8 @@ pub trait Role {
                     let Ok(request) = Request::decode(&packet[..len]) else { continue };
                     if let Request::Adopt { blamed } = request {
                         self.adopt(now, blamed)?;
+                        // Who dies soon has said what became of the connections.
+                        self.publish();
                         let server = self.server();
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());

@@ -386,12 +386,28 @@ stats! {
     ServiceReportsOut => "service_reports_out",
     /// Such reports received.
     ServiceReportsIn => "service_reports_in",
-    /// Connections that this incarnation has taken over from the one before it.
+    /// Connections that incarnations have taken over from those before them.
     ConnectionsKept => "connections_kept",
-    /// Connections of that one that have ended with it.
+    /// Connections that have ended with their incarnation instead.
     ConnectionsLost => "connections_lost",
     /// Of these, those whose record made no sense, or killed whoever took it over.
     ConnectionsQuarantined => "connections_quarantined",
+}
+
+impl Stat {
+    /// Whether it says how things stand now. All others only grow, also over the deaths of their server.
+    pub const fn is_gauge(self) -> bool {
+        matches!(
+            self,
+            Stat::Connections
+                | Stat::TimeWaits
+                | Stat::Sessions
+                | Stat::BufferBytes
+                | Stat::Orphans
+                | Stat::Pressured
+                | Stat::Siblings
+        )
+    }
 }
 
 impl<M: Memory> ReplicaPage<M> {

@@ -1,6 +1,7 @@
 //! The commands, a file each.
 
 pub mod balance;
+pub mod chaos;
 pub mod config;
 pub mod down;
 pub mod options;

@@ -67,7 +67,7 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
 }
 
 fn rates(old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>, seconds: f64) -> Rates {
-    // A restarted server counts from zero.
+    // What a server has counted in its last moments dies with it.
     let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
     Rates {
         frames_in: per_second("frames_in"),

@@ -22,8 +22,8 @@ use crate::v6::V6;
 
 /// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
 ///
-/// Survives no crash: a new incarnation starts with an empty neighbour cache and is told or asks. Frames, news and failures
-/// not fetched are lost with it; peers and siblings ask again.
+/// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an empty neighbour cache and is told or
+/// asks. Frames, news and failures not fetched are lost with it; peers and siblings ask again.
 ///
 /// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`], [`Ip::poll_neighbour`],
 /// [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer for [`Ip::next_timeout`].

@@ -265,6 +265,8 @@ impl<M: Memory> Transport<M> {
                 self.take_over(now, index);
                 self.handle_kick(now, index);
             }
+        } else if occupant == Occupant::Lost {
+            // Honoured, too, and told that it is over.
         } else if session.was_offered(slot, generation) {
             // Too late: the connection is somebody else's.
             let event = Event::ClaimVerdict { slot, generation, confirmed: false };

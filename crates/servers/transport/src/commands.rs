@@ -26,12 +26,14 @@ impl<M: Memory> Transport<M> {
             Command::Kick { slot, generation } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.handle_kick(now, index),
                 Occupant::Datagram(index) => self.kick_datagram(now, index),
+                Occupant::Lost => {}
                 Occupant::Nobody => self.stats.count(Stat::BadCommands),
             },
             Command::Claim { slot, generation } => self.claim(now, session, slot, generation),
             Command::Close { slot, generation, mode } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.close(now, index, mode),
                 Occupant::Datagram(index) => self.close_datagram(now, index),
+                Occupant::Lost => self.close_lost(session, slot, generation),
                 Occupant::Nobody => self.close_nothing(session, slot, generation),
             },
             Command::SetOption { slot, generation, option, value } => {
@@ -162,6 +164,13 @@ impl<M: Memory> Transport<M> {
         }
     }
 
+    /// The application has closed a socket whose connection is lost.
+    fn close_lost(&mut self, session: u32, slot: SlotId, generation: u32) {
+        let Some(session) = self.sessions.get_mut(session as usize).and_then(Option::as_mut) else { return };
+        session.vacate(slot, false);
+        session.push(&mut self.stats, &Event::SlotDone { slot, generation }, Some(0));
+    }
+
     /// The application's lines have changed: take what is plausible; whoever lies loses the connection.
     pub(crate) fn handle_kick(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
@@ -239,6 +248,7 @@ impl<M: Memory> Transport<M> {
                 }
                 self.datagrams.set_option(index, option, value)
             }
+            Occupant::Lost => true,
             Occupant::Nobody => false,
         };
         if !taken {

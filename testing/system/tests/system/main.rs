@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod balance;
+mod chaos;
 mod clients;
 mod configurations;
 mod dhcp;
@@ -32,5 +33,6 @@ mod rootless;
 mod semantics;
 mod servers;
 mod stack;
+mod survival;
 mod transfer;
 mod v6;

@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::servers::{fetch, megabyte, start_nginx};
 
 /// A server of a stack, as `atoll status` sees it.
-struct Victim<'a> {
-    net: &'a Net,
+pub struct Victim<'a> {
+    pub net: &'a Net,
     /// The list that it is in, and its place there.
-    kind: &'static str,
-    index: usize,
+    pub kind: &'static str,
+    pub index: usize,
 }
 
 impl Victim<'_> {
@@ -31,7 +31,7 @@ impl Victim<'_> {
     }
 
     /// Kills it, and waits until the next one is ready.
-    fn kill(&self) {
+    pub fn kill(&self) {
         let epoch = self.epoch();
         signal("KILL", self.pid());
         self.comes_back(epoch + 1);
@@ -45,7 +45,7 @@ impl Victim<'_> {
     }
 }
 
-fn signal(name: &str, pid: u64) {
+pub fn signal(name: &str, pid: u64) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
 }
@@ -55,7 +55,7 @@ fn log(net: &Net) -> String {
 }
 
 /// Requests without end, each over a connection of its own or over kept ones.
-fn load(net: &Net, kept: bool) -> Proc {
+pub fn load(net: &Net, kept: bool) -> Proc {
     let url = format!("http://{}/small", Net::SERVER);
     let kept: &[&str] = if kept { &["-k"] } else { &[] };
     let arguments = [&["-q", "-s", "10", "-t", "300", "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
@@ -63,7 +63,7 @@ fn load(net: &Net, kept: bool) -> Proc {
 }
 
 /// Ends the load, of which no request has failed.
-fn assert_unharmed(mut load: Proc) {
+pub fn assert_unharmed(mut load: Proc) {
     assert!(load.runs(), "it went under load: {}", load.report());
     signal("INT", load.pid().into());
     load.end(20);

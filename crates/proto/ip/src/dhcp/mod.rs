@@ -32,6 +32,11 @@ impl Ip {
         self.with_client(now, |client, _| client.release());
     }
 
+    /// Goes on with a lease that a predecessor has got.
+    pub(crate) fn resume_dhcp(&mut self, now: Instant, lease: &Lease) {
+        self.with_client(now, |client, _| client.resume(now, lease));
+    }
+
     pub(crate) fn start_dhcp(&mut self, now: Instant) {
         self.with_client(now, |client, rng| client.start(now, rng));
     }
