@@ -822,7 +822,11 @@ impl Process {
                 self.ports[replica].slot_done(slot, generation);
             }
             // Every socket is looked at anyway.
-            Event::Ready { .. } | Event::BindReply { .. } | Event::ListenReply { .. } | Event::InfoReply { .. } => {}
+            Event::Ready { .. }
+            | Event::ConnectionsWait { .. }
+            | Event::BindReply { .. }
+            | Event::ListenReply { .. }
+            | Event::InfoReply { .. } => {}
         }
     }
 

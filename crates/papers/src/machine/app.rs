@@ -25,6 +25,12 @@ impl Machine {
                     self.answer(batch, app, connection);
                 }
             }
+            // Asleep in accept, or just answered "none": then it sleeps until it is told.
+            Item::Waits { cm, waiting } => {
+                if waiting {
+                    self.send(batch, cm, Item::AskFor { app });
+                }
+            }
             // `accept` is called again at once, and registers.
             Item::Removed { cm } => self.send(batch, cm, Item::Register { app }),
             _ => unreachable!("nothing else goes to applications"),
@@ -63,6 +69,11 @@ impl Machine {
         }
         let ts = self.ts_core(connection);
         self.send(batch, ts, Item::Respond { connection, close });
+        if close && self.settings.naive_accept {
+            // It calls accept again, which asks and waits for the answer.
+            let cm = self.cm[app % self.cm.len()];
+            self.send(batch, cm, Item::AskFor { app });
+        }
     }
 
     fn ts_core(&mut self, connection: u32) -> usize {

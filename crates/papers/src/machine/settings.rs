@@ -18,6 +18,8 @@ pub struct Settings {
     pub apps: usize,
     /// How connection managers choose.
     pub balance: Balance,
+    /// Whether applications ask for each connection (P4's naive accept) at the connection manager where they are at home.
+    pub naive_accept: bool,
     /// Where connections come from.
     pub load: Load,
     /// Requests on each connection.
@@ -82,6 +84,7 @@ impl Settings {
             configuration: Configuration::combined(n),
             apps: n,
             balance: Balance::new(),
+            naive_accept: false,
             load: Load::Closed(64 * n as u32),
             requests: 1,
             app_work: None,

@@ -70,6 +70,12 @@ impl<M: Memory> Transport<M> {
                 let taken = self.cm.handle_accept(now, id, lease);
                 self.stats.add(Stat::BadCommands, (!taken).into());
             }
+            Command::AskConnection { lease, takes } => {
+                if !self.cm.handle_ask(id, lease, takes) {
+                    self.stats.count(Stat::BadCommands);
+                    self.reply(session, &Event::ConnectionsWait { listener: lease, waiting: false, answers: true });
+                }
+            }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(now, id, lease);
             }

@@ -26,6 +26,7 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod naive_accept;
 mod rootless;
 mod semantics;
 mod servers;
