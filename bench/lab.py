@@ -216,15 +216,17 @@ class Kernel:
 class Atoll(Kernel):
     """Atoll at the server's end of a TAP, the kernel at the client's."""
 
-    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None):
+    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None, settings="", name="atoll"):
         self.lab = lab
-        self.name = "atoll"
+        self.name = name
         self.configuration = configuration
         self.server_namespace = lab.namespace()
         self.client_namespace = lab.namespace()
         self.stack = f"{lab.name}x{next(lab.numbers)}"
         command = [ATOLL, "up", "--daemon", "--name", self.stack, "--configuration", configuration]
         command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24"]
+        if settings:
+            command += ["--config", lab.file(f"{self.stack}.toml", settings)]
         if cpu is not None:
             command = ["taskset", "-c", str(cpu), *command]
         sh(*command)
@@ -253,6 +255,10 @@ class Atoll(Kernel):
         down(self.stack)
         if self.stack in self.lab.stacks:
             self.lab.stacks.remove(self.stack)
+
+
+# Settings with which applications ask for each connection: the naive accept against which Pika measures.
+NAIVE = '[accept]\nhandshake = "naive"\n'
 
 
 class KernelLoopback(Kernel):

@@ -18,6 +18,11 @@ fn throughput_grows_with_the_cores() {
 }
 
 #[test]
+fn an_accept_that_asks_serves_fewer() {
+    reproduces("pika-accept");
+}
+
+#[test]
 fn connection_managers_spend_little_on_each_other() {
     reproduces("pika-table3");
 }

@@ -1,7 +1,7 @@
 //! What does an application do? A web server that takes one connection after another and serves a page from memory.
 
 use super::cores::{Batch, Item};
-use super::{Machine, Purpose};
+use super::{Handshake, Machine, Purpose};
 
 /// One application process.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Machine {
             // Asleep in accept, or just answered "none": then it sleeps until it is told.
             Item::Waits { cm, waiting } => {
                 if waiting {
-                    self.send(batch, cm, Item::AskFor { app });
+                    self.send(batch, cm, Item::AskFor { app, takes: true });
                 }
             }
             // `accept` is called again at once, and registers.
@@ -69,10 +69,11 @@ impl Machine {
         }
         let ts = self.ts_core(connection);
         self.send(batch, ts, Item::Respond { connection, close });
-        if close && self.settings.naive_accept {
-            // It calls accept again, which asks and waits for the answer.
+        let handshake = self.settings.handshake;
+        if close && handshake != Handshake::Speculative {
+            // It calls accept or select again, which asks and waits for the answer.
             let cm = self.cm[app % self.cm.len()];
-            self.send(batch, cm, Item::AskFor { app });
+            self.send(batch, cm, Item::AskFor { app, takes: handshake == Handshake::Accept });
         }
     }
 

@@ -83,8 +83,8 @@ pub(crate) enum Item {
     Removed { cm: usize },
     /// CM to application: connections wait for whoever asks, or (the answer) none does.
     Waits { cm: usize, waiting: bool },
-    /// Application to CM: one, please (P4's naive accept).
-    AskFor { app: usize },
+    /// Application to CM: one, please, or whether there is one (P4's naive accept).
+    AskFor { app: usize, takes: bool },
     /// ACCEPT-CONNECTION, application to CM.
     Register { app: usize },
     /// A claim may be overdue at the TS.

@@ -8,7 +8,7 @@ use atoll_ipc::balance::PeerMessage;
 use atoll_ipc::command::Protocol;
 
 use super::cores::{Ask, Batch, Frame, Item, Origin, Reply, Sent};
-use super::settings::Settings;
+use super::settings::{Handshake, Settings};
 use super::{Machine, Purpose, Service, What};
 use crate::configuration::Roles;
 
@@ -91,13 +91,13 @@ impl Machine {
                     v6_only: false,
                 };
                 manager.listener = manager.cm.handle_listen(&listen).ok();
-                if !self.settings.naive_accept {
+                if self.settings.handshake == Handshake::Speculative {
                     assert!(manager.cm.handle_accept(now, session, LEASE), "{app}");
                 }
                 while manager.cm.poll_directive().is_some() {}
             }
         }
-        if self.settings.naive_accept {
+        if self.settings.handshake != Handshake::Speculative {
             for app in 0..self.apps.len() {
                 let (core, cm) = (self.servers.len() + app, self.cm[app % self.cm.len()]);
                 let item = Item::Waits { cm, waiting: true };
@@ -137,7 +137,7 @@ impl Machine {
                 self.ask(batch, connection, Ask::Claimed { app, offered_at });
             }
             Item::Respond { connection, close } => self.respond(batch, connection, close),
-            Item::AskFor { app } => self.asked_for(batch, app),
+            Item::AskFor { app, takes } => self.asked_for(batch, app, takes),
             Item::Register { app } => self.register(batch, app),
             Item::Deadline => self.take_back_overdue(batch),
             // What is due is done at the batch's end.
@@ -206,7 +206,7 @@ impl Machine {
                 Ask::Claimed { .. } => self.costs.cm_claimed,
                 Ask::Closed { .. } => self.costs.cm_closed,
                 // The price of asking has it.
-                Ask::Established if self.settings.naive_accept => 0.0,
+                Ask::Established if self.settings.handshake != Handshake::Speculative => 0.0,
                 Ask::Established | Ask::TimedOut { .. } => self.costs.cm_choose + self.costs.cm_choose_each * others,
             },
         );
@@ -272,11 +272,11 @@ impl Machine {
     }
 
     /// An application asks for a connection.
-    fn asked_for(&mut self, batch: &mut Batch, app: usize) {
+    fn asked_for(&mut self, batch: &mut Batch, app: usize, takes: bool) {
         self.spend(batch, Purpose::Cm, self.costs.cm_asked);
         let session = self.session(app);
         if let Some(manager) = &mut self.servers[batch.core].cm {
-            manager.cm.handle_ask(session, LEASE, true);
+            manager.cm.handle_ask(session, LEASE, takes);
         }
         self.run_directives(batch);
     }

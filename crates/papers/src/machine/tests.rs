@@ -47,11 +47,12 @@ fn few_connections_are_all_served_in_every_configuration() {
 
 #[test]
 fn applications_that_ask_get_all_connections_in_every_configuration_that_has_their_managers() {
-    for name in ["TS2LS2CM2", "TS2+LS2+CM2", "TS2CM2+LS1"] {
+    let places = ["TS2LS2CM2", "TS2+LS2+CM2", "TS2CM2+LS1"];
+    for (name, handshake) in places.iter().flat_map(|name| [(*name, Handshake::Accept), (*name, Handshake::Select)]) {
         let configuration = Configuration::parse(name).expect(name);
         let report = run(Settings {
             configuration,
-            naive_accept: true,
+            handshake,
             load: Load::Constant(20_000),
             duration: Duration::from_millis(100),
             ..short(2)
