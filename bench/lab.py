@@ -118,20 +118,20 @@ class Lab:
             file.write(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def start(self, command, output=None):
+    def start(self, command, output=None, **environment):
         """Starts a process that runs until `end`, or until the lab closes."""
         log = open(output or os.path.join(self.folder, f"log{next(self.numbers)}"), "wb+")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
         process.log = log
         self.processes.append(process)
         return process
 
-    def compile(self, name):
+    def compile(self, name, *flags):
         """Compiles bench/NAME.c and returns the program."""
         target = os.path.join(self.folder, name)
         if not os.path.exists(target):
             source = os.path.join(ROOT, "bench", name + ".c")
-            sh("cc", "-O2", "-Wall", "-pthread", "-o", target, source, deadline=60)
+            sh("cc", "-O2", "-Wall", "-pthread", *flags, "-o", target, source, deadline=60)
         return target
 
 
