@@ -30,7 +30,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from lab import ATOLL, NAIVE, SERVER, Atoll, Failure, Kernel, Lab, Measured, children_of, end, say, sh, wait_for
+from lab import ATOLL, NAIVE, NO_BATCH, SERVER, Atoll, Failure, Kernel, Lab, Measured, children_of, end, say, sh, wait_for
 
 SCHEMES = {
     "naive": ["--scheme", "naive"],
@@ -183,7 +183,7 @@ def make(lab, column, options):
     if column in KERNEL:
         return Kernel(lab)
     n = options.replicas
-    settings = ASKING.get(column, "") + ("[scheduling]\nbatch = false\n" if getattr(options, "no_batch", False) else "")
+    settings = ASKING.get(column, "") + (NO_BATCH if getattr(options, "no_batch", False) else "")
     stack = Atoll(lab, f"TS{n}LS{n}CM{n}", settings=settings)
     if column in SCHEMES:
         sh(ATOLL, "balance", stack.stack, *SCHEMES[column])
@@ -236,8 +236,8 @@ def at(times, percent):
 
 def show(rows, options):
     """A line for each column: of all runs the median, and in brackets the least and the greatest."""
-    counted = min(map(len, rows.values()))
-    print(f"\n{options.server}: milliseconds from connect to close, {counted} runs and more, and the share of each worker in percent\n")
+    counted = " or ".join(str(count) for count in sorted(set(map(len, rows.values()))))
+    print(f"{options.server}: milliseconds from connect to close, {counted} runs, and the share of each worker in percent\n")
     print("| | " + " | ".join(f"p{p:g}" for p in PERCENTILES[:-1]) + " | longest | failed | shares |")
     print("|---|" + "---|" * (len(PERCENTILES) + 2))
     for column, reports in rows.items():
@@ -262,7 +262,7 @@ def main():
     parser.add_argument("--service", type=int, default=1000, help="microseconds that a connection takes a worker that is not slow")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--no-batch", action="store_true", help="replicas of Atoll that preempt who runs: where others use the CPUs as well")
+    parser.add_argument("--no-batch", action="store_true", help="replicas of Atoll that preempt who runs (needed under chrt)")
     parser.add_argument("--foreign", type=float, default=9, help="CPUs that others may use during a run that counts")
     parser.add_argument("--attempts", type=int, default=3, help="how often a run that does not count is made again")
     parser.add_argument("--column", action="append", choices=COLUMNS)
@@ -282,7 +282,7 @@ def main():
                 report = measure_calmly(lab, column, options)
                 if report:
                     rows[column].append(report)
-        show(rows, options)
+    show(rows, options)
 
 
 if __name__ == "__main__":

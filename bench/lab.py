@@ -259,6 +259,8 @@ class Atoll(Kernel):
 
 # Settings with which applications ask for each connection: the naive accept against which Pika measures.
 NAIVE = '[accept]\nhandshake = "naive"\n'
+# Replicas with the scheduling policy of whoever starts them, which may be a real-time one where others use the CPUs.
+NO_BATCH = "[scheduling]\nbatch = false\n"
 
 
 class KernelLoopback(Kernel):
