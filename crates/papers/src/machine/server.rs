@@ -274,9 +274,9 @@ impl Machine {
     /// An application asks for a connection.
     fn asked_for(&mut self, batch: &mut Batch, app: usize, takes: bool) {
         self.spend(batch, Purpose::Cm, self.costs.cm_asked);
-        let session = self.session(app);
+        let (now, session) = (Machine::instant(batch.clock), self.session(app));
         if let Some(manager) = &mut self.servers[batch.core].cm {
-            manager.cm.handle_ask(session, LEASE, takes);
+            manager.cm.handle_ask(now, session, LEASE, takes);
         }
         self.run_directives(batch);
     }

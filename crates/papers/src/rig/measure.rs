@@ -248,7 +248,7 @@ fn asked() -> f64 {
                 cm.handle_established(now, ConnectionId(connection), *listener);
             }
             for _ in 0..BATCH {
-                assert!(cm.handle_ask(session, LEASE, true), "it listens");
+                assert!(cm.handle_ask(now, session, LEASE, true), "it listens");
                 assert!(matches!(cm.poll_directive(), Some(Directive::Offer(_))), "one waits");
             }
         });

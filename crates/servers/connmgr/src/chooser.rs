@@ -172,10 +172,14 @@ impl Chooser {
 
     /// The session asks `ts` for the connection that has waited longest, or (`takes` is false) whether there is one (P4's naive
     /// accept).
-    pub(crate) fn asked(&mut self, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
+    pub(crate) fn asked(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let at = choice.waiting.iter().position(|waiting| waiting.ts == ts);
         if takes && let Some(Waiting { connection, listener, .. }) = at.and_then(|at| choice.waiting.remove(at)) {
+            // Whoever is an acceptor as well has one more to claim.
+            if let Some(acceptor) = choice.acceptors.get_mut(session, lease) {
+                acceptor.offered(now);
+            }
             self.directives.push_back((ts, Directive::Offer(Offer { connection, listener, session, lease })));
             return;
         }

@@ -221,9 +221,9 @@ impl Listeners {
     }
 
     /// See [`crate::ConnMgr::handle_ask`].
-    pub(crate) fn ask(&mut self, session: SessionId, lease: u64, takes: bool) -> bool {
+    pub(crate) fn ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
         let known = self.find(session, lease).and_then(|id| self.with_choice(id));
-        known.is_some_and(|(_, choice)| self.place.asked(choice, session, lease, takes))
+        known.is_some_and(|(_, choice)| self.place.asked(now, choice, session, lease, takes))
     }
 
     pub(crate) fn waits_long(&mut self, id: ListenerId) {

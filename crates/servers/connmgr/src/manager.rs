@@ -126,8 +126,8 @@ impl ConnMgr {
 
     /// The naive accept (P4): the session asks for a connection that waits (`takes`), or whether one does. A directive answers. `false`:
     /// the session does not listen with this lease, or the CM that chooses is in another process; nothing answers.
-    pub fn handle_ask(&mut self, session: SessionId, lease: u64, takes: bool) -> bool {
-        self.listeners.ask(session, lease, takes)
+    pub fn handle_ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
+        self.listeners.ask(now, session, lease, takes)
     }
 
     /// A connection waits for somebody who asks, for a while already: whoever was told of it does not come, so all others are.

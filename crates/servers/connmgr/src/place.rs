@@ -73,10 +73,10 @@ impl Place {
     }
 
     /// The session asks for a connection, or whether there is one (P4's naive accept). `false`: who chooses is apart.
-    pub(crate) fn asked(&mut self, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
+    pub(crate) fn asked(&mut self, now: Instant, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
         match self {
             Place::Here { ts, manager } => {
-                manager.chooser.asked(*ts, choice, session, lease, takes);
+                manager.chooser.asked(now, *ts, choice, session, lease, takes);
                 true
             }
             Place::Apart(_) => false,

@@ -71,7 +71,8 @@ impl<M: Memory> Transport<M> {
                 self.stats.add(Stat::BadCommands, (!taken).into());
             }
             Command::AskConnection { lease, takes } => {
-                if !self.cm.handle_ask(id, lease, takes) {
+                let answered = self.cm.handle_ask(now, id, lease, takes);
+                if !answered {
                     self.stats.count(Stat::BadCommands);
                     self.reply(session, &Event::ConnectionsWait { listener: lease, waiting: false, answers: true });
                 }

@@ -387,8 +387,8 @@ fn asking() -> (ConnMgr, ListenerId) {
 
 fn told(cm: &mut ConnMgr) -> Vec<(u32, bool, bool)> {
     core::iter::from_fn(|| cm.poll_directive())
-        .filter_map(|directive| match directive {
-            Directive::ConnectionsWait { session, lease: 7, waiting, answers } => Some((session.0, waiting, answers)),
+        .map(|directive| match directive {
+            Directive::ConnectionsWait { session, lease: 7, waiting, answers } => (session.0, waiting, answers),
             other => panic!("{other:?}"),
         })
         .collect()
@@ -401,25 +401,25 @@ fn who_asks_gets_the_connection_that_has_waited_longest_and_only_one() {
         cm.handle_established(NOW, ConnectionId(connection), listener);
     }
     assert_eq!(told(&mut cm), [], "nobody has asked");
-    assert!(cm.handle_ask(SessionId(2), 7, false));
+    assert!(cm.handle_ask(NOW, SessionId(2), 7, false));
     assert_eq!(told(&mut cm), [(2, true, true)]);
     for (session, connection) in [(2, 10), (1, 11)] {
-        assert!(cm.handle_ask(SessionId(session), 7, true));
+        assert!(cm.handle_ask(NOW, SessionId(session), 7, true));
         let offers = offers(&mut cm);
         assert_eq!(offers.len(), 1);
         assert_eq!((offers[0].session, offers[0].connection), (SessionId(session), ConnectionId(connection)));
     }
-    assert!(cm.handle_ask(SessionId(1), 7, true));
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true));
     assert_eq!(told(&mut cm), [(1, false, true)]);
-    assert!(!cm.handle_ask(SessionId(3), 7, true), "it does not listen");
-    assert!(!cm.handle_ask(SessionId(1), 8, true), "nor does it with this lease");
+    assert!(!cm.handle_ask(NOW, SessionId(3), 7, true), "it does not listen");
+    assert!(!cm.handle_ask(NOW, SessionId(1), 8, true), "nor does it with this lease");
 }
 
 #[test]
 fn of_those_who_were_told_none_one_hears_of_a_connection_and_all_if_it_does_not_come() {
     let (mut cm, listener) = asking();
     for session in [1, 2, 1] {
-        assert!(cm.handle_ask(SessionId(session), 7, session == 2));
+        assert!(cm.handle_ask(NOW, SessionId(session), 7, session == 2));
     }
     assert_eq!(told(&mut cm).len(), 3);
     cm.handle_established(NOW, ConnectionId(10), listener);
@@ -434,9 +434,9 @@ fn of_those_who_were_told_none_one_hears_of_a_connection_and_all_if_it_does_not_
 fn a_connection_that_comes_back_is_everybodys() {
     let (mut cm, listener) = asking();
     cm.handle_established(NOW, ConnectionId(10), listener);
-    assert!(cm.handle_ask(SessionId(1), 7, true));
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true));
     assert_eq!(offers(&mut cm).len(), 1);
-    assert!(cm.handle_ask(SessionId(1), 7, false) && cm.handle_ask(SessionId(2), 7, false));
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, false) && cm.handle_ask(NOW, SessionId(2), 7, false));
     told(&mut cm);
     cm.handle_claim_timeout(NOW, ConnectionId(10), listener, SessionId(1), 7);
     assert_eq!(told(&mut cm), [(1, true, false), (2, true, false)]);
@@ -445,7 +445,7 @@ fn a_connection_that_comes_back_is_everybodys() {
 #[test]
 fn who_stops_or_goes_is_not_told() {
     let (mut cm, listener) = asking();
-    assert!(cm.handle_ask(SessionId(1), 7, true) && cm.handle_ask(SessionId(2), 7, true));
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true) && cm.handle_ask(NOW, SessionId(2), 7, true));
     told(&mut cm);
     cm.handle_stop_accepting(NOW, SessionId(1), 7);
     cm.handle_session_gone(SessionId(2));
