@@ -54,6 +54,8 @@ pub struct StackFacts {
     pub spin_us: u32,
     /// How long an acceptor may take to claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
+    /// Applications ask for each connection (P4's naive accept), rather than being offered them.
+    pub naive_accept: bool,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
     /// `FAST_OPEN_*`.
@@ -104,6 +106,7 @@ impl<M: Memory> StackPage<M> {
         m.write(V6 + 8, &addr.octets());
         m.write(V6 + 24, &v6.gateway.unwrap_or_default().octets());
         m.store32(92, facts.fast_open);
+        m.store32(96, facts.naive_accept.into());
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -130,6 +133,7 @@ impl<M: Memory> StackPage<M> {
             ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
+            naive_accept: m.load32(96) != 0,
             ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
             fast_open: m.load32(92),
             v6: self.v6_facts(),
@@ -551,6 +555,7 @@ mod tests {
             ephemeral: (32768, 60999),
             spin_us: 5,
             claim_timeout_us: 1000,
+            naive_accept: true,
             ecn: 2,
             v6: Some(V6Facts {
                 address: Some((Addr::from_octets([0x20; 16]), 64)),

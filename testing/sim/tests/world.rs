@@ -25,6 +25,16 @@ fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     }
 }
 
+/// The same where they ask for each connection (P4's naive accept).
+#[test]
+fn workers_that_ask_lose_no_connection() {
+    for seed in seeds(150) {
+        let workers = 1 + (seed % 4) as usize;
+        let story = Story { asks: true, workers, ..Story::random(seed) };
+        tell(seed, &Story { workforce: Workforce::random(seed, story.workers), ..story });
+    }
+}
+
 /// Replicas die between any two of their stores, and others take their places. No stream changes, no connection is lost.
 #[test]
 fn replicas_that_die_lose_no_connection() {

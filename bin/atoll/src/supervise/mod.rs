@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Component, Config, LinkType, Mac, Paths, Plan, StackName, Steering};
+use atoll_supervisor::{Component, Config, Handshake, LinkType, Mac, Paths, Plan, StackName, Steering};
 use atoll_sys::Calibration;
 use atoll_sys::process::{self, Exit};
 use atoll_sys::signal::{Signal, Signals};
@@ -241,6 +241,7 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
         ephemeral: config.ports.ephemeral,
         spin_us: config.wait.spin_us,
         claim_timeout_us: config.accept.claim_timeout_us,
+        naive_accept: config.accept.handshake == Handshake::Naive,
         ecn: config.tcp.ecn as u8,
         v6: link.v6.map(|v6| V6Facts {
             address: v6.address.map(|own| (own.address.into(), own.prefix)),

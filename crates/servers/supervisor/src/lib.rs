@@ -14,8 +14,8 @@ mod sessions;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use config::{
-    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Link, LinkFile, LinkType, LinkV6, Ports,
-    Recovery, RecoveryMode, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
+    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
+    LinkV6, Ports, Recovery, RecoveryMode, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};

@@ -87,6 +87,13 @@ impl<M: Memory> Transport<M> {
                 }
                 self.stats.add(Stat::BadCommands, (!taken).into());
             }
+            Command::AskConnection { lease, takes } => {
+                let answered = self.cm.handle_ask(now, id, lease, takes);
+                if !answered {
+                    self.stats.count(Stat::BadCommands);
+                    self.reply(session, &Event::ConnectionsWait { listener: lease, waiting: false, answers: true });
+                }
+            }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(now, id, lease);
                 self.drop_acceptor_request(id, lease);

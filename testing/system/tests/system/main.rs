@@ -27,6 +27,7 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod naive_accept;
 mod privileges;
 mod recovery;
 mod rootless;
