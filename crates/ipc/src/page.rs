@@ -375,6 +375,10 @@ stats! {
     ServiceReportsOut => "service_reports_out",
     /// Such reports received.
     ServiceReportsIn => "service_reports_in",
+    /// Packets that an IP server gave up because their neighbour was not found, or too many waited for it.
+    Unresolved => "unresolved",
+    /// Frames of transport servers that an IP server did not send: no packets, or not from an address of the stack.
+    Refused => "refused",
 }
 
 impl<M: Memory> ReplicaPage<M> {

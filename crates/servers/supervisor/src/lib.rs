@@ -21,8 +21,8 @@ pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, ManagerReport, Rates, ReplicaReport,
-    ReportPart, SessionReport, StackReport, StatusReport,
+    AddressReport, DhcpReport, HandshakeReport, IpServerReport, LinkReport, LinkServerReport, ManagerReport, Rates,
+    ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};
