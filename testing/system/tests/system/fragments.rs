@@ -41,11 +41,11 @@ pub fn assert_arrived(report: &Value) {
     assert!(number("lost_percent") < 3.0, "{sum}");
 }
 
-/// The sum of a counter over all replicas.
+/// The sum of a counter over all replicas and IP servers.
 fn count(net: &Net, stat: &str) -> u64 {
     let status = net.atoll_says("status");
-    let replicas = status["replicas"].as_array().expect("a list");
-    replicas.iter().map(|replica| replica["stats"][stat].as_u64().expect("a counter")).sum()
+    let servers = ["replicas", "ip_servers"].into_iter().flat_map(|kind| status[kind].as_array().expect("a list"));
+    servers.map(|server| server["stats"][stat].as_u64().expect("a counter")).sum()
 }
 
 fn long_pings_are_answered(stack: Stack) {
