@@ -298,7 +298,10 @@ impl Replica {
                     if let (Some((server, client)), Ok(message)) = (&mut self.ip_server, IpMessage::decode(payload))
                         && *server == record.peer
                     {
-                        client.handle(now, self.transport.ip_mut(), &message);
+                        let error = client.handle(now, self.transport.ip_mut(), &message);
+                        if let Some(error) = error {
+                            self.transport.handle_network_error(now, &error);
+                        }
                     }
                 }
                 KIND_ADDRESS => {

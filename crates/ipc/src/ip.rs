@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Epoch};
+use atoll_base::{Addr, Endpoint, Epoch};
 
 use crate::event::BadMessage;
 use crate::memory::{HeapMemory, Memory};
@@ -42,8 +42,9 @@ pub enum IpBody {
     /// What an IP server knows of the network. Lost: it cannot be, as Hello; only the last one counts. An IP server takes from another one
     /// the IPv4 address alone.
     Network(Box<NetworkNews>),
-    /// Nobody takes packets of the TS to this destination. Lost: connections time out instead.
-    Unreachable { dst: Addr },
+    /// Nobody takes this packet of the TS, nor others to the same destination. `protocol`: 0 if it has no ports, as later fragments.
+    /// Lost: connections time out instead.
+    Unreachable { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
     /// An IPv4 neighbour's station (see `Message::Neighbour`). `learned`: everybody may believe it. Lost: the other IP server asks for itself.
     Neighbour { addr: u32, mac: [u8; 6], learned: bool },
 }
@@ -87,7 +88,9 @@ impl IpMessage {
                 memory.read(0, &mut bytes[at..]);
                 return bytes;
             }
-            IpBody::Unreachable { dst } => head(4).addr(*dst),
+            IpBody::Unreachable { protocol, local, remote, seq } => {
+                head(4).u8(*protocol).endpoint(*local).endpoint(*remote).u32(*seq)
+            }
             IpBody::Neighbour { addr, mac, learned } => head(5).u32(*addr).array(*mac).u8((*learned).into()),
         };
         writer.bytes.to_vec()
@@ -119,7 +122,7 @@ impl IpMessage {
                     body: IpBody::Network(Box::new(NetworkNews { network, routers, mtu_v6, hop_limit })),
                 });
             }
-            4 => IpBody::Unreachable { dst: r.addr() },
+            4 => IpBody::Unreachable { protocol: r.u8(), local: r.endpoint(), remote: r.endpoint(), seq: r.u32() },
             5 => IpBody::Neighbour { addr: r.u32(), mac: r.array(), learned: r.u8() != 0 },
             _ => return Err(BadMessage),
         };
@@ -153,7 +156,7 @@ mod tests {
             IpBody::Path { dst, mtu: 1280 },
             IpBody::Network(Box::new(news())),
             IpBody::Network(Box::default()),
-            IpBody::Unreachable { dst },
+            IpBody::Unreachable { protocol: 6, local: Endpoint::at(dst, 1), remote: Endpoint::at(dst, 2), seq: 3 },
             IpBody::Neighbour { addr: 7, mac: [1, 2, 3, 4, 5, 6], learned: true },
         ] {
             let message = IpMessage { epoch: Epoch(9), body };

@@ -1,8 +1,10 @@
 //! What does a transport server (TS) say to its IP server, and hear from it, besides packets?
 
-use atoll_base::{Epoch, Instant};
-use atoll_ip::{Ip, Request};
+use atoll_base::{Epoch, FourTuple, Instant, SeqNum};
+use atoll_ip::{ErrorKind, Ip, NetworkError, Request};
 use atoll_ipc::ip::{IpBody, IpMessage};
+use atoll_wire::icmp::code;
+use atoll_wire::ipv4::Protocol;
 
 use crate::news;
 
@@ -23,22 +25,33 @@ impl Client {
         Client { epoch, server: Epoch(0), greets: true, bad: 0 }
     }
 
-    /// Takes a message of the IP server. `ip`: the TS's half.
-    pub fn handle(&mut self, now: Instant, ip: &mut Ip, message: &IpMessage) {
+    /// Takes a message of the IP server. `ip`: the TS's half. Returns what the transport has to hear of one of its packets.
+    pub fn handle(&mut self, now: Instant, ip: &mut Ip, message: &IpMessage) -> Option<NetworkError> {
         if message.epoch.0 < self.server.0 {
             self.bad += 1;
-            return;
+            return None;
         }
         if message.epoch != self.server {
             // Also of the first one that speaks it is not known which one has read what was asked.
             ip.forget_requests();
             (self.server, self.greets) = (message.epoch, true);
         }
-        match &message.body {
-            IpBody::Network(news) => ip.handle_told(news::decode(news)),
-            IpBody::Unreachable { dst } => ip.handle_unreachable(now, *dst),
+        match message.body {
+            IpBody::Network(ref news) => ip.handle_told(news::decode(news)),
+            IpBody::Unreachable { protocol, local, remote, seq } => {
+                ip.handle_unreachable(now, remote.addr);
+                let protocol = Protocol(protocol);
+                return matches!(protocol, Protocol::TCP | Protocol::UDP).then_some(NetworkError {
+                    kind: ErrorKind::Unreachable { code: code::HOST },
+                    protocol,
+                    tuple: FourTuple { local, remote },
+                    quoted_seq: (protocol == Protocol::TCP).then_some(SeqNum(seq)),
+                    reporter: local.addr,
+                });
+            }
             IpBody::Hello | IpBody::Group { .. } | IpBody::Path { .. } | IpBody::Neighbour { .. } => self.bad += 1,
         }
+        None
     }
 
     /// Passes what there is to say to `send`, which says whether the ring took it; what it did not is offered again next time.

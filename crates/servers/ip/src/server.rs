@@ -10,7 +10,7 @@ use atoll_ip::{
 use atoll_ipc::ip::{IpBody, IpMessage};
 use atoll_ipc::page::REPLICAS_MAX;
 use atoll_wire::ethernet::{self, EtherType};
-use atoll_wire::{Mac, vnet};
+use atoll_wire::{Mac, icmp, icmpv6, vnet};
 
 use crate::members::Members;
 use crate::news;
@@ -162,7 +162,7 @@ impl IpServer {
             Received::Consumed | Received::Dropped(_) => return,
         };
         let mut vnet = *vnet;
-        if checksum == ChecksumState::Verified {
+        if checksum == ChecksumState::Verified && !header.needs_csum() {
             // What was compared once is not compared again.
             vnet[0] |= vnet::DATA_VALID;
         }
@@ -199,7 +199,7 @@ impl IpServer {
                 let kept = Kept { from, dst, vnet: *vnet, bytes: frame.to_vec() };
                 self.counts.unresolved += self.waiting.keep(hop, kept);
             }
-            Some(Route::Unreachable) => self.give_up(from, dst),
+            Some(Route::Unreachable) => self.give_up(from, src, dst, frame),
             // It has become ours meanwhile.
             Some(Route::Local) => self.counts.refused += 1,
         }
@@ -339,9 +339,16 @@ impl IpServer {
     }
 
     /// A packet to `dst` is lost, and its TS should not send more.
-    fn give_up(&mut self, from: u8, dst: Addr) {
+    fn give_up(&mut self, from: u8, src: Addr, dst: Addr, frame: &[u8]) {
         self.counts.unresolved += 1;
-        let news = (Party::Transport(from), IpBody::Unreachable { dst });
+        let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();
+        let quoted = match dst.is_v4() {
+            true => icmp::quoted(packet).map(|q| (q.header.protocol.0, q.source, q.destination, q.seq)),
+            false => icmpv6::quoted(packet).map(|q| (q.protocol.0, q.source, q.destination, q.seq)),
+        };
+        let (protocol, local, remote, seq) = quoted.unwrap_or((0, Endpoint::at(src, 0), Endpoint::at(dst, 0), None));
+        let body = IpBody::Unreachable { protocol, local, remote, seq: seq.unwrap_or_default().0 };
+        let news = (Party::Transport(from), body);
         if self.outbox.back() != Some(&news) {
             self.put(news);
         }

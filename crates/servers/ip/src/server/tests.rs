@@ -1,7 +1,8 @@
 use alloc::collections::BTreeSet;
 use alloc::vec;
 
-use atoll_ip::{Outgoing, V4Address};
+use atoll_base::SeqNum;
+use atoll_ip::{ErrorKind, Outgoing, V4Address};
 use atoll_wire::arp::{self, Operation, Packet};
 use atoll_wire::ipv4::{self, Protocol};
 use atoll_wire::{icmp, udp};
@@ -160,6 +161,11 @@ fn answer() -> Vec<u8> {
     bytes
 }
 
+/// A segment that found nobody.
+fn nobody(local: u32, remote: u32) -> IpBody {
+    IpBody::Unreachable { protocol: 6, local: Endpoint::new(local, 53), remote: Endpoint::new(remote, 4000), seq: 7 }
+}
+
 #[test]
 fn packets_wait_for_their_neighbour_and_leave_in_order() {
     let mut bench = bench();
@@ -183,14 +189,20 @@ fn who_has_no_neighbour_is_told() {
         bench.now += atoll_base::Duration::from_millis(1100);
         bench.round();
     }
-    let news = (Party::Transport(1), IpBody::Unreachable { dst: Addr::v4(PEER) });
+    let lost = |dst| IpBody::Unreachable {
+        protocol: 17,
+        local: Endpoint::new(US, 53),
+        remote: Endpoint::new(dst, 4000),
+        seq: 0,
+    };
+    let news = (Party::Transport(1), lost(PEER));
     assert_eq!(bench.out.told, [news.clone()], "once for all three");
     assert_eq!(bench.server.counts().unresolved, 3);
     assert!(bench.datagrams().is_empty());
     // Nowhere at all: there is no gateway.
     bench.out.told.clear();
     bench.transmit(1, &outgoing(US, 0x0808_0808, 9));
-    assert_eq!(bench.out.told, [(Party::Transport(1), IpBody::Unreachable { dst: Addr::v4(0x0808_0808) })]);
+    assert_eq!(bench.out.told, [(Party::Transport(1), lost(0x0808_0808))]);
 }
 
 #[test]
@@ -359,7 +371,7 @@ fn a_group_is_wanted_as_long_as_one_transport_server_wants_it() {
     bench.say(Party::Transport(1), 1, change(true));
     assert!(!is_member(&bench), "the old one is gone");
     bench.say(Party::Transport(0), 1, IpBody::Group { group: Addr::v4(US), joins: true });
-    bench.say(Party::Transport(0), 1, IpBody::Unreachable { dst: GROUP });
+    bench.say(Party::Transport(0), 1, nobody(US, PEER));
     bench.say(Party::Transport(9), 1, IpBody::Hello);
     assert_eq!(bench.server.counts().bad, 4);
 }
@@ -422,9 +434,14 @@ fn after_either_has_ended_both_know_again_what_counts() {
     talk(&mut bench, &mut client, &mut ip);
     assert_eq!((ip.addr(), bench.server.ip().is_member(Link::Outside, GROUP)), (Some(US), false));
 
-    let late = IpMessage { epoch: Epoch(1), body: IpBody::Unreachable { dst: Addr::v4(PEER) } };
-    client.handle(Instant::ZERO, &mut ip, &late);
+    let late = IpMessage { epoch: Epoch(1), body: nobody(US, PEER) };
+    assert_eq!(client.handle(Instant::ZERO, &mut ip, &late), None);
     assert_eq!((client.bad(), ip.route(Instant::ZERO, PEER)), (1, Route::Via { mac: Mac::ZERO }));
+    let error = client.handle(Instant::ZERO, &mut ip, &IpMessage { epoch: Epoch(2), ..late });
+    let tuple = FourTuple { local: Endpoint::new(US, 53), remote: Endpoint::new(PEER, 4000) };
+    let expected = (ErrorKind::Unreachable { code: icmp::code::HOST }, Protocol::TCP, tuple, Some(SeqNum(7)));
+    assert_eq!(error.map(|e| (e.kind, e.protocol, e.tuple, e.quoted_seq)), Some(expected));
+    assert_eq!(ip.route(Instant::ZERO, PEER), Route::Unreachable);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
 use atoll_wire::Mac;
 
+use super::front::{Front, is_ip_apart};
 use crate::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 
 pub(crate) const ARENA: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 };
@@ -32,6 +33,8 @@ pub(crate) struct Stack {
     pub(crate) page: ReplicaPage<HeapMemory>,
     pub(crate) out: Out,
     pub(crate) bells: Vec<(SessionId, u32)>,
+    /// The IP server, if that is apart.
+    front: Option<Front>,
 }
 
 #[derive(Default)]
@@ -122,19 +125,57 @@ impl Stack {
         let now = Instant::from_millis(1000);
         let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
         network(&mut ip_config);
+        let front = is_ip_apart().then(|| Front::new(Ip::new(ip_config.clone(), 7, now).expect("a valid network")));
+        ip_config.apart = front.is_some();
         let ip = Ip::new(ip_config, 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
-        Stack { transport, page, out: Out::default(), bells: Vec::new() }
+        Stack { transport, page, out: Out::default(), bells: Vec::new(), front }
     }
 
     pub(crate) fn round(&mut self, now: Instant) {
         self.transport.handle_commands(now, 64);
         self.transport.handle_timers(now);
-        self.transport.flush(now, &mut self.out);
+        self.flush(now);
         let bells = &mut self.bells;
         self.transport.take_bells(|session, bell| bells.push((session, bell)));
+    }
+
+    /// What the transport has to send.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        let before = core::mem::take(&mut self.out.outside);
+        self.transport.flush(now, &mut self.out);
+        let mut frames = core::mem::replace(&mut self.out.outside, before);
+        if let Some(front) = &mut self.front {
+            frames = front.round(now, &mut self.transport, frames);
+        }
+        self.out.outside.append(&mut frames);
+    }
+
+    /// A frame has come over the outside link.
+    pub(crate) fn hear(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload) {
+        if let Some(front) = &mut self.front {
+            self.out.outside.append(&mut front.hear(now, &mut self.transport, offload, frame));
+            return;
+        }
+        self.transport.handle_frame(now, frame, offload, false);
+        while let Some(whole) = self.transport.ip_mut().poll_whole() {
+            self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, false);
+        }
+    }
+
+    /// Where all of IP is.
+    pub(crate) fn whole_ip(&mut self) -> &mut Ip {
+        match &mut self.front {
+            Some(front) => front.server.ip_mut(),
+            None => self.transport.ip_mut(),
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let front = self.front.as_ref().and_then(|front| front.server.next_timeout());
+        self.transport.next_timeout().into_iter().chain(front).min()
     }
 
     pub(crate) fn stat(&self, stat: Stat) -> u64 {
@@ -180,10 +221,7 @@ impl Net {
                     continue;
                 }
                 for (_, other) in self.stacks.iter_mut().enumerate().filter(|(j, _)| *j != i) {
-                    other.transport.handle_frame(self.now, &frame, ChecksumOffload::Partial, false);
-                    while let Some(whole) = other.transport.ip_mut().poll_whole() {
-                        other.transport.handle_frame(self.now, &whole.bytes, ChecksumOffload::Unknown, false);
-                    }
+                    other.hear(self.now, &frame, ChecksumOffload::Partial);
                 }
             }
         }
@@ -204,7 +242,7 @@ impl Net {
 
     /// To the next timer, but not beyond `limit`.
     pub(crate) fn advance(&mut self, limit: Instant) {
-        let next = self.stacks.iter().filter_map(|stack| stack.transport.next_timeout()).min();
+        let next = self.stacks.iter().filter_map(Stack::next_timeout).min();
         self.now = next.unwrap_or(limit).min(limit).max(self.now + Duration::from_micros(10));
         self.settle();
     }
