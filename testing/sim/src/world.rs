@@ -20,9 +20,10 @@ use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
-use atoll_wire::{Mac, ethernet, ipv4, ipv6};
+use atoll_wire::{Mac, checksum, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
+use crate::ip_servers::{IpPlan, IpServers};
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 
@@ -65,6 +66,8 @@ pub struct Story {
     pub v6: bool,
     /// Whether the link servers of both machines are processes of their own.
     pub links_apart: bool,
+    /// The IP servers of both machines; `None`: IP is in each replica.
+    pub ip: Option<IpPlan>,
     /// The connection managers of both machines; `None`: one in each replica.
     pub managers: Option<ManagerPlan>,
     /// Connections open at a time; `None`: a random number.
@@ -129,6 +132,7 @@ impl Story {
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
             links_apart: rng.below(3) == 0,
+            ip: None,
             managers: None,
             attacked: false,
             at_once: None,
@@ -141,27 +145,36 @@ struct Out {
     frames: VecDeque<(bool, Vec<u8>)>,
     /// How many more the outside link takes.
     room: usize,
+    /// Whether frames leave with their checksums complete.
+    seals: bool,
 }
 
 impl Out {
-    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, HeapMemory>) -> bool {
+    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, HeapMemory>, offload: &Offload) -> bool {
         let mut frame = headers.to_vec();
         frame.resize(headers.len() + text.len(), 0);
         text.copy_to(&mut frame[headers.len()..]);
+        if self.seals && !inside && offload.needs_checksum {
+            // The field holds the pseudo header's sum, so summing over it takes that in.
+            let start = usize::from(offload.csum_start);
+            let field = start + usize::from(offload.csum_offset);
+            let sum = !checksum::sum(&frame[start..]).fold();
+            frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+        }
         self.frames.push_back((inside, frame));
         true
     }
 }
 
 impl FrameSink<HeapMemory> for Out {
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: Offload) -> bool {
         let has_room = self.room > 0;
         self.room = self.room.saturating_sub(1);
-        has_room && self.push(false, headers, &text)
+        has_room && self.push(false, headers, &text, &offload)
     }
 
-    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, _: Offload) -> bool {
-        self.push(true, headers, &text)
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, HeapMemory>, offload: Offload) -> bool {
+        self.push(true, headers, &text, &offload)
     }
 
     fn segment_max(&self) -> u32 {
@@ -175,6 +188,7 @@ struct Machine {
     out: Out,
     steering: Box<Steering>,
     link_server: Option<LinkServer>,
+    ip_servers: Option<IpServers>,
     managers: Option<Managers>,
 }
 
@@ -182,11 +196,13 @@ impl Machine {
     fn new(host: u8, count: u8, story: &Story) -> Machine {
         let (now, seed) = (Instant::from_millis(1000), story.seed);
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
+        let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
+        let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip_servers = story.ip.map(|plan| IpServers::new(plan, count, ip_config.clone(), seed, now));
         let replica = |index: u8| {
             let config = Config::new(ReplicaId(index), count, Epoch(3), KEY);
             let config = managers.as_ref().map_or(config, |managers| managers.configure(config));
-            let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
-            let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+            let ip_config = ip_servers.as_ref().map_or(ip_config.clone(), |servers| servers.config_of(index));
             let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
             let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
             let secrets = Secrets {
@@ -206,15 +222,22 @@ impl Machine {
         steering.refresh(&page, count);
         Machine {
             replicas: (0..count).map(replica).collect(),
-            out: Out { frames: VecDeque::new(), room: usize::MAX },
+            out: Out { frames: VecDeque::new(), room: usize::MAX, seals: story.ip.is_some() },
             steering,
-            link_server: story.links_apart.then(|| LinkServer::new(count)),
+            link_server: story
+                .links_apart
+                .then(|| LinkServer::new(ip_servers.as_ref().map_or(count, IpServers::count))),
+            ip_servers,
             managers,
         }
     }
 
     /// A frame arrives; what becomes whole by it goes on to its owner.
-    fn receive(&mut self, now: Instant, frame: &[u8], inside: bool) {
+    fn receive(&mut self, now: Instant, rng: &mut Rng, frame: &[u8], inside: bool) {
+        if let Some(servers) = self.ip_servers.as_mut().filter(|_| !inside) {
+            servers.receive(now, rng, &self.steering, frame);
+            return;
+        }
         let receivers = match self.steering.destination(frame, ReplicaId(0)) {
             Destination::One(owner) => usize::from(owner.0)..usize::from(owner.0) + 1,
             Destination::All => 0..self.replicas.len(),
@@ -456,6 +479,7 @@ impl World {
             let mut busy = self.deliver();
             self.attack()?;
             busy |= self.run_link_servers();
+            busy |= self.run_ip_servers();
             busy |= self.run_replicas();
             busy |= self.run_managers();
             busy |= self.run_processes();
@@ -474,9 +498,17 @@ impl World {
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
             let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
             let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
+            let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
             let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
-            let next =
-                timers.chain(wakes).chain(stands).chain(links).chain(managers).chain(arrival).chain(attack).min();
+            let next = timers
+                .chain(wakes)
+                .chain(stands)
+                .chain(links)
+                .chain(ips)
+                .chain(managers)
+                .chain(arrival)
+                .chain(attack)
+                .min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -544,7 +576,7 @@ impl World {
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = first.remove();
             any = true;
-            self.machines[to].receive(self.now, &frame, false);
+            self.machines[to].receive(self.now, &mut self.rng, &frame, false);
         }
         any
     }
@@ -556,6 +588,26 @@ impl World {
             for frame in link.run(self.now, &mut self.rng) {
                 any = true;
                 self.transmit(1 - at, frame);
+            }
+        }
+        any
+    }
+
+    fn run_ip_servers(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..2 {
+            let Machine { ip_servers: Some(servers), replicas, steering, link_server, .. } = &mut self.machines[at]
+            else {
+                continue;
+            };
+            let room = |server| link_server.as_ref().map_or(usize::MAX, |link| link.room(server));
+            let (frames, busy) = servers.run(self.now, &mut self.rng, replicas, steering, room);
+            any |= busy;
+            for (server, frame) in frames {
+                match &mut self.machines[at].link_server {
+                    Some(link) => link.push(self.now, &mut self.rng, server, frame),
+                    None => self.transmit(1 - at, frame),
+                }
             }
         }
         any
@@ -576,11 +628,18 @@ impl World {
         for at in 0..2 {
             for index in 0..self.machines[at].replicas.len() {
                 let machine = &mut self.machines[at];
-                machine.out.room = machine.link_server.as_ref().map_or(usize::MAX, |link| link.room(index));
+                machine.out.room = match (&machine.ip_servers, &machine.link_server) {
+                    (Some(servers), _) => servers.room(index),
+                    (None, Some(link)) => link.room(index),
+                    (None, None) => usize::MAX,
+                };
                 let replica = &mut machine.replicas[index];
                 any |= replica.handle_commands(self.now, 64);
                 replica.handle_timers(self.now);
                 replica.flush(self.now, &mut machine.out);
+                if let Some(servers) = &mut machine.ip_servers {
+                    servers.collect(self.now, &mut self.rng, index, replica);
+                }
                 if let Some(managers) = &mut machine.managers {
                     managers.collect(self.now, &mut self.rng, index as u8, replica);
                 }
@@ -607,7 +666,9 @@ impl World {
                 for (inside, frame) in std::mem::take(&mut machine.out.frames) {
                     any = true;
                     if inside {
-                        self.machines[at].receive(self.now, &frame, true);
+                        self.machines[at].receive(self.now, &mut self.rng, &frame, true);
+                    } else if let Some(servers) = &mut self.machines[at].ip_servers {
+                        servers.push(self.now, &mut self.rng, index, frame);
                     } else if let Some(link) = &mut self.machines[at].link_server {
                         link.push(self.now, &mut self.rng, index, frame);
                     } else {
