@@ -102,7 +102,7 @@ fn nonsense_of_an_ip_server_is_not_taken() {
     let own = half.v6_addresses()[0];
     told.addresses = strange.iter().map(|addr| OwnAddress { addr: *addr, ..own }).collect();
     told.addresses.push(OwnAddress { prefix_len: 129, ..own });
-    told.addresses.extend((0..100).map(|n| OwnAddress { addr: Addr::from_octets([0x20 | n % 8; 16]), ..own }));
+    told.addresses.extend((0..100).map(|n| OwnAddress { addr: Addr::from_octets([0x20 + n % 8; 16]), ..own }));
     told.on_link = (0..100).map(|n| (FAR_V6, 120 + n)).collect();
     told.routers = strange.into_iter().chain((0..100).map(|_| FAR_V6)).collect();
     (told.mtu_v6, told.hop_limit) = (7, 0);

@@ -196,7 +196,7 @@ fn who_has_no_neighbour_is_told() {
         seq: 0,
     };
     let news = (Party::Transport(1), lost(PEER));
-    assert_eq!(bench.out.told, [news.clone()], "once for all three");
+    assert_eq!(bench.out.told, [news], "once for all three");
     assert_eq!(bench.server.counts().unresolved, 3);
     assert!(bench.datagrams().is_empty());
     // Nowhere at all: there is no gateway.
