@@ -1,6 +1,5 @@
-//! The links of a server: outside (a TAP queue, the rings of a joined stack, or a link server that has a
-//! queue, or an IP server) and inside (the
-//! other servers and itself).
+//! The links of a server: outside (a TAP queue, the rings of a joined stack, a link server that has a queue, or an IP server) and inside
+//! (the other servers and itself).
 
 mod courier;
 mod internal;

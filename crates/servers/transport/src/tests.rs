@@ -6,7 +6,7 @@ mod address;
 mod basic;
 mod flood;
 mod fragments;
-pub(crate) mod front;
+mod front;
 mod groups;
 pub(crate) mod kit;
 mod limits;

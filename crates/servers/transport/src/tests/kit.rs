@@ -12,9 +12,10 @@ use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, 
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
+use atoll_testkit::Front;
 use atoll_wire::Mac;
 
-use super::front::{Front, is_ip_apart};
+use super::front::is_ip_apart;
 use crate::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
 
 pub(crate) const ARENA: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 };
@@ -148,7 +149,9 @@ impl Stack {
         self.transport.flush(now, &mut self.out);
         let mut frames = core::mem::replace(&mut self.out.outside, before);
         if let Some(front) = &mut self.front {
-            frames = front.round(now, &mut self.transport, frames);
+            let (sent, errors) = front.round(now, self.transport.ip_mut(), frames);
+            errors.iter().for_each(|error| self.transport.handle_network_error(now, error));
+            frames = sent;
         }
         self.out.outside.append(&mut frames);
     }
@@ -156,7 +159,11 @@ impl Stack {
     /// A frame has come over the outside link.
     pub(crate) fn hear(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload) {
         if let Some(front) = &mut self.front {
-            self.out.outside.append(&mut front.hear(now, &mut self.transport, offload, frame));
+            let (mut sent, delivered) = front.hear(now, offload, frame);
+            self.out.outside.append(&mut sent);
+            for (offload, frame) in delivered {
+                self.transport.handle_frame(now, &frame, offload, false);
+            }
             return;
         }
         self.transport.handle_frame(now, frame, offload, false);
@@ -168,13 +175,13 @@ impl Stack {
     /// Where all of IP is.
     pub(crate) fn whole_ip(&mut self) -> &mut Ip {
         match &mut self.front {
-            Some(front) => front.server.ip_mut(),
+            Some(front) => front.ip_mut(),
             None => self.transport.ip_mut(),
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let front = self.front.as_ref().and_then(|front| front.server.next_timeout());
+        let front = self.front.as_ref().and_then(Front::next_timeout);
         self.transport.next_timeout().into_iter().chain(front).min()
     }
 
