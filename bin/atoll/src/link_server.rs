@@ -44,7 +44,7 @@ struct LinkServer {
     /// Who gets what belongs to no flow.
     first_replica: ReplicaId,
     queue: Queue,
-    /// To and from each replica.
+    /// To and from each peer: the replicas or, where IP is apart, the IP servers, who serve them in turns.
     rings: Rings,
     steering: Box<Steering>,
     courier: Courier,
@@ -65,7 +65,7 @@ impl LinkServer {
         let mut inherited = Inherited::take(setup.descriptors)?;
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
-        let bells = inherited.take_next(replicas.into())?;
+        let bells = inherited.take_next(setup.peers.len())?;
         let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
         let habits = Habits {
             name: &format!("atoll-link{}", setup.index),
@@ -77,7 +77,7 @@ impl LinkServer {
         let server = Server::settle(inherited, &habits, Some(&queue))?;
         let me = usize::from(setup.server);
         let places: Vec<_> =
-            (0..usize::from(replicas)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+            setup.peers.iter().map(|&peer| (mesh_ring(me, peer.into()), mesh_ring(peer.into(), me))).collect();
         let rings = Rings::resume(mesh, &places, bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
@@ -90,7 +90,7 @@ impl LinkServer {
             queue,
             rings,
             steering,
-            courier: Courier::new(replicas.into()),
+            courier: Courier::new(setup.peers.len()),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             counts: Counts::default(),
         })
@@ -106,11 +106,12 @@ impl LinkServer {
             let Some((header, frame)) = bytes.split_first_chunk() else { continue };
             self.server.patience.met(partner_of(frame));
             let (rings, courier) = (&mut self.rings, &mut self.courier);
+            let peers = rings.len().max(1);
             match self.steering.destination(frame, self.first_replica) {
-                Destination::One(owner) => courier.forward(now, rings, owner.0.into(), header, frame),
+                Destination::One(owner) => courier.forward(now, rings, usize::from(owner.0) % peers, header, frame),
                 Destination::All => {
-                    for replica in 0..self.replicas {
-                        courier.forward(now, rings, replica.into(), header, frame);
+                    for peer in 0..peers {
+                        courier.forward(now, rings, peer, header, frame);
                     }
                 }
             }
@@ -119,12 +120,12 @@ impl LinkServer {
         Ok(true)
     }
 
-    /// Takes up to a batch of frames from the replicas.
+    /// Takes up to a batch of frames from the rings.
     fn receive_from_rings(&mut self) -> bool {
         for turn in 0..BATCH {
             let Some(record) = self.rings.receive(turn, &mut self.frame) else { return turn > 0 };
             let payload = &self.frame[..record.len];
-            // Nothing else is sent here by a replica that keeps to the rules.
+            // Nothing else is sent here by anybody who keeps to the rules.
             if record.kind == KIND_FRAME && payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) {
                 self.server.patience.met(payload.get(FRAME_PREFIX..).map_or(0, partner_of));
                 self.courier.send(&mut self.queue, &mut self.rings, record.peer, payload);
@@ -133,7 +134,7 @@ impl LinkServer {
         true
     }
 
-    /// The replicas have ended: what they said last goes out.
+    /// Those who send have ended: what they said last goes out.
     fn finish(&mut self) {
         for _ in 0..STOP_ROUNDS {
             if !self.receive_from_rings() {

@@ -5,6 +5,7 @@ mod address;
 mod client;
 mod commands;
 mod failure;
+mod ip_server;
 mod link;
 mod link_server;
 mod manager_server;
@@ -57,6 +58,9 @@ enum Command {
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::LinkServerArgs),
+    /// An IP server of a stack, in a process of its own.
+    #[command(hide = true)]
+    IpServer(setup::IpServerArgs),
     /// A connection manager of a stack, in a process of its own.
     #[command(hide = true)]
     ConnectionManager(setup::ManagerArgs),
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Supervise(supervise) => return supervise.run(),
         Command::Replica(args) => return run_server(args.setup.supervisor, || replica::main(&args.setup)),
         Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
+        Command::IpServer(args) => return run_server(args.setup.supervisor, || ip_server::main(&args.setup)),
         Command::ConnectionManager(args) => {
             return run_server(args.setup.supervisor, || manager_server::main(&args.setup));
         }

@@ -31,6 +31,11 @@ pub enum Kind {
     },
     /// Has a queue of the device, and nothing that comes later.
     LinkServer,
+    /// Has its rings.
+    IpServer {
+        /// Whether it has a queue of the device.
+        queue: bool,
+    },
     /// Has its rings only.
     Manager,
 }
@@ -80,7 +85,7 @@ fn set_limits(kind: Kind) -> io::Result<()> {
         // As many descriptors as the supervisor, which bounds the sessions and has all of theirs itself.
         Kind::Replica { .. } => (REPLICA_MEMORY, u64::MAX),
         // Those that are open stay; there are no others.
-        Kind::LinkServer | Kind::Manager => (OTHER_MEMORY, 0),
+        Kind::LinkServer | Kind::IpServer { .. } | Kind::Manager => (OTHER_MEMORY, 0),
     };
     privileges::limit(Resource::Data, memory)?;
     privileges::limit(Resource::Nofile, descriptors)
@@ -99,8 +104,8 @@ pub fn calls(kind: Kind) -> Calls {
                 device(&mut calls);
             }
         }
-        Kind::LinkServer => device(&mut calls),
-        Kind::Manager => {}
+        Kind::LinkServer | Kind::IpServer { queue: true } => device(&mut calls),
+        Kind::IpServer { queue: false } | Kind::Manager => {}
     }
     calls
 }

@@ -17,15 +17,17 @@ use std::process::ExitCode;
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
-use atoll_ip::{ChecksumOffload, Ip, Link, V6Config};
+use atoll_ip::{ChecksumOffload, Ip, Link};
+use atoll_ip_server::Client;
 use atoll_ipc::Memory;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
+use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
@@ -34,9 +36,10 @@ use atoll_sys::{eventfd, process};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
-use atoll_wire::{Mac, vnet};
+use atoll_wire::vnet;
 
 use crate::address;
+use crate::ip_server::network_config;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::privileges::Kind;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
@@ -71,6 +74,8 @@ struct Replica {
     /// The server that has the connection manager, where that is another one.
     manager: Option<usize>,
     recovery: Recovery,
+    /// The server that has IP, where that is another one, and what there is to say to it.
+    ip_server: Option<(usize, Client)>,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     frame: Box<[u8]>,
@@ -136,16 +141,15 @@ impl Replica {
         process::random(&mut seed)?;
         let word = |at: usize| u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"));
         let config = atoll_ip::Config {
-            gateway: (facts.gateway != 0).then_some(facts.gateway),
-            dhcp: facts.addr == 0,
-            mtu: facts.mtu,
-            sibling: (setup.index, facts.replicas),
-            v6: facts.v6.map(|v6| V6Config { address: v6.address, gateway: v6.gateway, autoconf: v6.autoconf }),
-            ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
+            apart: setup.ip_server.is_some(),
+            sibling: (setup.ip_servers + setup.index, setup.ip_servers + facts.replicas),
+            ..network_config(&facts)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
-        ip.resume(now, &past(&page.network(), now));
-        if me == 0 && !matches!(device, Device::None) {
+        if setup.ip_server.is_none() {
+            ip.resume(now, &past(&page.network(), now));
+        }
+        if me == 0 && setup.ip_server.is_none() && !matches!(device, Device::None) {
             ip.announce(now);
         }
         server.announce(setup.index, setup.epoch);
@@ -182,6 +186,7 @@ impl Replica {
                 RecoveryMode::Stateful => Recovery::Stateful,
                 RecoveryMode::Stateless => Recovery::Stateless,
             },
+            ip_server: setup.ip_server.map(|server| (server.into(), Client::new(Epoch(setup.epoch)))),
             bells: BTreeMap::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             told: [0; REPLICAS_MAX],
@@ -208,6 +213,16 @@ impl Replica {
                 let to = to.map(|replica| usize::from(replica.0)).or(manager);
                 to.is_none_or(|to| rings.send(to, KIND_MANAGER, &message.encode()))
             });
+        }
+    }
+
+    /// What there is to say to the IP server. As above.
+    fn send_to_ip_server(&mut self) {
+        let (rings, ip) = (&mut self.links.internal.rings, self.transport.ip_mut());
+        if let Some((server, client)) = &mut self.ip_server
+            && client.has_messages(ip)
+        {
+            client.send(ip, |message| rings.send(*server, KIND_IP, &message.encode()));
         }
     }
 
@@ -298,6 +313,16 @@ impl Replica {
                 KIND_MANAGER if self.manager.is_none_or(|manager| manager == record.peer) => {
                     if let Ok(message) = ManagerMessage::decode(payload) {
                         self.transport.handle_message(now, ReplicaId(record.peer as u8), &message);
+                    }
+                }
+                KIND_IP => {
+                    if let (Some((server, client)), Ok(message)) = (&mut self.ip_server, IpMessage::decode(payload))
+                        && *server == record.peer
+                    {
+                        let error = client.handle(now, self.transport.ip_mut(), &message);
+                        if let Some(error) = error {
+                            self.transport.handle_network_error(now, &error);
+                        }
                     }
                 }
                 KIND_ADDRESS => {
@@ -401,6 +426,7 @@ impl Role for Replica {
         self.siblings.spread_news(&mut self.transport);
         self.tell_address();
         self.send_messages(now);
+        self.send_to_ip_server();
         if self.transport.is_peer_due(now, false) {
             self.tell_peers(now, false);
         }
@@ -443,7 +469,8 @@ impl Role for Replica {
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
-        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold();
+        let untold = self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
+        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold() || untold;
         let retry_at = keeps.then_some(now + CONTROL_EVERY);
         [retry_at, self.transport.next_timeout(), self.siblings.next_timeout()].into_iter().flatten().min()
     }

@@ -10,6 +10,7 @@ mod adversary;
 mod checks;
 mod flow;
 mod host;
+mod ip_servers;
 mod link;
 mod link_server;
 mod managers;
@@ -24,6 +25,7 @@ mod world;
 
 pub use flow::{Flow, FlowSettings, Outgoing};
 pub use host::{Host, Plan};
+pub use ip_servers::IpPlan;
 pub use link::{Link, LinkSettings};
 pub use managers::ManagerPlan;
 pub use middlebox::Middlebox;

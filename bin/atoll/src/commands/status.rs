@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    ConfinementReport, FileSystem, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport,
-    ServerState, StackName, StatusReport, Steering,
+    ConfinementReport, FileSystem, IpServerReport, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport,
+    ReplicaReport, ServerState, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -61,6 +61,9 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
     for (old, new) in before.link_servers.iter().zip(&mut after.link_servers) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
+    for (old, new) in before.ip_servers.iter().zip(&mut after.ip_servers) {
+        new.rates = Some(rates(&old.stats, &new.stats, seconds));
+    }
     for (old, new) in before.connection_managers.iter().zip(&mut after.connection_managers) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
@@ -111,6 +114,12 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += "\n";
         out += &table(&rows);
     }
+    if !report.ip_servers.is_empty() {
+        let mut rows = vec![row(IP_SERVER_COLUMNS)];
+        rows.extend(report.ip_servers.iter().map(ip_server_row));
+        out += "\n";
+        out += &table(&rows);
+    }
     if !report.connection_managers.is_empty() {
         let mut rows = vec![row(MANAGER_COLUMNS)];
         rows.extend(report.connection_managers.iter().map(manager_row));
@@ -122,9 +131,10 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
         let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
+        let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, &server.stats));
         let managers =
             report.connection_managers.iter().map(|server| ("connection manager", server.index, &server.stats));
-        for (role, index, stats) in replicas.chain(link_servers).chain(managers) {
+        for (role, index, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
             out += &format!("\n{role} {index}\n");
             for (name, value) in stats.iter().filter(|(_, value)| **value != 0) {
                 out += &format!("  {name:<20} {value}\n");
@@ -285,6 +295,41 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
         known(quantity(rates.bits_in) + "b/s"),
         known(quantity(rates.bits_out) + "b/s"),
         counter(&server.stats, "forward_drops").to_string(),
+    ]
+}
+
+const IP_SERVER_COLUMNS: [&str; 12] = [
+    "IP-SERVER",
+    "PID",
+    "EPOCH",
+    "CPU",
+    "BUSY",
+    "QUEUE",
+    "SERVES",
+    "FRAMES-IN/S",
+    "FRAMES-OUT/S",
+    "IN",
+    "OUT",
+    "UNRESOLVED",
+];
+
+fn ip_server_row(server: &IpServerReport) -> Vec<String> {
+    let rates = server.rates.unwrap_or_default();
+    let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
+    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
+    vec![
+        server.index.to_string(),
+        server.pid.to_string(),
+        server.epoch.to_string(),
+        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        known(format!("{:.0}%", rates.busy * 100.0)),
+        server.queue.map_or("-".into(), |queue| queue.to_string()),
+        serves.join(","),
+        known(quantity(rates.frames_in)),
+        known(quantity(rates.frames_out)),
+        known(quantity(rates.bits_in) + "b/s"),
+        known(quantity(rates.bits_out) + "b/s"),
+        counter(&server.stats, "unresolved").to_string(),
     ]
 }
 

@@ -59,6 +59,8 @@ impl Launch for Launcher {
                 super::replica_setup(config, identity, &plan, epochs, number, has_device, side),
                 &shared,
             )?
+        } else if process.has(Component::Ip) {
+            spawn::start_ip_server(super::ip_server_setup(config, identity, &plan, epochs, number), &shared)?
         } else if process.has(Component::Cm) {
             spawn::start_manager(super::manager_setup(config, identity, &plan, epochs, number), &shared)?
         } else {

@@ -38,7 +38,7 @@ use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
-use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -263,7 +263,8 @@ fn replica_setup(
 ) -> ReplicaSetup {
     let server = usize::from(index);
     let has_tap = has_device && plan.queue_of(server).is_some();
-    let served_by = plan.server_for(server, Component::Ls) as u8;
+    let ip_server = Some(plan.server_for(server, Component::Ip)).filter(|_| plan.is_ip_apart());
+    let served_by = ip_server.unwrap_or(plan.server_for(server, Component::Ls)) as u8;
     let manager = plan.server_for(server, Component::Cm);
     ReplicaSetup {
         stack: config.name.to_string(),
@@ -278,6 +279,8 @@ fn replica_setup(
         manager: (manager != server).then_some(manager as u8),
         manager_epoch: epoch_of(epochs, manager),
         managers_apart: plan.are_managers_apart(),
+        ip_server: ip_server.map(|server| server as u8),
+        ip_servers: if ip_server.is_some() { plan.servers_of(Component::Ip).count() as u8 } else { 0 },
         has_tap,
         link_server: (has_device && !has_tap).then_some(served_by),
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
@@ -298,8 +301,27 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: 
         index: queue as u8,
         server,
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
+        peers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
+        batch_scheduling: config.scheduling.batch,
+    }
+}
+
+fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> IpServerSetup {
+    let number = usize::from(server);
+    IpServerSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        descriptors: 0, // Counted when they are gathered.
+        index: plan.ip_of(number).unwrap_or(0) as u8,
+        ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
+        server,
+        servers: plan.processes().len() as u8,
+        epoch: epoch_of(epochs, number),
+        has_tap: plan.queue_of(number).is_some(),
+        link_server: plan.link_of(number) as u8,
+        cpu: cpu_of(config, number),
         batch_scheduling: config.scheduling.batch,
     }
 }

@@ -9,8 +9,8 @@ use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac,
-    ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, IpServerReport, LinkReport, LinkServerReport,
+    LinkType, Mac, ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 use atoll_sys::process::Child;
@@ -55,6 +55,38 @@ const LINK_SERVER_STATS: &[Stat] = &[
     Stat::BusyNanos,
 ];
 
+/// What an IP server counts.
+const IP_SERVER_STATS: &[Stat] = &[
+    Stat::FramesIn,
+    Stat::BytesIn,
+    Stat::FramesOut,
+    Stat::BytesOut,
+    Stat::FramesForwarded,
+    Stat::ForwardDrops,
+    Stat::SendFailures,
+    Stat::FramesDropped,
+    Stat::FragmentsIn,
+    Stat::FragmentsOut,
+    Stat::Reassembled,
+    Stat::ReassemblyTimeouts,
+    Stat::ReassemblyEvictions,
+    Stat::FragmentsMalformed,
+    Stat::FragmentsTiny,
+    Stat::FragmentsOverlapping,
+    Stat::FragmentsDuplicate,
+    Stat::DhcpIgnored,
+    Stat::ArpConflicts,
+    Stat::Unresolved,
+    Stat::Refused,
+    Stat::MessagesIn,
+    Stat::MessagesOut,
+    Stat::MessagesBad,
+    Stat::BellsRung,
+    Stat::Sleeps,
+    Stat::Rounds,
+    Stat::BusyNanos,
+];
+
 /// What a connection manager counts.
 const MANAGER_STATS: &[Stat] = &[
     Stat::PeerOffersOut,
@@ -84,6 +116,9 @@ impl Server {
                 .clone()
                 .filter_map(|server| self.link_server_report(server))
                 .map(|r| ReportPart::LinkServer(r.into())),
+        );
+        parts.extend(
+            servers.clone().filter_map(|server| self.ip_server_report(server)).map(|r| ReportPart::IpServer(r.into())),
         );
         parts.extend(servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())));
         parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
@@ -207,6 +242,9 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
+        if plan.ip_of(server).is_some() {
+            return None;
+        }
         let pid = process.child.as_ref().map_or(0, Child::pid);
         let use_ = spawn::processor_use(pid);
         Some(LinkServerReport {
@@ -218,6 +256,25 @@ impl Server {
             cpu_ms: use_.map(|(_, ms)| ms),
             serves: plan.replicas_of(server).map(|ts| ts as u8).collect(),
             stats: LINK_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
+            rates: None,
+        })
+    }
+
+    fn ip_server_report(&self, server: usize) -> Option<IpServerReport> {
+        let at = server.checked_sub(self.replicas.len())?;
+        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+        let plan = self.config.notation.plan();
+        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let use_ = spawn::processor_use(pid);
+        Some(IpServerReport {
+            index: plan.ip_of(server)? as u8,
+            pid,
+            epoch: process.epoch,
+            cpu: use_.map(|(cpu, _)| cpu),
+            cpu_ms: use_.map(|(_, ms)| ms),
+            queue: plan.queue_of(server).map(|queue| queue as u8),
+            serves: plan.ip_for(server).map(|ts| ts as u8).collect(),
+            stats: IP_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
             rates: None,
         })
     }

@@ -134,6 +134,8 @@ pub enum Role {
     Replica(usize),
     /// The link server, in a process of its own, with this number.
     LinkServer(usize),
+    /// The IP server, in a process of its own, with this number.
+    IpServer(usize),
     /// The connection manager, in a process of its own, with this number.
     Manager(usize),
 }
@@ -143,6 +145,7 @@ impl std::fmt::Display for Role {
         match self {
             Role::Replica(index) => write!(f, "replica {index}"),
             Role::LinkServer(index) => write!(f, "link server {index}"),
+            Role::IpServer(index) => write!(f, "IP server {index}"),
             Role::Manager(index) => write!(f, "connection manager {index}"),
         }
     }
@@ -257,10 +260,11 @@ impl Server {
             return Role::Replica(index);
         }
         let plan = self.config.notation.plan();
-        match plan.manager_of(index) {
-            Some(number) => Role::Manager(number),
+        match (plan.ip_of(index), plan.manager_of(index)) {
+            (Some(number), _) => Role::IpServer(number),
+            (None, Some(number)) => Role::Manager(number),
             // Queues are numbered through, and some may be of replicas.
-            None => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
+            (None, None) => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
         }
     }
 
@@ -705,8 +709,12 @@ impl Server {
         let plan = self.config.notation.plan();
         let (carriers, others): (Vec<_>, Vec<_>) =
             (0..plan.processes().len()).partition(|&server| plan.queue_of(server).is_some());
-        self.stop_servers(&others);
-        self.stop_servers(&carriers);
+        // IP servers carry frames as well, to others.
+        let is_ip_server = |server: &usize| plan.is_ip_apart() && plan.ip_of(*server).is_some();
+        let (ip_servers, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ip_server);
+        for servers in [others, ip_servers, carriers] {
+            self.stop_servers(&servers);
+        }
         if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
             let _ = channel.send(&stats, &[]);

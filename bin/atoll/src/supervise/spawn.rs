@@ -11,7 +11,7 @@ use atoll_sys::unix::{Blocking, Channel};
 use super::memory::StackMemory;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{LinkServerSetup, ManagerSetup, ReplicaSetup};
+use crate::setup::{IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
@@ -48,8 +48,23 @@ pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Ch
 pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let mut more = vec![queue_of(server, shared)?];
-    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
+    let peers = setup.peers.iter().filter_map(|peer| shared.memory.servers().nth(usize::from(*peer)));
+    more.extend(peers.map(|server| server.bell.as_fd()));
     start("link-server", index, server, &more, shared, |descriptors| {
+        setup.descriptors = descriptors;
+        setup.to_json()
+    })
+}
+
+/// The same for an IP server.
+pub fn start_ip_server(mut setup: IpServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+    let (index, server) = (setup.index, usize::from(setup.server));
+    let mut more = Vec::new();
+    if setup.has_tap {
+        more.push(queue_of(server, shared)?);
+    }
+    more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
+    start("ip-server", index, server, &more, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })

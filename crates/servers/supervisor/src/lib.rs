@@ -21,9 +21,9 @@ pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, LinkServerReport,
-    ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ServerState, SessionReport,
-    StackReport, StatusReport,
+    AddressReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, IpServerReport, LinkReport,
+    LinkServerReport, ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ServerState,
+    SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};

@@ -19,6 +19,8 @@ pub enum ReportPart {
     /// Of the status.
     LinkServer(Box<LinkServerReport>),
     /// Of the status.
+    IpServer(Box<IpServerReport>),
+    /// Of the status.
     Manager(Box<ManagerReport>),
     /// Of the status.
     Session(SessionReport),
@@ -42,6 +44,9 @@ pub struct StatusReport {
     /// Link servers in processes of their own, by index.
     #[serde(default)]
     pub link_servers: Vec<LinkServerReport>,
+    /// IP servers in processes of their own, by index.
+    #[serde(default)]
+    pub ip_servers: Vec<IpServerReport>,
     /// Connection managers in processes of their own, by index.
     #[serde(default)]
     pub connection_managers: Vec<ManagerReport>,
@@ -317,6 +322,31 @@ pub struct LinkServerReport {
     pub rates: Option<Rates>,
 }
 
+/// One IP server in a process of its own, perhaps with a link server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IpServerReport {
+    /// Its number.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// The processor it was last seen on.
+    pub cpu: Option<u32>,
+    /// Processor time it has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// The number of its queue, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u8>,
+    /// The replicas whose packets it sends.
+    pub serves: Vec<u8>,
+    /// Its counters by name.
+    pub stats: BTreeMap<String, u64>,
+    /// What happened lately; added by `atoll status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+}
+
 /// One connection manager in a process of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManagerReport {
@@ -380,18 +410,19 @@ impl StatusReport {
     /// Puts the parts of an answer together; `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
         let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
-        let (mut link_servers, mut connection_managers) = (Vec::new(), Vec::new());
+        let (mut link_servers, mut ip_servers, mut connection_managers) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
                 ReportPart::LinkServer(report) => link_servers.push(*report),
+                ReportPart::IpServer(report) => ip_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Balance(_) | ReportPart::Restarting(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })
+        Some(StatusReport { stack: stack?, replicas, link_servers, ip_servers, connection_managers, sessions })
     }
 }
 

@@ -16,6 +16,7 @@ mod dhcp;
 mod features;
 mod input;
 mod ip;
+mod ip_server;
 mod ipc;
 mod manager;
 mod mutate;
@@ -34,6 +35,7 @@ pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use dhcp::{dhcp_client, wire_dhcp};
 pub use ip::{ip_fragments, ip_frame, ip_script};
+pub use ip_server::{ip_server, ipc_ip};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
@@ -64,10 +66,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },
+    Target { name: "ip_server", run: ip_server, executions: 100_000 },
     Target { name: "ipc_balance", run: ipc_balance, executions: 200_000 },
     Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
     Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
     Target { name: "ipc_event", run: ipc_event, executions: 200_000 },
+    Target { name: "ipc_ip", run: ipc_ip, executions: 100_000 },
     Target { name: "ipc_manager", run: ipc_manager, executions: 200_000 },
     Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },

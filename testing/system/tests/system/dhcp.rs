@@ -13,6 +13,8 @@ use serde_json::Value;
 /// A link with a bridge, on which stacks have no address but by DHCP.
 struct Lan {
     scratch: Scratch,
+    /// Of its stacks.
+    configuration: String,
     name: String,
     stacks: Vec<String>,
     /// Other hosts, by their namespaces.
@@ -21,10 +23,11 @@ struct Lan {
 }
 
 impl Lan {
-    fn new() -> Lan {
+    fn new(configuration: &str) -> Lan {
         let alone = Alone::new();
         let lan = Lan {
             scratch: Scratch::new(),
+            configuration: configuration.into(),
             name: format!("dhcp{}", std::process::id()),
             stacks: Vec::new(),
             hosts: Vec::new(),
@@ -47,7 +50,7 @@ impl Lan {
     fn stack(&mut self) -> String {
         let name = format!("{}-{}", self.name, self.stacks.len());
         let mut up = Command::new(atoll());
-        up.args(["up", "--daemon", "--name", &name, "--netns", &self.name, "--configuration", "TS2LS2CM2"]);
+        up.args(["up", "--daemon", "--name", &name, "--netns", &self.name, "--configuration", &self.configuration]);
         up.args(["--address", "dhcp", "--dhcp-wait", "0", "--peer-address", "none"]);
         self.stacks.push(name.clone());
         Proc::start(&mut up, None).success(20);
@@ -132,6 +135,20 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The same where each replica has IP, and where IP is another process.
+macro_rules! with_ip_inside_and_apart {
+    ($($name:ident),*) => {
+        mod inside { $(#[test] fn $name() { super::$name("TS2LS2CM2"); })* }
+        mod apart { $(#[test] fn $name() { super::$name("TS2CM2+IP2LS2"); })* }
+    };
+}
+
+with_ip_inside_and_apart![
+    stacks_get_addresses_and_give_them_back,
+    a_lease_is_renewed_and_lost_and_connections_wait_for_it,
+    an_address_that_another_host_has_is_not_used
+];
+
 /// What `atoll status` says of a stack's link.
 fn link(stack: &str) -> Value {
     let mut ask = Command::new(atoll());
@@ -144,9 +161,8 @@ fn address(stack: &str) -> Option<String> {
     link(stack)["address"].as_str().map(str::to_owned)
 }
 
-#[test]
-fn stacks_get_addresses_and_give_them_back() {
-    let mut lan = Lan::new();
+fn stacks_get_addresses_and_give_them_back(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let (first, second) = (lan.stack(), lan.stack());
     assert_eq!((address(&first), link(&first)["dhcp"]["server"].is_null()), (None, true));
     let server = lan.dnsmasq("198.18.0.50,198.18.0.59");
@@ -192,9 +208,8 @@ fn stacks_get_addresses_and_give_them_back() {
     until("the release", 10, || (server.errors() + &server.output()).contains(&released).then_some(()));
 }
 
-#[test]
-fn a_lease_is_renewed_and_lost_and_connections_wait_for_it() {
-    let mut lan = Lan::new();
+fn a_lease_is_renewed_and_lost_and_connections_wait_for_it(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let stack = lan.stack();
     let mut server = lan.udhcpd();
     let given = until("an address", 40, || address(&stack));
@@ -239,9 +254,8 @@ s = socket.create_server(('127.0.0.1', 8)); socket.create_connection(('127.0.0.1
     client.success(10);
 }
 
-#[test]
-fn an_address_that_another_host_has_is_not_used() {
-    let mut lan = Lan::new();
+fn an_address_that_another_host_has_is_not_used(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let stack = lan.stack();
     lan.host("198.18.0.55");
     let server = lan.dnsmasq("198.18.0.55,198.18.0.55");

@@ -9,6 +9,7 @@
 
 mod addresses;
 mod fragments;
+mod half;
 mod icmp;
 mod input;
 mod listeners;
@@ -133,7 +134,10 @@ impl V6 {
             }
             v6.routers.extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
         }
-        v6.rearm();
+        // The half of a transport server is told what becomes of its addresses.
+        if !config.apart {
+            v6.rearm();
+        }
         v6
     }
 
