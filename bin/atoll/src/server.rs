@@ -12,9 +12,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
-use atoll_ipc::{Memory, Tally};
 use atoll_ipc::control::Request;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
+use atoll_ipc::{Memory, Tally};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;

@@ -301,9 +301,12 @@ fn victims(status: &StatusReport) -> Vec<Victim> {
         epoch,
         recovery: *recovery,
     };
-    let replicas = status.replicas.iter().map(|server| ("replica", server.index, server.pid, server.epoch, &server.recovery));
-    let links =
-        status.link_servers.iter().map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
+    let replicas =
+        status.replicas.iter().map(|server| ("replica", server.index, server.pid, server.epoch, &server.recovery));
+    let links = status
+        .link_servers
+        .iter()
+        .map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
     let managers = status
         .connection_managers
         .iter()
@@ -349,7 +352,8 @@ fn text(report: &Report) -> String {
 /// A time with its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..at].parse().map_err(|_| "a time is a number and a unit, such as 90s, 10m or 1h".to_owned())?;
+    let number: u64 =
+        text[..at].parse().map_err(|_| "a time is a number and a unit, such as 90s, 10m or 1h".to_owned())?;
     let millis = match &text[at..] {
         "ms" => Some(number),
         "s" => number.checked_mul(1000),

@@ -16,9 +16,10 @@ pub fn past(network: &Network, now: Instant) -> Past {
         mtu: own.mtu,
         valid_until: moment(own.valid_until),
     });
-    let lease = network.dhcp.as_ref().zip(v4).map(|(dhcp, address)| {
-        DhcpLease::resumed(now, address, dhcp.server, dhcp.dns.clone(), dhcp.domain.clone())
-    });
+    let lease =
+        network.dhcp.as_ref().zip(v4).map(|(dhcp, address)| {
+            DhcpLease::resumed(now, address, dhcp.server, dhcp.dns.clone(), dhcp.domain.clone())
+        });
     let address = |own: &atoll_ipc::network::AddressFacts| OwnAddress {
         addr: own.addr,
         prefix_len: own.prefix_len,

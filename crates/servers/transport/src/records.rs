@@ -153,7 +153,8 @@ impl<M: Memory> Transport<M> {
     /// Writes down what has changed since the last flush.
     pub(crate) fn commit(&mut self) {
         if let Some(records) = self.records.as_deref_mut() {
-            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes, is_stateless } = records;
+            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes, is_stateless } =
+                records;
             let dirty: &[u32] = if *is_stateless { &[] } else { &self.dirty };
             ledger.begin();
             for place in freed.drain(..) {

@@ -1,7 +1,7 @@
 //! What has happened so far? The counters of the replica's page that belong to transport.
 
-use atoll_ipc::{Memory, Tally};
 use atoll_ipc::page::{ReplicaPage, Stat};
+use atoll_ipc::{Memory, Tally};
 use atoll_tcp::Reason;
 
 #[derive(Debug)]

@@ -372,11 +372,7 @@ impl<M: Memory> Transport<M> {
                 .v6_on_link()
                 .map(|(prefix, len, until)| PrefixFacts { prefix, len, until: nanos(until) })
                 .collect(),
-            routers: self
-                .ip
-                .v6_routers()
-                .map(|(addr, until)| RouterFacts { addr, until: nanos(until) })
-                .collect(),
+            routers: self.ip.v6_routers().map(|(addr, until)| RouterFacts { addr, until: nanos(until) }).collect(),
         };
         self.page.set_network(&network);
     }

@@ -68,7 +68,9 @@ fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str,
     net.listens(&mut server, 7000);
     let mut clients = Vec::new();
     for address in addresses {
-        for rest in [["steady", "6", "1"], ["steady", "3", "70000"], ["steady", "1", "4000000"], ["brief", "4", "300000"]] {
+        for rest in
+            [["steady", "6", "1"], ["steady", "3", "70000"], ["steady", "1", "4000000"], ["brief", "4", "300000"]]
+        {
             let [kind, count, limit] = rest;
             clients.push(start(&net, side, "streams.py", &[kind, address, "7000", count, limit]));
         }
@@ -135,9 +137,8 @@ fn connections_that_nobody_has_accepted_yet() {
     let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
     let mut server = start(&net, Side::Inside, "streams.py", &["serve", "7000", "2", "late"]);
     server.says("listening", 10);
-    let clients = [Net::SERVER, Net::SERVER6].map(|address| {
-        start(&net, Side::Outside, "streams.py", &["wait", address, "7000", "50"])
-    });
+    let clients = [Net::SERVER, Net::SERVER6]
+        .map(|address| start(&net, Side::Outside, "streams.py", &["wait", address, "7000", "50"]));
     until("the connections", 20, || {
         let rows = net.atoll_says("ss");
         let is_one = |row: &&serde_json::Value| row["state"] != "LISTEN" && row["recv_q"].as_u64() >= Some(1000);

@@ -621,7 +621,9 @@ fn a_successor_goes_on_with_the_lease() {
     let lease = before.client.lease().expect("it is bound").clone();
     let now = before.now + Duration::from_secs(100);
     let resumed = Lease::resumed(now, lease.address, lease.server, lease.dns.clone(), lease.domain.clone());
-    assert!(now < resumed.renew_at && resumed.renew_at < resumed.rebind_at && resumed.rebind_at < lease.address.valid_until);
+    assert!(
+        now < resumed.renew_at && resumed.renew_at < resumed.rebind_at && resumed.rebind_at < lease.address.valid_until
+    );
     let mut next = Host { client: Client::new(US, 1500), rng: Rng::new(2), now };
     next.client.resume(now, &resumed);
     next.client.start(now, &mut next.rng);
@@ -638,8 +640,11 @@ fn a_successor_goes_on_with_the_lease() {
     assert_eq!(Lease::resumed(now, forever, SERVER, Vec::new(), "".into()).renew_at, Instant::FAR_FUTURE);
     let late = lease.address.valid_until;
     let nonsense = V4Address { addr: u32::MAX, ..lease.address };
-    for (at, lease) in [(late, lease.clone()), (now, Lease { server: 0, ..lease.clone() }), (now, Lease { address: nonsense, ..lease })]
-    {
+    for (at, lease) in [
+        (late, lease.clone()),
+        (now, Lease { server: 0, ..lease.clone() }),
+        (now, Lease { address: nonsense, ..lease }),
+    ] {
         let mut next = Host { client: Client::new(US, 1500), rng: Rng::new(2), now: at };
         next.client.resume(at, &lease);
         next.client.start(at, &mut next.rng);

@@ -28,6 +28,7 @@ fn die(net: &mut Net, apps: &[&App]) {
     let now = net.now;
     let adoption = net.stack(0).restart(now, apps, Recovery::Stateful);
     assert_eq!(adoption.lost, 0, "{adoption:?}");
+    net.stack(0).transport.publish_stats();
     net.settle();
 }
 
@@ -169,7 +170,7 @@ fn without_state_connections_are_reset_and_listeners_stay() {
     }
     // The peer finds out when it says something.
     client.write(c, b"another");
-    net.settle();
+    net.wait(Duration::from_secs(2));
     assert_eq!(client.state(c).1, Cause::ConnectionReset);
     // Others are served, and nobody gets a slot that its application still holds.
     let c = client.connect(HTTP);
