@@ -360,7 +360,8 @@ fn recoveries(report: &StatusReport) -> String {
         .iter()
         .map(|server| ("connection manager", server.index, server.recovery, &server.stats));
     let mut rows = vec![row(RECOVERY_COLUMNS)];
-    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(managers) {
+    let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, server.recovery, &server.stats));
+    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
         if recovery == RecoveryReport::default() {
             continue;
         }

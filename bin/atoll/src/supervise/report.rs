@@ -270,6 +270,7 @@ impl Server {
             index: plan.ip_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             queue: plan.queue_of(server).map(|queue| queue as u8),

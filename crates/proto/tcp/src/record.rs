@@ -110,10 +110,12 @@ impl Connection {
         let fin = i64::from(record.receive_fin.is_some());
         let end = record.send_tail + i64::from(record.send_fin);
         let is_opening = matches!(state, State::SynSent | State::SynReceived);
-        let edge = record.edge.max(record.acked);
+        // Any text that was there may have gone along with the SYN (Fast Open): the SYN-ACK says how much of it has arrived.
+        let on_syn = if state == State::SynSent { record.send_tail } else { 0 };
+        let edge = if state == State::SynSent { 0 } else { record.edge.max(record.acked) };
         let mut snd = Snd::new(record.send_start.plus(u32::MAX), record.mss_path);
         snd.una = record.acked;
-        snd.nxt = if is_opening { 0 } else { edge.min(end).max(record.acked) };
+        snd.nxt = if is_opening { on_syn } else { edge.min(end).max(record.acked) };
         snd.tail = record.send_tail;
         snd.fin = record.send_fin;
         snd.edge = edge;

@@ -331,6 +331,9 @@ pub struct IpServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// Its lives.
+    #[serde(default)]
+    pub recovery: RecoveryReport,
     /// The processor it was last seen on.
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.

@@ -47,6 +47,31 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
 }
 
+/// The SYN took text along, and the peer has it, a part of it, or nothing.
+#[test]
+fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
+    for taken in [0u32, 4, 10] {
+        let mut client = Connection::connect(NOW, SeqNum(7), 3, Path { mss: 1000 }, &Settings::default());
+        client.open_fast(atoll_wire::fast_open::FastOpen::cookie(&[1; 8]).expect("a cookie"), 1000);
+        client.handle_send_tail(NOW, 10);
+        let record = client.record();
+        let syn = client.poll_transmit(NOW, 1000).expect("a SYN");
+        assert_eq!((syn.segment.len, syn.segment.has(Flags::SYN)), (10, true));
+        let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+        next.check_invariants();
+        let again = next.poll_transmit(NOW, 1000).expect("a SYN");
+        assert_eq!((again.segment.seq, again.segment.len), (syn.segment.seq, 0));
+        let ack = SeqNum(8).plus(taken);
+        let answer =
+            Segment { flags: Flags::SYN | Flags::ACK, seq: SeqNum(99), ack, window: 5000, ..Segment::default() };
+        next.handle_segment(NOW, &answer);
+        next.check_invariants();
+        assert_eq!((next.state(), next.send_una()), (State::Established, u64::from(taken)));
+        let first = next.poll_transmit(NOW, 1000).expect("an acknowledgement, or text");
+        assert_eq!((first.segment.seq, first.segment.len), (ack, 10 - taken));
+    }
+}
+
 #[test]
 fn a_record_that_contradicts_itself_is_refused() {
     let good = established().record();
