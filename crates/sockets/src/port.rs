@@ -149,7 +149,7 @@ impl<M: Memory> Port<M> {
     }
 
     /// Remembers that the slot was closed, so that [`Port::sweep`] finds it if its `SlotDone` is lost.
-    fn mark_closing(&self, slot: SlotId, generation: u32) {
+    pub fn mark_closing(&self, slot: SlotId, generation: u32) {
         if let Some(view) = self.slot(slot) {
             view.set_bell(0);
             view.set_library_word(WORD_CLOSING, CLOSING | u64::from(generation));

@@ -18,6 +18,7 @@ macro_rules! on_both_stacks {
 mod balance;
 mod clients;
 mod configurations;
+mod deaths;
 mod dhcp;
 mod fast_open;
 mod fragments;
