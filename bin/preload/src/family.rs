@@ -74,7 +74,9 @@ impl Drop for FamilyLock {
 fn wait_for(word: &AtomicU32, me: u32) -> Before {
     let mut spins = 0;
     loop {
-        let Err(found) = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else { return Before::Done };
+        let Err(found) = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else {
+            return Before::Done;
+        };
         if found & DIED != 0 || found & UNWATCHED != 0 && spins >= SPINS && is_gone(found & NUMBER) {
             let mine = me | found & WAITED_FOR;
             if word.compare_exchange(found, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -183,8 +185,7 @@ mod tests {
         // SAFETY: a valid siginfo; the child stays a zombie.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
-        let waited =
-            unsafe { libc::waitid(libc::P_PID, child as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        let waited = unsafe { libc::waitid(libc::P_PID, child as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
         assert_eq!(waited, 0);
         child
     }
