@@ -17,6 +17,7 @@ use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
 
+use crate::family::{Before, FamilyLock};
 use crate::real::sys;
 use crate::settings::settings;
 use crate::table::Internal;
@@ -320,81 +321,17 @@ impl Replica {
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
     }
 
-    /// Takes the family's lock on this arena.
+    /// Takes the family's lock on this arena. What its last holder left half done, if it died, is made good.
     pub fn family_lock(&self) -> FamilyLock {
-        FamilyLock::acquire(self.port.memory().clone(), self.port.layout().library + LOCK)
-    }
-}
-
-/// The lock of an arena that several processes use: the thread number of its holder, so that the lock of a dead one can be
-/// taken over. What a dead holder left half done is at worst the loss of one buffer.
-#[derive(Debug)]
-pub struct FamilyLock {
-    memory: ShmMemory,
-    at: usize,
-}
-
-/// Set in the lock word while somebody waits.
-const WAITED_FOR: u32 = 1 << 31;
-
-impl FamilyLock {
-    fn acquire(memory: ShmMemory, at: usize) -> FamilyLock {
-        if let Some(word) = memory.atomic32(at) {
-            let me = thread_number();
-            let mut spins = 0;
-            loop {
-                match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => break,
-                    Err(_) if spins < 200 => {
-                        spins += 1;
-                        std::hint::spin_loop();
-                    }
-                    Err(holder) => {
-                        let waited = holder | WAITED_FOR;
-                        if holder == waited
-                            || word.compare_exchange(holder, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-                        {
-                            let _ = atoll_sys::futex::wait(word, waited, Some(Duration::from_millis(20)));
-                        }
-                        // SAFETY: signal 0 only asks whether the thread exists.
-                        let asked = unsafe { sys!(libc::SYS_kill, holder & !WAITED_FOR, 0) };
-                        let gone = asked < 0 && crate::wait::last_errno().0 == libc::ESRCH;
-                        if gone && word.compare_exchange(waited, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                            break;
-                        }
-                    }
-                }
-            }
+        let (lock, before) = FamilyLock::acquire(self.port.memory().clone(), self.port.layout().library + LOCK);
+        if before == Before::Died {
+            self.port.repair();
         }
-        FamilyLock { memory, at }
-    }
-}
-
-impl Drop for FamilyLock {
-    fn drop(&mut self) {
-        if let Some(word) = self.memory.atomic32(self.at)
-            && word.swap(0, Ordering::Release) & WAITED_FOR != 0
-        {
-            let _ = atoll_sys::futex::wake(word, u32::MAX);
-        }
+        lock
     }
 }
 
 thread_local! {
-    static THREAD: Cell<u32> = const { Cell::new(0) };
     /// System calls that this library made in this thread, for the count of calls without any.
     pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
-}
-
-fn thread_number() -> u32 {
-    if THREAD.get() == 0 {
-        // SAFETY: no arguments.
-        THREAD.set(unsafe { sys!(libc::SYS_gettid) } as u32);
-    }
-    THREAD.get()
-}
-
-/// The child of a fork has another thread number.
-pub fn forget_thread_number() {
-    THREAD.set(0);
 }

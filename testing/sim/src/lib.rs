@@ -29,6 +29,7 @@ pub use ip_servers::IpPlan;
 pub use link::{Link, LinkSettings};
 pub use managers::ManagerPlan;
 pub use middlebox::Middlebox;
+pub use mortal::{Life, Mortal};
 pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
 pub use world::{Story, Workforce, World};

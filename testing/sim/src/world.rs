@@ -1170,7 +1170,7 @@ impl Process {
         };
         if close {
             assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
-            self.ports[replica].mark_closing(slot, generation);
+            self.ports[replica].close_slot(slot, generation, 0);
             self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
             let socket = self.sockets.remove(&key);
             self.finished += u64::from(socket.is_some_and(|socket| !socket.is_hostile));

@@ -259,4 +259,15 @@ impl<M: Memory> Transport<M> {
             records.requests.remove_all(session, subject);
         }
     }
+
+    /// Ports, listeners and acceptors of the session are gone; its open sockets are not.
+    pub(crate) fn drop_lease_requests(&mut self, session: SessionId) {
+        if let Some(records) = self.records.as_deref_mut() {
+            let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
+            let is_meant = |key: &&Key| key.session == session && matches!(key.subject, Subject::Lease(_));
+            let places = &records.requests.places;
+            let keys: Vec<Key> = places.range(first..).map(|(key, _)| *key).take_while(|key| is_meant(&key)).collect();
+            keys.iter().for_each(|key| records.requests.remove(key));
+        }
+    }
 }

@@ -19,6 +19,7 @@ mod balance;
 mod chaos;
 mod clients;
 mod configurations;
+mod deaths;
 mod dhcp;
 mod fast_open;
 mod fragments;
