@@ -11,6 +11,7 @@ mod manager_server;
 mod replica;
 mod rows;
 mod runtime;
+mod self_check;
 mod server;
 mod setup;
 mod siblings;
@@ -40,7 +41,9 @@ enum Command {
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
     Config(commands::config::Config),
+    Upgrade(commands::upgrade::Upgrade),
     Paper(commands::paper::Paper),
+    SelfCheck(self_check::Command),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
     /// The supervisor of a stack in the background.
@@ -73,6 +76,8 @@ fn main() -> ExitCode {
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
+        Command::Upgrade(upgrade) => upgrade.run(),
+        Command::SelfCheck(check) => check.run(),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);
             Ok(ExitCode::SUCCESS)

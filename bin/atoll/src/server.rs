@@ -238,6 +238,12 @@ pub trait Role {
         Ok(())
     }
 
+    /// Another process is going to succeed this one: gets rid of what that one would not find, and writes the ledger, if it has one, in this
+    /// version.
+    fn hand_over(&mut self, _now: Instant, _ledger: u32) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
@@ -369,6 +375,10 @@ pub trait Role {
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());
                         continue;
+                    }
+                    if let Request::HandOver { ledger } = request {
+                        self.hand_over(now, ledger)?;
+                        return Ok(Verdict::Stop);
                     }
                     if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
                         return Ok(Verdict::Stop);

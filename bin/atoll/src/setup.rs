@@ -24,6 +24,8 @@ use atoll_ipc::page::REPLICAS_MAX;
 use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
+/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
+pub const SETUP_VERSION: u32 = 1;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.

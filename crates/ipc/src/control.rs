@@ -38,6 +38,11 @@ pub enum Request {
     Adopt { blamed: bool },
     /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
     ServerGone { server: u8 },
+    /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor finds it, the ledger in a version
+    /// that this one reads, and ends: nobody hears anything.
+    HandOver { ledger: u32 },
+    /// Supervisor to replica: from now on the ledger is written in this version.
+    WriteLedger { version: u32 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
 }
@@ -105,6 +110,8 @@ impl Request {
             Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
+            Request::HandOver { ledger } => Writer::new(20).u32(ledger),
+            Request::WriteLedger { version } => Writer::new(21).u32(version),
         }
         .bytes
     }
@@ -126,6 +133,8 @@ impl Request {
             10 => Request::Adopt { blamed: r.u8() != 0 },
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
+            20 => Request::HandOver { ledger: r.u32() },
+            21 => Request::WriteLedger { version: r.u32() },
             _ => return Err(BadMessage),
         })
     }
@@ -210,6 +219,8 @@ mod tests {
             Request::Adopt { blamed: true },
             Request::ServerGone { server: 9 },
             Request::ServerRestarted { server: 9, epoch: u32::MAX },
+            Request::HandOver { ledger: 1 },
+            Request::WriteLedger { version: 2 },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }

@@ -9,3 +9,4 @@ pub mod run;
 pub mod ss;
 pub mod status;
 pub mod up;
+pub mod upgrade;

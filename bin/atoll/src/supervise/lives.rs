@@ -40,6 +40,9 @@ impl Server {
         }
         let blamed = self.server_mut(index).is_some_and(|server| server.blamed);
         self.send_to_replica(index, &Request::Adopt { blamed }, Vec::new())?;
+        if let Some(version) = self.ledger_wanted(index) {
+            self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
+        }
         if index < self.replicas.len() {
             // The predecessor may have heard of it, or not.
             let open: Vec<u32> = self.open.keys().copied().collect();
@@ -58,22 +61,27 @@ impl Server {
     }
 
     /// A server says that it serves.
-    pub(super) fn server_ready(&mut self, index: usize) {
+    pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
-        let Some(server) = self.server_mut(index) else { return };
+        let now = Instant::now();
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        let build = server.program.build.name();
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
         server.blamed = false;
-        if let Some(recovery) = server.life.ready(Instant::now()) {
+        let recovery = server.life.ready(now);
+        if let Some(recovery) = recovery {
             let Recovery { start, ready } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
             eprintln!(
                 "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
                  {ready:.1} until it was ready"
             );
+            self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
         }
         if self.replicas.iter().all(|replica| replica.life.is_serving()) {
             self.lingering.clear();
         }
+        Ok(())
     }
 
     /// The process of a server has ended, or does not speak to us any more.
@@ -93,13 +101,21 @@ impl Server {
             self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit });
             return Ok(());
         }
+        let (how, on_trial) = (death(role, pid, exit), self.is_on_trial(index));
+        let asked = self.succeed(index, &how)?;
         let Some(server) = self.server_mut(index) else { return Ok(()) };
-        let delay = server.life.died(Instant::now());
-        // Somebody else's doing, as far as one can see.
-        server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
+        let delay = if asked { Duration::ZERO } else { server.life.died(Instant::now()) };
+        if asked {
+            server.life.left(Instant::now());
+        }
+        // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
+        let is_own = exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
+        server.blamed |= is_own && !asked && !on_trial;
         (server.child, server.control, server.outbox) = (None, None, Outbox::default());
         let listings = std::mem::take(&mut server.listings);
-        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
+        if !asked {
+            eprintln!("atoll: {how}; it is started again {}", when(delay));
+        }
         for id in listings {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
@@ -110,7 +126,7 @@ impl Server {
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let due = lives.chain(self.vigil.map(|(_, due)| due)).min()?;
+        let due = lives.chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -122,6 +138,7 @@ impl Server {
             return Ok(());
         }
         let now = Instant::now();
+        self.go_on_with_upgrade(now)?;
         for index in 0..self.replicas.len() + self.others.len() {
             let role = self.role(index);
             let Some(server) = self.server_mut(index) else { continue };
@@ -186,8 +203,9 @@ impl Server {
         let Some(epoch) = epochs.get_mut(index) else { return Ok(()) };
         *epoch += 1;
         let epoch = *epoch;
+        let Some(program) = self.server_mut(index).map(|server| server.program.clone()) else { return Ok(()) };
         let Some(launcher) = &mut self.launcher else { return Ok(()) };
-        let launched = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory);
+        let launched = launcher.launch(index, &program, &epochs, &self.config, &self.identity, &self.memory);
         let Some(server) =
             (if index < count { self.replicas.get_mut(index) } else { self.others.get_mut(index - count) })
         else {
@@ -198,7 +216,7 @@ impl Server {
             Err(failure) => {
                 let delay = server.life.not_started(Instant::now());
                 eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
-                return Ok(());
+                return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
             }
         };
         self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;

@@ -11,6 +11,8 @@ mod owner;
 mod report;
 mod server;
 mod spawn;
+mod succession;
+mod upgrade;
 mod vigil;
 
 use std::fs::Permissions;

@@ -34,6 +34,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -73,6 +74,8 @@ pub struct Server {
     pub(super) ready: bool,
     /// Whether, and when next, it is looked whether servers hang.
     pub(super) vigil: Option<(Vigil, Instant)>,
+    /// The upgrade under way.
+    pub(super) succession: Option<Succession>,
 }
 
 /// A replica, or another server, as the supervisor sees it.
@@ -89,6 +92,10 @@ pub(super) struct Replica {
     pub(super) watch: Watch,
     /// Its last process has died by its own fault.
     pub(super) blamed: bool,
+    /// What it is, or will be, a process of.
+    pub(super) program: Rc<Program>,
+    /// Until when it is to have handed over; `None`: it was not asked to.
+    pub(super) leaves_until: Option<Instant>,
 }
 
 /// A connection to the control socket.
@@ -149,6 +156,8 @@ impl std::fmt::Display for Role {
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
+/// The answer of a new build.
+pub(super) const SELF_CHECK: u64 = 3;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
@@ -183,8 +192,10 @@ impl Server {
         }
         let count = config.notation.plan().processes().len();
         let mut servers = Vec::new();
+        let program = Rc::new(Program::own());
         for index in 0..count {
-            let (child, control) = launcher.launch(index, &vec![FIRST_EPOCH; count], &config, &identity, &memory)?;
+            let (child, control) =
+                launcher.launch(index, &program, &vec![FIRST_EPOCH; count], &config, &identity, &memory)?;
             epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
             if let Some(child) = &child {
                 epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
@@ -198,6 +209,8 @@ impl Server {
                 life: Life::new(Instant::now()),
                 watch: Watch::default(),
                 blamed: false,
+                program: program.clone(),
+                leaves_until: None,
             });
         }
         let others = servers.split_off(count.min(config.replicas().into()));
@@ -225,6 +238,7 @@ impl Server {
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
+            succession: None,
         };
         for index in 0..count {
             server.brief(index).or_fail(what)?;
@@ -273,6 +287,7 @@ impl Server {
                 LISTENER => self.accept()?,
                 SIGNALS => self.take_signals()?,
                 OWNER => self.owner_spoke()?,
+                SELF_CHECK => self.self_check_spoke()?,
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
@@ -375,7 +390,7 @@ impl Server {
             };
             let packet = &buffer[..len];
             if packet == setup::READY {
-                self.server_ready(index);
+                self.server_ready(index)?;
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -401,7 +416,7 @@ impl Server {
             }
             match client.channel.receive(&mut buffer, &mut descriptors) {
                 Ok(0) => return self.close_client(id),
-                Ok(len) => self.handle_packet(id, &buffer[..len], descriptors.len())?,
+                Ok(len) => self.handle_packet(id, &buffer[..len], &mut descriptors)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => self.refuse(id, Refusal::Malformed)?,
                 Err(_) => return self.close_client(id),
@@ -410,14 +425,18 @@ impl Server {
         Ok(())
     }
 
-    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
-        match classify(packet, descriptors) {
+    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<()> {
+        match classify(packet, descriptors.len()) {
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Leave { session })) => {
                 let departure = self.sessions.leave(id, session);
                 self.announce(departure)
             }
+            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => match descriptors.pop() {
+                Some(file) => self.begin_upgrade(id, &path, file),
+                None => Ok(()),
+            },
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
             Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),
@@ -512,6 +531,8 @@ impl Server {
                 }
                 self.answer(id, &ReportPart::Done(true))
             }
+            // Comes with a descriptor, and goes another way.
+            CliRequest::Upgrade { .. } => Ok(()),
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
                 self.answer(id, &ReportPart::Done(true))

@@ -28,6 +28,8 @@ pub struct Spawn<'fd> {
     args: Vec<CString>,
     env: Vec<CString>,
     inherited: Vec<BorrowedFd<'fd>>,
+    /// The program, if it is named by a descriptor.
+    file: Option<BorrowedFd<'fd>>,
 }
 
 impl<'fd> Spawn<'fd> {
@@ -43,7 +45,14 @@ impl<'fd> Spawn<'fd> {
             env.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()])?);
         }
         let program = c_string(&[path.as_os_str().as_bytes()])?;
-        Ok(Spawn { program, args: vec![c_string(&[name.as_ref().as_bytes()])?], env, inherited: Vec::new() })
+        let args = vec![c_string(&[name.as_ref().as_bytes()])?];
+        Ok(Spawn { program, args, env, inherited: Vec::new(), file: None })
+    }
+
+    /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It finds the descriptor open, behind
+    /// those that are passed on: a script is read by its interpreter.
+    pub fn file(file: BorrowedFd<'fd>, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
+        Ok(Spawn { file: Some(file), ..Spawn::program(Path::new(""), name)? })
     }
 
     /// Appends an argument; a NUL byte in it is `InvalidInput`.
@@ -79,10 +88,12 @@ impl<'fd> Spawn<'fd> {
 
     /// Starts the process. Fails as execve(2) does if the program cannot be run.
     pub fn start(&self) -> io::Result<Child> {
-        let end = FIRST_INHERITED + self.inherited.len() as RawFd;
+        let all = || self.inherited.iter().chain(&self.file);
+        let end = FIRST_INHERITED + all().count() as RawFd;
         // First out of the way: otherwise placing one descriptor could overwrite another that is still to be placed.
-        let sources: Vec<OwnedFd> =
-            self.inherited.iter().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
+        let program = of_file.as_ref().unwrap_or(&self.program);
         let mut actions = FileActions::new()?;
         for (target, source) in (FIRST_INHERITED..).zip(&sources) {
             actions.place(source.as_raw_fd(), target)?;
@@ -94,10 +105,10 @@ impl<'fd> Spawn<'fd> {
         let mut envp: Vec<*mut libc::c_char> = self.env.iter().map(|s| s.as_ptr().cast_mut()).collect();
         envp.push(ptr::null_mut());
         let mut pid = 0;
-        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings owned by `self`; both
+        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings that outlive the call; both
         // arrays end with a null pointer; `actions` is initialised; no attributes are given. posix_spawn writes to none.
         let error = unsafe {
-            libc::posix_spawn(&mut pid, self.program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
+            libc::posix_spawn(&mut pid, program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
         };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));

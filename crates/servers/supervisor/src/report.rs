@@ -24,6 +24,8 @@ pub enum ReportPart {
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
+    /// Of an upgrade: what has been done.
+    Progress(String),
     /// Of the sockets: this server is being restarted, and has not told its own.
     Restarting(String),
     /// The answer is complete.
@@ -159,6 +161,9 @@ pub struct ReplicaReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -212,6 +217,16 @@ impl HandshakeReport {
     }
 }
 
+/// A build of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// Its version.
+    pub version: String,
+    /// What the linker has made of its contents; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
 /// The lives of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
@@ -257,6 +272,9 @@ pub struct LinkServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -282,6 +300,9 @@ pub struct ManagerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -344,7 +365,11 @@ impl StatusReport {
                 ReportPart::LinkServer(report) => link_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
-                ReportPart::Balance(_) | ReportPart::Restarting(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
+                ReportPart::Balance(_)
+                | ReportPart::Progress(_)
+                | ReportPart::Restarting(_)
+                | ReportPart::Done(_)
+                | ReportPart::Error(_) => {}
             }
         }
         Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })

@@ -111,6 +111,15 @@ impl Seen {
     }
 }
 
+/// Whether text at `[from, to)` lies in these rings, of which the application has read up to `head`.
+fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
+    let (Ok(from), Ok(to), Some(current)) = (u64::try_from(from), u64::try_from(to), rings.current()) else {
+        return false;
+    };
+    let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
+    to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
+}
+
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
 /// More text than any receive buffer holds.
@@ -258,6 +267,10 @@ impl<M: Memory> Transport<M> {
         // What was written, and has left, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
             facts.send_tail = record.send_tail.max(sent);
+        }
+        let rings = Rings::from(record.receive);
+        for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
+            *range = (0, 0);
         }
         let mut connection = connection(now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
         if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {

@@ -120,6 +120,8 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
         text,
         text_len,
         crashes,
+        // Of a connection that nobody has, it is nowhere that lasts.
+        beyond: if place.is_some() { record.beyond } else { Default::default() },
     }
 }
 
@@ -173,6 +175,7 @@ pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, he
         passive: has(PASSIVE),
         orphan: has(ORPHAN),
         srtt_us: record.srtt_us,
+        beyond: record.beyond,
     };
     Connection::resume(now, &facts, head)
 }

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use atoll_base::Rng;
 use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
@@ -26,6 +27,8 @@ struct Bench {
 struct Launches {
     /// Which server, its incarnation, and its end of the control socket.
     started: Vec<(usize, u32, Channel)>,
+    /// Versions of what was started, in the same order.
+    builds: Vec<String>,
     /// How many launches are to fail.
     failing: u32,
 }
@@ -36,6 +39,7 @@ impl Launch for FakeLauncher {
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         _: &Config,
         _: &Identity,
@@ -47,6 +51,7 @@ impl Launch for FakeLauncher {
             return Err(Failure::new("no process today"));
         }
         let (ours, theirs) = Channel::pair(Blocking::No).or_fail("a socket")?;
+        launches.builds.push(program.build.version.clone());
         launches.started.push((server, epochs[server], theirs));
         Ok((None, ours))
     }
@@ -511,4 +516,57 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
         }
     };
     assert_eq!(ending, Ending::ProgramEnded);
+}
+
+#[test]
+fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
+    let mut bench = Bench::new(2);
+    let (_client, joined, _) = bench.attach();
+    bench.told(0);
+    let ledger = ShmMemory::map(&bench.server.memory.ledgers[0], LEDGER_BYTES, Access::ReadWrite).unwrap();
+    Ledger::open_as(ledger, LedgerConfig::STACK, atoll_base::Epoch(1), 1).unwrap();
+    let own = Program::own();
+    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
+    let cli = bench.client();
+    cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
+    bench.settle();
+    let (refusal, _) = receive(&cli).expect("it takes a descriptor");
+    assert!(String::from_utf8_lossy(&refusal).contains("takes one"));
+
+    let own_ledger = new.build.ledger.newest;
+    let id = ClientId(bench.server.next_client - 1);
+    bench.server.exchange(id, new).unwrap();
+    bench.settle();
+    assert_eq!(bench.told(0), [Request::HandOver { ledger: 1 }]);
+    assert_eq!(bench.told(1).len(), 1, "of the session, and nothing of an upgrade");
+    // It leaves, and the next one is told everything.
+    drop(bench.replicas.remove(0));
+    bench.settle();
+    let next = bench.comes_back(0, 2);
+    bench.settle();
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&next)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert!(matches!(told[0], Request::SessionOpened { session, .. } if session == joined.session));
+    assert!(told.contains(&Request::Adopt { blamed: false }));
+    assert!(
+        !told.iter().any(|request| matches!(request, Request::WriteLedger { .. })),
+        "not before it has proved itself"
+    );
+    assert_eq!(bench.server.replicas[0].life.crashes, 0);
+    // It crashes.
+    drop(next);
+    bench.settle();
+    let back = bench.comes_back(0, 3);
+    bench.settle();
+    assert_eq!(
+        bench.launches.borrow().builds,
+        [env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION"), "next", env!("CARGO_PKG_VERSION")]
+    );
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert_eq!(told.last(), Some(&Request::WriteLedger { version: own_ledger }));
+    let said: String =
+        std::iter::from_fn(|| receive(&cli)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
+    assert!(said.contains("replica 0 is of next") && said.contains("the old build is back"), "{said}");
+    assert!(bench.server.succession.is_none() && bench.server.all_ready());
 }
