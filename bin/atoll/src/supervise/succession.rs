@@ -233,7 +233,7 @@ impl Server {
     }
 
     /// The version that the ledger of a replica says of itself.
-    fn ledger_version(&self, index: usize) -> Option<u32> {
+    pub(super) fn ledger_version(&self, index: usize) -> Option<u32> {
         let ledger = self.memory.ledgers.get(index)?;
         written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
     }

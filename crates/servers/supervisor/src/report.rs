@@ -171,6 +171,9 @@ pub struct ReplicaReport {
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// Version of what it writes for its successor; absent: nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<u32>,
     /// Flow groups that it owns, of 4096.
     pub flow_groups: u32,
     /// Its counters by name.

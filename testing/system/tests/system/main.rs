@@ -32,4 +32,5 @@ mod semantics;
 mod servers;
 mod stack;
 mod transfer;
+mod upgrade;
 mod v6;
