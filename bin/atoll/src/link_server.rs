@@ -79,6 +79,7 @@ impl LinkServer {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
+            guarded: setup.guarded,
         };
         Ok(LinkServer {
             server: Server::settle(inherited, &habits, Some(&queue))?,

@@ -5,6 +5,7 @@ mod address;
 mod client;
 mod commands;
 mod failure;
+mod guardian;
 mod link;
 mod link_server;
 mod manager_server;

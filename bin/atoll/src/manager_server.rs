@@ -72,6 +72,7 @@ impl ManagerServer {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
+            guarded: setup.guarded,
         };
         Ok(ManagerServer {
             server: Server::settle(inherited, &habits, None::<&OwnedFd>)?,

@@ -164,6 +164,7 @@ impl Replica {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: TIMER_SLACK,
+            guarded: setup.guarded,
         };
         let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
         let server = Server::settle(inherited, &habits, queue)?;

@@ -105,6 +105,8 @@ pub struct Habits<'a> {
     pub batch: bool,
     /// How late its timer may be.
     pub slack: Duration,
+    /// Whether somebody takes over when the supervisor has died, so that it waits for that.
+    pub guarded: bool,
 }
 
 /// The part of a server that waits.
@@ -131,6 +133,8 @@ pub struct Server {
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
+    /// It outlives its supervisor.
+    guarded: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
 }
@@ -172,6 +176,7 @@ impl Server {
             control_at: now,
             publish_at: now,
             unpublished: true,
+            guarded: habits.guarded,
             is_ready: false,
         })
     }
@@ -372,6 +377,10 @@ pub trait Role {
                     if let Request::Adopt { blamed } = request {
                         self.adopt(now, blamed)?;
                         let server = self.server();
+                        if server.guarded {
+                            // Whoever takes over knows of this process, which was not so when it started.
+                            process::outlive_parent()?;
+                        }
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());
                         continue;

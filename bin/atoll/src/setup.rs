@@ -106,6 +106,8 @@ pub struct ReplicaSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number.
@@ -151,6 +153,8 @@ pub struct LinkServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the link servers, also that of its queue.
@@ -174,6 +178,8 @@ pub struct ManagerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the connection managers.
@@ -265,6 +271,7 @@ mod tests {
         let setup = ReplicaSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 21,
             index: 1,
             replicas: 2,
@@ -288,6 +295,7 @@ mod tests {
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             server: 3,
@@ -300,6 +308,7 @@ mod tests {
         let setup = ManagerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             managers: 2,

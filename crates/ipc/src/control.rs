@@ -58,6 +58,21 @@ pub enum Reply {
     Refused { reason: Refusal },
 }
 
+/// Where a request of an application, and the reply to it, have a number of the application's own choice: a supervisor that takes over may
+/// answer again what the one before has answered, and the application has to know.
+const TOKEN: usize = MESSAGE_BYTES - 8;
+
+/// Sets the number of a request or a reply.
+pub fn set_token(packet: &mut [u8; MESSAGE_BYTES], token: u64) {
+    packet[TOKEN..].copy_from_slice(&token.to_le_bytes());
+}
+
+/// The number of a request or a reply; 0 if it is neither.
+pub fn token(packet: &[u8]) -> u64 {
+    let octets = packet.get(TOKEN..MESSAGE_BYTES).and_then(|octets| octets.first_chunk());
+    octets.map_or(0, |octets| u64::from_le_bytes(*octets))
+}
+
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -231,6 +246,12 @@ mod tests {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
         assert_eq!(Request::decode(&[0; 55]), Err(BadMessage));
+        // The number lies behind everything else.
+        let reply = Reply::Joined { session: 1, key: u64::MAX, member: 255, replicas: 255, config };
+        let mut packet = reply.encode();
+        assert_eq!(token(&packet), 0);
+        set_token(&mut packet, u64::MAX - 1);
+        assert_eq!((token(&packet), Reply::decode(&packet)), (u64::MAX - 1, Ok(reply)));
         let senseless = Request::Balance { rules: Balance { tariff: 0, ..Balance::new() } };
         assert_eq!(Request::decode(&senseless.encode()), Err(BadMessage));
     }

@@ -17,6 +17,11 @@ use crate::setup::LinkSide;
 
 /// Starts servers. The supervisor's tests have one of their own.
 pub trait Launch {
+    /// The queues of the device, if there is one.
+    fn queues(&self) -> &[OwnedFd] {
+        &[]
+    }
+
     /// Starts the server with this number, of this build, as the incarnation that `epochs`, by number, say of it. Returns its process, and the
     /// control socket's end.
     fn launch(
@@ -41,6 +46,10 @@ pub struct Launcher {
 }
 
 impl Launch for Launcher {
+    fn queues(&self) -> &[OwnedFd] {
+        self.device.as_ref().map_or(&[], |device| &device.queues)
+    }
+
     fn launch(
         &mut self,
         server: usize,

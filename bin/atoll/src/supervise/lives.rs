@@ -22,13 +22,7 @@ impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         if index < self.replicas.len() {
-            let sessions: Vec<u32> = self.open.keys().copied().collect();
-            for session in sessions {
-                let Some(memory) = self.open.get(&session) else { continue };
-                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
-                let descriptors = memory.for_replica(index);
-                self.send_to_replica(index, &opened, descriptors)?;
-            }
+            self.tell_open(index)?;
             for (session, memory) in self.lingering.clone() {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
@@ -44,17 +38,42 @@ impl Server {
             self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
         }
         if index < self.replicas.len() {
-            // The predecessor may have heard of it, or not.
-            let open: Vec<u32> = self.open.keys().copied().collect();
-            for session in open {
-                let departed: Vec<u8> = self.sessions.departed(session).collect();
-                for member in departed {
-                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
-                }
-            }
+            self.tell_departed(index)?;
             let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
             for session in gone {
                 self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which sessions there are, and who is in them no more: a replica that knows takes no harm.
+    pub(super) fn tell_sessions(&mut self, index: usize) -> io::Result<()> {
+        if index < self.replicas.len() {
+            self.tell_open(index)?;
+            self.tell_departed(index)?;
+        }
+        Ok(())
+    }
+
+    fn tell_open(&mut self, index: usize) -> io::Result<()> {
+        let sessions: Vec<u32> = self.open.keys().copied().collect();
+        for session in sessions {
+            let Some(memory) = self.open.get(&session) else { continue };
+            let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+            let descriptors = memory.for_replica(index);
+            self.send_to_replica(index, &opened, descriptors)?;
+        }
+        Ok(())
+    }
+
+    /// A predecessor may have heard of it, or not.
+    fn tell_departed(&mut self, index: usize) -> io::Result<()> {
+        let open: Vec<u32> = self.open.keys().copied().collect();
+        for session in open {
+            let departed: Vec<u8> = self.sessions.departed(session).collect();
+            for member in departed {
+                self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
             }
         }
         Ok(())
@@ -79,8 +98,11 @@ impl Server {
             self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
         }
         if self.replicas.iter().all(|replica| replica.life.is_serving()) {
-            self.lingering.clear();
+            for (session, _) in std::mem::take(&mut self.lingering) {
+                self.note_session(session, false);
+            }
         }
+        self.note_server(index, true);
         Ok(())
     }
 
@@ -109,10 +131,12 @@ impl Server {
             server.life.left(Instant::now());
         }
         // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
-        let is_own = exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
+        let is_own =
+            exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
         server.blamed |= is_own && !asked && !on_trial;
         (server.child, server.control, server.outbox) = (None, None, Outbox::default());
         let listings = std::mem::take(&mut server.listings);
+        self.note_server(index, true);
         if !asked {
             eprintln!("atoll: {how}; it is started again {}", when(delay));
         }
@@ -225,7 +249,17 @@ impl Server {
         }
         server.life.started(Instant::now());
         (server.child, server.control, server.epoch) = (child, Some(control), epoch);
+        // It dies with this supervisor as long as the next one would not know of it.
+        self.note_server(index, false);
         self.brief(index)?;
+        self.announce_restart(index)?;
+        self.note_server(index, true);
+        Ok(())
+    }
+
+    /// The others hear that a server was started.
+    pub(super) fn announce_restart(&mut self, index: usize) -> io::Result<()> {
+        let Some(epoch) = self.server_mut(index).map(|server| server.epoch) else { return Ok(()) };
         self.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
     }
 

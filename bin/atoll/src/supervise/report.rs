@@ -26,6 +26,10 @@ pub struct Identity {
     pub uid: u32,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that keeps what the next supervisor needs, if there is one.
+    pub guardian: Option<u32>,
+    /// How many supervisors the stack has had before this one.
+    pub takeovers: u32,
     /// The control socket.
     pub socket: PathBuf,
     /// When the stack started.
@@ -108,6 +112,8 @@ impl Server {
         StackReport {
             name: config.name.to_string(),
             pid: identity.pid,
+            guardian: identity.guardian,
+            takeovers: identity.takeovers,
             configuration: config.notation.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: identity.started.elapsed().as_secs_f64(),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 pub use rustix::process::Signal;
 use rustix::process::{self as sys, Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
@@ -116,15 +117,17 @@ impl<'fd> Spawn<'fd> {
         let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
         // Nobody else reaps our children, so the pid cannot have been reused before this.
         let pidfd = sys::pidfd_open(id, PidfdFlags::empty())?;
-        Ok(Child { pid: pid.cast_unsigned(), pidfd })
+        Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false })
     }
 }
 
-/// A process that we started. Dropping it neither kills nor reaps it.
+/// A process that we, or one whose place we have taken, started. Dropping it neither kills nor reaps it.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
     pidfd: OwnedFd,
+    /// Somebody else started it, and reaps it.
+    is_foster: bool,
 }
 
 /// How a process ended.
@@ -134,9 +137,21 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// Nobody tells us: another process has reaped it.
+    Unknown,
 }
 
 impl Child {
+    /// A process that another one started, by its number and its pidfd.
+    pub fn foster(pid: u32, pidfd: OwnedFd) -> Child {
+        Child { pid, pidfd, is_foster: true }
+    }
+
+    /// Its pidfd.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
     /// Its process number; after it was reaped the number may belong to another process.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -144,15 +159,34 @@ impl Child {
 
     /// How it ended, or `None` while it runs. Reaps it: afterwards the answer is the error ECHILD. waitid(2).
     pub fn try_wait(&self) -> io::Result<Option<Exit>> {
+        if self.is_foster {
+            return Ok(self.has_ended(Some(0))?.then_some(Exit::Unknown));
+        }
         reap(&self.pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
     /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it. waitid(2).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
+            if self.is_foster {
+                if self.has_ended(None)? {
+                    return Ok(Exit::Unknown);
+                }
+                continue;
+            }
             if let Some(exit) = reap(&self.pidfd, WaitIdOptions::EXITED)? {
                 return Ok(exit);
             }
+        }
+    }
+
+    /// Whether its pidfd is readable within so many milliseconds.
+    fn has_ended(&self, millis: Option<i64>) -> io::Result<bool> {
+        let time = millis.map(|millis| Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 });
+        match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], time.as_ref()) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -205,6 +239,11 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
         return Err(Errno::SRCH.into());
     }
     Ok(())
+}
+
+/// Takes [`die_with_parent`] back.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(sys::set_parent_process_death_signal(None)?)
 }
 
 /// Gives up, for this process and its descendants, gaining privileges by execve(2). PR_SET_NO_NEW_PRIVS(2const).

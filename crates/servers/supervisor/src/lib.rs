@@ -27,4 +27,4 @@ pub use report::{
     RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ServerState, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
-pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions};
+pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, Standing};

@@ -58,6 +58,12 @@ pub struct StackReport {
     pub name: String,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that starts the next supervisor if this one dies; absent: nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guardian: Option<u32>,
+    /// How many supervisors have died.
+    #[serde(default)]
+    pub takeovers: u32,
     /// Pika's notation.
     pub configuration: String,
     /// Version of the program.
