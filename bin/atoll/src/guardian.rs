@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use atoll_sys::epoll::{self, Epoll, EventFlags};
-use atoll_sys::process::{Child, Exit, Spawn};
+use atoll_sys::process::{self, Child, Exit, Spawn};
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::{Blocking, Channel};
 use rustix::event::{PollFd, PollFlags};
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, OrFail};
 use crate::runtime;
-use crate::supervise::{Life, signal_name};
+use crate::supervise::{DESCRIPTORS_WANTED, Life, signal_name};
 
 /// What a supervisor tells its guardian, and what that tells the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +90,7 @@ pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Op
 /// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `report`: where it says that the stack is ready.
 pub fn guard(job: &str, report: OwnedFd) -> Result<ExitCode, Failure> {
     let what = "watching over the supervisor";
+    process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail(what)?;
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail(what)?;
     let epoll = Epoll::new().or_fail(what)?;
     epoll.add(&signals, SIGNALS, EventFlags::IN).or_fail(what)?;

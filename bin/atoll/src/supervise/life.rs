@@ -79,11 +79,6 @@ impl Life {
         self.phase = Phase::Down { died: now, due: now };
     }
 
-    /// Since when its process starts; `None`: it serves, or there is none.
-    pub fn starts_since(&self) -> Option<Instant> {
-        if let Phase::Starting { since, .. } = self.phase { Some(since) } else { None }
-    }
-
     /// Its process could not be started. Returns after what time that is tried again.
     pub fn not_started(&mut self, now: Instant) -> Duration {
         self.vain_starts += 1;
@@ -274,9 +269,8 @@ mod tests {
         assert!(life.is_serving() && life.next_timeout().is_none());
         // Whoever leaves because he was asked to has not crashed, and nobody waits before the next one comes.
         life.left(now + 41 * MS);
-        assert!(life.is_due(now + 41 * MS) && life.starts_since().is_none());
+        assert!(life.is_due(now + 41 * MS));
         life.started(now + 42 * MS);
-        assert_eq!(life.starts_since(), Some(now + 42 * MS));
         life.ready(now + 43 * MS);
         assert_eq!((life.crashes, life.last.map(|last| last.total())), (2, Some(2 * MS)));
     }

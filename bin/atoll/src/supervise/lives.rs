@@ -3,6 +3,7 @@
 //! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
@@ -86,7 +87,7 @@ impl Server {
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let build = server.program.build.name();
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
-        server.blamed = false;
+        (server.blamed, server.due_by) = (false, None);
         let recovery = server.life.ready(now);
         if let Some(recovery) = recovery {
             let Recovery { start, ready } = recovery;
@@ -134,8 +135,13 @@ impl Server {
         let is_own =
             exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
         server.blamed |= is_own && !asked && !on_trial;
-        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
+        let (child, control) = (server.child.take(), server.control.take());
+        server.outbox = Outbox::default();
         let listings = std::mem::take(&mut server.listings);
+        // The guardian has them, too: only so are they out of the set.
+        for fd in child.iter().map(AsFd::as_fd).chain(control.iter().map(AsFd::as_fd)) {
+            let _ = self.epoll.delete(&fd);
+        }
         self.note_server(index, true);
         if !asked {
             eprintln!("atoll: {how}; it is started again {}", when(delay));
@@ -249,6 +255,7 @@ impl Server {
         }
         server.life.started(Instant::now());
         (server.child, server.control, server.epoch) = (child, Some(control), epoch);
+        self.has_started(index, Instant::now());
         // It dies with this supervisor as long as the next one would not know of it.
         self.note_server(index, false);
         self.brief(index)?;

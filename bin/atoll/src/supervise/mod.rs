@@ -491,7 +491,7 @@ pub fn private_name(pid: u32) -> StackName {
 }
 
 /// Sessions take 17 descriptors each and one more per replica.
-const DESCRIPTORS_WANTED: u64 = 1 << 20;
+pub const DESCRIPTORS_WANTED: u64 = 1 << 20;
 /// Connections that wait for the supervisor.
 const BACKLOG: u32 = 1024;
 /// How often it is looked whether there is an address.

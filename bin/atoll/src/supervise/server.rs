@@ -99,8 +99,8 @@ pub(super) struct Replica {
     pub(super) blamed: bool,
     /// What it is, or will be, a process of.
     pub(super) program: Rc<Program>,
-    /// Until when it is to have handed over; `None`: it was not asked to.
-    pub(super) leaves_until: Option<Instant>,
+    /// Until when, in an upgrade, it is to have handed over, or to be ready.
+    pub(super) due_by: Option<Instant>,
 }
 
 impl Replica {
@@ -116,7 +116,7 @@ impl Replica {
             watch: Watch::default(),
             blamed: false,
             program,
-            leaves_until: None,
+            due_by: None,
         }
     }
 }
@@ -343,7 +343,9 @@ impl Server {
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
         let for_servers = self.servers_timeout_ms(Instant::now());
-        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).chain(for_servers).min();
+        // One that takes over in the middle of the end goes on with that.
+        let at_once = self.ending.as_ref().map(|_| 0);
+        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {

@@ -164,7 +164,7 @@ impl Server {
     /// When [`Server::go_on_with_upgrade`] is due, if nothing happens.
     pub(super) fn upgrade_due(&self) -> Option<Instant> {
         let servers = self.replicas.iter().chain(&self.others);
-        let leaving = servers.filter_map(|server| server.leaves_until);
+        let leaving = servers.filter_map(|server| server.due_by);
         let of_stage = self.succession.as_ref().and_then(|succession| match &succession.stage {
             Stage::Check { deadline, .. } => Some(*deadline),
             Stage::Exchange { upgrade, .. } => upgrade.due(),
@@ -186,7 +186,7 @@ impl Server {
             Side::New => Some(new.clone()),
         };
         let Some(server) = self.server_mut(index) else { return Ok(asked) };
-        server.leaves_until = None;
+        server.due_by = None;
         if let Some(program) = program {
             server.program = program;
         }
@@ -203,6 +203,15 @@ impl Server {
             return self.progress(line);
         }
         Ok(())
+    }
+
+    /// A server was started: one of the new build has to be ready soon.
+    pub(super) fn has_started(&mut self, index: usize, now: Instant) {
+        if self.is_on_trial(index)
+            && let Some(server) = self.server_mut(index)
+        {
+            server.due_by = Some(now + START_TIME);
+        }
     }
 
     /// Whether a server is of a build that has to prove itself.
@@ -227,7 +236,7 @@ impl Server {
         // Never a newer one than there is: the way back stays open.
         let ledger = self.ledger_version(index).unwrap_or(newest).min(newest);
         if let Some(server) = self.server_mut(index) {
-            server.leaves_until = Some(now + LEAVE_TIME);
+            server.due_by = Some(now + LEAVE_TIME);
         }
         self.send_to_replica(index, &Request::HandOver { ledger }, Vec::new())
     }
@@ -252,12 +261,11 @@ impl Server {
     /// Kills servers that do not end although they were asked to, and those of the new build that do not become ready.
     fn kill_late(&mut self, now: Instant) {
         for index in 0..self.replicas.len() + self.others.len() {
-            let (role, on_trial) = (self.role(index), self.is_on_trial(index));
+            let role = self.role(index);
             let Some(server) = self.server_mut(index) else { continue };
-            let leaves = server.leaves_until.take_if(|until| now >= *until).is_some();
-            let starts = on_trial && server.life.starts_since().is_some_and(|since| now >= since + START_TIME);
-            if let (Some(child), true) = (&server.child, leaves || starts) {
-                let what = if leaves { "does not hand over" } else { "is not ready" };
+            let is_late = server.due_by.take_if(|until| now >= *until).is_some();
+            if let (Some(child), true) = (&server.child, is_late) {
+                let what = if server.life.is_serving() { "does not hand over" } else { "is not ready" };
                 eprintln!("atoll: upgrade: {role} {what} in time: it is killed");
                 let _ = child.kill(Signal::KILL);
             }

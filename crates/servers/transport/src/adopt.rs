@@ -22,7 +22,7 @@ use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
-use crate::record::{connection, furnish, is_deferred, keep, state, summary};
+use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
 use crate::records::{Records, Requests};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
@@ -58,7 +58,7 @@ pub enum Loss {
     Twice,
     /// Its application has died meanwhile.
     SessionGone,
-    /// Text that may have to be sent again is not there any more.
+    /// Text that may have to be sent again, or that nobody has read yet, is not there any more.
     TextGone,
     /// Nobody listens there any more.
     NoListener,
@@ -266,9 +266,24 @@ impl<M: Memory> Transport<M> {
             // Its application has died with the server: what was in its arena is gone, too.
             return Err(Loss::SessionGone);
         }
+        let kept = i64::try_from(text.as_ref().map_or(0, Vec::len)).unwrap_or(0);
+        match record.phase {
+            // Nobody would ever close it.
+            Phase::Open | Phase::Ended if place.is_none() => return Err(Loss::Contradiction),
+            Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
+            Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
+                return Err(Loss::TextGone);
+            }
+            _ => {}
+        }
         let head = seen.map_or(0, |seen| seen.head);
         let sent = seen.and_then(|seen| seen.sent).and_then(|sent| i64::try_from(sent).ok());
         let mut facts = *record;
+        let is_internal = record.flags & u32::from(Flags::INTERNAL.bits()) != 0;
+        facts.mss_path = facts.mss_path.min(self.path(record.tuple.remote.addr, is_internal).mss);
+        if record.phase == Phase::Closing {
+            facts.flags |= ORPHAN;
+        }
         // What was written, and has left, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
             facts.send_tail = record.send_tail.max(sent);

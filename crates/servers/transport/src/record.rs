@@ -22,7 +22,7 @@ const TIMESTAMPS: u32 = 1 << 19;
 const SACK: u32 = 1 << 20;
 const WINDOW_SCALING: u32 = 1 << 21;
 const PASSIVE: u32 = 1 << 22;
-const ORPHAN: u32 = 1 << 23;
+pub(crate) const ORPHAN: u32 = 1 << 23;
 const KEEP_ALIVE: u32 = 1 << 24;
 /// It waits for text (TCP_DEFER_ACCEPT).
 const DEFERRED: u32 = 1 << 25;

@@ -31,6 +31,7 @@ mod rootless;
 mod semantics;
 mod servers;
 mod stack;
+mod takeover;
 mod transfer;
 mod upgrade;
 mod v6;

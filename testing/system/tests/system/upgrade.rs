@@ -120,8 +120,8 @@ fn a_build_that_is_no_good_goes_by_itself() {
         ("starts_nothing", checks_out("exit 1"), "ended with status 1"),
         ("hangs", checks_out("exec sleep 600"), "was ended by SIGKILL"),
         // When it has taken over, and before everybody has.
-        ("crashes", checks_out("(sleep 0.3; kill -SEGV $$) &\nexec $ATOLL \"$@\""), "was ended by SIGSEGV"),
-        ("crashes_at_once", checks_out("(kill -SEGV $$) &\nexec $ATOLL \"$@\""), "was ended by SIGSEGV"),
+        ("crashes", checks_out("(sleep 0.3; kill -ABRT $$) &\nexec $ATOLL \"$@\""), "was ended by SIGABRT"),
+        ("crashes_at_once", checks_out("(kill -ABRT $$) &\nexec $ATOLL \"$@\""), "was ended by SIGABRT"),
     ] {
         let bad = build(&net, name, &script);
         let mut upgrade = upgrade(&net, &bad);
