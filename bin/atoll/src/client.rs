@@ -1,6 +1,7 @@
 //! How does the command line talk to a supervisor? One request, and packets until it says that it is done.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use atoll_base::Duration;
@@ -79,6 +80,16 @@ impl Supervisor {
         told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
+    /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress` is told what is done.
+    pub fn upgrade(&self, path: &str, file: BorrowedFd<'_>, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
+        let _ = self.channel.set_timeouts(UPGRADE_TIME);
+        self.ask_with(&CliRequest::Upgrade { path: path.to_owned() }, &[file], |packet| {
+            if let Ok(ReportPart::Progress(line)) = serde_json::from_slice(packet) {
+                progress(&line);
+            }
+        })
+    }
+
     /// Asks it to end.
     pub fn end(&self) -> Result<(), Failure> {
         self.ask(&CliRequest::Down, |_| {})
@@ -96,9 +107,18 @@ impl Supervisor {
         }
     }
 
-    fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
+    fn ask(&self, request: &CliRequest, packet: impl FnMut(&[u8])) -> Result<(), Failure> {
+        self.ask_with(request, &[], packet)
+    }
+
+    fn ask_with(
+        &self,
+        request: &CliRequest,
+        descriptors: &[BorrowedFd<'_>],
+        mut packet: impl FnMut(&[u8]),
+    ) -> Result<(), Failure> {
         let request = serde_json::to_vec(request).or_fail("writing the request")?;
-        self.channel.send(&request, &[]).map_err(|error| self.failure(error))?;
+        self.channel.send(&request, descriptors).map_err(|error| self.failure(error))?;
         let mut buffer = vec![0; 512 << 10];
         loop {
             let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {
@@ -106,7 +126,7 @@ impl Supervisor {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.failure(format!("no answer within {} seconds", ANSWER_TIME.as_secs())));
+                    return Err(self.failure("it does not answer"));
                 }
                 Err(error) => return Err(self.failure(error)),
             };
@@ -151,5 +171,7 @@ fn connect(socket: &Path) -> io::Result<Channel> {
     Ok(channel)
 }
 
+/// The same between two steps of an upgrade.
+const UPGRADE_TIME: Duration = Duration::from_secs(60);
 /// How long a supervisor may say nothing.
 const ANSWER_TIME: Duration = Duration::from_secs(10);

@@ -103,6 +103,7 @@ impl IpProcess {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
+            guarded: setup.guarded,
         };
         let server = Server::settle(inherited, &habits, queue.as_ref())?;
         let rings = Rings::resume(mesh, &places, bells);

@@ -18,6 +18,7 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_ipc::page::{StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
+use atoll_sys::sched;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
@@ -73,6 +74,7 @@ impl LinkServer {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
+            guarded: setup.guarded,
         };
         let server = Server::settle(inherited, &habits, Some(&queue))?;
         let me = usize::from(setup.server);
@@ -194,6 +196,18 @@ impl Role for LinkServer {
         ] {
             self.server.publish_stat(stat, value);
         }
+    }
+
+    fn hand_over(&mut self, _: Instant, _: u32) -> io::Result<()> {
+        for _ in 0..STOP_ROUNDS {
+            self.courier.retry(Some(&mut self.queue), &mut self.rings);
+            self.rings.publish();
+            if !self.courier.keeps() {
+                break;
+            }
+            sched::yield_now();
+        }
+        Ok(())
     }
 
     /// Sessions are none of its business.

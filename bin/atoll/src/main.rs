@@ -5,6 +5,7 @@ mod address;
 mod client;
 mod commands;
 mod failure;
+mod guardian;
 mod ip_server;
 mod link;
 mod link_server;
@@ -13,6 +14,7 @@ mod privileges;
 mod replica;
 mod rows;
 mod runtime;
+mod self_check;
 mod server;
 mod setup;
 mod siblings;
@@ -43,7 +45,9 @@ enum Command {
     Balance(commands::balance::Balance),
     Chaos(commands::chaos::Chaos),
     Config(commands::config::Config),
+    Upgrade(commands::upgrade::Upgrade),
     Paper(commands::paper::Paper),
+    SelfCheck(self_check::Command),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
     /// The supervisor of a stack in the background.
@@ -80,6 +84,8 @@ fn main() -> ExitCode {
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
+        Command::Upgrade(upgrade) => upgrade.run(),
+        Command::SelfCheck(check) => check.run(),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);
             Ok(ExitCode::SUCCESS)

@@ -65,6 +65,7 @@ impl ManagerServer {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
+            guarded: setup.guarded,
         };
         let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.

@@ -127,6 +127,8 @@ fn loop_of_all(calls: &mut Calls) {
     calls.allow(libc::SYS_clock_gettime);
     // Secrets at the start; the keys of hash tables.
     calls.allow(libc::SYS_getrandom);
+    // Outlive the supervisor, where somebody keeps what it knows (`process::outlive_parent`).
+    calls.allow_if(libc::SYS_prctl, &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)]);
 }
 
 /// What the allocator of the C library does. Memory is never executable, and never placed over other memory.

@@ -32,7 +32,7 @@ use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_B
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
-use atoll_sys::{eventfd, process};
+use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
@@ -43,6 +43,7 @@ use crate::ip_server::network_config;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::privileges::Kind;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
+use crate::self_check;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
@@ -51,6 +52,8 @@ use crate::siblings::Siblings;
 const BATCH: usize = 64;
 /// Batches taken from the rings before the end, at most.
 const STOP_ROUNDS: usize = 4096;
+/// Rounds in which a replica that is succeeded gets rid of what it has kept, at most: nobody waits long for one that takes nothing.
+const HAND_OVER_ROUNDS: usize = 256;
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
 
@@ -118,6 +121,7 @@ impl Replica {
             cpu: setup.cpu,
             batch: setup.batch_scheduling,
             slack: TIMER_SLACK,
+            guarded: setup.guarded,
         };
         let server = Server::settle(inherited, &habits, queue.as_ref())?;
 
@@ -153,7 +157,8 @@ impl Replica {
             ip.announce(now);
         }
         server.announce(setup.index, setup.epoch);
-        let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));
+        let newest = self_check::newest_ledger();
+        let ledger = Ledger::open_as(ledger, LedgerConfig::STACK, Epoch(setup.epoch), newest);
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let sequence = sequence_secret(&ledger, &seed[24..40]);
         let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
@@ -340,9 +345,14 @@ impl Replica {
                 break;
             }
         }
-        for _ in 0..self.links.internal.own_waiting().min(BATCH) {
+        busy | self.receive_own(now)
+    }
+
+    /// Takes up to a batch of the frames that this replica sent to itself.
+    fn receive_own(&mut self, now: Instant) -> bool {
+        let count = self.links.internal.own_waiting().min(BATCH);
+        for _ in 0..count {
             let Some(packet) = self.links.internal.take_own() else { break };
-            busy = true;
             self.counts.internal += 1;
             if let (Ok((header, _)), Some(frame)) = (vnet::parse(&packet), packet.get(FRAME_PREFIX..)) {
                 self.server.patience.met(partner_of(frame));
@@ -350,7 +360,7 @@ impl Replica {
             }
             self.links.internal.recycle(packet);
         }
-        busy
+        count > 0
     }
 
     /// A frame from another replica: either the internal link's, or one from outside that was steered wrongly.
@@ -503,6 +513,24 @@ impl Role for Replica {
         self.transport.publish_stats();
     }
 
+    fn hand_over(&mut self, now: Instant, ledger: u32) -> io::Result<()> {
+        // What this process alone has: frames to itself, and those that a ring or the device did not take.
+        for _ in 0..HAND_OVER_ROUNDS {
+            self.links.retry();
+            self.receive_own(now);
+            self.transport.flush(now, &mut self.links);
+            self.send_messages(now);
+            self.ring_bells();
+            let keeps = self.links.courier.keeps() || self.transport.has_messages();
+            if !keeps && self.links.internal.own_waiting() == 0 {
+                break;
+            }
+            sched::yield_now();
+        }
+        self.transport.convert_ledger(ledger);
+        Ok(())
+    }
+
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
         match request {
             Request::SessionOpened { session, config, .. } => {
@@ -533,6 +561,9 @@ impl Role for Replica {
                 self.server.answers.extend(rows::packets(rows));
             }
             Request::Balance { rules } => self.transport.set_balance(rules),
+            Request::WriteLedger { version } => {
+                self.transport.convert_ledger(version);
+            }
             Request::Stop => {
                 // Those whose frames it carries have ended before. What they left is no more than rings hold.
                 for _ in 0..STOP_ROUNDS {
@@ -559,7 +590,9 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt { .. } => {}
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
+            // The loop has taken them.
+            Request::Adopt { .. } | Request::HandOver { .. } => {}
         }
         Ok(Verdict::Go)
     }

@@ -103,6 +103,8 @@ pub struct Habits<'a> {
     pub batch: bool,
     /// How late its timer may be.
     pub slack: Duration,
+    /// Whether somebody takes over when the supervisor has died, so that it waits for that.
+    pub guarded: bool,
 }
 
 /// The part of a server that waits.
@@ -131,6 +133,8 @@ pub struct Server {
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
+    /// It outlives its supervisor.
+    guarded: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
     /// Watches the control socket alone, until the supervisor has said everything.
@@ -180,6 +184,7 @@ impl Server {
             control_at: now,
             publish_at: now,
             unpublished: true,
+            guarded: habits.guarded,
             is_ready: false,
             briefing: Some(briefing),
         })
@@ -254,6 +259,12 @@ pub trait Role {
     /// Takes over what a predecessor has left. It has been told of everything that there is now.
     /// `blamed`: who died by its own fault.
     fn adopt(&mut self, _now: Instant, _blamed: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Another process is going to succeed this one: gets rid of what that one would not find, and writes the ledger, if it has one, in this
+    /// version.
+    fn hand_over(&mut self, _now: Instant, _ledger: u32) -> io::Result<()> {
         Ok(())
     }
 
@@ -386,9 +397,17 @@ pub trait Role {
                         // Who dies soon has said what became of the connections.
                         self.publish();
                         let server = self.server();
+                        if server.guarded {
+                            // Whoever takes over knows of this process, which was not so when it started.
+                            process::outlive_parent()?;
+                        }
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());
                         continue;
+                    }
+                    if let Request::HandOver { ledger } = request {
+                        self.hand_over(now, ledger)?;
+                        return Ok(Verdict::Stop);
                     }
                     if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
                         return Ok(Verdict::Stop);

@@ -24,6 +24,8 @@ use atoll_ipc::page::REPLICAS_MAX;
 use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
+/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
+pub const SETUP_VERSION: u32 = 1;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -115,6 +117,8 @@ pub struct ReplicaSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number.
@@ -164,6 +168,8 @@ pub struct LinkServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the link servers, also that of its queue.
@@ -209,6 +215,8 @@ pub struct IpServerSetup {
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
     pub batch_scheduling: bool,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
 }
 
 /// What a connection manager in a process of its own is told when it starts.
@@ -218,6 +226,8 @@ pub struct ManagerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the connection managers.
@@ -321,6 +331,7 @@ mod tests {
         let setup = ReplicaSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 21,
             index: 1,
             replicas: 2,
@@ -346,6 +357,7 @@ mod tests {
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             server: 3,
@@ -369,11 +381,13 @@ mod tests {
             link_server: 2,
             cpu: None,
             batch_scheduling: false,
+            guarded: true,
         };
         assert_eq!(IpServerSetup::from_json(&setup.to_json()), Ok(setup));
         let setup = ManagerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             managers: 2,

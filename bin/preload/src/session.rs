@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atoll_base::{Addr, Duration, Endpoint, SlotId};
-use atoll_ipc::control::{Reply, Request};
+use atoll_ipc::control::{Reply, Request, set_token, token};
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
@@ -98,12 +98,24 @@ impl Control {
     pub fn ask(&self, request: &Request, keep: bool) -> Option<Session> {
         // SAFETY: the descriptor is open, and stays ours.
         let channel = ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }));
-        channel.send(&request.encode(), &[]).ok()?;
-        let mut packet = [0; 256];
-        let mut fds = Vec::new();
-        let len = channel.receive(&mut packet, &mut fds).ok()?;
-        let reply = Reply::decode(packet.get(..len)?).ok()?;
-        Session::new(&reply, fds.into_iter().map(Internal::new), keep)
+        let mut number = [0; 8];
+        let _ = atoll_sys::process::random(&mut number);
+        let number = u64::from_ne_bytes(number) | 1;
+        let mut packet = request.encode();
+        set_token(&mut packet, number);
+        channel.send(&packet, &[]).ok()?;
+        loop {
+            let (mut packet, mut fds) = ([0; 256], Vec::new());
+            let len = channel.receive(&mut packet, &mut fds).ok()?.min(packet.len());
+            let fds = fds.into_iter().map(Internal::new);
+            // A supervisor that has taken over may answer a request of before a second time.
+            if ![0, number].contains(&token(&packet[..len])) {
+                fds.for_each(drop);
+                continue;
+            }
+            let reply = Reply::decode(&packet[..len]).ok()?;
+            return Session::new(&reply, fds, keep);
+        }
     }
 }
 

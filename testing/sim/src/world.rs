@@ -11,7 +11,7 @@ use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::ledger::{Ledger, LedgerConfig};
+use atoll_ipc::ledger::{LEDGER_VERSION, Ledger, LedgerConfig, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_link::{Destination, Steering};
@@ -265,7 +265,10 @@ impl Machine {
         let page = ReplicaPage(Mortal::new(page.clone(), life));
         let mut transport = Transport::new(config, secrets, ip, page, now);
         transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
-        let ledger = Ledger::open(Mortal::new(ledger.clone(), life), LEDGER, epoch).expect("a ledger");
+        // Every other one is of a build that knows no newer version, if it finds no newer one.
+        let is_old = epoch.0 % 2 == 1 && written_version(ledger) == Some(1);
+        let newest = if is_old { 1 } else { LEDGER_VERSION };
+        let ledger = Ledger::open_as(Mortal::new(ledger.clone(), life), LEDGER, epoch, newest).expect("a ledger");
         transport.set_ledger(ledger);
         transport
     }
@@ -753,6 +756,10 @@ impl World {
         if self.story.crashes > 0 && self.crashed < CRASHES_MAX && self.rng.chance_per_million(self.story.crashes) {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
+            if self.rng.below(3) == 0 {
+                // In the middle of an upgrade, or of the way back.
+                self.machines[at].replicas[index].convert_ledger(1 + self.rng.below(2));
+            }
         }
     }
 

@@ -10,6 +10,7 @@ pub mod run;
 pub mod ss;
 pub mod status;
 pub mod up;
+pub mod upgrade;
 
 /// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may have taken over.
 fn harmless(text: &str) -> String {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    ConfinementReport, FileSystem, IpServerReport, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport,
-    ReplicaReport, ServerState, StackName, StatusReport, Steering,
+    BuildReport, ConfinementReport, FileSystem, IpServerReport, LinkServerReport, LinkType, ManagerReport, Rates,
+    RecoveryReport, ReplicaReport, ServerState, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -89,10 +89,11 @@ fn counter(stats: &BTreeMap<String, u64>, name: &str) -> u64 {
 fn text(report: &StatusReport, verbose: bool) -> String {
     let stack = &report.stack;
     let mut out = format!(
-        "stack {}  {}  pid {}  up {}  atoll {}\n",
+        "stack {}  {}  pid {}{}  up {}  atoll {}\n",
         stack.name,
         stack.configuration,
         stack.pid,
+        stack.guardian.map(|pid| format!("  guardian {pid}")).unwrap_or_default(),
         duration(stack.uptime_s),
         stack.version
     );
@@ -227,9 +228,10 @@ fn confinement(servers: &ConfinementReport) -> String {
     format!("servers  {capabilities}  {files}  {calls}\n")
 }
 
-const REPLICA_COLUMNS: [&str; 13] = [
+const REPLICA_COLUMNS: [&str; 14] = [
     "REPLICA",
     "PID",
+    "BUILD",
     "EPOCH",
     "CPU",
     "BUSY",
@@ -250,6 +252,7 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
     vec![
         replica.index.to_string(),
         replica.pid.to_string(),
+        build(&replica.build),
         replica.epoch.to_string(),
         replica.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         if replica.rates.is_some() { format!("{:.0}%", rates.busy * 100.0) } else { "-".into() },
@@ -276,8 +279,20 @@ fn handshakes(report: &StatusReport) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-const LINK_SERVER_COLUMNS: [&str; 11] =
-    ["LINK-SERVER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "FRAMES-IN/S", "FRAMES-OUT/S", "IN", "OUT", "DROPS"];
+const LINK_SERVER_COLUMNS: [&str; 12] = [
+    "LINK-SERVER",
+    "PID",
+    "BUILD",
+    "EPOCH",
+    "CPU",
+    "BUSY",
+    "SERVES",
+    "FRAMES-IN/S",
+    "FRAMES-OUT/S",
+    "IN",
+    "OUT",
+    "DROPS",
+];
 
 fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     let rates = server.rates.unwrap_or_default();
@@ -286,6 +301,7 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     vec![
         server.index.to_string(),
         server.pid.to_string(),
+        build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         known(format!("{:.0}%", rates.busy * 100.0)),
@@ -333,14 +349,15 @@ fn ip_server_row(server: &IpServerReport) -> Vec<String> {
     ]
 }
 
-const MANAGER_COLUMNS: [&str; 8] =
-    ["CONNECTION-MANAGER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
+const MANAGER_COLUMNS: [&str; 9] =
+    ["CONNECTION-MANAGER", "PID", "BUILD", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
 
 fn manager_row(server: &ManagerReport) -> Vec<String> {
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
     vec![
         server.index.to_string(),
         server.pid.to_string(),
+        build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         server.rates.map_or("-".into(), |rates| format!("{:.0}%", rates.busy * 100.0)),
@@ -348,6 +365,12 @@ fn manager_row(server: &ManagerReport) -> Vec<String> {
         counter(&server.stats, "messages_in").to_string(),
         counter(&server.stats, "messages_out").to_string(),
     ]
+}
+
+/// `0.1.0-4d85aa9f`
+fn build(build: &BuildReport) -> String {
+    let id = build.id.as_deref().map_or("unknown", |id| id.get(..8).unwrap_or(id));
+    format!("{}-{id}", build.version)
 }
 
 /// Servers that have died, or are not there.

@@ -11,16 +11,23 @@ use super::device::TapDevice;
 use super::memory::StackMemory;
 use super::report::Identity;
 use super::spawn::{self, Shared};
+use super::succession::Program;
 use crate::failure::Failure;
 use crate::setup::LinkSide;
 
 /// Starts servers. The supervisor's tests have one of their own.
 pub trait Launch {
-    /// Starts the server with this number, as the incarnation that `epochs`, by number, say of it. Returns its process, and the control socket's
-    /// end.
+    /// The queues of the device, if there is one.
+    fn queues(&self) -> &[OwnedFd] {
+        &[]
+    }
+
+    /// Starts the server with this number, of this build, as the incarnation that `epochs`, by number, say of it. Returns its process, and the
+    /// control socket's end.
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         config: &Config,
         identity: &Identity,
@@ -39,9 +46,14 @@ pub struct Launcher {
 }
 
 impl Launch for Launcher {
+    fn queues(&self) -> &[OwnedFd] {
+        self.device.as_ref().map_or(&[], |device| &device.queues)
+    }
+
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         config: &Config,
         identity: &Identity,
@@ -50,7 +62,7 @@ impl Launch for Launcher {
         let plan = config.notation.plan();
         let process = plan.processes().get(server).ok_or_else(|| Failure::new("a server that is not in the plan"))?;
         let queues: &[OwnedFd] = self.device.as_ref().map_or(&[], |device| &device.queues);
-        let shared = Shared { plan: &plan, memory, queues, link: &self.link };
+        let shared = Shared { plan: &plan, program, memory, queues, link: &self.link };
         // Cannot truncate: there are few servers.
         let number = server as u8;
         let (child, control) = if process.has(Component::Ts) {

@@ -74,6 +74,11 @@ impl Life {
         self.fall(now, died, lived)
     }
 
+    /// Its process has ended, as it was asked to: the next one is due now.
+    pub fn left(&mut self, now: Instant) {
+        self.phase = Phase::Down { died: now, due: now };
+    }
+
     /// Its process could not be started. Returns after what time that is tried again.
     pub fn not_started(&mut self, now: Instant) -> Duration {
         self.vain_starts += 1;
@@ -262,5 +267,11 @@ mod tests {
         assert_eq!((recovery.start, recovery.ready), (4 * MS + delay, 26 * MS - delay));
         assert_eq!((recovery.total(), life.last), (30 * MS, Some(recovery)));
         assert!(life.is_serving() && life.next_timeout().is_none());
+        // Whoever leaves because he was asked to has not crashed, and nobody waits before the next one comes.
+        life.left(now + 41 * MS);
+        assert!(life.is_due(now + 41 * MS));
+        life.started(now + 42 * MS);
+        life.ready(now + 43 * MS);
+        assert_eq!((life.crashes, life.last.map(|last| last.total())), (2, Some(2 * MS)));
     }
 }

@@ -3,6 +3,7 @@
 //! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
@@ -22,13 +23,7 @@ impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         if index < self.replicas.len() {
-            let sessions: Vec<u32> = self.open.keys().copied().collect();
-            for session in sessions {
-                let Some(memory) = self.open.get(&session) else { continue };
-                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
-                let descriptors = memory.for_replica(index);
-                self.send_to_replica(index, &opened, descriptors)?;
-            }
+            self.tell_open(index)?;
             for (session, memory) in self.lingering.clone() {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
@@ -40,15 +35,11 @@ impl Server {
         }
         let blamed = self.server_mut(index).is_some_and(|server| server.blamed);
         self.send_to_replica(index, &Request::Adopt { blamed }, Vec::new())?;
+        if let Some(version) = self.ledger_wanted(index) {
+            self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
+        }
         if index < self.replicas.len() {
-            // The predecessor may have heard of it, or not.
-            let open: Vec<u32> = self.open.keys().copied().collect();
-            for session in open {
-                let departed: Vec<u8> = self.sessions.departed(session).collect();
-                for member in departed {
-                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
-                }
-            }
+            self.tell_departed(index)?;
             let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
             for session in gone {
                 self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
@@ -57,23 +48,63 @@ impl Server {
         Ok(())
     }
 
+    /// Which sessions there are, and who is in them no more: a replica that knows takes no harm.
+    pub(super) fn tell_sessions(&mut self, index: usize) -> io::Result<()> {
+        if index < self.replicas.len() {
+            self.tell_open(index)?;
+            self.tell_departed(index)?;
+        }
+        Ok(())
+    }
+
+    fn tell_open(&mut self, index: usize) -> io::Result<()> {
+        let sessions: Vec<u32> = self.open.keys().copied().collect();
+        for session in sessions {
+            let Some(memory) = self.open.get(&session) else { continue };
+            let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+            let descriptors = memory.for_replica(index);
+            self.send_to_replica(index, &opened, descriptors)?;
+        }
+        Ok(())
+    }
+
+    /// A predecessor may have heard of it, or not.
+    fn tell_departed(&mut self, index: usize) -> io::Result<()> {
+        let open: Vec<u32> = self.open.keys().copied().collect();
+        for session in open {
+            let departed: Vec<u8> = self.sessions.departed(session).collect();
+            for member in departed {
+                self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
     /// A server says that it serves.
-    pub(super) fn server_ready(&mut self, index: usize) {
+    pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
-        let Some(server) = self.server_mut(index) else { return };
+        let now = Instant::now();
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        let build = server.program.build.name();
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
-        server.blamed = false;
-        if let Some(recovery) = server.life.ready(Instant::now()) {
+        (server.blamed, server.due_by) = (false, None);
+        let recovery = server.life.ready(now);
+        if let Some(recovery) = recovery {
             let Recovery { start, ready } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
             eprintln!(
                 "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
                  {ready:.1} until it was ready"
             );
+            self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
         }
         if self.replicas.iter().all(|replica| replica.life.is_serving()) {
-            self.lingering.clear();
+            for (session, _) in std::mem::take(&mut self.lingering) {
+                self.note_session(session, false);
+            }
         }
+        self.note_server(index, true);
+        Ok(())
     }
 
     /// The process of a server has ended, or does not speak to us any more.
@@ -95,13 +126,28 @@ impl Server {
             return Ok(());
         }
         let forbidden = self.forbidden_call(index);
+        let (how, on_trial) = (death(role, pid, exit, forbidden), self.is_on_trial(index));
+        let asked = self.succeed(index, &how)?;
         let Some(server) = self.server_mut(index) else { return Ok(()) };
-        let delay = server.life.died(Instant::now());
-        // Somebody else's doing, as far as one can see.
-        server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
-        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
+        let delay = if asked { Duration::ZERO } else { server.life.died(Instant::now()) };
+        if asked {
+            server.life.left(Instant::now());
+        }
+        // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
+        let is_own =
+            exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
+        server.blamed |= is_own && !asked && !on_trial;
+        let (child, control) = (server.child.take(), server.control.take());
+        server.outbox = Outbox::default();
         let listings = std::mem::take(&mut server.listings);
-        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit, forbidden), when(delay));
+        // The guardian has them, too: only so are they out of the set.
+        for fd in child.iter().map(AsFd::as_fd).chain(control.iter().map(AsFd::as_fd)) {
+            let _ = self.epoll.delete(fd);
+        }
+        self.note_server(index, true);
+        if !asked {
+            eprintln!("atoll: {how}; it is started again {}", when(delay));
+        }
         for id in listings {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
@@ -117,7 +163,7 @@ impl Server {
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let due = lives.chain(self.vigil.map(|(_, due)| due)).min()?;
+        let due = lives.chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -129,6 +175,7 @@ impl Server {
             return Ok(());
         }
         let now = Instant::now();
+        self.go_on_with_upgrade(now)?;
         for index in 0..self.replicas.len() + self.others.len() {
             let role = self.role(index);
             let Some(server) = self.server_mut(index) else { continue };
@@ -193,8 +240,9 @@ impl Server {
         let Some(epoch) = epochs.get_mut(index) else { return Ok(()) };
         *epoch += 1;
         let epoch = *epoch;
+        let Some(program) = self.server_mut(index).map(|server| server.program.clone()) else { return Ok(()) };
         let Some(launcher) = &mut self.launcher else { return Ok(()) };
-        let launched = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory);
+        let launched = launcher.launch(index, &program, &epochs, &self.config, &self.identity, &self.memory);
         let Some(server) =
             (if index < count { self.replicas.get_mut(index) } else { self.others.get_mut(index - count) })
         else {
@@ -205,7 +253,7 @@ impl Server {
             Err(failure) => {
                 let delay = server.life.not_started(Instant::now());
                 eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
-                return Ok(());
+                return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
             }
         };
         self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
@@ -214,7 +262,18 @@ impl Server {
         }
         server.life.started(Instant::now());
         (server.child, server.control, server.epoch) = (child, Some(control), epoch);
+        self.has_started(index, Instant::now());
+        // It dies with this supervisor as long as the next one would not know of it.
+        self.note_server(index, false);
         self.brief(index)?;
+        self.announce_restart(index)?;
+        self.note_server(index, true);
+        Ok(())
+    }
+
+    /// The others hear that a server was started.
+    pub(super) fn announce_restart(&mut self, index: usize) -> io::Result<()> {
+        let Some(epoch) = self.server_mut(index).map(|server| server.epoch) else { return Ok(()) };
         self.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
     }
 

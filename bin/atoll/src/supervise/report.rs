@@ -26,6 +26,10 @@ pub struct Identity {
     pub uid: u32,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that keeps what the next supervisor needs, if there is one.
+    pub guardian: Option<u32>,
+    /// How many supervisors the stack has had before this one.
+    pub takeovers: u32,
     /// The control socket.
     pub socket: PathBuf,
     /// When the stack started.
@@ -143,6 +147,8 @@ impl Server {
         StackReport {
             name: config.name.to_string(),
             pid: identity.pid,
+            guardian: identity.guardian,
+            takeovers: identity.takeovers,
             configuration: config.notation.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: identity.started.elapsed().as_secs_f64(),
@@ -228,9 +234,11 @@ impl Server {
             index: index as u8,
             pid,
             epoch: replica.epoch,
+            build: replica.program.report(),
             recovery: replica.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
+            ledger: self.ledger_version(index),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
             handshakes: HandshakeReport::of(&stats),
             stats,
@@ -251,6 +259,7 @@ impl Server {
             index: plan.queue_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
@@ -290,6 +299,7 @@ impl Server {
             index: plan.manager_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atoll_ipc::control::{Refusal, Reply, Request};
+use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
@@ -27,6 +27,7 @@ use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
+use super::estate::Estate;
 use super::join::HostedLink;
 use super::launch::Launch;
 use super::life::Life;
@@ -34,6 +35,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -62,17 +64,23 @@ pub struct Server {
     /// Starts servers; `None` once the stack has ended.
     pub(super) launcher: Option<Box<dyn Launch>>,
     pub(super) epoll: Epoll,
-    listener: Listener,
+    pub(super) listener: Listener,
     signals: Option<Signals>,
     /// The `atoll run` for which this stack exists.
     owner: Owner,
     /// A descriptor to spare, so that a connection can be taken and refused when there are no others.
     spare: Option<OwnedFd>,
-    next_client: u64,
+    pub(super) next_client: u64,
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
     /// Whether, and when next, it is looked whether servers hang.
     pub(super) vigil: Option<(Vigil, Instant)>,
+    /// The upgrade under way.
+    pub(super) succession: Option<Succession>,
+    /// What the next supervisor finds.
+    pub(super) estate: Estate,
+    /// Members that have gone while there was no supervisor.
+    pub(super) gone_meanwhile: Vec<Departure>,
 }
 
 /// A replica, or another server, as the supervisor sees it.
@@ -89,11 +97,33 @@ pub(super) struct Replica {
     pub(super) watch: Watch,
     /// Its last process has died by its own fault.
     pub(super) blamed: bool,
+    /// What it is, or will be, a process of.
+    pub(super) program: Rc<Program>,
+    /// Until when, in an upgrade, it is to have handed over, or to be ready.
+    pub(super) due_by: Option<Instant>,
+}
+
+impl Replica {
+    /// One without a control socket.
+    pub(super) fn new(child: Option<Child>, epoch: u32, life: Life, program: Rc<Program>) -> Replica {
+        Replica {
+            child,
+            epoch,
+            control: None,
+            outbox: Outbox::default(),
+            listings: VecDeque::new(),
+            life,
+            watch: Watch::default(),
+            blamed: false,
+            program,
+            due_by: None,
+        }
+    }
 }
 
 /// A connection to the control socket.
 pub(super) struct Client {
-    channel: Channel,
+    pub(super) channel: Channel,
     pub(super) peer: Peer,
     outbox: Outbox,
     /// Replicas whose listing it waits for.
@@ -101,6 +131,15 @@ pub(super) struct Client {
     watched: EventFlags,
     /// Whether it is the supervisor of a joined stack.
     is_guest: bool,
+    /// The number of the request under way, which its answer has, too.
+    token: u64,
+}
+
+impl Client {
+    fn new(channel: Channel, peer: Peer) -> Client {
+        let outbox = Outbox::default();
+        Client { channel, peer, outbox, listings_due: 0, watched: READING, is_guest: false, token: 0 }
+    }
 }
 
 /// Why the stack ends.
@@ -154,6 +193,8 @@ impl std::fmt::Display for Role {
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
+/// The answer of a new build.
+pub(super) const SELF_CHECK: u64 = 3;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
@@ -182,38 +223,46 @@ impl Server {
         signals: Option<Signals>,
     ) -> Result<Server, Failure> {
         let what = "starting the supervisor";
-        let epoll = Epoll::new().or_fail(what)?;
-        if let Some(signals) = &signals {
-            epoll.add(signals, SIGNALS, EventFlags::IN).or_fail(what)?;
-        }
         let count = config.notation.plan().processes().len();
         let mut servers = Vec::new();
+        let program = Rc::new(Program::own());
         for index in 0..count {
-            let (child, control) = launcher.launch(index, &vec![FIRST_EPOCH; count], &config, &identity, &memory)?;
-            epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
-            if let Some(child) = &child {
-                epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
-            }
-            servers.push(Replica {
-                child,
-                epoch: FIRST_EPOCH,
-                control: Some(control),
-                outbox: Outbox::default(),
-                listings: VecDeque::new(),
-                life: Life::new(Instant::now()),
-                watch: Watch::default(),
-                blamed: false,
-            });
+            let epochs = vec![FIRST_EPOCH; count];
+            let (child, control) = launcher.launch(index, &program, &epochs, &config, &identity, &memory)?;
+            let life = Life::new(Instant::now());
+            servers.push(Replica { control: Some(control), ..Replica::new(child, FIRST_EPOCH, life, program.clone()) });
         }
-        let others = servers.split_off(count.min(config.replicas().into()));
-        let mut server = Server {
+        let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        for (index, found) in servers.into_iter().enumerate() {
+            server.install(index, found).or_fail(what)?;
+        }
+        for index in 0..count {
+            server.brief(index).or_fail(what)?;
+        }
+        Ok(server)
+    }
+
+    /// A supervisor without servers.
+    pub(super) fn bare(
+        config: Config,
+        identity: Identity,
+        memory: StackMemory,
+        launcher: Box<dyn Launch>,
+        listener: Listener,
+        signals: Option<Signals>,
+    ) -> io::Result<Server> {
+        let epoll = Epoll::new()?;
+        if let Some(signals) = &signals {
+            epoll.add(signals, SIGNALS, EventFlags::IN)?;
+        }
+        Ok(Server {
             sessions: Sessions::new(config.sessions.max),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
             config,
             identity,
             memory,
-            replicas: servers,
-            others,
+            replicas: Vec::new(),
+            others: Vec::new(),
             open: BTreeMap::new(),
             lingering: Vec::new(),
             clients: BTreeMap::new(),
@@ -230,11 +279,39 @@ impl Server {
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
-        };
-        for index in 0..count {
-            server.brief(index).or_fail(what)?;
+            succession: None,
+            estate: Estate::default(),
+            gone_meanwhile: Vec::new(),
+        })
+    }
+
+    /// Adds the next server.
+    pub(super) fn install(&mut self, index: usize, server: Replica) -> io::Result<()> {
+        if let Some(control) = &server.control {
+            self.epoll.add(control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
         }
-        Ok(server)
+        if let Some(child) = &server.child {
+            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
+        }
+        if index < usize::from(self.config.replicas()) {
+            self.replicas.push(server)
+        } else {
+            self.others.push(server)
+        }
+        Ok(())
+    }
+
+    /// Lets clients connect.
+    pub(super) fn listen(&self) -> io::Result<()> {
+        self.epoll.add(&self.listener, LISTENER, EventFlags::IN)
+    }
+
+    /// A client whose connection another supervisor has accepted.
+    pub(super) fn restore_client(&mut self, id: ClientId, channel: Channel) {
+        let Ok(peer) = channel.peer() else { return };
+        if self.epoll.add(&channel, id.0, READING).is_ok() {
+            self.clients.insert(id, Client::new(channel, peer));
+        }
     }
 
     /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.
@@ -272,13 +349,16 @@ impl Server {
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
         let for_servers = self.servers_timeout_ms(Instant::now());
-        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).chain(for_servers).min();
+        // One that takes over in the middle of the end goes on with that.
+        let at_once = self.ending.as_ref().map(|_| 0);
+        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
                 LISTENER => self.accept()?,
                 SIGNALS => self.take_signals()?,
                 OWNER => self.owner_spoke()?,
+                SELF_CHECK => self.self_check_spoke()?,
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
@@ -288,7 +368,7 @@ impl Server {
         }
         if !self.ready && self.all_ready() {
             self.ready = true;
-            self.epoll.add(&self.listener, LISTENER, EventFlags::IN)?;
+            self.listen()?;
         }
         self.look_after_servers()?;
         self.look_at_owner();
@@ -322,9 +402,8 @@ impl Server {
             if self.epoll.add(&channel, id.0, READING).is_err() {
                 continue;
             }
-            let client =
-                Client { channel, peer, outbox: Outbox::default(), listings_due: 0, watched: READING, is_guest: false };
-            self.clients.insert(id, client);
+            self.clients.insert(id, Client::new(channel, peer));
+            self.note_client(id);
         }
     }
 
@@ -381,7 +460,7 @@ impl Server {
             };
             let packet = &buffer[..len];
             if packet == setup::READY {
-                self.server_ready(index);
+                self.server_ready(index)?;
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -405,25 +484,48 @@ impl Server {
             if !client.outbox.is_empty() && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 return Ok(());
             }
-            match client.channel.receive(&mut buffer, &mut descriptors) {
+            // A request of an application stays in the socket until it is answered, so that the next supervisor finds it if this one dies.
+            let stays = matches!(client.channel.peek(), Ok(Some(first)) if first != b'{');
+            let received = match stays {
+                true => client.channel.look(&mut buffer, &mut descriptors),
+                false => client.channel.receive(&mut buffer, &mut descriptors),
+            };
+            match received {
                 Ok(0) => return self.close_client(id),
-                Ok(len) => self.handle_packet(id, &buffer[..len], descriptors.len())?,
+                Ok(len) => {
+                    self.handle_packet(id, &buffer[..len], &mut descriptors)?;
+                    if let (true, Some(client)) = (stays, self.clients.get(&id)) {
+                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => self.refuse(id, Refusal::Malformed)?,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    if stays {
+                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                    }
+                    self.refuse(id, Refusal::Malformed)?;
+                }
                 Err(_) => return self.close_client(id),
             }
         }
         Ok(())
     }
 
-    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
-        match classify(packet, descriptors) {
+    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<()> {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.token = token(packet);
+        }
+        match classify(packet, descriptors.len()) {
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Leave { session })) => {
                 let departure = self.sessions.leave(id, session);
                 self.announce(departure)
             }
+            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => match descriptors.pop() {
+                Some(file) => self.begin_upgrade(id, &path, file),
+                None => Ok(()),
+            },
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
             Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),
@@ -454,12 +556,17 @@ impl Server {
         }
         self.open.insert(joined.session, memory);
         self.opened += 1;
+        self.note_session(joined.session, true);
+        self.note_stack();
         self.welcome(id, joined)
     }
 
     fn join(&mut self, id: ClientId, session: u32, key: u64) -> io::Result<()> {
         match self.sessions.join(id, session, key) {
-            Ok(joined) => self.welcome(id, joined),
+            Ok(joined) => {
+                self.note_session(session, false);
+                self.welcome(id, joined)
+            }
             Err(reason) => self.refuse(id, reason),
         }
     }
@@ -474,7 +581,7 @@ impl Server {
             config: self.config.sessions.arena,
         };
         let descriptors = memory.for_application(&self.memory);
-        self.send_to_client(id, reply.encode().to_vec(), descriptors)
+        self.reply(id, &reply, descriptors)
     }
 
     fn handle_cli(&mut self, id: ClientId, request: &CliRequest) -> io::Result<()> {
@@ -510,6 +617,7 @@ impl Server {
                     Ok(accept) => {
                         self.config.accept = accept;
                         if *changes != BalanceRules::default() {
+                            self.note_stack();
                             self.spread_balance()?;
                         }
                         self.answer(id, &ReportPart::Balance(self.config.accept.told()))?;
@@ -518,8 +626,11 @@ impl Server {
                 }
                 self.answer(id, &ReportPart::Done(true))
             }
+            // Comes with a descriptor, and goes another way.
+            CliRequest::Upgrade { .. } => Ok(()),
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
+                self.note_stack();
                 self.answer(id, &ReportPart::Done(true))
             }
             CliRequest::JoinLink { from, layout_version } => {
@@ -552,7 +663,7 @@ impl Server {
     }
 
     /// Tells every replica who is gone, and lets go of the memory of closed sessions.
-    fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
+    pub(super) fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
         for departure in departures {
             let request = match departure {
                 Departure::Member { session, member } => Request::MemberGone { session, member },
@@ -572,6 +683,8 @@ impl Server {
             for index in 0..self.replicas.len() {
                 self.send_to_replica(index, &request, Vec::new())?;
             }
+            let (Departure::Member { session, .. } | Departure::Session { session }) = departure;
+            self.note_session(session, false);
         }
         Ok(())
     }
@@ -583,7 +696,14 @@ impl Server {
     }
 
     fn refuse(&mut self, id: ClientId, reason: Refusal) -> io::Result<()> {
-        self.send_to_client(id, Reply::Refused { reason }.encode().to_vec(), Vec::new())
+        self.reply(id, &Reply::Refused { reason }, Vec::new())
+    }
+
+    /// Answers the request of an application.
+    fn reply(&mut self, id: ClientId, reply: &Reply, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
+        let mut packet = reply.encode();
+        set_token(&mut packet, self.clients.get(&id).map_or(0, |client| client.token));
+        self.send_to_client(id, packet.to_vec(), descriptors)
     }
 
     pub(super) fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
@@ -614,9 +734,13 @@ impl Server {
         if let (true, Some(link)) = (client.is_guest, self.link.as_mut()) {
             link.guest_left();
         }
-        drop(client); // Closing takes it out of the epoll set.
+        // Out of the set: closing does that only if nobody else has it.
+        let _ = self.epoll.delete(&client.channel);
+        drop(client);
         let departures = self.sessions.closed(id);
-        self.announce(departures)
+        self.announce(departures)?;
+        self.note_client(id);
+        Ok(())
     }
 
     /// Tells a server something. One that is down hears all there is to hear when it is started.

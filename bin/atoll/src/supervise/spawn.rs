@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_supervisor::{Component, Plan};
-use atoll_sys::process::{Child, Spawn};
+use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
+use super::succession::Program;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
@@ -17,6 +18,8 @@ use crate::setup::{IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 pub struct Shared<'a> {
     /// Who they are.
     pub plan: &'a Plan,
+    /// What the new one is a process of.
+    pub program: &'a Program,
     /// The stack's memory.
     pub memory: &'a StackMemory,
     /// Queues of the TAP, by link server; empty: none.
@@ -86,7 +89,7 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-/// Starts this program as a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
+/// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
 /// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
 fn start(
     role: &str,
@@ -107,7 +110,7 @@ fn start(
         own.bell.as_fd(),
         shared.memory.mesh.as_fd(),
     ];
-    let mut spawn = Spawn::this_binary("atoll").or_fail(starting())?;
+    let mut spawn = shared.program.spawn().or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
         // What helps to find faults; everything else is none of a server's business.

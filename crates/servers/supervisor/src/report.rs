@@ -26,6 +26,8 @@ pub enum ReportPart {
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
+    /// Of an upgrade: what has been done.
+    Progress(String),
     /// Of the sockets: this server is being restarted, and has not told its own.
     Restarting(String),
     /// The answer is complete.
@@ -61,6 +63,12 @@ pub struct StackReport {
     pub name: String,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that starts the next supervisor if this one dies; absent: nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guardian: Option<u32>,
+    /// How many supervisors have died.
+    #[serde(default)]
+    pub takeovers: u32,
     /// Pika's notation.
     pub configuration: String,
     /// Version of the program.
@@ -208,6 +216,9 @@ pub struct ReplicaReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -215,6 +226,9 @@ pub struct ReplicaReport {
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// Version of what it writes for its successor; absent: nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<u32>,
     /// Flow groups that it owns, of 4096.
     pub flow_groups: u32,
     /// Its counters by name.
@@ -259,6 +273,16 @@ impl HandshakeReport {
             t_total_us: mean(Stat::TimeTotal),
         })
     }
+}
+
+/// A build of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// Its version.
+    pub version: String,
+    /// What the linker has made of its contents; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// The lives of a server.
@@ -306,6 +330,9 @@ pub struct LinkServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -359,6 +386,9 @@ pub struct ManagerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -422,7 +452,11 @@ impl StatusReport {
                 ReportPart::IpServer(report) => ip_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
-                ReportPart::Balance(_) | ReportPart::Restarting(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
+                ReportPart::Balance(_)
+                | ReportPart::Progress(_)
+                | ReportPart::Restarting(_)
+                | ReportPart::Done(_)
+                | ReportPart::Error(_) => {}
             }
         }
         Some(StatusReport { stack: stack?, replicas, link_servers, ip_servers, connection_managers, sessions })

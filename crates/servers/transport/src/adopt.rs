@@ -22,7 +22,7 @@ use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
-use crate::record::{connection, furnish, is_deferred, keep, state, summary};
+use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
 use crate::records::{Records, Requests};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
@@ -58,7 +58,7 @@ pub enum Loss {
     Twice,
     /// Its application has died meanwhile.
     SessionGone,
-    /// Text that may have to be sent again is not there any more.
+    /// Text that may have to be sent again, or that nobody has read yet, is not there any more.
     TextGone,
     /// Nobody listens there any more.
     NoListener,
@@ -116,6 +116,15 @@ impl Seen {
             urgent: if is_meant { slot.send_urgent() } else { 0 },
         })
     }
+}
+
+/// Whether text at `[from, to)` lies in these rings, of which the application has read up to `head`.
+fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
+    let (Ok(from), Ok(to), Some(current)) = (u64::try_from(from), u64::try_from(to), rings.current()) else {
+        return false;
+    };
+    let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
+    to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
 }
 
 /// So many deaths on one connection end it.
@@ -299,12 +308,31 @@ impl<M: Memory> Transport<M> {
             // Its application has died with the server: what was in its arena is gone, too.
             return Err(Loss::SessionGone);
         }
+        let kept = i64::try_from(text.as_ref().map_or(0, Vec::len)).unwrap_or(0);
+        match record.phase {
+            // Nobody would ever close it.
+            Phase::Open | Phase::Ended if place.is_none() => return Err(Loss::Contradiction),
+            Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
+            Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
+                return Err(Loss::TextGone);
+            }
+            _ => {}
+        }
         let head = seen.map_or(0, |seen| seen.head);
         let sent = seen.and_then(|seen| seen.sent).and_then(|sent| i64::try_from(sent).ok());
         let mut facts = *record;
+        let is_internal = record.flags & u32::from(Flags::INTERNAL.bits()) != 0;
+        facts.mss_path = facts.mss_path.min(self.path(record.tuple.remote.addr, is_internal).mss);
+        if record.phase == Phase::Closing {
+            facts.flags |= ORPHAN;
+        }
         // What was written, and has left, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
             facts.send_tail = record.send_tail.max(sent);
+        }
+        let rings = Rings::from(record.receive);
+        for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
+            *range = (0, 0);
         }
         let mut connection = connection(now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
         if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {

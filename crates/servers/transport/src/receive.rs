@@ -49,6 +49,10 @@ impl<M: Memory> Transport<M> {
         let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
         match session {
             Some(session) => {
+                if taken.offset > entry.connection.receive_nxt() {
+                    // Before the peer is told of it.
+                    entry.flags.set(entry::Flags::RECORD);
+                }
                 let pieces = entry.receive.pieces(taken.offset, len);
                 debug_assert!(pieces.is_some(), "room was made for it");
                 if let Some(pieces) = pieces {

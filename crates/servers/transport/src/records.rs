@@ -209,6 +209,12 @@ impl<M: Memory> Transport<M> {
         }
     }
 
+    /// Writes the ledger in `version` from now on, or the nearest one that there is: an older one wholly and at once, because a server may
+    /// come that knows no other. Returns the version; 0: there is no ledger. [`Ledger::convert`].
+    pub fn convert_ledger(&mut self, version: u32) -> u32 {
+        self.records.as_deref_mut().map_or(0, |records| records.ledger.convert(version))
+    }
+
     /// The last flush is out: the commands that led to it need not be carried out again. Who dies from now on was working on nothing.
     pub(crate) fn conclude(&mut self) {
         for session in self.sessions.iter_mut().flatten() {

@@ -40,7 +40,7 @@ pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
 pub use options::{tcp_cookie, tcp_options};
-pub use stack::{stack_arena, stack_frames};
+pub use stack::{stack_arena, stack_frames, stack_ledger};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
 pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet};
@@ -78,6 +78,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },
     Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
     Target { name: "stack_frames", run: stack_frames, executions: 20_000 },
+    Target { name: "stack_ledger", run: stack_ledger, executions: 20_000 },
     Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },
     Target { name: "supervisor_request", run: supervisor_request, executions: 100_000 },
     Target { name: "tcp_cookie", run: tcp_cookie, executions: 200_000 },

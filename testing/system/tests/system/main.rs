@@ -36,5 +36,7 @@ mod semantics;
 mod servers;
 mod stack;
 mod survival;
+mod takeover;
 mod transfer;
+mod upgrade;
 mod v6;

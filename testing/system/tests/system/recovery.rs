@@ -50,7 +50,7 @@ pub fn signal(name: &str, pid: u64) {
     assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
 }
 
-fn log(net: &Net) -> String {
+pub fn log(net: &Net) -> String {
     std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log")
 }
 
@@ -203,7 +203,7 @@ fn kill_replicas(net: &Net, times: usize) {
     }
 }
 
-fn connections(net: &Net, counter: &str) -> u64 {
+pub fn connections(net: &Net, counter: &str) -> u64 {
     let status = net.atoll_says("status");
     let replicas = status["replicas"].as_array().expect("a list").clone();
     replicas.iter().map(|replica| replica["stats"][counter].as_u64().expect("it is counted")).sum()

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use atoll_base::Rng;
 use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
@@ -26,6 +27,8 @@ struct Bench {
 struct Launches {
     /// Which server, its incarnation, and its end of the control socket.
     started: Vec<(usize, u32, Channel)>,
+    /// Versions of what was started, in the same order.
+    builds: Vec<String>,
     /// How many launches are to fail.
     failing: u32,
 }
@@ -36,6 +39,7 @@ impl Launch for FakeLauncher {
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         _: &Config,
         _: &Identity,
@@ -47,6 +51,7 @@ impl Launch for FakeLauncher {
             return Err(Failure::new("no process today"));
         }
         let (ours, theirs) = Channel::pair(Blocking::No).or_fail("a socket")?;
+        launches.builds.push(program.build.version.clone());
         launches.started.push((server, epochs[server], theirs));
         Ok((None, ours))
     }
@@ -68,6 +73,8 @@ impl Bench {
         let identity = Identity {
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
+            guardian: None,
+            takeovers: 0,
             socket: socket.clone(),
             started: Instant::now(),
             mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -528,4 +535,138 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
         }
     };
     assert_eq!(ending, Ending::ProgramEnded);
+}
+
+#[test]
+fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
+    let mut bench = Bench::new(2);
+    let (_client, joined, _) = bench.attach();
+    bench.told(0);
+    let ledger = ShmMemory::map(&bench.server.memory.ledgers[0], LEDGER_BYTES, Access::ReadWrite).unwrap();
+    Ledger::open_as(ledger, LedgerConfig::STACK, atoll_base::Epoch(1), 1).unwrap();
+    let own = Program::own();
+    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
+    let cli = bench.client();
+    cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
+    bench.settle();
+    let (refusal, _) = receive(&cli).expect("it takes a descriptor");
+    assert!(String::from_utf8_lossy(&refusal).contains("takes one"));
+
+    let own_ledger = new.build.ledger.newest;
+    let id = ClientId(bench.server.next_client - 1);
+    bench.server.exchange(id, new).unwrap();
+    bench.settle();
+    assert_eq!(bench.told(0), [Request::HandOver { ledger: 1 }]);
+    assert_eq!(bench.told(1).len(), 1, "of the session, and nothing of an upgrade");
+    // It leaves, and the next one is told everything.
+    drop(bench.replicas.remove(0));
+    bench.settle();
+    let next = bench.comes_back(0, 2);
+    bench.settle();
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&next)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert!(matches!(told[0], Request::SessionOpened { session, .. } if session == joined.session));
+    assert!(told.contains(&Request::Adopt { blamed: false }));
+    assert!(
+        !told.iter().any(|request| matches!(request, Request::WriteLedger { .. })),
+        "not before it has proved itself"
+    );
+    assert_eq!(bench.server.replicas[0].life.crashes, 0);
+    // It crashes.
+    drop(next);
+    bench.settle();
+    let back = bench.comes_back(0, 3);
+    bench.settle();
+    assert_eq!(
+        bench.launches.borrow().builds,
+        [env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION"), "next", env!("CARGO_PKG_VERSION")]
+    );
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert_eq!(told.last(), Some(&Request::WriteLedger { version: own_ledger }));
+    let said: String =
+        std::iter::from_fn(|| receive(&cli)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
+    assert!(said.contains("replica 0 is of next") && said.contains("the old build is back"), "{said}");
+    assert!(bench.server.succession.is_none() && bench.server.all_ready());
+}
+
+/// What a supervisor has noted, as its guardian would have it.
+fn notes_of(guardian: &Channel) -> crate::guardian::Notes {
+    let mut notes = crate::guardian::Notes::new();
+    loop {
+        let mut descriptors = Vec::new();
+        let Ok(Some(note)) = crate::guardian::receive(guardian, &mut descriptors) else { return notes };
+        crate::guardian::take_note(&mut notes, note, descriptors);
+    }
+}
+
+#[test]
+fn another_supervisor_goes_on_where_one_has_died() {
+    use crate::supervise::estate::Found;
+
+    let mut bench = Bench::new(2);
+    let (early, first, _) = bench.attach();
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let lock = std::fs::File::open("/dev/null").unwrap();
+    bench.server.leave_to(Estate::new(theirs), lock.as_fd());
+    let (late, second, _) = bench.attach();
+    let child = bench.client();
+    let (joined, _) = bench.ask(&child, &Request::Join { session: first.session, key: first.key });
+    assert_eq!(joined.unwrap().member, 1);
+    // It is gone by the time that there is a supervisor again.
+    let (short, third, _) = bench.attach();
+    // Replica 1 has been somebody else since, and one client has asked, and got no answer.
+    bench.replicas.remove(1);
+    bench.settle();
+    let replica1 = bench.comes_back(1, 2);
+    bench.settle();
+    let notes = notes_of(&guardian);
+    let asking = bench.client();
+    let Bench { server, replicas, launches, socket } = &mut bench;
+    let mut config = server.config.clone();
+    let identity = server.identity.clone();
+    asking.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]).unwrap();
+    drop((short, child));
+    let mut found = Found::read(notes, &mut config).unwrap();
+    assert!(std::mem::take(&mut found.queues).is_empty());
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let launcher = Box::new(FakeLauncher(launches.clone()));
+    let mut next = found.resume(config, identity, launcher, None, Estate::new(theirs)).unwrap();
+    // The one before lives no more: what it does not own alone stays open.
+    std::mem::swap(server, &mut next);
+    drop(next);
+    for end in [&replicas[0], &replica1] {
+        let told: Vec<_> =
+            std::iter::from_fn(|| receive(end)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+        let opened = |number: u32| {
+            told.iter().any(|request| matches!(request, Request::SessionOpened { session, .. } if *session == number))
+        };
+        assert!(opened(first.session) && opened(second.session), "{told:?}");
+    }
+    for _ in 0..30 {
+        server.turn(Some(0)).unwrap();
+    }
+    let (packet, fds) = receive(&asking).expect("whoever has asked in between is answered");
+    let answer = Reply::decode(&packet).unwrap();
+    assert!(matches!(answer, Reply::Joined { session, .. } if session == third.session + 1), "{answer:?}");
+    assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&replica1)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert!(told.contains(&Request::SessionGone { session: third.session }), "{told:?}");
+    assert!(told.contains(&Request::MemberGone { session: first.session, member: 1 }), "{told:?}");
+    assert_eq!(server.sessions.len(), 3);
+    assert_eq!(
+        server.replicas.iter().map(|replica| (replica.epoch, replica.life.crashes)).collect::<Vec<_>>(),
+        [(1, 0), (2, 1)]
+    );
+
+    // It can die as well, and what has happened since is known to the third one.
+    drop((late, early));
+    for _ in 0..30 {
+        server.turn(Some(0)).unwrap();
+    }
+    let names: Vec<String> = notes_of(&guardian).into_keys().collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("session.")).count(), 1, "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.starts_with(crate::guardian::CLIENTS)).count(), 1, "{names:?}");
+    let _ = std::fs::remove_file(socket);
 }

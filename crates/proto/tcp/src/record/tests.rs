@@ -72,6 +72,41 @@ fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
     }
 }
 
+/// A segment of text from the peer.
+fn text(offset: u32, len: u32) -> Segment {
+    Segment { flags: Flags::ACK, seq: SeqNum(100 + offset), ack: SeqNum(8), window: 5000, len, ..Segment::default() }
+}
+
+#[test]
+fn what_has_arrived_out_of_order_need_not_come_again() {
+    let mut connection = established();
+    for offset in [1000, 3000, 5000, 7000, 9000] {
+        connection.handle_segment(NOW, &text(offset, 500));
+    }
+    let record = connection.record();
+    assert_eq!(record.beyond, [(1000, 1500), (3000, 3500), (5000, 5500), (7000, 7500)]);
+    let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!(next.record(), record);
+    next.handle_segment(NOW, &text(0, 1000));
+    assert_eq!(next.receive_nxt(), 1500);
+    next.handle_segment(NOW, &text(1500, 1500));
+    assert_eq!(next.receive_nxt(), 3500);
+
+    // Its progress says more than the rest of the record: what it has reached is in order.
+    let later = Record { received: 3000, ..record };
+    let next = Connection::resume(NOW, &later, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!((next.receive_nxt(), next.record().beyond[0]), (3500, (5000, 5500)));
+
+    // What no window has ever allowed is left out.
+    let window = i64::from(record.settings.receive_capacity);
+    let beyond = [(window - 500, window), (window + 1, window + 2), (i64::MAX - 1, i64::MAX), (5, -5)];
+    let next = Connection::resume(NOW, &Record { beyond, ..record }, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!(next.record().beyond, [(window - 500, window), (0, 0), (0, 0), (0, 0)]);
+}
+
 #[test]
 fn a_record_that_contradicts_itself_is_refused() {
     let good = established().record();
@@ -121,6 +156,10 @@ fn no_record_makes_a_successor_panic() {
             ecn: rng.next_u32() as u8,
             mss_path: rng.next_u32() as u16,
             mss_peer: rng.next_u32() as u16,
+            beyond: core::array::from_fn(|_| {
+                let near = received.saturating_add(i64::from(rng.below(3000)));
+                (near, near.saturating_add(i64::from(rng.below(2000)) - 100))
+            }),
             ..good
         };
         let Some(mut next) = Connection::resume(NOW, &record, rng.next_u64()) else { continue };
