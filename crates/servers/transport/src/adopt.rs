@@ -120,6 +120,13 @@ fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
     to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
 }
 
+/// Whether the text that comes next, up to where the current ring begins, has a place in the old one.
+fn has_room_behind(rings: &Rings, received: i64) -> bool {
+    let (Ok(received), Some(current)) = (u64::try_from(received), rings.current()) else { return true };
+    let before = usize::try_from(current.base.saturating_sub(received)).unwrap_or(usize::MAX);
+    before == 0 || rings.pieces(received, before).is_some()
+}
+
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
 /// How long an established connection without text is kept from its application (TCP_DEFER_ACCEPT).
@@ -270,6 +277,7 @@ impl<M: Memory> Transport<M> {
         match record.phase {
             // Nobody would ever close it.
             Phase::Open | Phase::Ended if place.is_none() => return Err(Loss::Contradiction),
+            Phase::Unclaimed if place.is_some() => return Err(Loss::Contradiction),
             Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
             Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
                 return Err(Loss::TextGone);
@@ -289,6 +297,9 @@ impl<M: Memory> Transport<M> {
             facts.send_tail = record.send_tail.max(sent);
         }
         let rings = Rings::from(record.receive);
+        if !has_room_behind(&rings, record.progress.received) {
+            return Err(Loss::Contradiction);
+        }
         for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
             *range = (0, 0);
         }
@@ -306,7 +317,7 @@ impl<M: Memory> Transport<M> {
             }
             connection.abort();
         }
-        let stage = self.stage_of(record, state).ok_or(Loss::NoListener)?;
+        let stage = self.stage_of(record, state, place.is_some()).ok_or(Loss::NoListener)?;
         let mut entry = Entry::new(connection, name, stage);
         furnish(&mut entry, record);
         if let Stage::Deferred { .. } = stage {
@@ -361,12 +372,14 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Whose it is. `None`: nobody's any more.
-    fn stage_of(&mut self, record: &ConnectionRecord, state: State) -> Option<Stage> {
+    fn stage_of(&mut self, record: &ConnectionRecord, state: State, has_slot: bool) -> Option<Stage> {
         match record.phase {
             Phase::Unclaimed | Phase::Offered => {
                 // As if it had opened just now: so it is counted.
                 let syn = Syn { local: record.tuple.local, by_cookie: true };
                 match self.cm.handle_syn(&syn) {
+                    // It was offered, perhaps before the handshake was complete (Fast Open).
+                    SynVerdict::Accept { listener, .. } if has_slot => Some(Stage::Waiting { listener }),
                     SynVerdict::Accept { listener, .. } if is_deferred(record) => Some(Stage::Deferred { listener }),
                     SynVerdict::Accept { listener, .. } if state == State::SynReceived => {
                         Some(Stage::Embryonic { listener, defer: 0 })
@@ -449,6 +462,8 @@ impl<M: Memory> Transport<M> {
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
+        // It goes with the slot.
+        entry.connection.drop_out_of_order();
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         entry.place = None;
