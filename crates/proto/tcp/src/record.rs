@@ -246,6 +246,8 @@ impl Record {
             && self.receive_fin.is_none_or(|fin| fin == self.received)
             && (is_closed || self.receive_fin.is_some() == has_their_fin)
             && (is_closed || !has_our_fin || self.send_fin)
+            // Whoever closes leaves these states at once, before the FIN does.
+            && !(self.send_fin && matches!(self.state, State::Established | State::CloseWait))
             && (is_closed || !is_ours_acked || self.acked == end)
             && self.snd_scale <= SCALE_MAX
             && self.rcv_scale <= SCALE_MAX

@@ -127,6 +127,13 @@ fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
     to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
 }
 
+/// Whether the text that comes next, up to where the current ring begins, has a place in the old one.
+fn has_room_behind(rings: &Rings, received: i64) -> bool {
+    let (Ok(received), Some(current)) = (u64::try_from(received), rings.current()) else { return true };
+    let before = usize::try_from(current.base.saturating_sub(received)).unwrap_or(usize::MAX);
+    before == 0 || rings.pieces(received, before).is_some()
+}
+
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
 /// More text than any receive buffer holds.
@@ -312,6 +319,7 @@ impl<M: Memory> Transport<M> {
         match record.phase {
             // Nobody would ever close it.
             Phase::Open | Phase::Ended if place.is_none() => return Err(Loss::Contradiction),
+            Phase::Unclaimed if place.is_some() => return Err(Loss::Contradiction),
             Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
             Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
                 return Err(Loss::TextGone);
@@ -331,6 +339,9 @@ impl<M: Memory> Transport<M> {
             facts.send_tail = record.send_tail.max(sent);
         }
         let rings = Rings::from(record.receive);
+        if !has_room_behind(&rings, record.progress.received) {
+            return Err(Loss::Contradiction);
+        }
         for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
             *range = (0, 0);
         }
@@ -348,7 +359,7 @@ impl<M: Memory> Transport<M> {
             }
             connection.abort();
         }
-        let (stage, patience) = self.stage_of(record, state).ok_or(Loss::NoListener)?;
+        let (stage, patience) = self.stage_of(record, state, place.is_some()).ok_or(Loss::NoListener)?;
         if stage.is_open() {
             connection.resume_fast();
         }
@@ -410,13 +421,16 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Whose it is, and for how many seconds it may wait for text. `None`: nobody's any more.
-    fn stage_of(&mut self, record: &ConnectionRecord, state: State) -> Option<(Stage, u16)> {
+    fn stage_of(&mut self, record: &ConnectionRecord, state: State, has_slot: bool) -> Option<(Stage, u16)> {
         let stage = match record.phase {
             Phase::Unclaimed | Phase::Offered => {
                 // As if it had opened just now: so it is counted.
                 let syn = Syn { local: record.tuple.local, by_cookie: true };
                 let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else { return None };
-                let stage = if is_deferred(record) {
+                let stage = if has_slot {
+                    // It was offered, perhaps before the handshake was complete (Fast Open).
+                    Stage::Waiting { listener }
+                } else if is_deferred(record) {
                     Stage::Deferred { listener }
                 } else if state == State::SynReceived {
                     Stage::Embryonic { listener, defer: defer_accept }
@@ -523,6 +537,8 @@ impl<M: Memory> Transport<M> {
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
+        // It goes with the slot.
+        entry.connection.drop_out_of_order();
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         entry.place = None;

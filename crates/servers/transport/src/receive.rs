@@ -54,7 +54,12 @@ impl<M: Memory> Transport<M> {
                     entry.flags.set(entry::Flags::RECORD);
                 }
                 let pieces = entry.receive.pieces(taken.offset, len);
-                debug_assert!(pieces.is_some(), "room was made for it");
+                debug_assert!(
+                    pieces.is_some(),
+                    "room was made for it: {taken:?}, {:?}, {:?}",
+                    entry.receive,
+                    entry.connection
+                );
                 if let Some(pieces) = pieces {
                     pieces.write(&session.arena, session.layout.receive_area, bytes);
                 }

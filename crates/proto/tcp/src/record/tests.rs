@@ -122,6 +122,7 @@ fn a_record_that_contradicts_itself_is_refused() {
         Record { receive_fin: Some(0), ..good },
         Record { state: State::CloseWait, ..good },
         Record { state: State::FinWait1, ..good },
+        Record { send_fin: true, ..good },
         Record { state: State::SynSent, ..good },
         Record { snd_scale: 15, ..good },
         Record { mss_path: 0, ..good },
