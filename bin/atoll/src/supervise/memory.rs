@@ -84,7 +84,8 @@ impl StackMemory {
         }
         let others = servers.split_off(replicas);
         Ok(StackMemory {
-            stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadWrite)?),
+            // Sealed: who made it was the last to map it for writing, and nothing on it changes.
+            stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadOnly)?),
             stack_read: Rc::new(open_for_reading(stack.as_fd())?),
             stack_write: stack,
             mesh,
