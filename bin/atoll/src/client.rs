@@ -1,7 +1,6 @@
 //! How does the command line talk to a supervisor? One request, and packets until it says that it is done.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use atoll_base::Duration;
@@ -81,9 +80,9 @@ impl Supervisor {
     }
 
     /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress` is told what is done.
-    pub fn upgrade(&self, path: &str, file: BorrowedFd<'_>, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
+    pub fn upgrade(&self, path: &str, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
         let _ = self.channel.set_timeouts(UPGRADE_TIME);
-        self.ask_with(&CliRequest::Upgrade { path: path.to_owned() }, &[file], |packet| {
+        self.ask(&CliRequest::Upgrade { path: path.to_owned() }, |packet| {
             if let Ok(ReportPart::Progress(line)) = serde_json::from_slice(packet) {
                 progress(&line);
             }
@@ -107,18 +106,9 @@ impl Supervisor {
         }
     }
 
-    fn ask(&self, request: &CliRequest, packet: impl FnMut(&[u8])) -> Result<(), Failure> {
-        self.ask_with(request, &[], packet)
-    }
-
-    fn ask_with(
-        &self,
-        request: &CliRequest,
-        descriptors: &[BorrowedFd<'_>],
-        mut packet: impl FnMut(&[u8]),
-    ) -> Result<(), Failure> {
+    fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
         let request = serde_json::to_vec(request).or_fail("writing the request")?;
-        self.channel.send(&request, descriptors).map_err(|error| self.failure(error))?;
+        self.channel.send(&request, &[]).map_err(|error| self.failure(error))?;
         let mut buffer = vec![0; 512 << 10];
         loop {
             let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {

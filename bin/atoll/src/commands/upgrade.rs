@@ -1,7 +1,6 @@
 //! `atoll upgrade`: how does another build of the program take over a stack that is up?
 
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,7 +29,6 @@ impl Upgrade {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let path = self.path.display().to_string();
-        // The file, not its name: whatever takes its place meanwhile.
         let file = rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).or_fail(&path)?;
         let found = rustix::fs::fstat(&file).or_fail(&path)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
@@ -38,8 +36,10 @@ impl Upgrade {
         {
             return Err(Failure::new(format!("{path} is not a program")));
         }
+        // The supervisor has another working directory.
+        let whole = self.path.canonicalize().or_fail(&path)?.display().to_string();
         let supervisor = Supervisor::connect(&self.name)?;
-        supervisor.upgrade(&path, file.as_fd(), |line| {
+        supervisor.upgrade(&whole, |line| {
             // The upgrade goes on, whether somebody still reads this or not.
             let _ = writeln!(std::io::stdout(), "{line}");
             let _ = std::io::stdout().flush();

@@ -493,7 +493,7 @@ impl Server {
             match received {
                 Ok(0) => return self.close_client(id),
                 Ok(len) => {
-                    self.handle_packet(id, &buffer[..len], &mut descriptors)?;
+                    self.handle_packet(id, &buffer[..len], descriptors.len())?;
                     if let (true, Some(client)) = (stays, self.clients.get(&id)) {
                         let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
                     }
@@ -511,21 +511,18 @@ impl Server {
         Ok(())
     }
 
-    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<()> {
+    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
         if let Some(client) = self.clients.get_mut(&id) {
             client.token = token(packet);
         }
-        match classify(packet, descriptors.len()) {
+        match classify(packet, descriptors) {
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Leave { session })) => {
                 let departure = self.sessions.leave(id, session);
                 self.announce(departure)
             }
-            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => match descriptors.pop() {
-                Some(file) => self.begin_upgrade(id, &path, file),
-                None => Ok(()),
-            },
+            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => self.begin_upgrade(id, &path),
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
             Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),

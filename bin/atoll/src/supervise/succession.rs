@@ -15,6 +15,7 @@ use atoll_supervisor::{Build, BuildReport, ClientId, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::{Child, Signal, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
+use rustix::fs::{Mode, OFlags};
 
 use super::server::{SELF_CHECK, Server};
 use super::upgrade::{Side, Step, Upgrade};
@@ -68,10 +69,15 @@ enum Stage {
 
 impl Server {
     /// `atoll upgrade`: begins with the question what the new build is.
-    pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str, file: OwnedFd) -> io::Result<()> {
+    pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str) -> io::Result<()> {
         if self.succession.is_some() {
             return self.answer(client, &ReportPart::Error("an upgrade is under way".into()));
         }
+        // By its name, because clients cannot pass descriptors (THREAT_MODEL.md); from now on by the file.
+        let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            Err(error) => return self.answer(client, &ReportPart::Error(format!("{path}: {error}"))),
+        };
         let (child, channel) = match ask(&file) {
             Ok(started) => started,
             Err(failure) => return self.answer(client, &ReportPart::Error(format!("{path}: {failure}"))),

@@ -16,10 +16,10 @@ pub enum CliRequest {
     /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is `ReportPart::Balance` with the rules
     /// that hold now, then `ReportPart::Done`.
     Balance(BalanceRules),
-    /// Replace all servers by those of another build, whose file is the one descriptor that comes with it. The answer is a sequence of
+    /// Replace all servers by those of another build, whose file this is. The answer is a sequence of
     /// `ReportPart::Progress`, then `ReportPart::Done`, or `ReportPart::Error` if the old build is back.
     Upgrade {
-        /// Where the build was found, for people.
+        /// Its name, from the root.
         path: String,
     },
     /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
@@ -45,19 +45,18 @@ pub enum Incoming {
 
 /// What a packet of a client means; an error is what the client gets to read.
 ///
-/// `descriptors`: how many came with it. No request of a client carries any, but an upgrade.
+/// `descriptors`: how many came with it. No request of a client carries any.
 pub fn classify(bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
-    let right_number = |wanted: usize| {
-        let takes = if wanted == 0 { "none" } else { "one" };
-        let error = || format!("{descriptors} descriptors came with a request that takes {takes}");
-        (descriptors == wanted).then_some(()).ok_or_else(error)
+    let none_came = || {
+        let error = || format!("{descriptors} descriptors came with a request that takes none");
+        (descriptors == 0).then_some(()).ok_or_else(error)
     };
     if bytes.first() == Some(&b'{') {
         let request = serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))?;
-        right_number(usize::from(matches!(request, CliRequest::Upgrade { .. })))?;
+        none_came()?;
         return Ok(Incoming::Cli(request));
     }
-    right_number(0)?;
+    none_came()?;
     match Request::decode(bytes) {
         Ok(request @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. })) => {
             Ok(Incoming::Application(request))
@@ -96,7 +95,7 @@ mod tests {
         assert!(classify(&Request::SessionGone { session: 1 }.encode(), 0).is_err());
         assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
-        assert!(classify(upgrade, 0).is_err() && classify(upgrade, 1).is_ok() && classify(upgrade, 2).is_err());
+        assert!(classify(upgrade, 0).is_ok() && classify(upgrade, 1).is_err());
         for bytes in
             [&b""[..], b"{", b"{}", b"{\"cmd\":\"steal\"}", b"{\"cmd\":\"balance\",\"tarif\":2}", &[1; 55], &[1; 57]]
         {

@@ -177,9 +177,10 @@ impl<M: Memory> Transport<M> {
                     progressed.push(index);
                     continue;
                 }
-                // Text that nobody has only grows, until somebody has it.
+                // Text that nobody has grows until somebody has it, and what comes late fills its gaps.
                 let parked_len = entry.parked_len() as u32;
-                if chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
+                let is_filled = parked_len > 0 && entry.flags.has(Flags::RECORD);
+                if is_filled || chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
                     unchained.extend(chains.remove(&index).map(|(head, _)| head));
                     if let Some(parked) = &entry.parked {
                         chains.insert(index, (text.write(&ledger.text_area(), parked), parked_len));
