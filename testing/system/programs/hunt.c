@@ -230,22 +230,30 @@ static int find_library(pid_t pid, uint64_t *from, uint64_t *to)
     return found;
 }
 
-/* Lets the victim go on for some instructions inside of the library, and kills it there. Returns how many. */
+/* Stops the victim, as soon as that is inside of the library; lets it go on from there for some instructions, and kills it. Returns how many
+ * of them were the library's. */
 static uint32_t hunt(pid_t victim)
 {
     uint64_t from = 0, to = UINT64_MAX;
-    uint32_t inside = 0;
+    uint32_t inside = 0, wanted = 1 + below(150);
+    struct user_regs_struct registers;
     int status;
     MUST(ptrace(PTRACE_SEIZE, victim, NULL, NULL));
     find_library(victim, &from, &to);
     usleep(below(20000));
-    MUST(ptrace(PTRACE_INTERRUPT, victim, NULL, NULL));
-    MUST(waitpid(victim, &status, __WALL));
-    uint32_t wanted = 1 + below(400);
-    for (uint32_t steps = 0; steps < 4000 && inside < wanted && WIFSTOPPED(status); steps++) {
+    for (int attempt = 0; attempt < 30; attempt++) {
+        MUST(ptrace(PTRACE_INTERRUPT, victim, NULL, NULL));
+        MUST(waitpid(victim, &status, __WALL));
+        if (!WIFSTOPPED(status) || ptrace(PTRACE_GETREGS, victim, NULL, &registers) < 0)
+            break;
+        if (registers.rip >= from && registers.rip < to)
+            break;
+        ptrace(PTRACE_CONT, victim, NULL, NULL);
+        usleep(below(1000));
+    }
+    for (uint32_t steps = 0; steps < 600 && inside < wanted && WIFSTOPPED(status); steps++) {
         if (ptrace(PTRACE_SINGLESTEP, victim, NULL, NULL) < 0 || waitpid(victim, &status, __WALL) < 0)
             break;
-        struct user_regs_struct registers;
         if (WIFSTOPPED(status) && ptrace(PTRACE_GETREGS, victim, NULL, &registers) == 0)
             inside += registers.rip >= from && registers.rip < to;
     }

@@ -317,8 +317,8 @@ impl<M: Memory> Transport<M> {
         }
         let kept = i64::try_from(text.as_ref().map_or(0, Vec::len)).unwrap_or(0);
         match record.phase {
-            // Nobody would ever close it.
-            Phase::Open | Phase::Ended if place.is_none() => return Err(Loss::Contradiction),
+            // Its slot was given back: it was over, and only the record of that is missing.
+            Phase::Open | Phase::Ended if place.is_none() => return Ok(()),
             Phase::Unclaimed if place.is_some() => return Err(Loss::Contradiction),
             Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
             Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
