@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, OrFail};
+use crate::privileges;
 use crate::runtime;
 use crate::supervise::{DESCRIPTORS_WANTED, Life, signal_name};
 
@@ -87,14 +88,15 @@ pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Op
     None
 }
 
-/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `report`: where it says that the stack is ready.
-pub fn guard(job: &str, report: OwnedFd) -> Result<ExitCode, Failure> {
+/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`: others are to enter its namespaces
+/// through this process; `report`: where the supervisor says that the stack is ready.
+pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Failure> {
     let what = "watching over the supervisor";
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail(what)?;
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail(what)?;
     let epoll = Epoll::new().or_fail(what)?;
     epoll.add(&signals, SIGNALS, EventFlags::IN).or_fail(what)?;
-    let mut guardian = Guardian { notes: Notes::new(), is_over: false, epoll, signals };
+    let mut guardian = Guardian { notes: Notes::new(), is_over: false, visible: Some(visible), epoll, signals };
     let mut life = Life::new(Instant::now());
     let (child, channel) = start(job, &["--guarded"], Some(&report)).or_fail(what)?;
     drop(report);
@@ -127,6 +129,8 @@ struct Guardian {
     notes: Notes,
     /// The stack has ended, as it was asked to.
     is_over: bool,
+    /// Whether it stays visible when it gives up its privileges; `None`: it has.
+    visible: Option<bool>,
     epoll: Epoll,
     signals: Signals,
 }
@@ -175,6 +179,10 @@ impl Guardian {
         match take_note(&mut self.notes, note, descriptors) {
             Some(Note::Ready) => {
                 life.ready(Instant::now());
+                if let Some(visible) = self.visible.take() {
+                    // The stack is made: the next supervisors need no more than this one has kept.
+                    privileges::confine_supervisor(visible)?;
+                }
             }
             Some(Note::Bye) => self.is_over = true,
             _ => {}

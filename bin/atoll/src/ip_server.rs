@@ -22,7 +22,7 @@ use atoll_ipc::mesh::{KIND_FRAME, KIND_IP, PAYLOAD_MAX};
 use atoll_ipc::page::{StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
-use atoll_sys::process;
+use atoll_sys::{process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
@@ -375,6 +375,20 @@ impl Role for IpProcess {
         for (stat, value) in atoll_ip_server::stats_of(self.ip.ip()) {
             self.server.publish_stat(stat, value);
         }
+    }
+
+    fn hand_over(&mut self, now: Instant, _: u32) -> io::Result<()> {
+        for _ in 0..STOP_ROUNDS {
+            let Ways { queue, rings, courier, .. } = &mut self.ways;
+            courier.retry(queue.as_mut(), rings);
+            self.flush(now);
+            self.ways.rings.publish();
+            if !self.ways.courier.keeps() {
+                break;
+            }
+            sched::yield_now();
+        }
+        Ok(())
     }
 
     /// Of sessions it hears from transport servers.

@@ -314,9 +314,10 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     ]
 }
 
-const IP_SERVER_COLUMNS: [&str; 12] = [
+const IP_SERVER_COLUMNS: [&str; 13] = [
     "IP-SERVER",
     "PID",
+    "BUILD",
     "EPOCH",
     "CPU",
     "BUSY",
@@ -336,6 +337,7 @@ fn ip_server_row(server: &IpServerReport) -> Vec<String> {
     vec![
         server.index.to_string(),
         server.pid.to_string(),
+        build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         known(format!("{:.0}%", rates.busy * 100.0)),

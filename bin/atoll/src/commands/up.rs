@@ -212,7 +212,11 @@ impl Supervise {
         };
         if self.takeover {
             let (Some(guardian), Ok(config)) = (guardian, job.file.validate()) else { return ExitCode::FAILURE };
-            return match supervise::take_over(config, guardian) {
+            let stack = supervise::take_over(config, guardian).and_then(|stack| {
+                privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
+                Ok(stack)
+            });
+            return match stack {
                 Ok(stack) => serve(stack, &job),
                 Err(failure) => say(failure),
             };
@@ -222,7 +226,7 @@ impl Supervise {
         let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
         let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
         if wants_guardian && prepared.is_ok() {
-            return guardian::guard(&self.job, channel).unwrap_or_else(say);
+            return guardian::guard(&self.job, job.rootless, channel).unwrap_or_else(say);
         }
         let channel = Channel::from(channel);
         let report = |readiness: &Readiness| {

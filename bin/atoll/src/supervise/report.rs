@@ -279,6 +279,7 @@ impl Server {
             index: plan.ip_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),

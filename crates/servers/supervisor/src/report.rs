@@ -358,6 +358,9 @@ pub struct IpServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,

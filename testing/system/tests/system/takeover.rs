@@ -82,8 +82,8 @@ fn servers_and_applications_outlive_the_supervisor() {
 }
 
 #[test]
-fn link_servers_and_connection_managers_outlive_the_supervisor() {
-    outlives("TS2+LS1+CM1");
+fn servers_of_all_kinds_outlive_the_supervisor() {
+    outlives("TS2+IP1+LS1+CM1");
 }
 
 /// What ends the stack is not taken for a death, and when both are gone nothing stays behind.

@@ -27,7 +27,7 @@ fn upgrade(net: &Net, path: &str) -> Proc {
 /// All servers, as `atoll status` sees them.
 fn servers(net: &Net) -> Vec<Value> {
     let status = net.atoll_says("status");
-    let lists = ["replicas", "link_servers", "connection_managers"];
+    let lists = ["replicas", "link_servers", "ip_servers", "connection_managers"];
     lists.iter().flat_map(|list| status[list].as_array().expect("a list").clone()).collect()
 }
 
@@ -104,7 +104,7 @@ fn another_build_takes_over_and_goes_again_and_nobody_notices() {
 
 #[test]
 fn another_build_takes_over_where_every_component_is_apart() {
-    there_and_back("TS2+LS2+CM1");
+    there_and_back("TS2+IP1+LS1+CM1");
 }
 
 #[test]
