@@ -5,7 +5,7 @@ use std::path::Path;
 
 use atoll_base::Duration;
 use atoll_ipc::control::{Refusal, Reply};
-use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, StackName, StatusReport};
+use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, ScalingReport, StackName, StatusReport};
 use atoll_sys::unix::{Blocking, Channel};
 
 use crate::failure::{Failure, OrFail};
@@ -79,6 +79,18 @@ impl Supervisor {
         told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
+    /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is when that is done.
+    pub fn scale(&self, processes: Option<u8>) -> Result<ScalingReport, Failure> {
+        let mut told = None;
+        self.channel.set_timeouts(SCALE_TIME).or_fail("setting a time limit")?;
+        self.ask(&CliRequest::Scale { processes }, |packet| {
+            if let Ok(ReportPart::Scaling(report)) = serde_json::from_slice::<ReportPart>(packet) {
+                told = Some(report);
+            }
+        })?;
+        told.ok_or_else(|| self.failure("it did not say how many processes there are"))
+    }
+
     /// Asks it to end.
     pub fn end(&self) -> Result<(), Failure> {
         self.ask(&CliRequest::Down, |_| {})
@@ -97,8 +109,8 @@ impl Supervisor {
     }
 
     fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
-        let request = serde_json::to_vec(request).or_fail("writing the request")?;
-        self.channel.send(&request, &[]).map_err(|error| self.failure(error))?;
+        let bytes = serde_json::to_vec(request).or_fail("writing the request")?;
+        self.channel.send(&bytes, &[]).map_err(|error| self.failure(error))?;
         let mut buffer = vec![0; 512 << 10];
         loop {
             let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {
@@ -106,7 +118,8 @@ impl Supervisor {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.failure(format!("no answer within {} seconds", ANSWER_TIME.as_secs())));
+                    let time = if matches!(request, CliRequest::Scale { .. }) { SCALE_TIME } else { ANSWER_TIME };
+                    return Err(self.failure(format!("no answer within {} seconds", time.as_secs())));
                 }
                 Err(error) => return Err(self.failure(error)),
             };
@@ -153,3 +166,5 @@ fn connect(socket: &Path) -> io::Result<Channel> {
 
 /// How long a supervisor may say nothing.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The same while replicas move, even if each of them takes all the time that it has.
+const SCALE_TIME: Duration = Duration::from_secs(180);

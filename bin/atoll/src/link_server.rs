@@ -9,7 +9,7 @@
 //! It knows nothing of connections, and keeps nothing that a successor would miss but frames, which are lost as on a wire.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Instant, ReplicaId};
@@ -33,7 +33,13 @@ const STOP_ROUNDS: usize = 4096;
 
 /// Runs a link server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
-    server::run(&format!("link server {}", setup.index), LinkServer::start(setup))
+    let habits = Habits {
+        name: &format!("atoll-link{}", setup.index),
+        cpu: setup.cpu,
+        batch: setup.batch_scheduling,
+        slack: CONTROL_EVERY,
+    };
+    server::run(&format!("link server {}", setup.index), &habits, LinkServer::start(setup))
 }
 
 struct LinkServer {
@@ -73,14 +79,8 @@ impl LinkServer {
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
         inherited.announce(setup.server, setup.epoch);
-        let habits = Habits {
-            name: &format!("atoll-link{}", setup.index),
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: CONTROL_EVERY,
-        };
         Ok(LinkServer {
-            server: Server::settle(inherited, &habits, Some(&queue))?,
+            server: Server::new(inherited),
             stack,
             replicas,
             first_replica: ReplicaId(setup.first_replica),
@@ -190,6 +190,10 @@ impl Role for LinkServer {
         ] {
             self.server.page.set_stat(stat, value);
         }
+    }
+
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.as_fd())
     }
 
     /// Sessions are none of its business.

@@ -5,6 +5,7 @@ mod address;
 mod client;
 mod commands;
 mod failure;
+mod host;
 mod link;
 mod link_server;
 mod manager_server;
@@ -39,6 +40,7 @@ enum Command {
     Status(commands::status::Status),
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
+    Scale(commands::scale::Scale),
     Config(commands::config::Config),
     Paper(commands::paper::Paper),
     /// Print the version of the program and of the layouts it shares with its library.
@@ -49,9 +51,9 @@ enum Command {
     /// Recorded connections, served again.
     #[command(hide = true)]
     Replay(commands::paper::Replayed),
-    /// A replica of a stack.
+    /// Replicas of a stack, in one process.
     #[command(hide = true)]
-    Replica(setup::ReplicaArgs),
+    Replicas(setup::HostArgs),
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::LinkServerArgs),
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Status(status) => printing(|| status.run()),
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
+        Command::Scale(scale) => printing(|| scale.run()),
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
@@ -78,7 +81,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Supervise(supervise) => return supervise.run(),
-        Command::Replica(args) => return run_server(args.setup.supervisor, || replica::main(&args.setup)),
+        Command::Replicas(args) => return run_server(args.setup.supervisor, || host::main(&args.setup)),
         Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
         Command::ConnectionManager(args) => {
             return run_server(args.setup.supervisor, || manager_server::main(&args.setup));

@@ -29,7 +29,13 @@ use crate::setup::{ManagerSetup, mesh_ring};
 const BATCH: usize = 64;
 /// Runs a connection manager with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
-    server::run(&format!("connection manager {}", setup.index), ManagerServer::start(setup))
+    let habits = Habits {
+        name: &format!("atoll-cm{}", setup.index),
+        cpu: setup.cpu,
+        batch: setup.batch_scheduling,
+        slack: CONTROL_EVERY,
+    };
+    server::run(&format!("connection manager {}", setup.index), &habits, ManagerServer::start(setup))
 }
 
 struct ManagerServer {
@@ -67,14 +73,8 @@ impl ManagerServer {
         process::random(&mut seed)?;
         let config =
             ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
-        let habits = Habits {
-            name: &format!("atoll-cm{}", setup.index),
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: CONTROL_EVERY,
-        };
         Ok(ManagerServer {
-            server: Server::settle(inherited, &habits, None::<&OwnedFd>)?,
+            server: Server::new(inherited),
             manager: Manager::new(config, u64::from_ne_bytes(seed)),
             rings,
             managers,

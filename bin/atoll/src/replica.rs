@@ -1,4 +1,4 @@
-//! What does a replica process do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
+//! What does a replica do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -9,11 +9,11 @@
 //!          bells of sleeping applications and replicas
 //!          nothing to do: spin for a while, then sleep on {device, bell, control socket, timer}
 //! ```
+//! Which process it is in, `host.rs` says.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::process::ExitCode;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
@@ -39,7 +39,7 @@ use atoll_wire::{Mac, vnet};
 use crate::address;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
-use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
 
@@ -47,19 +47,14 @@ use crate::siblings::Siblings;
 const BATCH: usize = 64;
 /// Batches taken from the rings before the end, at most.
 const STOP_ROUNDS: usize = 4096;
-/// How late a timer may be: as the kernel's own TCP timers at HZ=250.
-const TIMER_SLACK: Duration = Duration::from_millis(4);
+/// Batches of frames to itself handled before it leaves, at most.
+const LEAVE_ROUNDS: usize = 256;
 
 /// State of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
 
-/// Runs a replica with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
-pub fn main(setup: &ReplicaSetup) -> ExitCode {
-    server::run(&format!("replica {}", setup.index), Replica::start(setup))
-}
-
 /// One replica, from start to end.
-struct Replica {
+pub struct Replica {
     index: ReplicaId,
     server: Server,
     stack: StackPage<ShmMemory>,
@@ -88,8 +83,8 @@ struct Counts {
 }
 
 impl Replica {
-    fn start(setup: &ReplicaSetup) -> io::Result<Replica> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+    /// A replica with the descriptors and the setup that the supervisor gave it.
+    pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
         let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
         let mut fast_open = [0; 16];
@@ -155,14 +150,7 @@ impl Replica {
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
         transport.set_ledger(ledger);
 
-        let habits = Habits {
-            name: &format!("atoll-replica{}", setup.index),
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: TIMER_SLACK,
-        };
-        let queue = if let Device::Tap(queue) = &device { Some(queue) } else { None };
-        let server = Server::settle(inherited, &habits, queue)?;
+        let server = Server::new(inherited);
         Ok(Replica {
             index: ReplicaId(setup.index),
             server,
@@ -309,6 +297,12 @@ impl Replica {
                 break;
             }
         }
+        self.receive_own(now) | busy
+    }
+
+    /// Takes up to a batch of the frames that this replica sent to itself.
+    fn receive_own(&mut self, now: Instant) -> bool {
+        let mut busy = false;
         for _ in 0..self.links.internal.own_waiting().min(BATCH) {
             let Some(packet) = self.links.internal.take_own() else { break };
             busy = true;
@@ -470,6 +464,27 @@ impl Role for Replica {
         self.transport.publish_stats();
     }
 
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        if let Device::Tap(queue) = &self.links.device { Some(queue.as_fd()) } else { None }
+    }
+
+    /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of this process find their way as far as
+    /// others take them; what is left then is lost as on a wire.
+    fn leave(&mut self, now: Instant) {
+        for _ in 0..LEAVE_ROUNDS {
+            self.links.retry();
+            self.receive_own(now);
+            self.transport.flush(now, &mut self.links);
+            self.send_messages(now);
+            self.ring_bells();
+            let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.transport.has_work();
+            if !keeps && self.links.internal.own_waiting() == 0 {
+                break;
+            }
+        }
+        self.publish();
+    }
+
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
         match request {
             Request::SessionOpened { session, config, .. } => {
@@ -526,6 +541,7 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
+            Request::HandOver => return Ok(Verdict::Leave),
             Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt { .. } => {}
         }
         Ok(Verdict::Go)

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
-//!   loop   one round of the server's own work
+//!   loop   one round of the work of each server in the process
 //!          now and then: requests of the supervisor, counters
-//!          nothing to do: spin for a while, then sleep on {bell, control socket, timer, device}
+//!          nothing to do for any of them: spin for a while, then sleep on {bells, control sockets, timer, devices}
 //! ```
+//! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they were apart.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::ExitCode;
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
 use atoll_ipc::Memory;
@@ -20,7 +22,7 @@ use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, process, sched, unix};
 
-use crate::setup::{MESH_MEMORY_BYTES, READY};
+use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
@@ -29,16 +31,22 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// Longest request of the supervisor.
 const REQUEST_MAX: usize = 4096;
 
+/// Kinds of tokens; the rest of a token is the server's number in its process.
 const TOKEN_DEVICE: u64 = 0;
 const TOKEN_BELL: u64 = 1;
 const TOKEN_CONTROL: u64 = 2;
-const TOKEN_TIMER: u64 = 3;
+const TOKEN_KINDS: u64 = 4;
+const TOKEN_TIMER: u64 = u64::MAX;
+const TOKEN_INTAKE: u64 = u64::MAX - 1;
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
+    /// It is over.
     Stop,
+    /// Somebody else goes on with it.
+    Leave,
 }
 
 /// What every server is given, in the order of `setup.rs`, and what more there is.
@@ -57,9 +65,14 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed.
+    /// Takes the `descriptors` that the supervisor passed when the process was started.
     pub fn take(descriptors: usize) -> io::Result<Inherited> {
-        let mut rest = process::take_inherited(descriptors)?.into_iter();
+        Inherited::of(process::take_inherited(descriptors)?)
+    }
+
+    /// What these descriptors are.
+    pub fn of(descriptors: Vec<OwnedFd>) -> io::Result<Inherited> {
+        let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
         let stack = StackPage(ShmMemory::map(next(&mut rest)?, STACK_PAGE_BYTES, Access::ReadOnly)?);
         let page = ReplicaPage(ShmMemory::map(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
@@ -81,8 +94,7 @@ impl Inherited {
 
     /// A clock that agrees with those of the other processes of the stack.
     pub fn clock(&self) -> Clock {
-        let [tsc0, ns0, mult, _] = self.facts.calibration;
-        Clock::new(Calibration { tsc0, ns0, mult })
+        clock_of(&self.facts)
     }
 
     /// Says on the page who this is.
@@ -91,11 +103,17 @@ impl Inherited {
     }
 }
 
+/// A clock that agrees with those of the other processes of the stack.
+pub fn clock_of(facts: &StackFacts) -> Clock {
+    let [tsc0, ns0, mult, _] = facts.calibration;
+    Clock::new(Calibration { tsc0, ns0, mult })
+}
+
 fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
     fds.next().ok_or_else(|| io::Error::other("the supervisor passed too few descriptors"))
 }
 
-/// How a server is to run.
+/// How a process is to run.
 pub struct Habits<'a> {
     /// What `ps` shows.
     pub name: &'a str,
@@ -107,14 +125,11 @@ pub struct Habits<'a> {
     pub slack: Duration,
 }
 
-/// The part of a server that waits.
+/// What each server has for itself, also where there are several in a process.
 pub struct Server {
     clock: Clock,
-    epoll: Epoll,
-    timer: LazyTimer,
     control: unix::Channel,
-    /// Open as long as it is waited for.
-    _bell: OwnedFd,
+    bell: OwnedFd,
     /// The own page.
     pub page: ReplicaPage<ShmMemory>,
     /// Decides how long to spin.
@@ -127,41 +142,26 @@ pub struct Server {
     rounds: u64,
     busy_nanos: u64,
     sleep_word: u32,
-    control_at: Instant,
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
+    /// It is to leave as soon as its answers are out.
+    is_leaving: bool,
+    /// It has nothing to do, and whether that is a reason to spin.
+    waits: Option<bool>,
 }
 
 impl Server {
-    /// Settles down. `device`: what wakes it when a frame has come.
-    pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
-        sched::set_name(habits.name)?;
-        if let Some(cpu) = habits.cpu {
-            sched::set_affinity(&[cpu])?;
-        }
-        if habits.batch {
-            sched::set_batch()?;
-        }
-        let timer = LazyTimer::new(habits.slack)?;
-        let epoll = Epoll::new()?;
-        if let Some(device) = device {
-            epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
-        }
-        epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
-        epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
-        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+    /// What `inherited` is about.
+    pub fn new(inherited: Inherited) -> Server {
         let clock = inherited.clock();
-        let now = clock.now();
-        Ok(Server {
+        Server {
             clock,
-            epoll,
-            timer,
             patience: Patience::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
-            _bell: inherited.bell,
+            bell: inherited.bell,
             page: inherited.page,
             answers: VecDeque::new(),
             bells_rung: 0,
@@ -169,11 +169,12 @@ impl Server {
             rounds: 0,
             busy_nanos: 0,
             sleep_word: 0,
-            control_at: now,
-            publish_at: now,
+            publish_at: clock.now(),
             unpublished: true,
             is_ready: false,
-        })
+            is_leaving: false,
+            waits: None,
+        }
     }
 
     /// Sends what waits for the supervisor, as far as its socket takes it.
@@ -186,6 +187,26 @@ impl Server {
             };
         }
         Ok(())
+    }
+
+    /// A round has taken from `now` to `then`.
+    fn account(&mut self, now: Instant, then: Instant, busy: bool) {
+        self.rounds += 1;
+        if busy {
+            self.busy_nanos += then.since(now).as_nanos() as u64;
+            self.unpublished = true;
+            if self.waits.take().is_some() {
+                self.patience.end(now);
+            }
+        }
+    }
+
+    /// Nobody in the process has anything to do. Whether to spin for this one.
+    fn spins(&mut self, now: Instant) -> bool {
+        match self.waits {
+            Some(spins) => spins && self.patience.goes_on(now),
+            None => *self.waits.insert(self.patience.begin(now)),
+        }
     }
 
     /// Puts the counters on the page that all servers have.
@@ -241,101 +262,13 @@ pub trait Role {
     /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
-    /// Serves until the supervisor says stop or goes away.
-    fn serve(&mut self) -> io::Result<()> {
-        if self.take_over()? == Verdict::Stop {
-            return Ok(());
-        }
-        let clock = self.server().clock;
-        let mut now = clock.now();
-        let mut waits = false;
-        loop {
-            let busy = self.round(now)?;
-            let then = clock.now();
-            let server = self.server();
-            server.rounds += 1;
-            if busy {
-                server.busy_nanos += then.since(now).as_nanos() as u64;
-                server.unpublished = true;
-                if std::mem::take(&mut waits) {
-                    server.patience.end(now);
-                }
-            }
-            now = then;
-            if now >= server.control_at && self.housekeeping(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            if busy {
-                continue;
-            }
-            let server = self.server();
-            let spins = if waits { server.patience.goes_on(now) } else { server.patience.begin(now) };
-            waits = true;
-            if spins {
-                // The application may be waiting for this very core.
-                sched::yield_now();
-                now = clock.now();
-                server.patience.yielded(now.since(then));
-                continue;
-            }
-            if self.sleep(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            now = clock.now();
-        }
+    /// What wakes it when a frame has come from outside.
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
-    /// Listens to the supervisor until it says that this is all. Before that nothing is served: a replica would answer for connections that
-    /// it does not know yet.
-    fn take_over(&mut self) -> io::Result<Verdict> {
-        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
-        let (page, rings) = (self.server().page.sleep_word(), self.past_sleep_word());
-        let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
-        self.change_sleep_word(last.wrapping_add(1) & !1);
-        let control = Epoll::new()?;
-        control.add(&self.server().control, TOKEN_CONTROL, EventFlags::IN)?;
-        loop {
-            let now = self.server().clock.now();
-            if self.housekeeping(now)? == Verdict::Stop {
-                return Ok(Verdict::Stop);
-            }
-            if self.server().is_ready {
-                return Ok(Verdict::Go);
-            }
-            control.wait(&mut [epoll::EMPTY; 1], None)?;
-        }
-    }
-
-    /// Sleeps until a bell, the device, the supervisor or the timer wakes it.
-    fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
-        let rung = self.say_good_night(now);
-        self.server().bells_rung += rung;
-        let asleep = self.server().sleep_word | 1;
-        self.change_sleep_word(asleep);
-        // Partner: who sends fences between the store into the ring and the look at the sleep word.
-        self.server().page.0.fence();
-        let mut verdict = Verdict::Go;
-        if !self.is_ready() {
-            let timeout = self.next_timeout(now);
-            let server = self.server();
-            let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
-            // Who sleeps for long has told what happened before.
-            let publish_at = server.unpublished.then_some(server.publish_at);
-            if let Some(deadline) = [timeout, answers_at, publish_at].into_iter().flatten().min() {
-                server.timer.wake_at(now, deadline)?;
-            }
-            server.sleeps += 1;
-            let mut events = [epoll::EMPTY; 8];
-            let count = server.epoll.wait(&mut events, None)?;
-            let of_control = |event: &epoll::Event| epoll::token(event) == TOKEN_CONTROL;
-            if !server.answers.is_empty() || events[..count].iter().any(of_control) {
-                let now = server.clock.now();
-                verdict = self.housekeeping(now)?;
-            }
-        }
-        self.change_sleep_word(asleep.wrapping_add(1));
-        Ok(verdict)
-    }
+    /// Says what is still to be said; nothing is taken any more. Somebody else goes on with what is written down.
+    fn leave(&mut self, _now: Instant) {}
 
     /// Tells everybody the new sleep word.
     fn change_sleep_word(&mut self, word: u32) {
@@ -347,17 +280,15 @@ pub trait Role {
 
     /// What is done now and then: the supervisor's requests, the counters.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
-        let server = self.server();
-        server.control_at = now + CONTROL_EVERY;
-        if now >= server.publish_at {
-            server.publish_at = now + PUBLISH_EVERY;
+        if now >= self.server().publish_at {
+            self.server().publish_at = now + PUBLISH_EVERY;
             self.refresh();
             self.server().publish(now);
             self.publish();
         }
         self.server().send_answers()?;
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
-        loop {
+        while !self.server().is_leaving {
             fds.clear();
             match self.server().control.receive(&mut packet, &mut fds) {
                 Ok(0) => return Ok(Verdict::Stop),
@@ -370,26 +301,253 @@ pub trait Role {
                         server.answers.push_back(READY.to_vec());
                         continue;
                     }
-                    if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
-                        return Ok(Verdict::Stop);
+                    match self.handle_request(now, request, &mut fds)? {
+                        Verdict::Go => {}
+                        Verdict::Stop => return Ok(Verdict::Stop),
+                        Verdict::Leave => self.server().is_leaving = true,
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        self.server().send_answers()?;
-        Ok(Verdict::Go)
+        let server = self.server();
+        server.send_answers()?;
+        Ok(if server.is_leaving && server.answers.is_empty() { Verdict::Leave } else { Verdict::Go })
     }
 }
 
-/// Serves as `role` until told to stop. `name`: who fails, for people.
-pub fn run(name: &str, role: io::Result<impl Role>) -> std::process::ExitCode {
-    match role.and_then(|mut role| role.serve()) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+/// Where a process gets more servers from.
+pub struct Intake<R> {
+    /// The supervisor's end of it gives them, one a packet, with their descriptors.
+    pub control: unix::Channel,
+    /// What a packet means.
+    pub take: fn(&[u8], Vec<OwnedFd>) -> io::Result<R>,
+}
+
+/// The servers of one process, and the part of it that waits.
+pub struct Process<R> {
+    clock: Clock,
+    epoll: Epoll,
+    timer: LazyTimer,
+    members: Vec<Member<R>>,
+    /// The number of the next one.
+    next: u64,
+    intake: Option<Intake<R>>,
+    /// When to look at control sockets and counters again.
+    look_at: Instant,
+}
+
+struct Member<R> {
+    number: u64,
+    role: R,
+    /// Its bell and its device are waited for.
+    is_watched: bool,
+}
+
+impl<R> Member<R> {
+    fn token(&self, kind: u64) -> u64 {
+        self.number * TOKEN_KINDS + kind
+    }
+}
+
+impl<R: Role> Process<R> {
+    /// Settles down, without servers yet.
+    pub fn settle(clock: Clock, habits: &Habits<'_>, intake: Option<Intake<R>>) -> io::Result<Process<R>> {
+        sched::set_name(habits.name)?;
+        if let Some(cpu) = habits.cpu {
+            sched::set_affinity(&[cpu])?;
+        }
+        if habits.batch {
+            sched::set_batch()?;
+        }
+        let timer = LazyTimer::new(habits.slack)?;
+        let epoll = Epoll::new()?;
+        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        if let Some(intake) = &intake {
+            epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
+        }
+        Ok(Process { clock, epoll, timer, members: Vec::new(), next: 0, intake, look_at: clock.now() })
+    }
+
+    /// One server more. It serves once the supervisor says that this is all: before that a replica would answer for connections that it
+    /// does not know yet.
+    pub fn add(&mut self, mut role: R) -> io::Result<()> {
+        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
+        let (page, rings) = (role.server().page.sleep_word(), role.past_sleep_word());
+        let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
+        role.change_sleep_word(last.wrapping_add(1) & !1);
+        let mut member = Member { number: self.next, role, is_watched: false };
+        self.next += 1;
+        self.epoll.add(&member.role.server().control, member.number * TOKEN_KINDS + TOKEN_CONTROL, EventFlags::IN)?;
+        self.members.push(member);
+        self.look_at = self.clock.now();
+        Ok(())
+    }
+
+    /// Serves until all are told to stop, or the supervisor goes away.
+    pub fn serve(mut self) -> io::Result<()> {
+        let clock = self.clock;
+        let mut now = clock.now();
+        loop {
+            let mut busy = false;
+            for Member { role, .. } in &mut self.members {
+                if !role.server().is_ready {
+                    continue;
+                }
+                let was_busy = role.round(now)?;
+                let then = clock.now();
+                role.server().account(now, then, was_busy);
+                busy |= was_busy;
+                now = then;
+            }
+            if now >= self.look_at && self.look(now)? == Verdict::Stop {
+                return Ok(());
+            }
+            if busy {
+                continue;
+            }
+            let mut spins = false;
+            for Member { role, .. } in &mut self.members {
+                // Each is asked: it is told by this that it waits.
+                spins |= role.server().is_ready && role.server().spins(now);
+            }
+            if spins {
+                let then = now;
+                // The application may be waiting for this very core.
+                sched::yield_now();
+                now = clock.now();
+                for Member { role, .. } in &mut self.members {
+                    role.server().patience.yielded(now.since(then));
+                }
+                continue;
+            }
+            self.sleep(now)?;
+            now = clock.now();
+        }
+    }
+
+    /// Hears what the supervisor says to each server and to the process.
+    fn look(&mut self, now: Instant) -> io::Result<Verdict> {
+        self.look_at = now + CONTROL_EVERY;
+        let mut at = 0;
+        while let Some(member) = self.members.get_mut(at) {
+            let verdict = member.role.housekeeping(now)?;
+            if verdict == Verdict::Go {
+                if member.role.server().is_ready && !member.is_watched {
+                    member.is_watched = true;
+                    if let Some(device) = member.role.device() {
+                        self.epoll.add(device, member.token(TOKEN_DEVICE), EventFlags::IN)?;
+                    }
+                    let token = member.token(TOKEN_BELL);
+                    self.epoll.add(&member.role.server().bell, token, EventFlags::IN | EventFlags::ET)?;
+                }
+                at += 1;
+                continue;
+            }
+            let mut member = self.members.remove(at);
+            if verdict == Verdict::Leave && member.is_watched {
+                member.role.leave(now);
+            }
+            // The supervisor has the same files open, so that closing ours does not take them out of the set.
+            if member.is_watched {
+                if let Some(device) = member.role.device() {
+                    self.epoll.delete(device)?;
+                }
+                self.epoll.delete(&member.role.server().bell)?;
+            }
+            if verdict == Verdict::Leave {
+                // Behind everything: from here on somebody else may write where this one has written.
+                member.role.server().control.send(LEFT, &[])?;
+            }
+            if self.members.is_empty() {
+                return Ok(Verdict::Stop);
+            }
+        }
+        self.take_in()
+    }
+
+    /// Takes servers that the supervisor gives.
+    fn take_in(&mut self) -> io::Result<Verdict> {
+        let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
+        loop {
+            let Some(intake) = &self.intake else { return Ok(Verdict::Go) };
+            match intake.control.receive(&mut packet, &mut fds) {
+                Ok(0) => return Ok(Verdict::Stop),
+                Ok(len) => {
+                    let role = (intake.take)(&packet[..len], std::mem::take(&mut fds))?;
+                    self.add(role)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Verdict::Go),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sleeps until a bell, a device, the supervisor or the timer wakes it.
+    fn sleep(&mut self, now: Instant) -> io::Result<()> {
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.is_watched) {
+            let rung = role.say_good_night(now);
+            role.server().bells_rung += rung;
+            let asleep = role.server().sleep_word | 1;
+            role.change_sleep_word(asleep);
+        }
+        if let Some(member) = self.members.first_mut() {
+            // Partner: who sends fences between the store into the ring and the look at the sleep word.
+            member.role.server().page.0.fence();
+        }
+        let is_ready = self.members.iter().any(|member| member.is_watched && member.role.is_ready());
+        if !is_ready {
+            let mut deadline: Option<Instant> = None;
+            for Member { role, is_watched, .. } in &mut self.members {
+                let timeout = if *is_watched { role.next_timeout(now) } else { None };
+                let server = role.server();
+                let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
+                // Who sleeps for long has told what happened before.
+                let publish_at = server.unpublished.then_some(server.publish_at);
+                server.sleeps += 1;
+                deadline = [deadline, timeout, answers_at, publish_at].into_iter().flatten().min();
+            }
+            if let Some(deadline) = deadline {
+                self.timer.wake_at(now, deadline)?;
+            }
+            let mut events = [epoll::EMPTY; 32];
+            let count = self.epoll.wait(&mut events, None)?;
+            let of_control = |event: &epoll::Event| match epoll::token(event) {
+                TOKEN_TIMER => false,
+                TOKEN_INTAKE => true,
+                token => token % TOKEN_KINDS == TOKEN_CONTROL,
+            };
+            let answers = self.members.iter_mut().any(|member| !member.role.server().answers.is_empty());
+            if answers || events[..count].iter().any(of_control) {
+                self.look_at = now;
+            }
+        }
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.is_watched) {
+            let awake = role.server().sleep_word.wrapping_add(1);
+            role.change_sleep_word(awake);
+        }
+        Ok(())
+    }
+}
+
+/// Serves as the one server of a process until told to stop. `name`: who fails, for people.
+pub fn run<R: Role>(name: &str, habits: &Habits<'_>, role: io::Result<R>) -> ExitCode {
+    let serve = |mut role: R| {
+        let mut process = Process::settle(role.server().clock, habits, None)?;
+        process.add(role)?;
+        process.serve()
+    };
+    report(name, role.and_then(serve))
+}
+
+/// How a process ends. `name`: who it is, for people.
+pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }

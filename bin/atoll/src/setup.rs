@@ -1,6 +1,6 @@
 //! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
 //!
-//! Descriptors from number 3 on, without gaps:
+//! Descriptors of a link server or connection manager, from number 3 on, without gaps; of a replica, in the packet with its setup:
 //!
 //! ```text
 //!   control socket (SOCK_SEQPACKET, nonblocking)
@@ -16,7 +16,8 @@
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
-//! Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
+//! A process for replicas starts with two only: a socket on which it is given replicas, one a packet, and the stack page. Servers are
+//! numbered as in `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
@@ -64,15 +65,15 @@ pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
     (sender as usize) * LINK_SIDE_BYTES + (from * REPLICAS_MAX + to) * RING_STRIDE
 }
 
-/// The command line of `atoll replica`.
+/// The command line of `atoll replicas`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ReplicaArgs {
+pub struct HostArgs {
     /// Its number; for people who look at the process list.
     #[arg(long)]
     pub index: u8,
     /// Everything else.
-    #[arg(long, value_parser = ReplicaSetup::from_json)]
-    pub setup: ReplicaSetup,
+    #[arg(long, value_parser = HostSetup::from_json)]
+    pub setup: HostSetup,
 }
 
 /// The command line of `atoll link-server`.
@@ -97,15 +98,26 @@ pub struct ManagerArgs {
     pub setup: ManagerSetup,
 }
 
-/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+/// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplicaSetup {
+pub struct HostSetup {
     /// Name of the stack.
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
+    /// Own number among these processes.
+    pub index: u8,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+}
+
+/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaSetup {
     /// Own number.
     pub index: u8,
     /// How many replicas the stack has.
@@ -136,10 +148,6 @@ pub struct ReplicaSetup {
     pub link: Option<LinkSetup>,
     /// What becomes of the connections that a predecessor had.
     pub recovery: RecoveryMode,
-    /// The processor to run on.
-    pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
-    pub batch_scheduling: bool,
 }
 
 /// What a link server in a process of its own is told when it starts.
@@ -216,8 +224,20 @@ impl LinkSide {
 }
 
 impl ReplicaSetup {
+    /// Reads the packet by which a process is given a replica.
+    pub fn from_json(text: &[u8]) -> Result<ReplicaSetup, String> {
+        serde_json::from_slice(text).map_err(|error| error.to_string())
+    }
+
+    /// That packet.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
+impl HostSetup {
     /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<ReplicaSetup, String> {
+    pub fn from_json(text: &str) -> Result<HostSetup, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
@@ -253,6 +273,10 @@ impl ManagerSetup {
 
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
+/// The last packet of a replica that was asked to leave. It touches nothing any more that it was given.
+pub const LEFT: &[u8] = br#"{"left":true}"#;
+/// The packet that a process for replicas sends when it may be given some.
+pub const UP: &[u8] = br#"{"up":true}"#;
 
 #[cfg(test)]
 mod tests {
@@ -260,10 +284,16 @@ mod tests {
 
     #[test]
     fn the_setup_survives_the_command_line() {
-        let setup = ReplicaSetup {
+        let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
-            descriptors: 21,
+            descriptors: 2,
+            index: 1,
+            cpu: Some(1),
+            batch_scheduling: true,
+        };
+        assert_eq!(HostSetup::from_json(&setup.to_json()), Ok(setup));
+        let setup = ReplicaSetup {
             index: 1,
             replicas: 2,
             servers: 3,
@@ -279,10 +309,8 @@ mod tests {
             software_steering: false,
             link: Some(LinkSetup { side: LinkSide::Guest }),
             recovery: RecoveryMode::Stateless,
-            cpu: Some(1),
-            batch_scheduling: true,
         };
-        assert_eq!(ReplicaSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()), Ok(setup));
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,

@@ -36,6 +36,9 @@ pub enum Request {
     /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these are all. Now it takes over
     /// what its predecessor left, says that it is ready, and serves.
     Adopt { blamed: bool },
+    /// Supervisor to replica: another process goes on with it. It writes down what there is, says nothing to applications and peers, and
+    /// answers with a last packet, behind which it touches nothing any more.
+    HandOver,
     /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
     ServerGone { server: u8 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
@@ -105,6 +108,7 @@ impl Request {
             Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
+            Request::HandOver => Writer::new(13),
         }
         .bytes
     }
@@ -126,6 +130,7 @@ impl Request {
             10 => Request::Adopt { blamed: r.u8() != 0 },
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
+            13 => Request::HandOver,
             _ => return Err(BadMessage),
         })
     }
@@ -210,6 +215,7 @@ mod tests {
             Request::Adopt { blamed: true },
             Request::ServerGone { server: 9 },
             Request::ServerRestarted { server: 9, epoch: u32::MAX },
+            Request::HandOver,
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }

@@ -8,6 +8,7 @@
 //!      |  +------------- started <------ due --+  |
 //!      +---------------- died, or not ready ------+
 //! ```
+//! A replica that is to go on in another process is `Leaving` before it is `Down`; that is no death.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,12 @@ pub struct Life {
     pub crashes: u64,
     /// How long the last recovery took.
     pub last: Option<Recovery>,
+    /// Times that it went on in another process.
+    pub moves: u64,
+    /// How long nobody served at the last of them.
+    pub last_move: Option<Duration>,
+    /// The last process has not died: it has handed over.
+    is_moving: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +40,8 @@ enum Phase {
     Starting { since: Instant, died: Option<Instant> },
     /// It serves.
     Serving { since: Instant },
+    /// It was asked to hand over. Until it has, it serves.
+    Leaving { since: Instant },
     /// There is none. The next one is due.
     Down { died: Instant, due: Instant },
 }
@@ -57,17 +66,40 @@ impl Life {
     /// Its first process was started.
     pub fn new(now: Instant) -> Life {
         let phase = Phase::Starting { since: now, died: None };
-        Life { phase, short_lives: 0, vain_starts: 0, crashes: 0, last: None }
+        Life {
+            phase,
+            short_lives: 0,
+            vain_starts: 0,
+            crashes: 0,
+            last: None,
+            moves: 0,
+            last_move: None,
+            is_moving: false,
+        }
+    }
+
+    /// It is asked to hand over.
+    pub fn leave(&mut self) {
+        if let Phase::Serving { since } = self.phase {
+            self.phase = Phase::Leaving { since };
+        }
+    }
+
+    /// It has handed over. The next one is due.
+    pub fn left(&mut self, now: Instant) {
+        self.phase = Phase::Down { died: now, due: now };
+        self.is_moving = true;
     }
 
     /// Its process has ended. Returns after what time the next one is due.
     pub fn died(&mut self, now: Instant) -> Duration {
+        self.is_moving = false;
         let (died, lived) = match self.phase {
             Phase::Starting { died, .. } => {
                 self.vain_starts += 1;
                 (died.unwrap_or(now), None)
             }
-            Phase::Serving { since } => (now, Some(now.saturating_duration_since(since))),
+            Phase::Serving { since } | Phase::Leaving { since } => (now, Some(now.saturating_duration_since(since))),
             Phase::Down { died, due } => return due.saturating_duration_since(died),
         };
         self.crashes += 1;
@@ -118,11 +150,16 @@ impl Life {
         self.phase = Phase::Starting { since: now, died };
     }
 
-    /// It serves. Returns what that has taken, if it was not its first life.
+    /// It serves. Returns what that has taken, if it has come back from the dead.
     pub fn ready(&mut self, now: Instant) -> Option<Recovery> {
         let Phase::Starting { since, died } = self.phase else { return None };
         self.phase = Phase::Serving { since: now };
         self.vain_starts = 0;
+        if std::mem::take(&mut self.is_moving) {
+            self.moves += 1;
+            self.last_move = Some(now.saturating_duration_since(died?));
+            return None;
+        }
         let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
         self.last = Some(Recovery { start, ready });
         self.last
@@ -137,7 +174,7 @@ impl Life {
     pub fn report(&self) -> RecoveryReport {
         let state = match self.phase {
             Phase::Starting { .. } => ServerState::Starting,
-            Phase::Serving { .. } => ServerState::Serving,
+            Phase::Serving { .. } | Phase::Leaving { .. } => ServerState::Serving,
             Phase::Down { .. } => ServerState::Down,
         };
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -145,7 +182,18 @@ impl Life {
             let (start_us, ready_us) = (micros(last.start), micros(last.ready));
             RecoveryTimes { start_us, ready_us, total_us: start_us + ready_us }
         };
-        RecoveryReport { state, crashes: self.crashes, last: self.last.map(times) }
+        RecoveryReport {
+            state,
+            crashes: self.crashes,
+            last: self.last.map(times),
+            moves: self.moves,
+            last_move_us: self.last_move.map(micros),
+        }
+    }
+
+    /// Whether it was asked to hand over, and has not yet.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.phase, Phase::Leaving { .. })
     }
 
     /// Whether it has not become ready in the time that there is for that.
@@ -162,7 +210,7 @@ impl Life {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { since, .. } => Some(since + READY_TIME),
-            Phase::Serving { .. } => None,
+            Phase::Serving { .. } | Phase::Leaving { .. } => None,
             Phase::Down { due, .. } => Some(due),
         }
     }
@@ -262,5 +310,31 @@ mod tests {
         assert_eq!((recovery.start, recovery.ready), (4 * MS + delay, 26 * MS - delay));
         assert_eq!((recovery.total(), life.last), (30 * MS, Some(recovery)));
         assert!(life.is_serving() && life.next_timeout().is_none());
+    }
+
+    #[test]
+    fn who_goes_on_in_another_process_has_not_died() {
+        let now = Instant::now();
+        let mut life = Life::new(now);
+        life.ready(now);
+        life.leave();
+        assert!(!life.is_serving() && life.report().state == ServerState::Serving);
+        life.left(now + MS);
+        assert!(life.is_due(now + MS), "at once");
+        life.started(now + 2 * MS);
+        assert_eq!(life.ready(now + 5 * MS), None);
+        assert_eq!((life.crashes, life.moves, life.last_move, life.last), (0, 1, Some(4 * MS), None));
+        // The second time it dies under way: then it is a recovery.
+        life.leave();
+        life.left(now + 10 * MS);
+        life.started(now + 10 * MS);
+        let delay = life.died(now + 11 * MS);
+        life.started(now + 11 * MS + delay);
+        assert!(life.ready(now + 50 * MS).is_some());
+        assert_eq!((life.crashes, life.moves), (1, 1));
+        // Or before it has left.
+        life.leave();
+        assert_eq!(life.died(now + 50 * MS + LONG_LIFE), Duration::ZERO);
+        assert_eq!((life.crashes, life.moves), (2, 1));
     }
 }

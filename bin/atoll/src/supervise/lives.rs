@@ -3,20 +3,22 @@
 //! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
 
 use std::io;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
 use atoll_supervisor::{Component, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::eventfd;
-use atoll_sys::process::{Child, Exit, Signal};
+use atoll_sys::process::{Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
 use super::outbox::Outbox;
-use super::server::{Ending, REPLICA_CONTROL, REPLICA_PROCESS, Server};
+use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
 use super::vigil::{Judgement, Signs, Watch};
+use crate::failure::{Failure, OrFail};
 
 impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
@@ -61,7 +63,8 @@ impl Server {
     pub(super) fn server_ready(&mut self, index: usize) {
         let role = self.role(index);
         let Some(server) = self.server_mut(index) else { return };
-        let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
+        let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, |child| child.pid()));
+        let moves = server.life.moves;
         server.blamed = false;
         if let Some(recovery) = server.life.ready(Instant::now()) {
             let Recovery { start, ready } = recovery;
@@ -70,6 +73,9 @@ impl Server {
                 "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
                  {ready:.1} until it was ready"
             );
+        } else if let Some(time) = server.life.last_move.filter(|_| server.life.moves > moves) {
+            let time = time.as_secs_f64() * 1000.0;
+            eprintln!("atoll: {role} goes on in another process (pid {pid}, epoch {epoch}) after {time:.1} ms");
         }
         if self.replicas.iter().all(|replica| replica.life.is_serving()) {
             self.lingering.clear();
@@ -78,7 +84,15 @@ impl Server {
 
     /// The process of a server has ended, or does not speak to us any more.
     pub(super) fn replica_ended(&mut self, index: usize) -> io::Result<()> {
+        let replicas = self.replicas.len();
         let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
+        if index < replicas && server.child.is_some() {
+            let host = server.host;
+            // Nothing more is to be heard here until the process has ended.
+            let control = self.replicas[index].control.as_ref();
+            let _ = control.map_or(Ok(()), |control| self.epoll.delete(control));
+            return self.host_broke(host);
+        }
         let exit = server.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
         if let (None, Some(child)) = (exit, &server.child) {
             // It closed its socket and still runs, for a moment at least. Its end will be reported with the reason, which this one is only if
@@ -87,7 +101,12 @@ impl Server {
             let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return Ok(()) };
             return server.control.as_ref().map_or(Ok(()), |control| self.epoll.delete(control).or(Ok(())));
         }
-        let pid = server.child.as_ref().map(Child::pid);
+        let pid = server.child.as_ref().map(|child| child.pid());
+        self.server_ended(index, pid, exit)
+    }
+
+    /// A server is gone.
+    pub(super) fn server_ended(&mut self, index: usize, pid: Option<u32>, exit: Option<Exit>) -> io::Result<()> {
         let role = self.role(index);
         if !self.ready {
             self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit });
@@ -97,10 +116,19 @@ impl Server {
         let delay = server.life.died(Instant::now());
         // Somebody else's doing, as far as one can see.
         server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
-        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
-        let listings = std::mem::take(&mut server.listings);
         eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
-        for id in listings {
+        if index < self.replicas.len() {
+            self.replicas[index].host = self.host_for(index);
+        }
+        self.forget_process(index)
+    }
+
+    /// A server has no process any more. Who waits for it is told.
+    pub(super) fn forget_process(&mut self, index: usize) -> io::Result<()> {
+        let role = self.role(index);
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
+        for id in std::mem::take(&mut server.listings) {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
         }
@@ -110,7 +138,10 @@ impl Server {
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let due = lives.chain(self.vigil.map(|(_, due)| due)).min()?;
+        let others = [self.vigil.map(|(_, due)| due), self.hosts.next_timeout(), self.scaling.next_timeout()];
+        // Before the stack is ready nobody looks at these.
+        let others = others.into_iter().flatten().filter(|_| self.ready);
+        let due = lives.chain(others).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -138,6 +169,8 @@ impl Server {
                 self.restart(index)?;
             }
         }
+        self.hosts.look_after(now);
+        self.look_after_scaling(now)?;
         self.keep_vigil(now)
     }
 
@@ -180,33 +213,49 @@ impl Server {
         Ok(())
     }
 
-    fn restart(&mut self, index: usize) -> io::Result<()> {
-        let (role, count) = (self.role(index), self.replicas.len());
-        let mut epochs: Vec<u32> = self.replicas.iter().chain(&self.others).map(|server| server.epoch).collect();
-        let Some(epoch) = epochs.get_mut(index) else { return Ok(()) };
-        *epoch += 1;
-        let epoch = *epoch;
-        let Some(launcher) = &mut self.launcher else { return Ok(()) };
-        let launched = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory);
-        let Some(server) =
-            (if index < count { self.replicas.get_mut(index) } else { self.others.get_mut(index - count) })
-        else {
-            return Ok(());
-        };
-        let (child, control) = match launched {
-            Ok(launched) => launched,
-            Err(failure) => {
-                let delay = server.life.not_started(Instant::now());
-                eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
-                return Ok(());
-            }
-        };
-        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
+    /// Starts a server as its next incarnation: a process of its own, or a replica in the process that it is to be in.
+    pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
+        let Some(at) = index.checked_sub(self.replicas.len()) else { return self.place(index) };
+        let (epoch, epochs) = self.next_epoch(index);
+        let (Some(launcher), Some(server)) = (&mut self.launcher, self.others.get_mut(at)) else { return Ok(()) };
+        let (child, control) = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory)?;
+        let what = "watching a server";
+        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
         if let Some(child) = &child {
-            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
+            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
         }
-        server.life.started(Instant::now());
-        (server.child, server.control, server.epoch) = (child, Some(control), epoch);
+        (server.child, server.control, server.epoch) = (child.map(Rc::new), Some(control), epoch);
+        Ok(())
+    }
+
+    /// The incarnation of a server that is to be started, and those of all, by number, as they are then.
+    pub(super) fn next_epoch(&self, index: usize) -> (u32, Vec<u32>) {
+        // Those that have none yet are about to have their first one.
+        let epochs = self.replicas.iter().chain(&self.others).map(|server| server.epoch.max(FIRST_EPOCH));
+        let mut epochs: Vec<u32> = epochs.collect();
+        let mut own = FIRST_EPOCH;
+        if let (Some(epoch), Some(server)) =
+            (epochs.get_mut(index), self.replicas.iter().chain(&self.others).nth(index))
+        {
+            *epoch = server.epoch + 1;
+            own = *epoch;
+        }
+        (own, epochs)
+    }
+
+    /// Starts a server again.
+    pub(super) fn restart(&mut self, index: usize) -> io::Result<()> {
+        let role = self.role(index);
+        let started = self.start(index);
+        let now = Instant::now();
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        if let Err(failure) = started {
+            let delay = server.life.not_started(now);
+            eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
+            return Ok(());
+        }
+        server.life.started(now);
+        let epoch = server.epoch;
         self.brief(index)?;
         self.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
     }

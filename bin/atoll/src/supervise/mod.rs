@@ -1,6 +1,7 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
 mod device;
+mod hosts;
 mod join;
 mod launch;
 mod life;
@@ -9,6 +10,7 @@ mod memory;
 mod outbox;
 mod owner;
 mod report;
+mod scaling;
 mod server;
 mod spawn;
 mod vigil;
@@ -37,7 +39,7 @@ use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
 use crate::runtime::{self, NameLock};
-use crate::setup::{LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{HostSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -263,9 +265,6 @@ fn replica_setup(
     let served_by = plan.server_for(server, Component::Ls) as u8;
     let manager = plan.server_for(server, Component::Cm);
     ReplicaSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        descriptors: 0, // Counted when they are gathered.
         index,
         replicas: config.replicas(),
         servers: plan.processes().len() as u8,
@@ -281,7 +280,16 @@ fn replica_setup(
         software_steering: identity.steering == Steering::Software,
         link: link.map(|side| LinkSetup { side }),
         recovery: config.recovery.mode,
-        cpu: cpu_of(config, server),
+    }
+}
+
+fn host_setup(config: &Config, identity: &Identity, host: u8) -> HostSetup {
+    HostSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        descriptors: 0, // Counted when they are gathered.
+        index: host,
+        cpu: cpu_of(config, usize::from(host)),
         batch_scheduling: config.scheduling.batch,
     }
 }

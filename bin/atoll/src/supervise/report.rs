@@ -13,7 +13,6 @@ use atoll_supervisor::{
     ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
-use atoll_sys::process::Child;
 
 use super::memory::LibraryCalls;
 use super::server::Server;
@@ -134,6 +133,7 @@ impl Server {
                     (None, None) => None,
                 },
             },
+            scaling: self.scaling_report(),
             sessions_opened: self.opened,
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
@@ -183,13 +183,14 @@ impl Server {
 
     fn replica_report(&self, index: usize) -> ReplicaReport {
         let (replica, memory) = (&self.replicas[index], &self.memory.replicas[index]);
-        let pid = replica.child.as_ref().map_or(0, Child::pid);
+        let pid = replica.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         let owned = |group: &u16| usize::from(self.memory.stack.owner(FlowGroup(*group)).0) == index;
         let stats: BTreeMap<String, u64> =
             Stat::ALL.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect();
         ReplicaReport {
             index: index as u8,
+            process: replica.host as u8,
             pid,
             epoch: replica.epoch,
             recovery: replica.life.report(),
@@ -206,7 +207,7 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
-        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(LinkServerReport {
             index: plan.queue_of(server)? as u8,
@@ -225,7 +226,7 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
-        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(ManagerReport {
             index: plan.manager_of(server)? as u8,

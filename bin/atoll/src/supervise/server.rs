@@ -27,6 +27,7 @@ use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
+use super::hosts::Hosts;
 use super::join::HostedLink;
 use super::launch::Launch;
 use super::life::Life;
@@ -34,6 +35,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use super::scaling::Scaling;
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -46,6 +48,9 @@ pub struct Server {
     pub(super) replicas: Vec<Replica>,
     /// The servers that are no replicas: link servers and connection managers.
     pub(super) others: Vec<Replica>,
+    /// The processes that replicas are in.
+    pub(super) hosts: Hosts,
+    pub(super) scaling: Scaling,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
     /// Sessions that have ended while a replica was down, which has to end their connections yet.
@@ -77,8 +82,10 @@ pub struct Server {
 
 /// A replica, or another server, as the supervisor sees it.
 pub(super) struct Replica {
+    /// The number of its process among those for replicas, if it is one.
+    pub(super) host: usize,
     /// Its process; `None` while it has none, and in tests.
-    pub(super) child: Option<Child>,
+    pub(super) child: Option<Rc<Child>>,
     pub(super) epoch: u32,
     /// `None` while it is down.
     pub(super) control: Option<Channel>,
@@ -149,14 +156,15 @@ impl std::fmt::Display for Role {
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
-/// And the number of the server, here and below.
+/// And the number of the server, here and below; of processes for replicas their own.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
+pub(super) const HOST_CONTROL: u64 = REPLICA_PROCESS + SERVERS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
-const _: () = assert!(REPLICA_PROCESS + SERVERS_MAX as u64 <= FIRST_CLIENT);
+const _: () = assert!(HOST_CONTROL + SERVERS_MAX as u64 <= FIRST_CLIENT);
 
 /// The first incarnation of every server.
-const FIRST_EPOCH: u32 = 1;
+pub(super) const FIRST_EPOCH: u32 = 1;
 /// Most connections to the control socket; each application process has one.
 const CLIENTS_MAX: usize = 65_536;
 /// Requests taken from one client before the others get their turn.
@@ -172,7 +180,7 @@ impl Server {
         config: Config,
         identity: Identity,
         memory: StackMemory,
-        mut launcher: Box<dyn Launch>,
+        launcher: Box<dyn Launch>,
         listener: Listener,
         signals: Option<Signals>,
     ) -> Result<Server, Failure> {
@@ -182,28 +190,24 @@ impl Server {
             epoll.add(signals, SIGNALS, EventFlags::IN).or_fail(what)?;
         }
         let count = config.notation.plan().processes().len();
-        let mut servers = Vec::new();
-        for index in 0..count {
-            let (child, control) = launcher.launch(index, &vec![FIRST_EPOCH; count], &config, &identity, &memory)?;
-            epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
-            if let Some(child) = &child {
-                epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
-            }
-            servers.push(Replica {
-                child,
-                epoch: FIRST_EPOCH,
-                control: Some(control),
-                outbox: Outbox::default(),
-                listings: VecDeque::new(),
-                life: Life::new(Instant::now()),
-                watch: Watch::default(),
-                blamed: false,
-            });
-        }
+        let unborn = || Replica {
+            host: 0,
+            child: None,
+            epoch: FIRST_EPOCH - 1,
+            control: None,
+            outbox: Outbox::default(),
+            listings: VecDeque::new(),
+            life: Life::new(Instant::now()),
+            watch: Watch::default(),
+            blamed: false,
+        };
+        let mut servers: Vec<Replica> = std::iter::repeat_with(unborn).take(count).collect();
         let others = servers.split_off(count.min(config.replicas().into()));
         let mut server = Server {
             sessions: Sessions::new(config.sessions.max),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
+            hosts: Hosts::new(servers.len()),
+            scaling: Scaling::new(&config),
             config,
             identity,
             memory,
@@ -226,7 +230,11 @@ impl Server {
             ending: None,
             ready: false,
         };
+        for index in 0..server.replicas.len() {
+            server.replicas[index].host = server.host_for(index);
+        }
         for index in 0..count {
+            server.start(index)?;
             server.brief(index).or_fail(what)?;
         }
         Ok(server)
@@ -276,7 +284,11 @@ impl Server {
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
-                token @ REPLICA_PROCESS..FIRST_CLIENT => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
+                token @ REPLICA_PROCESS..HOST_CONTROL => {
+                    let number = (token - REPLICA_PROCESS) as usize;
+                    if number < self.replicas.len() { self.host_ended(number) } else { self.replica_ended(number) }?;
+                }
+                token @ HOST_CONTROL..FIRST_CLIENT => self.host_spoke((token - HOST_CONTROL) as usize)?,
                 client => self.client_spoke(ClientId(client), epoll::flags(event))?,
             }
         }
@@ -361,6 +373,7 @@ impl Server {
         }
         let mut buffer = vec![0; REPLICA_PACKET_MAX];
         let mut strangers = Vec::new();
+        let is_replica = index < self.replicas.len();
         for _ in 0..REQUESTS_PER_TURN {
             strangers.clear();
             let Some(replica) = self.server_mut(index) else { return Ok(()) };
@@ -376,6 +389,8 @@ impl Server {
             let packet = &buffer[..len];
             if packet == setup::READY {
                 self.server_ready(index);
+            } else if is_replica && packet == setup::LEFT {
+                return self.replica_left(index);
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -512,6 +527,7 @@ impl Server {
                 }
                 self.answer(id, &ReportPart::Done(true))
             }
+            CliRequest::Scale { processes } => self.scale(id, *processes),
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
                 self.answer(id, &ReportPart::Done(true))
@@ -705,6 +721,7 @@ impl Server {
             (0..plan.processes().len()).partition(|&server| plan.queue_of(server).is_some());
         self.stop_servers(&others);
         self.stop_servers(&carriers);
+        self.hosts.end(STOP_TIME);
         if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
             let _ = channel.send(&stats, &[]);
@@ -718,20 +735,52 @@ impl Server {
         let deadline = Instant::now() + STOP_TIME;
         for &index in servers {
             let Some(replica) = self.server_mut(index) else { continue };
-            let Some(child) = &replica.child else { continue };
-            loop {
-                // An error says that it was reaped before.
-                if !matches!(child.try_wait(), Ok(None)) {
-                    break;
-                }
+            let (Some(child), Some(control)) = (&replica.child, &replica.control) else { continue };
+            // Where several replicas are in one process, it is the socket that says of each that it is over.
+            while !is_closed(control) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     let _ = child.kill(process::Signal::KILL);
-                    let _ = child.wait();
                     break;
                 }
-                wait_readable(child.as_fd(), left);
+                wait_readable(control.as_fd(), left);
             }
+        }
+        // Processes of replicas are waited for when there are none in them any more.
+        for index in servers.iter().filter_map(|index| index.checked_sub(self.replicas.len())) {
+            if let Some(child) = self.others.get(index).and_then(|server| server.child.as_deref()) {
+                await_end(child, deadline);
+            }
+        }
+    }
+}
+
+/// Waits for the end of a process, and kills it when that takes too long.
+pub(super) fn await_end(child: &Child, deadline: Instant) {
+    // An error says that it was reaped before.
+    while matches!(child.try_wait(), Ok(None)) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let _ = child.kill(process::Signal::KILL);
+            let _ = child.wait();
+            break;
+        }
+        wait_readable(child.as_fd(), left);
+    }
+}
+
+/// Whether the other end has closed the socket. What it has still said is passed over.
+fn is_closed(control: &Channel) -> bool {
+    let (mut buffer, mut fds) = ([0; 4096], Vec::new());
+    loop {
+        match control.receive(&mut buffer, &mut fds) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => return false,
+                io::ErrorKind::InvalidData | io::ErrorKind::Interrupted => {}
+                _ => return true,
+            },
         }
     }
 }

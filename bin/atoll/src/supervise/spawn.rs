@@ -11,7 +11,7 @@ use atoll_sys::unix::{Blocking, Channel};
 use super::memory::StackMemory;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{LinkServerSetup, ManagerSetup, ReplicaSetup};
+use crate::setup::{HostSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
@@ -25,12 +25,24 @@ pub struct Shared<'a> {
     pub link: &'a [Rc<OwnedFd>],
 }
 
-/// Starts the replica of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
-pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+/// Starts a process for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the socket over
+/// which it is given some.
+pub fn start_host(mut setup: HostSetup, memory: &StackMemory) -> Result<(Child, Channel), Failure> {
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd()];
+    setup.descriptors = descriptors.len();
+    let child = start_process("replicas", setup.index, &setup.to_json(), descriptors.iter().copied())?;
+    Ok((child, control))
+}
+
+/// Gives the replica of `setup` to the process at the other end of `host`. Returns the control socket's end.
+pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) -> Result<Channel, Failure> {
     let index = setup.index;
     let ledger =
         shared.memory.ledgers.get(usize::from(index)).ok_or_else(|| Failure::new("a replica without a ledger"))?;
-    let mut more = vec![ledger.as_fd()];
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let mut more = common(index.into(), &theirs, shared)?;
+    more.push(ledger.as_fd());
     if setup.has_tap {
         more.push(queue_of(index.into(), shared)?);
     }
@@ -38,10 +50,8 @@ pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Ch
     if setup.link.is_some() {
         more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
-    start("replica", index, index.into(), &more, shared, |descriptors| {
-        setup.descriptors = descriptors;
-        setup.to_json()
-    })
+    host.send(setup.to_json().as_bytes(), &more).or_fail(format!("giving replica {index} to a process"))?;
+    Ok(control)
 }
 
 /// The same for a link server.
@@ -81,16 +91,32 @@ fn start(
     shared: &Shared<'_>,
     setup: impl FnOnce(usize) -> String,
 ) -> Result<(Child, Channel), Failure> {
-    let starting = || format!("starting {role} {index}");
     let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let common = common(server, &theirs, shared)?;
+    let setup = setup(common.len() + more.len());
+    let child = start_process(role, index, &setup, common.iter().chain(more).copied())?;
+    Ok((child, control))
+}
+
+/// What every server is given: the own end of its control socket, and its memory.
+fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
     let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
-    let common = [
+    Ok(vec![
         theirs.as_fd(),
         shared.memory.stack_read.as_fd(),
         own.page_write.as_fd(),
         own.bell.as_fd(),
         shared.memory.mesh.as_fd(),
-    ];
+    ])
+}
+
+fn start_process<'a>(
+    role: &str,
+    index: u8,
+    setup: &str,
+    descriptors: impl Iterator<Item = BorrowedFd<'a>>,
+) -> Result<Child, Failure> {
+    let starting = || format!("starting {role} {index}");
     let mut spawn = Spawn::this_binary("atoll").or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
@@ -99,15 +125,13 @@ fn start(
             spawn.env(key, value).or_fail(starting())?;
         }
     }
-    let (index, setup) = (index.to_string(), setup(common.len() + more.len()));
-    for argument in [role, "--index", &index, "--setup", &setup] {
+    for argument in [role, "--index", &index.to_string(), "--setup", setup] {
         spawn.arg(argument).or_fail(starting())?;
     }
-    for fd in common.iter().chain(more) {
-        spawn.inherit(*fd);
+    for fd in descriptors {
+        spawn.inherit(fd);
     }
-    let child = spawn.start().or_fail(starting())?;
-    Ok((child, control))
+    spawn.start().or_fail(starting())
 }
 
 /// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`.

@@ -24,6 +24,8 @@ pub enum ReportPart {
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
+    /// In how many processes the replicas are.
+    Scaling(ScalingReport),
     /// Of the sockets: this server is being restarted, and has not told its own.
     Restarting(String),
     /// The answer is complete.
@@ -66,12 +68,30 @@ pub struct StackReport {
     pub socket: String,
     /// The link.
     pub link: LinkReport,
+    /// In how many processes its replicas are.
+    #[serde(default)]
+    pub scaling: ScalingReport,
     /// Sessions opened since the start.
     pub sessions_opened: u64,
     /// Socket calls of all programs, those that ended included.
     pub library_calls: u64,
     /// Those of them that needed a system call.
     pub library_calls_with_syscall: u64,
+}
+
+/// In how many processes the replicas are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingReport {
+    /// Now.
+    pub processes: u8,
+    /// How many there are to be.
+    pub wanted: u8,
+    /// Whether that follows from how busy they are.
+    pub auto: bool,
+    /// How few there may be then.
+    pub min: u8,
+    /// How many there may be then.
+    pub max: u8,
 }
 
 /// The link.
@@ -155,16 +175,19 @@ pub struct AddressReport {
 pub struct ReplicaReport {
     /// Its number; also that of its queue.
     pub index: u8,
-    /// Its process.
+    /// The number of its process among those for replicas.
+    #[serde(default)]
+    pub process: u8,
+    /// Its process, which may have other replicas, too.
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
-    /// The processor it was last seen on.
+    /// The processor that its process was last seen on.
     pub cpu: Option<u32>,
-    /// Processor time it has used, in milliseconds.
+    /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
     /// Flow groups that it owns, of 4096.
     pub flow_groups: u32,
@@ -222,6 +245,12 @@ pub struct RecoveryReport {
     /// The last time that it was started again; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<RecoveryTimes>,
+    /// Times that it went on in another process.
+    #[serde(default)]
+    pub moves: u64,
+    /// For how many microseconds nobody served at the last of them; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_move_us: Option<u64>,
 }
 
 /// Whether a server serves.
@@ -344,7 +373,11 @@ impl StatusReport {
                 ReportPart::LinkServer(report) => link_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
-                ReportPart::Balance(_) | ReportPart::Restarting(_) | ReportPart::Done(_) | ReportPart::Error(_) => {}
+                ReportPart::Balance(_)
+                | ReportPart::Scaling(_)
+                | ReportPart::Restarting(_)
+                | ReportPart::Done(_)
+                | ReportPart::Error(_) => {}
             }
         }
         Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })

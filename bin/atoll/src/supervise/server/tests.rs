@@ -5,13 +5,15 @@ use atoll_base::Rng;
 use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
-use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
+use atoll_supervisor::{ConfigFile, Joined, Mac, ScalingReport, StatusReport, Steering};
 
 use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
 use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
+
+mod scaling;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {
@@ -26,13 +28,60 @@ struct Bench {
 struct Launches {
     /// Which server, its incarnation, and its end of the control socket.
     started: Vec<(usize, u32, Channel)>,
+    /// Processes for replicas: their numbers, and their ends of the sockets over which they are given some.
+    hosts: Vec<(usize, Channel)>,
+    /// Whether these say that they are up.
+    are_dumb: bool,
     /// How many launches are to fail.
     failing: u32,
 }
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
+impl FakeLauncher {
+    /// What is started is a socket.
+    fn socket(&mut self) -> Result<(Channel, Channel), Failure> {
+        let failing = &mut self.0.borrow_mut().failing;
+        if *failing > 0 {
+            *failing -= 1;
+            return Err(Failure::new("no process today"));
+        }
+        Channel::pair(Blocking::No).or_fail("a socket")
+    }
+}
+
 impl Launch for FakeLauncher {
+    fn start_host(
+        &mut self,
+        host: usize,
+        _: &Config,
+        _: &Identity,
+        _: &StackMemory,
+    ) -> Result<(Option<Child>, Channel), Failure> {
+        let (ours, theirs) = self.socket()?;
+        let mut launches = self.0.borrow_mut();
+        if !launches.are_dumb {
+            theirs.send(setup::UP, &[]).unwrap();
+        }
+        launches.hosts.push((host, theirs));
+        Ok((None, ours))
+    }
+
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        _: &Config,
+        _: &Identity,
+        _: &StackMemory,
+    ) -> Result<Channel, Failure> {
+        let (ours, theirs) = self.socket()?;
+        host.send(&[replica as u8], &[]).or_fail("a place")?;
+        self.0.borrow_mut().started.push((replica, epochs[replica], theirs));
+        Ok(ours)
+    }
+
     fn launch(
         &mut self,
         server: usize,
@@ -41,26 +90,26 @@ impl Launch for FakeLauncher {
         _: &Identity,
         _: &StackMemory,
     ) -> Result<(Option<Child>, Channel), Failure> {
-        let mut launches = self.0.borrow_mut();
-        if launches.failing > 0 {
-            launches.failing -= 1;
-            return Err(Failure::new("no process today"));
-        }
-        let (ours, theirs) = Channel::pair(Blocking::No).or_fail("a socket")?;
-        launches.started.push((server, epochs[server], theirs));
+        let (ours, theirs) = self.socket()?;
+        self.0.borrow_mut().started.push((server, epochs[server], theirs));
         Ok((None, ours))
     }
 }
 
 impl Bench {
     fn new(replicas: u8) -> Bench {
+        Bench::with(replicas, "")
+    }
+
+    /// With more configuration.
+    fn with(replicas: u8, more: &str) -> Bench {
         process::raise_nofile_limit(1 << 16).unwrap();
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!("atoll-server-test-{}-{number}", std::process::id()));
         let text = format!(
             "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\nsend_log2 = 16\n\
-             receive_log2 = 16"
+             receive_log2 = 16\n{more}"
         );
         let config = ConfigFile::parse(&text).unwrap().validate().unwrap();
         let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
