@@ -64,7 +64,7 @@ impl Managers {
     }
 
     /// One of them dies. Its successor knows nothing; what lies in the rings stays there.
-    fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<HeapMemory>]) {
+    fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<Mortal>]) {
         let number = rng.below(u32::from(self.plan.count)) as u8;
         self.epoch += 1;
         let epoch = Epoch(self.epoch);

@@ -35,7 +35,7 @@ const ATTACKER: u8 = 3;
 const RECORDS_MAX: usize = 100 << 10;
 const PORT: u16 = 80;
 /// Enough for every story.
-const LEDGER: LedgerConfig = LedgerConfig { connections: 2048, requests: 256, text_units: 1024 };
+const LEDGER: LedgerConfig = LedgerConfig { connections: 512, requests: 256, text_units: 512 };
 /// Deaths of a run at most, so that it comes to its end.
 const CRASHES_MAX: u32 = 300;
 /// Stores after which a replica that is going to die does so, at most.

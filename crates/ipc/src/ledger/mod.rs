@@ -25,8 +25,8 @@ use crate::memory::Memory;
 
 /// Version of the format. A reader knows this one and the one before.
 pub const LEDGER_VERSION: u32 = 1;
-/// Records that one batch holds; a larger batch is several.
-pub const JOURNAL_MAX: usize = 1 << 14;
+/// Records that one batch holds at most; a larger batch is several. Ledgers for few connections have shorter journals.
+pub const JOURNAL_MAX: u32 = 1 << 14;
 /// Places of the last batch that are remembered.
 pub const TOUCHED_MAX: usize = 1 << 12;
 
@@ -59,11 +59,17 @@ impl LedgerConfig {
         self.layout().total
     }
 
+    /// Records that its journal holds.
+    const fn journal(&self) -> u32 {
+        if self.connections < JOURNAL_MAX { self.connections } else { JOURNAL_MAX }
+    }
+
     const fn layout(&self) -> Layout {
-        let requests = CONNECTIONS + self.connections as usize * CONNECTION_BYTES;
+        let connections = (JOURNAL + self.journal() as usize * ENTRY_BYTES).next_multiple_of(4096);
+        let requests = connections + self.connections as usize * CONNECTION_BYTES;
         let text = requests + self.requests as usize * REQUEST_BYTES;
         let total = (text + self.text_units as usize * TEXT_UNIT_BYTES).next_multiple_of(4096);
-        Layout { connections: CONNECTIONS, requests, text, total }
+        Layout { connections, requests, text, total }
     }
 }
 
@@ -91,7 +97,6 @@ const JOURNAL: usize = TOUCHED + TOUCHED_MAX * 4;
 /// `[table u32][place u32][unused u64]` before each record.
 const ENTRY_HEAD: usize = 16;
 const ENTRY_BYTES: usize = ENTRY_HEAD + CONNECTION_BYTES;
-const CONNECTIONS: usize = (JOURNAL + JOURNAL_MAX * ENTRY_BYTES).next_multiple_of(4096);
 
 const TABLE_CONNECTIONS: u32 = 1;
 const TABLE_REQUESTS: u32 = 2;
@@ -224,7 +229,7 @@ impl<M: Memory> Ledger<M> {
     }
 
     fn stage(&mut self, table: u32, place: u32, bytes: &[u8]) {
-        if self.staged as usize >= JOURNAL_MAX {
+        if self.staged >= self.config.journal() {
             self.commit();
         }
         let at = JOURNAL + self.staged as usize * ENTRY_BYTES;
@@ -245,7 +250,8 @@ impl<M: Memory> Ledger<M> {
 
     /// Brings what is committed to its tables. Doing so again is harmless.
     fn apply(&self) {
-        let count = usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0).min(JOURNAL_MAX);
+        let count =
+            usize::try_from(self.memory.load64_acquire(H_COMMIT)).unwrap_or(0).min(self.config.journal() as usize);
         let mut bytes = [0; CONNECTION_BYTES];
         for at in (0..count).map(|entry| JOURNAL + entry * ENTRY_BYTES) {
             let (table, place) = (self.memory.load32(at), self.memory.load32(at + 4));

@@ -131,7 +131,10 @@ impl Memory for Mortal<'_> {
 
 const SMALL: LedgerConfig = LedgerConfig { connections: 16, requests: 16, text_units: 64 };
 
-fn contents<M: Memory>(ledger: &Ledger<M>) -> (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>) {
+/// All records and requests, with their places.
+type Contents = (Vec<(u32, ConnectionRecord)>, Vec<(u32, RequestRecord)>);
+
+fn contents<M: Memory>(ledger: &Ledger<M>) -> Contents {
     let connections = ledger.connections().map(|(place, record)| (place, record.expect("it is whole"))).collect();
     (connections, ledger.requests().map(|(place, record)| (place, record.expect("it is whole"))).collect())
 }
@@ -195,7 +198,7 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     let found = ledger.connection(5).expect("it is there").expect("and whole");
     assert_eq!(found, ConnectionRecord { progress, ..record(6) });
     for at in 32..208 {
-        let place = CONNECTIONS + 5 * CONNECTION_BYTES + at;
+        let place = SMALL.layout().connections + 5 * CONNECTION_BYTES + at;
         let mut octet = [0];
         heap.read(place, &mut octet);
         heap.write(place, &[octet[0] ^ 0x10]);
@@ -204,8 +207,8 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     }
     // A record in another's place is none.
     let mut bytes = [0; CONNECTION_BYTES];
-    heap.read(CONNECTIONS + 5 * CONNECTION_BYTES, &mut bytes);
-    heap.write(CONNECTIONS + 4 * CONNECTION_BYTES, &bytes);
+    heap.read(SMALL.layout().connections + 5 * CONNECTION_BYTES, &mut bytes);
+    heap.write(SMALL.layout().connections + 4 * CONNECTION_BYTES, &bytes);
     assert_eq!(ledger.connection(4), Some(Err(Unreadable::Check)));
 
     let mut ledger = Ledger::open(heap.clone(), SMALL, Epoch(4)).expect("a ledger");

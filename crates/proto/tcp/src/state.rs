@@ -80,7 +80,7 @@ mod tests {
     use std::format;
     use std::string::String;
 
-    use super::State::{self, *};
+    use super::State;
 
     #[test]
     fn the_edges_are_those_of_the_diagram() {

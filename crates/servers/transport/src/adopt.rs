@@ -8,10 +8,10 @@
 //! Sessions were opened before. What nobody has a record of never left, and was never shown to anybody.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::Instant;
+use atoll_base::{Duration, Instant, SessionId};
 use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
@@ -113,6 +113,8 @@ impl Seen {
 
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
+/// How long an established connection without text is kept from its application (TCP_DEFER_ACCEPT).
+const DEFERRED_FOR: Duration = Duration::from_secs(1);
 /// More text than any receive buffer holds.
 const AREA_MAX: usize = 16 << 20;
 /// More than this is never in a send buffer.
@@ -152,6 +154,7 @@ impl<M: Memory> Transport<M> {
             };
             if marked == Some(index) {
                 record.crashes = record.crashes.saturating_add(1);
+                records.ledger.stage_connection(index, Some(&record));
             }
             if record.crashes > 0 {
                 records.crashes.insert(index, record.crashes);
@@ -172,6 +175,10 @@ impl<M: Memory> Transport<M> {
             if let Err(why) = adopted {
                 adoption.lose(why);
                 self.give_up_record(record);
+                records.ledger.stage_connection(*index, None);
+            } else if self.entries.get(*index).is_none() {
+                // It lives on in TIME-WAIT.
+                adoption.kept += 1;
                 records.ledger.stage_connection(*index, None);
             } else {
                 adoption.kept += 1;
@@ -212,23 +219,21 @@ impl<M: Memory> Transport<M> {
 
     /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are no blocks, or another's.
     fn resume_pools(&mut self, good: &[(u32, ConnectionRecord)]) -> BTreeSet<u32> {
+        type Block = (u32, u8);
+        let mut by_session: BTreeMap<SessionId, Vec<(Block, Option<u32>)>> = BTreeMap::new();
+        for (index, record) in good {
+            let Some((session, ..)) = record.place else { continue };
+            let rings = [record.receive.current, record.receive.old].into_iter().flatten();
+            let blocks = rings.map(|ring| ((ring.unit, ring.log2), Some(*index)));
+            by_session.entry(session).or_default().extend(blocks);
+        }
         let mut refused = BTreeSet::new();
-        for (session_index, session) in self.sessions.iter().enumerate() {
+        for (session_index, session) in (0..).zip(&self.sessions) {
             let Some(session) = session else { continue };
-            let id = session.id;
-            let of_session = good.iter().filter(|(_, record)| record.place.is_some_and(|(owner, ..)| owner == id));
-            let mut blocks: Vec<(u32, u8)> = Vec::new();
-            let mut owners: Vec<((u32, u8), Option<u32>)> = Vec::new();
-            for (index, record) in of_session {
-                for ring in [record.receive.current, record.receive.old].into_iter().flatten() {
-                    owners.push(((ring.unit, ring.log2), Some(*index)));
-                }
-            }
-            for block in self.datagrams.blocks(session_index as u32) {
-                owners.push((block, None));
-            }
+            let mut owners = by_session.remove(&session.id).unwrap_or_default();
+            owners.extend(self.datagrams.blocks(session_index).into_iter().map(|block| (block, None)));
             owners.sort_unstable();
-            blocks.extend(owners.iter().map(|(block, _)| *block));
+            let mut blocks: Vec<Block> = owners.iter().map(|(block, _)| *block).collect();
             for number in session.pool.resume(&session.links, &mut blocks) {
                 refused.extend(owners.get(number).and_then(|(_, owner)| *owner));
             }
@@ -269,7 +274,6 @@ impl<M: Memory> Transport<M> {
                 self.time_waits.insert(now, name, time_wait);
             }
             if record.phase == Phase::Closing {
-                self.forget_record(index);
                 return Ok(());
             }
             connection.abort();
@@ -277,6 +281,10 @@ impl<M: Memory> Transport<M> {
         let stage = self.stage_of(record, state).ok_or(Loss::NoListener)?;
         let mut entry = Entry::new(connection, name, stage);
         furnish(&mut entry, record);
+        if let Stage::Deferred { .. } = stage {
+            // For how long it was to wait is not known any more.
+            entry.deadline = now + DEFERRED_FOR;
+        }
         entry.place = place;
         entry.parked = text.map(Box::new);
         if let Some(seen) = seen {

@@ -123,7 +123,7 @@ pub fn all() -> Vec<Seed> {
     // Every message, to both, and connections that come and go.
     let messages = (0..200u8).flat_map(|i| {
         let head = [200, 0, i % 8, i % 6, i % 3, i % 4, 0, 0, i % 4, i % 8, i % 32];
-        let tail = [i / 6 % 2, 1, [0, 3, 6, 12, i % 16][usize::from(i % 5)], 1];
+        let tail = [i / 6 % 2, 1, [0, 3, 6, 12, i % 17][usize::from(i % 5)], 1, 1];
         head.into_iter().chain([0; 8]).chain(tail).chain([1; 8])
     });
     seeds.push(seed("cm_manager", "steps", messages.collect()));

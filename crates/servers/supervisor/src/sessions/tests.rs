@@ -42,6 +42,22 @@ fn joining_twice_is_one_membership() {
 }
 
 #[test]
+fn who_has_left_is_known_until_the_number_is_used_again() {
+    let mut sessions = Sessions::new(8);
+    let own = sessions.attach(A, LAYOUT_VERSION, 1).unwrap();
+    let departed = |sessions: &Sessions| sessions.departed(own.session).collect::<Vec<_>>();
+    let first = sessions.join(B, own.session, 1).unwrap().member;
+    assert!(departed(&sessions).is_empty());
+    sessions.closed(B);
+    assert_eq!(departed(&sessions), [first]);
+    for n in 1..u64::from(MEMBERS_MAX) {
+        sessions.join(ClientId(100 + n), own.session, 1).unwrap();
+    }
+    assert!(departed(&sessions).is_empty());
+    assert_eq!(sessions.departed(own.session + 1).count(), 0);
+}
+
+#[test]
 fn one_client_cannot_take_all_sessions() {
     let mut sessions = Sessions::new(1000);
     for _ in 0..MEMBERSHIPS_MAX {
