@@ -100,6 +100,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         share(stack.library_calls, stack.library_calls_with_syscall),
         stack.sessions_opened
     );
+    out += &processes(report);
     let mut replicas = vec![row(REPLICA_COLUMNS)];
     replicas.extend(report.replicas.iter().map(replica_row));
     out += "\n";
@@ -203,6 +204,22 @@ fn link(report: &StatusReport) -> String {
     out
 }
 
+/// Which replicas share a process; nothing if each has its own, and that is how it stays.
+fn processes(report: &StatusReport) -> String {
+    let scaling = &report.stack.scaling;
+    if usize::from(scaling.processes) == report.replicas.len() && scaling.wanted == scaling.processes && !scaling.auto {
+        return String::new();
+    }
+    let mut hosted: BTreeMap<u8, (u32, Vec<String>)> = BTreeMap::new();
+    for replica in &report.replicas {
+        let (pid, replicas) = hosted.entry(replica.process).or_default();
+        *pid = replica.pid;
+        replicas.push(replica.index.to_string());
+    }
+    let all: Vec<String> = hosted.values().map(|(pid, replicas)| format!("{} in {pid}", replicas.join(","))).collect();
+    format!("{}  replicas {}\n", super::scale::text(scaling), all.join("  "))
+}
+
 const REPLICA_COLUMNS: [&str; 13] = [
     "REPLICA",
     "PID",
@@ -302,7 +319,13 @@ fn recoveries(report: &StatusReport) -> String {
         .map(|server| ("connection manager", server.index, server.recovery, &server.stats));
     let mut rows = vec![row(RECOVERY_COLUMNS)];
     for (role, index, recovery, stats) in replicas.chain(link_servers).chain(managers) {
-        if recovery == RecoveryReport::default() {
+        if recovery
+            == (RecoveryReport {
+                moves: recovery.moves,
+                last_move_us: recovery.last_move_us,
+                ..RecoveryReport::default()
+            })
+        {
             continue;
         }
         let state = match recovery.state {

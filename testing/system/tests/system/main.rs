@@ -28,6 +28,7 @@ mod joined;
 mod load;
 mod recovery;
 mod rootless;
+mod scaling;
 mod semantics;
 mod servers;
 mod stack;

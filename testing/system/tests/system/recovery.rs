@@ -45,17 +45,17 @@ impl Victim<'_> {
     }
 }
 
-fn signal(name: &str, pid: u64) {
+pub fn signal(name: &str, pid: u64) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(sent.is_ok_and(|status| status.success()), "{name} to {pid}");
 }
 
-fn log(net: &Net) -> String {
+pub fn log(net: &Net) -> String {
     std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log")
 }
 
 /// Requests without end, each over a connection of its own or over kept ones.
-fn load(net: &Net, kept: bool) -> Proc {
+pub fn load(net: &Net, kept: bool) -> Proc {
     let url = format!("http://{}/small", Net::SERVER);
     let kept: &[&str] = if kept { &["-k"] } else { &[] };
     let arguments = [&["-q", "-s", "10", "-t", "300", "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
@@ -63,7 +63,7 @@ fn load(net: &Net, kept: bool) -> Proc {
 }
 
 /// Ends the load, of which no request has failed.
-fn assert_unharmed(mut load: Proc) {
+pub fn assert_unharmed(mut load: Proc) {
     assert!(load.runs(), "it went under load: {}", load.report());
     signal("INT", load.pid().into());
     load.end(20);
@@ -175,7 +175,7 @@ fn kill_replicas(net: &Net, times: usize) {
     }
 }
 
-fn connections(net: &Net, counter: &str) -> u64 {
+pub fn connections(net: &Net, counter: &str) -> u64 {
     let status = net.atoll_says("status");
     let replicas = status["replicas"].as_array().expect("a list").clone();
     replicas.iter().map(|replica| replica["stats"][counter].as_u64().expect("it is counted")).sum()
