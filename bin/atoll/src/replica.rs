@@ -128,6 +128,8 @@ impl Replica {
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
         if me == 0 && !matches!(device, Device::None) {
             ip.announce(now);
+        } else if setup.epoch > 1 {
+            ip.ask_routers(now);
         }
         inherited.announce(setup.index, setup.epoch);
         let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));

@@ -175,7 +175,13 @@ impl Ip {
         for at in 0..self.v6.own.len() {
             self.probe(self.v6.own[at].addr);
         }
-        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) {
+        self.ask_routers(now);
+    }
+
+    /// Asks for routers: what they give is gone with a predecessor, and they would say it again by themselves after minutes only. Called by a
+    /// replica that goes on where another has stopped and is not the one that [announces](Ip::announce). What is answered all hear.
+    pub fn ask_routers(&mut self, now: Instant) {
+        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) && !self.v6.own.is_empty() {
             self.v6.solicitations = Solicitations { left: SOLICITATIONS, due: now };
             self.solicit(now);
         }

@@ -493,6 +493,19 @@ fn routers_are_asked_for_three_times_and_no_more_once_one_has_answered() {
 }
 
 #[test]
+fn who_goes_on_for_another_asks_for_routers_and_says_nothing_else() {
+    let mut ip = machine(false);
+    ip.ask_routers(at(0));
+    let frame = ip.poll_frame().expect("a question");
+    assert_eq!(frame.bytes.get(38..54), Some(&ALL_ROUTERS.octets()[..]));
+    assert!(ip.poll_frame().is_none(), "others have tried the addresses out");
+    advertise(&mut ip, at(1), advertisement("2001:db8:1::", 100, 100));
+    assert!(ip.is_own(addr("2001:db8:1::ff:fe00:1")) && ip.has_v6_router());
+    (2..20).for_each(|seconds| ip.handle_timeout(at(seconds)));
+    assert!(ip.poll_frame().is_none(), "nor the new one");
+}
+
+#[test]
 fn a_router_that_asks_hears_the_groups() {
     // covers: RFC 3810 §6.2
     let mut ip = machine(false);
