@@ -133,6 +133,10 @@ fn replicas_move_whose_other_components_are_elsewhere() {
     }
 }
 
+fn moves_in(log: &str) -> usize {
+    log.matches("goes on in another process").count()
+}
+
 /// The processes are killed while replicas are on their way, whichever side that hits.
 #[test]
 fn a_death_in_the_middle_of_a_move_costs_nothing() {
@@ -143,16 +147,20 @@ fn a_death_in_the_middle_of_a_move_costs_nothing() {
     let kept = wrk(&net);
     for round in 0..12 {
         let processes = if round % 2 == 0 { 4 } else { 1 };
+        let (victim, moves) = (net.replicas()[round % 4], moves_in(&log(&net)));
         let scaling = start_scaling(&net, &processes.to_string());
-        // As long as it is under way somebody is, too; where, is different each time.
-        let victim = net.replicas()[round % 4];
-        if victim != 0 {
-            let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
+        // The first one has moved, and others are to follow. Whose process that was, or is, differs from round to round.
+        if round % 3 > 0 {
+            until("a move", 20, || (moves_in(&log(&net)) > moves).then_some(()));
         }
+        // It may have ended by itself, when its last replica had left.
+        let _ = Command::new("kill").args(["-9", &victim.to_string()]).stderr(Stdio::null()).status();
         let ended = scaling.wait_with_output().expect("it ends");
         assert!(ended.status.success(), "{}\n{}", String::from_utf8_lossy(&ended.stderr), log(&net));
-        let pids: BTreeSet<u64> = net.replicas().into_iter().collect();
-        assert!(pids.len() == processes, "{pids:?}: {}", log(&net));
+        until("all to be where they should be", 20, || {
+            let pids: BTreeSet<u64> = net.replicas().into_iter().collect();
+            (pids.len() == processes && !pids.contains(&0)).then_some(())
+        });
     }
     assert_wrk_unharmed(kept);
     echoes.end();
