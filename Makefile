@@ -6,8 +6,10 @@ BENCH ?=
 PAPERS ?=
 # How long each fuzz target runs, in seconds.
 FUZZ_SECONDS ?= 60
+# How long `make chaos` takes, in seconds.
+CHAOS_SECONDS ?= 3600
 
-.PHONY: build demo test bench papers fuzz fuzz-coverage soak install-deps clean
+.PHONY: build demo test bench papers fuzz fuzz-coverage soak chaos install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -39,6 +41,10 @@ fuzz-coverage:
 # The system tests with the amounts that take long: 1 GiB per transfer, a million connections.
 soak: install-deps build
 	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests --no-fail-fast
+
+# Servers of a stack are killed and stopped for so long (in seconds) under programs that check everything.
+chaos: install-deps build
+	ATOLL_CHAOS=$(CHAOS_SECONDS) $(CARGO) test --release -p atoll-system-tests chaos:: -- --nocapture
 
 install-deps:
 	testing/install-deps

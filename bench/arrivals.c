@@ -1,7 +1,7 @@
-/* Connections at a constant rate, whatever becomes of those before: arrivals ADDRESS PORT RATE SECONDS.
+/* Connections at a constant rate, whatever becomes of those before: arrivals ADDRESS PORT RATE SECONDS [PATH].
  *
- * Each sends a byte and waits for a byte, which names the worker, and the close. Prints JSON: microseconds of each from connect to
- * close, how many each worker has served, how many failed. */
+ * Each sends a byte and waits for a byte, which names the worker, and the close; with a path, it asks for that page by HTTP/1.0. Prints
+ * JSON: microseconds of each from connect to close, how many each worker has served (not with a path), how many failed. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,6 +27,9 @@ struct connection {
 static struct connection connections[OPEN_MAX_ + 64];
 static long served[64], failed, done;
 static unsigned *micros;
+static char request[512] = "?";
+static size_t request_len = 1;
+static int is_http;
 
 static double now(void)
 {
@@ -50,18 +53,27 @@ static void end(int fd, int is_failed)
 static void handle(int fd, unsigned events)
 {
     struct connection *c = &connections[fd];
-    char byte = '?';
+    char answer[2048];
     if (!c->sent && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP))) {
-        if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) {
+        if (send(fd, request, request_len, MSG_NOSIGNAL) != (ssize_t)request_len) {
             end(fd, 1);
             return;
         }
         c->sent = 1;
     }
     for (;;) {
-        ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
-        if (got == 1 && byte >= '0' && byte < '0' + 64) {
-            c->worker = byte - '0';
+        ssize_t got = recv(fd, answer, sizeof answer, MSG_DONTWAIT);
+        if (got > 0 && is_http && c->worker < 0) {
+            /* The status comes in one piece. */
+            c->worker = got > 12 && !memcmp(answer + 8, " 200", 4) ? 0 : 1;
+            if (c->worker) {
+                end(fd, 1);
+                return;
+            }
+        } else if (got > 0 && is_http) {
+            continue;
+        } else if (got == 1 && answer[0] >= '0' && answer[0] < '0' + 64) {
+            c->worker = answer[0] - '0';
         } else if (got == 0) {
             end(fd, 0);
             return;
@@ -81,6 +93,10 @@ int main(int argc, char **argv)
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(atoi(argv[2])) };
     double rate = atof(argv[3]), seconds = atof(argv[4]);
     long count = (long)(rate * seconds), opened = 0;
+    if (argc > 5) {
+        is_http = 1;
+        request_len = (size_t)snprintf(request, sizeof request, "GET %s HTTP/1.0\r\n\r\n", argv[5]);
+    }
     struct rlimit limit = { OPEN_MAX_, OPEN_MAX_ };
     setrlimit(RLIMIT_NOFILE, &limit);
     inet_pton(AF_INET, argv[1], &to.sin_addr);

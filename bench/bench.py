@@ -20,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from lab import CLIENT, ROOT, SERVER, Atoll, AtollInternal, Failure, Kernel, KernelLoopback, Lab, Measured, children_of, end
+from lab import CLIENT, NAIVE, NO_BATCH, ROOT, SERVER, Atoll, AtollInternal, Failure, Kernel, KernelLoopback, Lab, Measured, children_of, end
 from lab import log_of, say, sh, start_nginx, wait_for
 from split import Split
 
@@ -208,13 +208,15 @@ class Session:
 
     def stacks(self, link, cpu):
         lab, configuration = self.lab, self.arguments.configuration
+        settings = NO_BATCH if self.arguments.no_batch else ""
         if link == "internal":
             kinds = {"kernel": lambda: KernelLoopback(lab), "atoll": lambda: AtollInternal(lab, configuration, cpu)}
         else:
             kinds = {
                 "kernel": lambda: Kernel(lab),
                 "bbr": lambda: Kernel(lab, "bbr"),
-                "atoll": lambda: Atoll(lab, configuration, cpu),
+                "atoll": lambda: Atoll(lab, configuration, cpu, settings),
+                "atoll-naive": lambda: Atoll(lab, configuration, cpu, NAIVE + settings, "atoll-naive"),
             }
         made = []
         for name in self.arguments.stack:
@@ -397,10 +399,11 @@ def main():
     parser.add_argument("--link", action="append", choices=("link", "internal"), help="veth or TAP; or loopback and internal link")
     parser.add_argument("--place", action="append", choices=("two", "same"), help="two CPUs, or everything on one")
     parser.add_argument("--idle", action="append", choices=tuple(IDLE), help="whether idle CPUs halt")
-    parser.add_argument("--stack", action="append", choices=("kernel", "bbr", "atoll"))
+    parser.add_argument("--stack", action="append", choices=("kernel", "bbr", "atoll", "atoll-naive"), help="atoll-naive: applications ask for each connection")
     parser.add_argument("--runs", type=int, default=None, help="runs per cell (5; 1 if quick)")
     parser.add_argument("--foreign", type=float, default=0.15, help="CPUs that others may use during a run that counts (0.15; sampling by ticks alone makes 0.1)")
     parser.add_argument("--configuration", default="TS1LS1CM1", help="Atoll's (TS1LS1CM1: there is one CPU for the server's side)")
+    parser.add_argument("--no-batch", action="store_true", help="replicas of Atoll that preempt who runs (needed under chrt)")
     parser.add_argument("--profile", action="store_true", help="split the CPU time by call stacks (needs perf)")
     arguments = parser.parse_args()
     everything = cases()

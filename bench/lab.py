@@ -118,20 +118,20 @@ class Lab:
             file.write(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def start(self, command, output=None):
+    def start(self, command, output=None, **environment):
         """Starts a process that runs until `end`, or until the lab closes."""
         log = open(output or os.path.join(self.folder, f"log{next(self.numbers)}"), "wb+")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
         process.log = log
         self.processes.append(process)
         return process
 
-    def compile(self, name):
+    def compile(self, name, *flags):
         """Compiles bench/NAME.c and returns the program."""
         target = os.path.join(self.folder, name)
         if not os.path.exists(target):
             source = os.path.join(ROOT, "bench", name + ".c")
-            sh("cc", "-O2", "-Wall", "-pthread", "-o", target, source, deadline=60)
+            sh("cc", "-O2", "-Wall", "-pthread", *flags, "-o", target, source, deadline=60)
         return target
 
 
@@ -216,15 +216,17 @@ class Kernel:
 class Atoll(Kernel):
     """Atoll at the server's end of a TAP, the kernel at the client's."""
 
-    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None):
+    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None, settings="", name="atoll"):
         self.lab = lab
-        self.name = "atoll"
+        self.name = name
         self.configuration = configuration
         self.server_namespace = lab.namespace()
         self.client_namespace = lab.namespace()
         self.stack = f"{lab.name}x{next(lab.numbers)}"
         command = [ATOLL, "up", "--daemon", "--name", self.stack, "--configuration", configuration]
         command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24"]
+        if settings:
+            command += ["--config", lab.file(f"{self.stack}.toml", settings)]
         if cpu is not None:
             command = ["taskset", "-c", str(cpu), *command]
         sh(*command)
@@ -253,6 +255,12 @@ class Atoll(Kernel):
         down(self.stack)
         if self.stack in self.lab.stacks:
             self.lab.stacks.remove(self.stack)
+
+
+# Settings with which applications ask for each connection: the naive accept against which Pika measures.
+NAIVE = '[accept]\nhandshake = "naive"\n'
+# Replicas with the scheduling policy of whoever starts them, which may be a real-time one where others use the CPUs.
+NO_BATCH = "[scheduling]\nbatch = false\n"
 
 
 class KernelLoopback(Kernel):

@@ -82,9 +82,10 @@ struct Waiter(Epoll);
 
 impl Waiter {
     fn new(bell: &OwnedFd) -> io::Result<Waiter> {
-        eventfd::drain(bell)?;
         let epoll = Epoll::new()?;
         epoll.add(bell, 0, EventFlags::IN | EventFlags::ET)?;
+        // A watch begins with an event.
+        epoll.wait(&mut [epoll::EMPTY], Some(0))?;
         Ok(Waiter(epoll))
     }
 

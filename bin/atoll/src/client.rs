@@ -159,7 +159,7 @@ pub fn stacks_up() -> Vec<String> {
 }
 
 fn connect(socket: &Path) -> io::Result<Channel> {
-    let channel = Channel::connect(socket, Blocking::Yes)?;
+    let channel = Channel::connect_to_own(socket, Blocking::Yes)?;
     channel.set_timeouts(ANSWER_TIME)?;
     Ok(channel)
 }

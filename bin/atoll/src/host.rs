@@ -11,13 +11,14 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use atoll_base::Duration;
-use atoll_ipc::page::{STACK_PAGE_BYTES, StackPage};
+use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{process, unix};
 
+use crate::privileges::Kind;
 use crate::replica::Replica;
 use crate::server::{self, Habits, Inherited, Intake, Process};
-use crate::setup::{HostSetup, ReplicaSetup, UP};
+use crate::setup::{HostSetup, ReplicaSetup};
 
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
 const TIMER_SLACK: Duration = Duration::from_millis(4);
@@ -28,21 +29,22 @@ pub fn main(setup: &HostSetup) -> ExitCode {
 }
 
 fn serve(setup: &HostSetup) -> io::Result<()> {
-    let inherited: [OwnedFd; 2] = process::take_inherited(setup.descriptors)?
+    let inherited: [OwnedFd; 3] = process::take_inherited(setup.descriptors)?
         .try_into()
-        .map_err(|_| io::Error::other("the supervisor passed other descriptors than two"))?;
-    let [control, stack] = inherited;
+        .map_err(|_| io::Error::other("the supervisor passed other descriptors than three"))?;
+    let [control, stack, page] = inherited;
     let stack = StackPage(ShmMemory::map(stack, STACK_PAGE_BYTES, Access::ReadOnly)?);
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
+    let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
     let habits = Habits {
         name: &format!("atoll-replicas{}", setup.index),
+        kind: Kind::Replica { queue: setup.has_tap },
         cpu: setup.cpu,
         batch: setup.batch_scheduling,
         slack: TIMER_SLACK,
     };
-    let control = unix::Channel::from(control);
-    control.send(UP, &[])?;
-    Process::settle(server::clock_of(&facts), &habits, Some(Intake { control, take }))?.serve()
+    let intake = Intake { control: unix::Channel::from(control), take };
+    Process::settle(server::clock_of(&facts), &habits, &page, Some(intake))?.serve()
 }
 
 /// The replica that the supervisor gives by a packet.

@@ -22,6 +22,7 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
 use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
+use crate::privileges::Kind;
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{LinkServerSetup, mesh_ring};
@@ -35,11 +36,13 @@ const STOP_ROUNDS: usize = 4096;
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
     let habits = Habits {
         name: &format!("atoll-link{}", setup.index),
+        kind: Kind::LinkServer,
         cpu: setup.cpu,
         batch: setup.batch_scheduling,
         slack: CONTROL_EVERY,
     };
-    server::run(&format!("link server {}", setup.index), &habits, LinkServer::start(setup))
+    let name = format!("link server {}", setup.index);
+    server::run(&name, &habits, setup.descriptors, |inherited| LinkServer::start(setup, inherited))
 }
 
 struct LinkServer {
@@ -66,8 +69,7 @@ struct Counts {
 }
 
 impl LinkServer {
-    fn start(setup: &LinkServerSetup) -> io::Result<LinkServer> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+    fn start(setup: &LinkServerSetup, mut inherited: Inherited) -> io::Result<LinkServer> {
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
         let me = usize::from(setup.server);
@@ -78,9 +80,10 @@ impl LinkServer {
         let stack = inherited.stack.clone();
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
-        inherited.announce(setup.server, setup.epoch);
+        let server = Server::new(inherited);
+        server.announce(setup.server, setup.epoch);
         Ok(LinkServer {
-            server: Server::new(inherited),
+            server,
             stack,
             replicas,
             first_replica: ReplicaId(setup.first_replica),
@@ -188,7 +191,7 @@ impl Role for LinkServer {
             (Stat::ForwardDrops, courier.dropped),
             (Stat::SendFailures, courier.failures),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
     }
 

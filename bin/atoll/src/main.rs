@@ -9,6 +9,7 @@ mod host;
 mod link;
 mod link_server;
 mod manager_server;
+mod privileges;
 mod replica;
 mod rows;
 mod runtime;
@@ -41,6 +42,7 @@ enum Command {
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
     Scale(commands::scale::Scale),
+    Chaos(commands::chaos::Chaos),
     Config(commands::config::Config),
     Paper(commands::paper::Paper),
     /// Print the version of the program and of the layouts it shares with its library.
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
         Command::Scale(scale) => printing(|| scale.run()),
+        Command::Chaos(chaos) => chaos.run(),
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),

@@ -22,6 +22,7 @@ use atoll_ipc::page::Stat;
 use atoll_sys::process;
 
 use crate::link::{Received, Rings};
+use crate::privileges::Kind;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{ManagerSetup, mesh_ring};
 
@@ -31,11 +32,13 @@ const BATCH: usize = 64;
 pub fn main(setup: &ManagerSetup) -> ExitCode {
     let habits = Habits {
         name: &format!("atoll-cm{}", setup.index),
+        kind: Kind::Manager,
         cpu: setup.cpu,
         batch: setup.batch_scheduling,
         slack: CONTROL_EVERY,
     };
-    server::run(&format!("connection manager {}", setup.index), &habits, ManagerServer::start(setup))
+    let name = format!("connection manager {}", setup.index);
+    server::run(&name, &habits, setup.descriptors, |inherited| ManagerServer::start(setup, inherited))
 }
 
 struct ManagerServer {
@@ -59,8 +62,7 @@ struct Counts {
 }
 
 impl ManagerServer {
-    fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+    fn start(setup: &ManagerSetup, mut inherited: Inherited) -> io::Result<ManagerServer> {
         let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
@@ -68,13 +70,14 @@ impl ManagerServer {
         let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let bells = inherited.take_next(places.len())?;
         let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
-        inherited.announce(setup.server, setup.epoch);
+        let server = Server::new(inherited);
+        server.announce(setup.server, setup.epoch);
         let mut seed = [0; 8];
         process::random(&mut seed)?;
         let config =
             ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
         Ok(ManagerServer {
-            server: Server::new(inherited),
+            server,
             manager: Manager::new(config, u64::from_ne_bytes(seed)),
             rings,
             managers,
@@ -194,7 +197,7 @@ impl Role for ManagerServer {
             (Stat::MessagesOut, counts.sent),
             (Stat::MessagesBad, counts.bad),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
     }
 

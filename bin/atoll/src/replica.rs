@@ -33,7 +33,7 @@ use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport};
+use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
 use atoll_wire::{Mac, vnet};
 
 use crate::address;
@@ -87,28 +87,33 @@ impl Replica {
     pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
         let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
-        let mut fast_open = [0; 16];
-        mesh.read(COOKIE_KEY, &mut fast_open);
         let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
         let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
         let clock = inherited.clock();
         let now = clock.now();
         let me = usize::from(setup.index);
         let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
-
-        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let bells = inherited.take_next(servers)?;
+        let for_messages = inherited.take_next(replicas)?;
+        let link = match (&queue, setup.link) {
+            (None, Some(link)) => {
+                Some((link, inherited.next()?, inherited.next()?, inherited.take_next(REPLICAS_MAX)?))
+            }
+            _ => None,
+        };
+        let server = Server::new(inherited);
+
+        let mut fast_open = [0; 16];
+        mesh.read(COOKIE_KEY, &mut fast_open);
+        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
-        let for_messages = bells.iter().take(replicas).map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
         let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
-        let device = match (queue, setup.link) {
+        let device = match (queue, link) {
             (Some(queue), _) => Device::Tap(queue),
-            (None, Some(link)) => {
-                let (memory, page) = (inherited.next()?, inherited.next()?);
-                let bells = inherited.take_next(REPLICAS_MAX)?;
+            (None, Some((link, memory, page, bells))) => {
                 Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
             }
             (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
@@ -126,12 +131,11 @@ impl Replica {
             ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
+        ip.resume(now, &past(&page.network(), now));
         if me == 0 && !matches!(device, Device::None) {
             ip.announce(now);
-        } else if setup.epoch > 1 {
-            ip.ask_routers(now);
         }
-        inherited.announce(setup.index, setup.epoch);
+        server.announce(setup.index, setup.epoch);
         let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let sequence = sequence_secret(&ledger, &seed[24..40]);
@@ -152,7 +156,6 @@ impl Replica {
         transport.set_stopwatch(Stopwatch::new(move || clock.now().as_nanos()));
         transport.set_ledger(ledger);
 
-        let server = Server::new(inherited);
         Ok(Replica {
             index: ReplicaId(setup.index),
             server,
@@ -458,10 +461,10 @@ impl Role for Replica {
             (Stat::SendFailures, links.failures + links.courier.failures),
             (Stat::ForwardDrops, links.courier.dropped),
         ] {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
         for (stat, value) in self.siblings.stats() {
-            self.server.page.set_stat(stat, value);
+            self.server.publish_stat(stat, value);
         }
         self.transport.publish_stats();
     }

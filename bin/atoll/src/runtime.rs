@@ -75,7 +75,8 @@ impl NameLock {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            // Whoever can open it can lock it, and so keep the name from us.
+            .mode(0o600)
             .open(&paths.pid)
             .or_fail(&what)?;
         match file.try_lock() {
@@ -137,6 +138,7 @@ mod tests {
         let other: StackName = "db".parse().unwrap();
         let lock = NameLock::take(&directory, &name).unwrap();
         let _other = NameLock::take(&directory, &other).unwrap();
+        assert_eq!(fs::metadata(directory.join("web.pid")).unwrap().mode() & 0o077, 0, "others could lock it");
         let refusal = NameLock::take(&directory, &name).unwrap_err().to_string();
         assert!(refusal.contains(&format!("\"web\" is up already (pid {})", std::process::id())), "{refusal}");
         fs::write(&lock.paths().socket, "").unwrap();

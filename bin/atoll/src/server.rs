@@ -14,15 +14,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
-use atoll_ipc::Memory;
 use atoll_ipc::control::Request;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
+use atoll_ipc::{Memory, Tally};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, process, sched, unix};
 
-use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY};
+use crate::privileges::{self, Kind};
+use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
@@ -96,11 +97,6 @@ impl Inherited {
     pub fn clock(&self) -> Clock {
         clock_of(&self.facts)
     }
-
-    /// Says on the page who this is.
-    pub fn announce(&self, server: u8, epoch: u32) {
-        self.page.announce(ReplicaId(server), Epoch(epoch));
-    }
 }
 
 /// A clock that agrees with those of the other processes of the stack.
@@ -117,6 +113,8 @@ fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
 pub struct Habits<'a> {
     /// What `ps` shows.
     pub name: &'a str,
+    /// What it may do.
+    pub kind: Kind,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -127,11 +125,12 @@ pub struct Habits<'a> {
 
 /// What each server has for itself, also where there are several in a process.
 pub struct Server {
-    clock: Clock,
     control: unix::Channel,
     bell: OwnedFd,
     /// The own page.
     pub page: ReplicaPage<ShmMemory>,
+    /// What predecessors have counted.
+    tally: Tally,
     /// Decides how long to spin.
     pub patience: Patience,
     /// Packets for the supervisor that its socket did not take yet.
@@ -156,12 +155,12 @@ pub struct Server {
 impl Server {
     /// What `inherited` is about.
     pub fn new(inherited: Inherited) -> Server {
-        let clock = inherited.clock();
+        let now = inherited.clock().now();
         Server {
-            clock,
             patience: Patience::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
             bell: inherited.bell,
+            tally: Tally::read(&inherited.page),
             page: inherited.page,
             answers: VecDeque::new(),
             bells_rung: 0,
@@ -169,12 +168,17 @@ impl Server {
             rounds: 0,
             busy_nanos: 0,
             sleep_word: 0,
-            publish_at: clock.now(),
+            publish_at: now,
             unpublished: true,
             is_ready: false,
             is_leaving: false,
             waits: None,
         }
+    }
+
+    /// Says on the page who this is.
+    pub fn announce(&self, server: u8, epoch: u32) {
+        self.page.announce(ReplicaId(server), Epoch(epoch));
     }
 
     /// Sends what waits for the supervisor, as far as its socket takes it.
@@ -209,6 +213,11 @@ impl Server {
         }
     }
 
+    /// Puts what this life has counted on the page, on top of what those before it have.
+    pub fn publish_stat(&self, stat: Stat, value: u64) {
+        self.page.set_stat(stat, self.tally.with(stat, value));
+    }
+
     /// Puts the counters on the page that all servers have.
     fn publish(&mut self, now: Instant) {
         self.unpublished = false;
@@ -219,7 +228,7 @@ impl Server {
             (Stat::Rounds, self.rounds),
             (Stat::BusyNanos, self.busy_nanos),
         ] {
-            self.page.set_stat(stat, value);
+            self.publish_stat(stat, value);
         }
     }
 }
@@ -296,6 +305,8 @@ pub trait Role {
                     let Ok(request) = Request::decode(&packet[..len]) else { continue };
                     if let Request::Adopt { blamed } = request {
                         self.adopt(now, blamed)?;
+                        // Who dies soon has said what became of the connections.
+                        self.publish();
                         let server = self.server();
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());
@@ -352,8 +363,15 @@ impl<R> Member<R> {
 }
 
 impl<R: Role> Process<R> {
-    /// Settles down, without servers yet.
-    pub fn settle(clock: Clock, habits: &Habits<'_>, intake: Option<Intake<R>>) -> io::Result<Process<R>> {
+    /// Settles down, without servers yet, and gives up all privileges. `page`: where it says so, and what it dies of if it does not keep to it.
+    ///
+    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
+    pub fn settle(
+        clock: Clock,
+        habits: &Habits<'_>,
+        page: &ReplicaPage<ShmMemory>,
+        intake: Option<Intake<R>>,
+    ) -> io::Result<Process<R>> {
         sched::set_name(habits.name)?;
         if let Some(cpu) = habits.cpu {
             sched::set_affinity(&[cpu])?;
@@ -366,6 +384,10 @@ impl<R: Role> Process<R> {
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
         if let Some(intake) = &intake {
             epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
+        }
+        privileges::confine(habits.kind, page)?;
+        if let Some(intake) = &intake {
+            intake.control.send(UP, &[])?;
         }
         Ok(Process { clock, epoll, timer, members: Vec::new(), next: 0, intake, look_at: clock.now() })
     }
@@ -531,14 +553,20 @@ impl<R: Role> Process<R> {
     }
 }
 
-/// Serves as the one server of a process until told to stop. `name`: who fails, for people.
-pub fn run<R: Role>(name: &str, habits: &Habits<'_>, role: io::Result<R>) -> ExitCode {
-    let serve = |mut role: R| {
-        let mut process = Process::settle(role.server().clock, habits, None)?;
-        process.add(role)?;
+/// Serves as the one server of a process, which `start` makes of as many descriptors, until told to stop. `name`: who fails, for people.
+pub fn run<R: Role>(
+    name: &str,
+    habits: &Habits<'_>,
+    descriptors: usize,
+    start: impl FnOnce(Inherited) -> io::Result<R>,
+) -> ExitCode {
+    let serve = || {
+        let inherited = Inherited::take(descriptors)?;
+        let mut process = Process::settle(inherited.clock(), habits, &inherited.page, None)?;
+        process.add(start(inherited)?)?;
         process.serve()
     };
-    report(name, role.and_then(serve))
+    report(name, serve())
 }
 
 /// How a process ends. `name`: who it is, for people.

@@ -12,12 +12,13 @@
 //!   TAP queue                                  of a replica: only if `has_tap`; of a connection manager: none
 //!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only;
 //!                                              of a connection manager: those of all CMs, then those of the replicas
+//!   bells of the replicas                      of a replica only: once more, because it may not copy descriptors
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
-//! A process for replicas starts with two only: a socket on which it is given replicas, one a packet, and the stack page. Servers are
-//! numbered as in `atoll_supervisor::Plan`: replicas first.
+//! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the stack page, and a page of its own, which says
+//! how it is confined. Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
@@ -109,6 +110,8 @@ pub struct HostSetup {
     pub descriptors: usize,
     /// Own number among these processes.
     pub index: u8,
+    /// Whether replicas may come with a TAP queue.
+    pub has_tap: bool,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
@@ -287,8 +290,9 @@ mod tests {
         let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
-            descriptors: 2,
+            descriptors: 3,
             index: 1,
+            has_tap: true,
             cpu: Some(1),
             batch_scheduling: true,
         };

@@ -16,7 +16,7 @@ use crate::state::{STATE, State};
 use crate::stats;
 use crate::table::{self, Internal};
 use crate::wait::{block, count_system_call};
-use crate::{epoll, fast_open, options, real};
+use crate::{asking, epoll, fast_open, options, real};
 
 /// Deadline of a command that is answered: a replica that takes longer is not there.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -211,17 +211,15 @@ pub struct Accepted {
 /// accept4(2).
 pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
     let _call = stats::Call::new(stats::ACCEPT);
+    if asking::is_on() {
+        return accept_by_asking(fd, object, nonblocking, close_on_exec);
+    }
     let step = |state: &mut State| {
         state.accept_connections(object);
         accept_one(state, fd, object, nonblocking, close_on_exec)
     };
     let first = STATE.with(|state| {
-        match state.socket(object) {
-            Some(Socket { kind: Kind::Listening(_), .. }) => {}
-            Some(Socket { protocol: Protocol::Udp, .. }) => return Err(Errno::EOPNOTSUPP),
-            Some(_) => return Err(Errno::EINVAL),
-            None => return Err(Errno::ENOTSOCK),
-        }
+        check_listening(state, object)?;
         let mut result = step(state);
         if matches!(result, Err(Failure::WouldBlock)) {
             state.drain();
@@ -237,6 +235,54 @@ pub fn accept(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> R
     match first {
         Ok(accepted) => Ok(accepted),
         Err(timeout) => block(Some(object), (timeout > 0).then(|| Duration::from_micros(timeout)), step),
+    }
+}
+
+/// The naive accept (P4): asks for a connection and waits for the answer. Every call does.
+fn accept_by_asking(fd: i32, object: u32, nonblocking: bool, close_on_exec: bool) -> Result<Accepted, Errno> {
+    let mut tried = 0;
+    let (waits, timeout) = STATE.with(|state| {
+        check_listening(state, object)?;
+        let timeout = state.socket(object).map_or(0, |socket| socket.options.receive_timeout_us);
+        Ok((!state.is_nonblocking(object), (timeout > 0).then(|| Duration::from_micros(timeout))))
+    })?;
+    let mut step = |state: &mut State| match accept_one(state, fd, object, nonblocking, close_on_exec) {
+        Err(Failure::WouldBlock) => {
+            asking::take(state, object, &mut tried)?;
+            if !waits {
+                return Err(Errno::EAGAIN.into());
+            }
+            asking::before_sleep(state, object);
+            Err(Failure::WouldBlock)
+        }
+        result => result,
+    };
+    match STATE.with(|state| step(state)) {
+        Ok(accepted) => return Ok(accepted),
+        Err(Failure::Error(errno)) => return Err(errno),
+        Err(Failure::WouldBlock) => {}
+    }
+    if waits {
+        return block(Some(object), timeout, step);
+    }
+    loop {
+        match block(Some(object), Some(REPLY_TIMEOUT), &mut step) {
+            // accept(2) of a socket that does not block is not interrupted.
+            Err(Errno::EINTR) => {}
+            result => {
+                asking::give_up_unanswered(object);
+                return result;
+            }
+        }
+    }
+}
+
+fn check_listening(state: &State, object: u32) -> Result<(), Errno> {
+    match state.socket(object) {
+        Some(Socket { kind: Kind::Listening(_), .. }) => Ok(()),
+        Some(Socket { protocol: Protocol::Udp, .. }) => Err(Errno::EOPNOTSUPP),
+        Some(_) => Err(Errno::EINVAL),
+        None => Err(Errno::ENOTSOCK),
     }
 }
 

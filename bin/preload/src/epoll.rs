@@ -8,6 +8,7 @@ use atoll_sockets::Errno;
 use atoll_sockets::watch::{EDGE, EXCLUSIVE, Fired, Head, ONESHOT, WAKEUP};
 use libc::epoll_event;
 
+use crate::asking;
 use crate::object::{Body, Kind, Object, Set};
 use crate::real::sys;
 use crate::settings::settings;
@@ -249,6 +250,9 @@ pub fn wait(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::EPOLL_WAIT);
+    if asking::is_on() {
+        asking::look(&[])?;
+    }
     let first = STATE.with(|state| look_once(state, epoll, events, timeout == Some(Duration::ZERO)))?;
     let count = match first {
         Look { count, kernel: Some(fd) } => count + ask_kernel(fd, &mut events[count..], 0, std::ptr::null())?,
@@ -346,6 +350,9 @@ fn wait_in_set(
             let count = collect(state, epoll, events);
             if count > 0 || left == Some(Duration::ZERO) {
                 return Err(Ok(count));
+            }
+            if asking::is_on() {
+                asking::before_sleep_in_set(state);
             }
             let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
             state.fall_asleep(bells);

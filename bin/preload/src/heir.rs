@@ -8,6 +8,7 @@
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
+use atoll_sockets::asking::Asking;
 
 use crate::object::{Body, Kind, Place};
 use crate::session::{Control, Session};
@@ -155,6 +156,7 @@ impl Heir {
             if let Kind::Listening(listener) = &mut socket.kind {
                 listener.offers.clear();
                 (listener.claimed, listener.verdict, listener.accepting) = (None, None, 0);
+                listener.asking = Asking::default();
                 state.listeners_idle = true;
             }
             let places = socket.places().to_vec();

@@ -19,6 +19,7 @@
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the program.
 //!    A signal handler that interrupts the library must therefore not use Atoll's sockets; the kernel's it may.
 
+mod asking;
 mod buffers;
 mod calls;
 mod epoll;

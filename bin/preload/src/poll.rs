@@ -5,6 +5,7 @@ use atoll_sockets::Errno;
 use atoll_sockets::watch::ALWAYS;
 use libc::pollfd;
 
+use crate::asking;
 use crate::object::{Body, Kind};
 use crate::real::sys;
 use crate::state::{STATE, State};
@@ -22,6 +23,10 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
 /// poll(2) with at least one of Atoll's descriptors among `fds`. `timeout`: `None` waits for ever.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::POLL);
+    if asking::is_on() {
+        let objects: Vec<u32> = fds.iter().filter_map(|entry| object_at(entry.fd)).collect();
+        asking::look(&objects)?;
+    }
     let mut kernel: Vec<pollfd> = Vec::new();
     for entry in fds.iter() {
         if STATE.with(|state| is_kernel_too(state, entry.fd)) {

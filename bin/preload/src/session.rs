@@ -68,7 +68,7 @@ pub struct Control(Internal);
 impl Control {
     /// Connects to the supervisor that `ATOLL_SOCKET` names.
     pub fn connect() -> Option<Control> {
-        let channel = Channel::connect(settings().socket.as_deref()?, Blocking::Yes).ok()?;
+        let channel = Channel::connect_to_own(settings().socket.as_deref()?, Blocking::Yes).ok()?;
         let _ = channel.set_timeouts(ANSWER_TIMEOUT);
         Some(Control(Internal::new(OwnedFd::from(channel))))
     }

@@ -8,6 +8,7 @@ use atoll_ipc::command::{CloseMode, SocketOption};
 use atoll_ipc::page::BELLS;
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_shm::ShmMemory;
+use atoll_sockets::asking::Asking;
 use atoll_sockets::datagram::Datagrams;
 use atoll_sockets::listener::{Listener, Offer};
 use atoll_sockets::slab::Slab;
@@ -15,6 +16,7 @@ use atoll_sockets::stream::{Local, Stream};
 use atoll_sockets::watch::{Head, Watches};
 use atoll_sys::Clock;
 
+use crate::asking;
 use crate::buffers::Buffers;
 use crate::lock::Locked;
 use crate::object::{Body, Kind, Object, Place, Set, Socket};
@@ -133,6 +135,7 @@ impl State {
 
     /// Makes a session this process' own.
     pub fn adopt(&mut self, session: Session) {
+        asking::set(session.facts.naive_accept);
         self.clock = Some(session.clock());
         let mut seed = [0; 8];
         let _ = atoll_sys::process::random(&mut seed);
@@ -314,9 +317,20 @@ impl State {
                 let offer = Offer { replica: replica as u8, slot, generation, local, remote };
                 if let Some(object) = self.listener_with(listener)
                     && let Some(listener) = self.listener_mut(object)
-                    && listener.offer(offer)
                 {
-                    self.announce(object, 1);
+                    listener.asking.given(offer.replica);
+                    if listener.offer(offer) {
+                        self.announce(object, 1);
+                    }
+                }
+            }
+            Event::ConnectionsWait { listener, waiting, answers } => {
+                if let Some(object) = self.listener_with(listener)
+                    && let Some(listener) = self.listener_mut(object)
+                {
+                    listener.asking.told(replica as u8, waiting, answers);
+                    // The answer concerns whoever sleeps on it, and that there is one everybody.
+                    self.announce(object, u32::from(waiting));
                 }
             }
             Event::ClaimVerdict { slot, generation, confirmed } => {
@@ -439,6 +453,9 @@ impl State {
             if is_new {
                 self.register_again(object, replica);
             }
+            if let Some(listener) = self.listener_mut(object) {
+                listener.asking.forget(replica as u8);
+            }
             self.tell_owner(object);
             self.announce(object, u32::MAX >> 1);
         }
@@ -503,7 +520,8 @@ impl State {
                 // tcp_poll: a socket that is not connected has hung up.
                 Kind::Fresh | Kind::Bound => 0x114 | (u32::from(socket.shut_early) * 0x2041),
                 Kind::Listening(listener) => {
-                    let ready = !listener.offers.is_empty() || listener.verdict.is_some() || listener.is_shut;
+                    let offered = !listener.offers.is_empty() || listener.asking.has_waiting();
+                    let ready = offered || listener.verdict.is_some() || listener.is_shut;
                     (u32::from(ready) * 0x41) | (u32::from(listener.is_shut) * 0x2010)
                 }
                 Kind::Stream(..) => self.stream(object).map_or(0x18, |(stream, local, _)| stream.readiness(local)),
@@ -667,6 +685,9 @@ impl State {
     /// ACCEPT-CONNECTION to every replica that does not know yet.
     #[inline]
     pub fn accept_connections(&mut self, object: u32) {
+        if asking::is_on() {
+            return asking::before_sleep(self, object);
+        }
         let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
         let (accepting, lease) = (listener.accepting, *lease);
         let Some(session) = self.sessions.first_mut() else { return };
@@ -696,7 +717,10 @@ impl State {
     /// Nobody of this process waits for connections of the listener any more.
     pub fn stop_accepting(&mut self, object: u32) {
         let Some(Socket { kind: Kind::Listening(listener), lease, .. }) = self.socket_mut(object) else { return };
-        let (accepting, lease) = (std::mem::take(&mut listener.accepting), *lease);
+        let (mut accepting, lease) = (std::mem::take(&mut listener.accepting), *lease);
+        if asking::is_on() {
+            (accepting, listener.asking) = (u32::MAX, Asking::default());
+        }
         let Some(session) = self.sessions.first_mut() else { return };
         for replica in (0..session.replicas.len()).filter(|replica| accepting & (1 << replica) != 0) {
             session.push(replica, &Command::StopAccepting { lease });

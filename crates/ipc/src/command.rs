@@ -181,6 +181,9 @@ pub enum Command {
     Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
+    /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does. Answered at once by
+    /// [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. Who is told that none waits is told when one does, once.
+    AskConnection { lease: u64, takes: bool },
     /// The session no longer wants connections of the listener, though it still holds it open.
     StopAccepting { lease: u64 },
     /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
@@ -257,6 +260,7 @@ impl Command {
                 Writer::new(12).u64(lease).u8(option as u8).u32(value)
             }
             Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
+            Command::AskConnection { lease, takes } => Writer::new(14).u64(lease).u8(takes.into()),
             Command::Group { slot, generation, group, inside, joins } => {
                 Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into())
             }
@@ -324,6 +328,7 @@ impl Command {
                 value: r.u32(),
             },
             13 => Command::Info { token: r.u32(), slot: SlotId(r.u32()), generation: r.u32() },
+            14 => Command::AskConnection { lease: r.u64(), takes: r.u8() != 0 },
             20 => Command::Group {
                 slot: SlotId(r.u32()),
                 generation: r.u32(),
@@ -362,6 +367,7 @@ mod tests {
             Command::Release { lease },
             Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3, v6_only },
             Command::AcceptConnection { lease },
+            Command::AskConnection { lease, takes: true },
             Command::StopAccepting { lease },
             Command::Claim { slot, generation },
             Command::Connect { slot, generation, lease, local, remote },

@@ -115,6 +115,9 @@ pub enum Event {
     ClaimVerdict { slot: SlotId, generation: u32, confirmed: bool },
     /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again (P4).
     AcceptorRemoved { listener: u64 },
+    /// Whether connections wait in this replica for whoever asks ([`crate::Command::AskConnection`]): the answer (`answers`), or unasked, to
+    /// one who was told before that none does.
+    ConnectionsWait { listener: u64, waiting: bool, answers: bool },
     /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
     SlotDone { slot: SlotId, generation: u32 },
     /// Answer to [`crate::Command::Bind`]: the port that is now leased.
@@ -141,6 +144,9 @@ impl Event {
                 Writer::new(3).u32(slot.0).u32(generation).u8(confirmed.into())
             }
             Event::AcceptorRemoved { listener } => Writer::new(4).u64(listener),
+            Event::ConnectionsWait { listener, waiting, answers } => {
+                Writer::new(9).u64(listener).u8(waiting.into()).u8(answers.into())
+            }
             Event::SlotDone { slot, generation } => Writer::new(5).u32(slot.0).u32(generation),
             Event::BindReply { token, cause, port } => Writer::new(6).u32(token).u8(cause as u8).u16(port),
             Event::ListenReply { token, cause } => Writer::new(7).u32(token).u8(cause as u8),
@@ -167,6 +173,7 @@ impl Event {
             6 => Event::BindReply { token: r.u32(), cause: Cause::from_u8(r.u8()), port: r.u16() },
             7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
             8 => Event::InfoReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
+            9 => Event::ConnectionsWait { listener: r.u64(), waiting: r.u8() != 0, answers: r.u8() != 0 },
             _ => return Err(BadMessage),
         })
     }
@@ -185,6 +192,7 @@ mod tests {
             Event::ConnectionAvailable { listener: u64::MAX, slot: SlotId(1), generation: 2, local, remote },
             Event::ClaimVerdict { slot: SlotId(1), generation: 2, confirmed: true },
             Event::AcceptorRemoved { listener: 77 },
+            Event::ConnectionsWait { listener: 77, waiting: true, answers: false },
             Event::SlotDone { slot: SlotId(3), generation: 4 },
             Event::BindReply { token: 1, cause: Cause::AddressInUse, port: 80 },
             Event::ListenReply { token: 1, cause: Cause::None },

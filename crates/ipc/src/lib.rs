@@ -38,12 +38,14 @@ pub mod page;
 pub mod pool;
 pub mod ring;
 pub mod slot;
+mod tally;
 mod words;
 
 pub use command::{CONGESTION_NAMES, Command, SocketOption};
 pub use event::{Cause, Event, Ready};
 pub use memory::{HeapMemory, Memory};
 pub use message::Message;
+pub use tally::Tally;
 
 /// Version of every layout in this crate. A process that meets another version refuses to attach.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;

@@ -1,9 +1,9 @@
 //! Which addresses does the stack have now? They come and go with router advertisements and DHCP leases, so each replica publishes what
-//! it knows on its page; programs ask the first replica's.
+//! it knows on its page; programs ask the first replica's, and a replica's successor goes on with what its page says.
 //!
 //! ```text
-//!   version u32 | count of IPv6 addresses u8, of prefixes u8, has router u8, 0 | addresses, 40 bytes each | prefixes, 24 bytes each
-//!   | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
+//!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0 | addresses, 40 bytes each | prefixes, 32 bytes each
+//!   | routers, 24 bytes each | IPv4: addr u32, prefix u8, is there u8, mtu u16, gateway u32, 0 u32, valid until u64 | DHCP: see `dhcp.rs`
 //! ```
 //! The version is odd while the replica writes.
 
@@ -15,14 +15,19 @@ use atoll_base::Addr;
 
 use crate::memory::Memory;
 
-/// Addresses, and prefixes, published at most.
-pub const NETWORK_MAX: usize = 24;
+/// Addresses, and prefixes, published at most: as many as a replica has.
+pub const NETWORK_MAX: usize = 16;
+/// Routers published at most.
+pub const ROUTERS_MAX: usize = 8;
 /// Bytes of the record.
 pub const NETWORK_BYTES: usize = DHCP + dhcp::BYTES;
-const V4: usize = 8 + NETWORK_MAX * (ADDRESS_BYTES + PREFIX_BYTES);
+const PREFIXES: usize = 8 + NETWORK_MAX * ADDRESS_BYTES;
+const ROUTERS: usize = PREFIXES + NETWORK_MAX * PREFIX_BYTES;
+const V4: usize = ROUTERS + ROUTERS_MAX * ROUTER_BYTES;
 const DHCP: usize = V4 + 24;
 const ADDRESS_BYTES: usize = 40;
-const PREFIX_BYTES: usize = 24;
+const PREFIX_BYTES: usize = 32;
+const ROUTER_BYTES: usize = 24;
 /// A reader that meets a writer this often takes an empty record: the writer has died.
 const READ_ATTEMPTS: u32 = 10_000;
 
@@ -37,10 +42,10 @@ pub struct Network {
     pub dhcp: Option<DhcpFacts>,
     /// Own IPv6 addresses; the first one is the link-local one. The loopback address is not listed.
     pub addresses: Vec<AddressFacts>,
-    /// Prefixes that are reached without a router, and their lengths.
-    pub on_link: Vec<(Addr, u8)>,
-    /// Whether there is a way to everywhere else.
-    pub has_router: bool,
+    /// Prefixes that are reached without a router.
+    pub on_link: Vec<PrefixFacts>,
+    /// Who knows the way to everywhere else.
+    pub routers: Vec<RouterFacts>,
 }
 
 /// The own IPv4 address.
@@ -73,6 +78,26 @@ pub struct AddressFacts {
     pub preferred_until: u64,
     /// See above.
     pub valid_until: u64,
+}
+
+/// A prefix that is reached without a router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixFacts {
+    /// The prefix.
+    pub prefix: Addr,
+    /// Its length.
+    pub len: u8,
+    /// Until when that holds; see [`AddressFacts::valid_until`].
+    pub until: u64,
+}
+
+/// An IPv6 router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterFacts {
+    /// Its address.
+    pub addr: Addr,
+    /// Until when it is one; see [`AddressFacts::valid_until`].
+    pub until: u64,
 }
 
 /// What an address may be used for (RFC 4862 §2).
@@ -140,7 +165,7 @@ impl Network {
     pub fn reaches(&self, addr: Addr) -> bool {
         let is_local = addr.is_link_scoped() || addr.is_v6_multicast();
         self.source_for(addr).is_some()
-            && (is_local || self.has_router || self.on_link.iter().any(|prefix| covers(*prefix, addr)))
+            && (is_local || !self.routers.is_empty() || self.on_link.iter().any(|prefix| covers(prefix, addr)))
     }
 
     /// The address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it. The replica chooses by the same
@@ -165,7 +190,8 @@ impl Network {
         m.store32(at, version | 1);
         m.fence();
         let (addresses, prefixes) = (self.addresses.len().min(NETWORK_MAX), self.on_link.len().min(NETWORK_MAX));
-        m.write(at + 4, &[addresses as u8, prefixes as u8, self.has_router.into(), 0]);
+        let routers = self.routers.len().min(ROUTERS_MAX);
+        m.write(at + 4, &[addresses as u8, prefixes as u8, routers as u8, 0]);
         for (i, own) in self.addresses.iter().take(addresses).enumerate() {
             let to = at + 8 + i * ADDRESS_BYTES;
             m.write(to, &own.addr.octets());
@@ -173,10 +199,16 @@ impl Network {
             m.store64(to + 24, own.preferred_until);
             m.store64(to + 32, own.valid_until);
         }
-        for (i, (prefix, len)) in self.on_link.iter().take(prefixes).enumerate() {
-            let to = at + 8 + NETWORK_MAX * ADDRESS_BYTES + i * PREFIX_BYTES;
-            m.write(to, &prefix.octets());
-            m.write(to + 16, &[*len, 0, 0, 0, 0, 0, 0, 0]);
+        for (i, facts) in self.on_link.iter().take(prefixes).enumerate() {
+            let to = at + PREFIXES + i * PREFIX_BYTES;
+            m.write(to, &facts.prefix.octets());
+            m.write(to + 16, &[facts.len, 0, 0, 0, 0, 0, 0, 0]);
+            m.store64(to + 24, facts.until);
+        }
+        for (i, router) in self.routers.iter().take(routers).enumerate() {
+            let to = at + ROUTERS + i * ROUTER_BYTES;
+            m.write(to, &router.addr.octets());
+            m.store64(to + 16, router.until);
         }
         V4Facts::store(self.v4.as_ref(), m, at + V4);
         DhcpFacts::store(self.dhcp.as_ref(), m, at + DHCP);
@@ -205,7 +237,7 @@ impl Network {
             m.read(at, &mut bytes);
             bytes
         };
-        let [addresses, prefixes, router, _] = bytes_at(at + 4);
+        let [addresses, prefixes, routers, _] = bytes_at(at + 4);
         let address = |i: usize| {
             let from = at + 8 + i * ADDRESS_BYTES;
             let [prefix_len, state, dynamic, _] = bytes_at(from + 16);
@@ -219,13 +251,17 @@ impl Network {
             }
         };
         let prefix = |i: usize| {
-            let from = at + 8 + NETWORK_MAX * ADDRESS_BYTES + i * PREFIX_BYTES;
-            (octets_at(from), bytes_at(from + 16)[0].min(128))
+            let from = at + PREFIXES + i * PREFIX_BYTES;
+            PrefixFacts { prefix: octets_at(from), len: bytes_at(from + 16)[0].min(128), until: m.load64(from + 24) }
+        };
+        let router = |i: usize| {
+            let from = at + ROUTERS + i * ROUTER_BYTES;
+            RouterFacts { addr: octets_at(from), until: m.load64(from + 16) }
         };
         Network {
             addresses: (0..usize::from(addresses).min(NETWORK_MAX)).map(address).collect(),
             on_link: (0..usize::from(prefixes).min(NETWORK_MAX)).map(prefix).collect(),
-            has_router: router != 0,
+            routers: (0..usize::from(routers).min(ROUTERS_MAX)).map(router).collect(),
             v4: V4Facts::read(m, at + V4),
             dhcp: DhcpFacts::read(m, at + DHCP),
         }
@@ -248,11 +284,11 @@ fn undisturbed<M: Memory, T: Default>(m: &M, at: usize, read: impl Fn() -> T) ->
     T::default()
 }
 
-/// Whether `addr` begins with the first `len` bits of `prefix`.
-fn covers((prefix, len): (Addr, u8), addr: Addr) -> bool {
+/// Whether `addr` begins with a prefix.
+fn covers(PrefixFacts { prefix, len, .. }: &PrefixFacts, addr: Addr) -> bool {
     let bits = |addr: Addr| u128::from_be_bytes(addr.octets());
-    let shift = 128 - u32::from(len.min(128));
-    (bits(prefix) ^ bits(addr)).checked_shr(shift).unwrap_or(0) == 0
+    let shift = 128 - u32::from((*len).min(128));
+    (bits(*prefix) ^ bits(addr)).checked_shr(shift).unwrap_or(0) == 0
 }
 
 #[cfg(test)]
@@ -281,8 +317,8 @@ mod tests {
         };
         let mut network = Network {
             addresses: (1..=3).map(own).collect(),
-            on_link: (1..=4).map(|n| (addr(0x2001, n), 64 + n)).collect(),
-            has_router: true,
+            on_link: (1..=4).map(|n| PrefixFacts { prefix: addr(0x2001, n), len: 64 + n, until: n.into() }).collect(),
+            routers: (1..=2).map(|n| RouterFacts { addr: addr(0xfe80, n), until: u64::MAX - 1 }).collect(),
             v4: Some(V4Facts { addr: 0x0a00_0002, prefix_len: 24, gateway: 0x0a00_0001, mtu: 1400, valid_until: 9 }),
             dhcp: Some(DhcpFacts {
                 state: DhcpState::Bound,
@@ -327,12 +363,12 @@ mod tests {
             |addr| AddressFacts { addr, prefix_len: 64, state: AddressState::Preferred, ..AddressFacts::default() };
         let mut network = Network { addresses: Vec::from([own(addr(0xfe80, 1))]), ..Network::default() };
         assert!(network.reaches(addr(0xfe80, 2)) && !network.reaches(addr(0x2001, 2)));
-        network.has_router = true;
+        network.routers.push(RouterFacts { addr: addr(0xfe80, 9), until: u64::MAX });
         assert!(!network.reaches(addr(0x2001, 2)), "no address to send from");
         network.addresses.push(own(addr(0x2001, 1)));
         assert!(network.reaches(addr(0x2001, 2)) && network.reaches(addr(0x3001, 2)));
-        network.has_router = false;
-        network.on_link.push((addr(0x2001, 0), 64));
+        network.routers.clear();
+        network.on_link.push(PrefixFacts { prefix: addr(0x2001, 0), len: 64, until: u64::MAX });
         assert!(network.reaches(addr(0x2001, 2)) && !network.reaches(addr(0x3001, 2)));
     }
 }

@@ -54,6 +54,8 @@ pub struct StackFacts {
     pub spin_us: u32,
     /// How long an acceptor may take to claim a connection, in microseconds (P4).
     pub claim_timeout_us: u32,
+    /// Applications ask for each connection (P4's naive accept), rather than being offered them.
+    pub naive_accept: bool,
     /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
     pub ecn: u8,
     /// `FAST_OPEN_*`.
@@ -104,6 +106,7 @@ impl<M: Memory> StackPage<M> {
         m.write(V6 + 8, &addr.octets());
         m.write(V6 + 24, &v6.gateway.unwrap_or_default().octets());
         m.store32(92, facts.fast_open);
+        m.store32(96, facts.naive_accept.into());
         m.store32(4, crate::LAYOUT_VERSION);
         m.store32_release(0, MAGIC);
     }
@@ -130,6 +133,7 @@ impl<M: Memory> StackPage<M> {
             ephemeral: ((ephemeral >> 16) as u16, ephemeral as u16),
             spin_us: m.load32(80),
             claim_timeout_us: m.load32(84),
+            naive_accept: m.load32(96) != 0,
             ecn: u8::try_from(m.load32(88)).ok().filter(|mode| *mode <= 3)?,
             fast_open: m.load32(92),
             v6: self.v6_facts(),
@@ -170,12 +174,23 @@ impl<M: Memory> StackPage<M> {
     }
 }
 
+/// A server has no capabilities.
+pub const LAYER_CAPABILITIES: u32 = 1;
+/// Landlock keeps it from files.
+pub const LAYER_LANDLOCK: u32 = 2;
+/// An empty root does, on a kernel without Landlock.
+pub const LAYER_EMPTY_ROOT: u32 = 4;
+/// It has a list of system calls.
+pub const LAYER_SECCOMP: u32 = 8;
+
 /// What one replica says about itself to everybody; written by the replica only, mapped read-only by the others.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPage<M: Memory>(pub M);
 
 const SLEEP: usize = 64;
 const HEARTBEAT: usize = 128;
+const LAYERS: usize = 224;
+const FORBIDDEN_CALL: usize = 228;
 const STATS: usize = 256;
 const NETWORK: usize = 2048;
 const TCP_MAP: usize = 4096;
@@ -375,12 +390,28 @@ stats! {
     ServiceReportsOut => "service_reports_out",
     /// Such reports received.
     ServiceReportsIn => "service_reports_in",
-    /// Connections that this incarnation has taken over from the one before it.
+    /// Connections that incarnations have taken over from those before them.
     ConnectionsKept => "connections_kept",
-    /// Connections of that one that have ended with it.
+    /// Connections that have ended with their incarnation instead.
     ConnectionsLost => "connections_lost",
     /// Of these, those whose record made no sense, or killed whoever took it over.
     ConnectionsQuarantined => "connections_quarantined",
+}
+
+impl Stat {
+    /// Whether it says how things stand now. All others only grow, also over the deaths of their server.
+    pub const fn is_gauge(self) -> bool {
+        matches!(
+            self,
+            Stat::Connections
+                | Stat::TimeWaits
+                | Stat::Sessions
+                | Stat::BufferBytes
+                | Stat::Orphans
+                | Stat::Pressured
+                | Stat::Siblings
+        )
+    }
 }
 
 impl<M: Memory> ReplicaPage<M> {
@@ -416,6 +447,30 @@ impl<M: Memory> ReplicaPage<M> {
     /// Gives a sign of life.
     pub fn set_heartbeat(&self, nanos: u64) {
         self.0.store64(HEARTBEAT, nanos);
+    }
+
+    /// What confines the server: `LAYER_*`.
+    pub fn layers(&self) -> u32 {
+        self.0.load32_acquire(LAYERS)
+    }
+
+    /// Says what confines the server.
+    pub fn set_layers(&self, layers: u32) {
+        self.0.store32_release(LAYERS, layers);
+    }
+
+    /// Offset of the word in which a server's signal handler leaves the number of the system call that it died of, plus one.
+    pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;
+
+    /// The system call that the last server of this page died of because it is not on its list, if it did. To be asked when the server is
+    /// gone: until then it can write what it likes, and afterwards it is its word, too.
+    pub fn forbidden_call(&self) -> Option<u32> {
+        self.0.load32_acquire(FORBIDDEN_CALL).checked_sub(1)
+    }
+
+    /// A new server has died of nothing yet.
+    pub fn clear_forbidden_call(&self) {
+        self.0.store32(FORBIDDEN_CALL, 0);
     }
 
     /// Reads a counter.
@@ -500,6 +555,7 @@ mod tests {
             ephemeral: (32768, 60999),
             spin_us: 5,
             claim_timeout_us: 1000,
+            naive_accept: true,
             ecn: 2,
             v6: Some(V6Facts {
                 address: Some((Addr::from_octets([0x20; 16]), 64)),

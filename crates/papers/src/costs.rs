@@ -43,7 +43,7 @@ macro_rules! costs {
 costs! {
     frame_in, frame_out, send, receive, line, latency, poll,
     tcp_syn, tcp_ack, tcp_text, tcp_respond, tcp_reply, tcp_fin,
-    cm_syn, cm_choose, cm_choose_each, cm_claimed, cm_closed, peer_out, peer_in,
+    cm_syn, cm_choose, cm_choose_each, cm_claimed, cm_closed, cm_asked, peer_out, peer_in,
     app_accept, app_request, app_close, app_work, kernel_connection,
 }
 

@@ -8,6 +8,7 @@
 //! * [`urgent`]: the octets of which one is told, and where reading stops
 //! * [`datagram`]: the same for records
 //! * [`listener`]: connections on offer, and the claim (P4)
+//! * [`asking`]: the same for applications that ask for each connection (P4's naive accept)
 //! * [`watch`]: interest lists and ready lists of epoll
 //! * [`errno`]: from cause to errno
 #![no_std]
@@ -15,6 +16,7 @@
 
 extern crate alloc;
 
+pub mod asking;
 pub mod datagram;
 pub mod errno;
 pub mod listener;

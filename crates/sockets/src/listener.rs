@@ -6,6 +6,7 @@ use atoll_base::{Endpoint, SlotId};
 use atoll_ipc::Memory;
 use atoll_ipc::slot::SlotState;
 
+use crate::asking::Asking;
 use crate::port::Port;
 
 /// Most offers that are remembered; replicas bound theirs by the backlog, so more is nonsense.
@@ -33,6 +34,8 @@ pub struct Listener {
     pub offers: VecDeque<Offer>,
     /// ACCEPT-CONNECTION was sent to these replicas (one bit each) and they have not removed us since.
     pub accepting: u32,
+    /// What is known of the queues, where connections are asked for.
+    pub asking: Asking,
     /// Backlog asked for in listen(2).
     pub backlog: u32,
     /// A claim whose verdict is awaited.

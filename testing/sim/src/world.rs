@@ -16,6 +16,7 @@ use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, 
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_link::{Destination, Steering};
 use atoll_sockets::Failure;
+use atoll_sockets::asking::{Asking, Next};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
@@ -77,6 +78,8 @@ pub struct Story {
     pub managers: Option<ManagerPlan>,
     /// Connections open at a time; `None`: a random number.
     pub at_once: Option<usize>,
+    /// Whether the server's processes ask for each connection (P4's naive accept).
+    pub asks: bool,
     /// How the server's processes differ.
     pub workforce: Workforce,
     /// How often a replica dies, per million turns that one has, and another one takes its place.
@@ -142,6 +145,7 @@ impl Story {
             managers: None,
             attacked: false,
             at_once: None,
+            asks: false,
             workforce: Workforce::default(),
             crashes: 0,
         }
@@ -363,6 +367,9 @@ struct Process {
     offers: VecDeque<Offer>,
     doubtful: Option<Offer>,
     accepting: u32,
+    /// Where it asks for connections, if it does, and whom this accept has asked.
+    asking: Option<Asking>,
+    tried: u32,
     /// Connections to open: their numbers.
     to_open: VecDeque<u64>,
     at_once: usize,
@@ -467,6 +474,8 @@ impl World {
             offers: VecDeque::new(),
             doubtful: None,
             accepting: 0,
+            asking: self.story.asks.then(Asking::default),
+            tried: 0,
             to_open: VecDeque::new(),
             at_once: 0,
             sleep_word: 0,
@@ -907,6 +916,15 @@ impl Process {
         match event {
             Event::ConnectionAvailable { slot, generation, local, remote, .. } => {
                 self.offers.push_back(Offer { replica: replica as u8, slot, generation, local, remote });
+                if let Some(asking) = &mut self.asking {
+                    asking.given(replica as u8);
+                    self.tried = 0;
+                }
+            }
+            Event::ConnectionsWait { waiting, answers, .. } => {
+                if let Some(asking) = &mut self.asking {
+                    asking.told(replica as u8, waiting, answers);
+                }
             }
             Event::ClaimVerdict { slot, generation, confirmed } => {
                 let doubtful = self.doubtful.take_if(|offer| offer.slot == slot && offer.generation == generation);
@@ -923,10 +941,25 @@ impl Process {
         }
     }
 
+    /// As the library does where accept blocks.
+    fn ask(&mut self) -> bool {
+        let replicas = self.ports.len() as u8;
+        let Some(asking) = self.asking.as_mut().filter(|_| self.offers.is_empty()) else { return false };
+        let (whom, takes) = match asking.take(replicas, &mut self.tried) {
+            Next::Ask(replica) => (1 << replica, true),
+            Next::Wait => (0, true),
+            Next::Nobody => (asking.before_sleep(replicas), false),
+        };
+        for replica in (0..self.ports.len()).filter(|replica| whom & 1 << replica != 0) {
+            self.push(replica, &Command::AskConnection { lease: LEASE, takes });
+        }
+        whom != 0
+    }
+
     fn accept(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.ask();
         for replica in 0..self.ports.len() {
-            if self.accepting & 1 << replica == 0 {
+            if self.asking.is_none() && self.accepting & 1 << replica == 0 {
                 self.accepting |= 1 << replica;
                 self.push(replica, &Command::AcceptConnection { lease: LEASE });
                 any = true;

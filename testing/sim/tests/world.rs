@@ -2,6 +2,7 @@
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
+use atoll_base::Duration;
 use atoll_ipc::balance::{Balance, Scheme};
 use atoll_sim::{ManagerPlan, Story, Workforce, World, seeds};
 
@@ -24,22 +25,55 @@ fn workers_that_are_slow_stop_or_die_lose_no_connection() {
     }
 }
 
+/// The same where they ask for each connection (P4's naive accept).
+#[test]
+fn workers_that_ask_lose_no_connection() {
+    for seed in seeds(150) {
+        let workers = 1 + (seed % 4) as usize;
+        let story = Story { asks: true, workers, ..Story::random(seed) };
+        tell(seed, &Story { workforce: Workforce::random(seed, story.workers), ..story });
+    }
+}
+
 /// Replicas die between any two of their stores, and others take their places. No stream changes, no connection is lost.
 #[test]
 fn replicas_that_die_lose_no_connection() {
     let mut crashed = 0;
     for seed in seeds(200) {
         let crashes = [2000, 20_000, 200_000][(seed % 3) as usize];
-        let story = Story { crashes, attacked: false, ..Story::random(seed) };
-        let mut world = World::new(&story);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
-        match outcome {
-            Ok(Ok(_)) => crashed += world.crashed(),
-            Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
-            Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
-        }
+        crashed += crash(seed, &Story { crashes, ..Story::random(seed) });
     }
+    println!("{crashed} deaths");
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
+/// The same while nobody accepts: connections wait with their text, and many with their ends.
+#[test]
+fn replicas_that_die_lose_no_connection_that_waits() {
+    let mut crashed = 0;
+    for seed in seeds(100) {
+        let workforce = Workforce {
+            stops: Some((0, Duration::ZERO)),
+            stands: (Duration::from_millis(300), false),
+            ..Workforce::default()
+        };
+        let crashes = [20_000, 100_000, 400_000][(seed % 3) as usize];
+        let length = [1, 500, 3000, 70_000][(seed % 4) as usize];
+        crashed += crash(seed, &Story { crashes, workers: 1, length, workforce, ..Story::random(seed) });
+    }
+    println!("{crashed} deaths");
+    assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
+/// Runs a story with deaths. Returns how many there were.
+fn crash(seed: u64, story: &Story) -> u32 {
+    let mut world = World::new(story);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+    match outcome {
+        Ok(Ok(_)) => world.crashed(),
+        Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
+        Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
+    }
 }
 
 /// Sessions are numbered from 1, so with two replicas the odd ones are at home at replica 1.

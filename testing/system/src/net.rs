@@ -104,6 +104,11 @@ impl Net {
         Net::set(stack, configuration, None, settings, lock())
     }
 
+    /// A network with two replicas and settings of one's choice, in TOML, where Atoll serves.
+    pub fn configured(stack: Stack, settings: &str) -> Net {
+        Net::set(stack, "TS2LS2CM2", None, settings, lock())
+    }
+
     /// A network with TCP Fast Open at both ends, as client and as server.
     pub fn fast_open(stack: Stack) -> Net {
         let net = Net::set(stack, "TS2LS2CM2", None, "[tcp]\nfast_open = \"both\"\n", lock());

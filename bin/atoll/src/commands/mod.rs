@@ -1,6 +1,7 @@
 //! The commands, a file each.
 
 pub mod balance;
+pub mod chaos;
 pub mod config;
 pub mod down;
 pub mod options;
@@ -10,3 +11,16 @@ pub mod scale;
 pub mod ss;
 pub mod status;
 pub mod up;
+
+/// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may have taken over.
+fn harmless(text: &str) -> String {
+    text.replace(|character: char| character.is_control() && character != '\n' && character != '\t', "?")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_order_reaches_the_terminal() {
+        assert_eq!(super::harmless("a\tb\x1b[2J\r\u{9b}31m\x07\n"), "a\tb?[2J??31m?\n");
+    }
+}

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport, ServerState, StackName,
-    StatusReport, Steering,
+    ConfinementReport, FileSystem, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport,
+    ServerState, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -47,7 +47,7 @@ impl Status {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
         } else {
-            print!("{}", text(&report, self.verbose));
+            print!("{}", super::harmless(&text(&report, self.verbose)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -67,7 +67,7 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
 }
 
 fn rates(old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64>, seconds: f64) -> Rates {
-    // A restarted server counts from zero.
+    // What a server has counted in its last moments dies with it.
     let per_second = |name: &str| counter(new, name).saturating_sub(counter(old, name)) as f64 / seconds;
     Rates {
         frames_in: per_second("frames_in"),
@@ -94,6 +94,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         stack.version
     );
     out += &link(report);
+    out += &confinement(&stack.confinement);
     out += &format!(
         "calls {}  without system call {}  sessions opened {}\n",
         stack.library_calls,
@@ -218,6 +219,19 @@ fn processes(report: &StatusReport) -> String {
     }
     let all: Vec<String> = hosted.values().map(|(pid, replicas)| format!("{} in {pid}", replicas.join(","))).collect();
     format!("{}  replicas {}\n", super::scale::text(scaling), all.join("  "))
+}
+
+/// What the servers do without; what the kernel does not let them do without is in capitals.
+fn confinement(servers: &ConfinementReport) -> String {
+    let capabilities = if servers.capabilities { "no capabilities" } else { "WITH CAPABILITIES" };
+    let files = match servers.file_system {
+        FileSystem::Landlock => "no files (landlock)",
+        FileSystem::EmptyRoot => "no files (an empty root: the kernel has no landlock)",
+        FileSystem::Open => "WITH FILES (the kernel has no landlock, and allows no empty root)",
+    };
+    let calls =
+        if servers.seccomp { "few system calls (seccomp)" } else { "ALL SYSTEM CALLS (the kernel has no seccomp)" };
+    format!("servers  {capabilities}  {files}  {calls}\n")
 }
 
 const REPLICA_COLUMNS: [&str; 13] = [

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{StackOptions, stack_name};
 use crate::failure::{Failure, OrFail};
 use crate::supervise::{self, Ending, Running};
-use crate::{client, runtime};
+use crate::{client, privileges, runtime};
 
 /// Start a stack.
 ///
@@ -62,6 +62,7 @@ impl Up {
             enter_namespaces()?;
         }
         let stack = supervise::start(config)?;
+        privileges::confine_supervisor(self.rootless).or_fail("giving up privileges")?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
         stack.serve(|served| finish(&file.name, served?))
@@ -201,7 +202,11 @@ impl Supervise {
         let report = |readiness: &Readiness| {
             let _ = channel.send(&serde_json::to_vec(readiness).unwrap_or_default(), &[]);
         };
-        let mut stack = match prepare(&job).and_then(supervise::start) {
+        let started = prepare(&job).and_then(supervise::start).and_then(|stack| {
+            privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
+            Ok(stack)
+        });
+        let mut stack = match started {
             Ok(stack) => stack,
             Err(failure) => {
                 report(&Readiness::Failed(failure.to_string()));

@@ -166,7 +166,8 @@ impl Server {
         let had = |replica: &super::server::Replica| replica.host == number && replica.control.is_some();
         let died: Vec<usize> = (0..self.replicas.len()).filter(|index| had(&self.replicas[*index])).collect();
         if died.is_empty() && !self.ready {
-            self.ending.get_or_insert(Ending::ServerGone { server: Role::Replica(number), pid, exit });
+            let forbidden = self.memory.hosts.get(number).and_then(|host| host.page.forbidden_call());
+            self.ending.get_or_insert(Ending::ServerGone { server: Role::Replica(number), pid, exit, forbidden });
         }
         for index in died {
             self.server_ended(index, pid, exit)?;

@@ -149,7 +149,7 @@ pub fn no_link(config: &Config, is_guest: bool) -> String {
 
 /// Asks the stack whose control socket is at `socket` for its link; `None` if no such stack is up.
 pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Failure> {
-    let host = match Channel::connect(socket, Blocking::Yes) {
+    let host = match Channel::connect_to_own(socket, Blocking::Yes) {
         Ok(host) => host,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);

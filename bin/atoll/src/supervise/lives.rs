@@ -109,14 +109,16 @@ impl Server {
     pub(super) fn server_ended(&mut self, index: usize, pid: Option<u32>, exit: Option<Exit>) -> io::Result<()> {
         let role = self.role(index);
         if !self.ready {
-            self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit });
+            let forbidden = self.forbidden_call(index);
+            self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit, forbidden });
             return Ok(());
         }
+        let forbidden = self.forbidden_call(index);
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let delay = server.life.died(Instant::now());
         // Somebody else's doing, as far as one can see.
         server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
-        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit), when(delay));
+        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit, forbidden), when(delay));
         if index < self.replicas.len() {
             self.replicas[index].host = self.host_for(index);
         }
@@ -133,6 +135,14 @@ impl Server {
             self.listing_ended(id)?;
         }
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
+    }
+
+    /// The system call that has ended a server, if one has.
+    fn forbidden_call(&self, index: usize) -> Option<u32> {
+        match self.replicas.get(index) {
+            Some(replica) => self.memory.hosts.get(replica.host)?.page.forbidden_call(),
+            None => self.memory.servers().nth(index)?.page.forbidden_call(),
+        }
     }
 
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.

@@ -27,6 +27,8 @@ pub struct StackMemory {
     pub replicas: Vec<ReplicaMemory>,
     /// What each replica leaves to its successor. Nobody else maps it.
     pub ledgers: Vec<OwnedFd>,
+    /// Pages of the processes that replicas are in, by number; nobody hears their bells.
+    pub hosts: Vec<ReplicaMemory>,
     /// The same of the servers that are no replicas. No application sees these.
     pub others: Vec<ReplicaMemory>,
 }
@@ -47,16 +49,20 @@ pub struct ReplicaMemory {
 impl StackMemory {
     /// Memory for a stack of one replica per bell. `stack_page`: memory to use for the stack page, if somebody else made it.
     pub fn create(bells: Vec<Rc<OwnedFd>>, stack_page: Option<OwnedFd>) -> io::Result<StackMemory> {
-        let stack_page = match stack_page {
-            Some(page) => page,
-            None => create_memfd("atoll-stack", STACK_PAGE_BYTES)?,
+        let (stack_page, stack) = match stack_page {
+            Some(page) => {
+                let stack = ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?;
+                (page, stack)
+            }
+            None => ShmMemory::create_own("atoll-stack", STACK_PAGE_BYTES)?,
         };
         let replicas: Vec<_> = bells.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
         Ok(StackMemory {
-            stack: StackPage(ShmMemory::map(&stack_page, STACK_PAGE_BYTES, Access::ReadWrite)?),
+            stack: StackPage(stack),
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             mesh: mesh_memory()?,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
+            hosts: self::bells(replicas.len())?.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
         })
@@ -185,6 +191,19 @@ mod tests {
         let page_read = &memory.replicas[1].page_read;
         assert!(ShmMemory::map(&**page_read, REPLICA_PAGE_BYTES, Access::ReadWrite).is_err());
         assert!(ShmMemory::map(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
+    }
+
+    /// Whoever has a descriptor of it may ask the kernel for another one with other rights, if it is his own file.
+    #[test]
+    fn nobody_else_writes_the_stack_page_even_by_opening_it_again() {
+        let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
+        let path = format!("/proc/self/fd/{}", memory.stack_read.as_raw_fd());
+        let again: OwnedFd = OpenOptions::new().read(true).write(true).open(path).unwrap().into();
+        assert!(ShmMemory::map(&again, STACK_PAGE_BYTES, Access::ReadWrite).is_err());
+        assert!(rustix::io::write(&again, b"ATOL").is_err());
+        // The supervisor does.
+        memory.stack.0.store32(8, 4711);
+        assert_eq!(ShmMemory::map(&again, STACK_PAGE_BYTES, Access::ReadOnly).unwrap().load32(8), 4711);
     }
 
     #[test]

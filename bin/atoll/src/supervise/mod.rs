@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Component, Config, LinkType, Mac, Paths, Plan, StackName, Steering};
+use atoll_supervisor::{Component, Config, Handshake, LinkType, Mac, Paths, Plan, StackName, Steering};
 use atoll_sys::Calibration;
 use atoll_sys::process::{self, Exit};
 use atoll_sys::signal::{Signal, Signals};
@@ -38,6 +38,7 @@ use self::memory::StackMemory;
 use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
+use crate::privileges;
 use crate::runtime::{self, NameLock};
 use crate::setup::{HostSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
 
@@ -154,6 +155,7 @@ fn open_doors(config: &Config, paths: &Paths) -> Result<(Listener, Option<Joined
     let bind = || {
         let listener = Listener::bind(&paths.socket, BACKLOG, Blocking::No)?;
         std::fs::set_permissions(&paths.socket, Permissions::from_mode(0o600))?;
+        Channel::refuse_descriptors(&listener)?;
         Ok::<_, std::io::Error>(listener)
     };
     let what = format!("listening on {}", paths.socket.display());
@@ -241,6 +243,7 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
         ephemeral: config.ports.ephemeral,
         spin_us: config.wait.spin_us,
         claim_timeout_us: config.accept.claim_timeout_us,
+        naive_accept: config.accept.handshake == Handshake::Naive,
         ecn: config.tcp.ecn as u8,
         v6: link.v6.map(|v6| V6Facts {
             address: v6.address.map(|own| (own.address.into(), own.prefix)),
@@ -284,11 +287,13 @@ fn replica_setup(
 }
 
 fn host_setup(config: &Config, identity: &Identity, host: u8) -> HostSetup {
+    let (plan, replicas) = (config.notation.plan(), usize::from(config.replicas()));
     HostSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
         descriptors: 0, // Counted when they are gathered.
         index: host,
+        has_tap: identity.device.is_some() && (0..replicas).any(|replica| plan.queue_of(replica).is_some()),
         cpu: cpu_of(config, usize::from(host)),
         batch_scheduling: config.scheduling.batch,
     }
@@ -380,16 +385,21 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::ServerGone { server, pid, exit } => f.write_str(&death(*server, *pid, *exit)),
+            Ending::ServerGone { server, pid, exit, forbidden } => {
+                f.write_str(&death(*server, *pid, *exit, *forbidden))
+            }
             Ending::CannotStart(server) => write!(f, "{server} could not be started {VAIN_STARTS_MAX} times in a row"),
         }
     }
 }
 
 /// How a server has ended, for people.
-fn death(server: Role, pid: Option<u32>, exit: Option<Exit>) -> String {
+fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
     let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     match exit {
+        Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
+            format!("{server}{pid} made the forbidden system call {}", privileges::name_of(call))
+        }
         Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
         Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
         None => format!("{server}{pid} is gone"),
@@ -411,7 +421,7 @@ pub fn signal_name(signal: i32) -> String {
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGPIPE => "SIGPIPE",
         libc::SIGTERM => "SIGTERM",
-        libc::SIGSYS => "SIGSYS",
+        libc::SIGSYS => "SIGSYS (a forbidden system call)",
         other => return format!("signal {other}"),
     };
     name.into()

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
-use atoll_ipc::page::Stat;
+use atoll_ipc::page::{ReplicaPage, Stat};
+use atoll_shm::ShmMemory;
 use atoll_supervisor::{
-    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac, ManagerReport,
-    ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac,
+    ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 
@@ -137,7 +138,14 @@ impl Server {
             sessions_opened: self.opened,
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
+            confinement: ConfinementReport::of(self.confined_pages().map(|page| page.layers())),
         }
+    }
+
+    /// The page of each process that says how it is confined.
+    fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
+        let hosts = self.memory.hosts.iter().enumerate().filter(|(number, _)| self.hosts.is_up(*number));
+        hosts.map(|(_, host)| &host.page).chain(self.memory.others.iter().map(|server| &server.page))
     }
 
     /// What the first replica says of its IPv4 address, and of where that comes from.

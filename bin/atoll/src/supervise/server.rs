@@ -129,6 +129,8 @@ pub enum Ending {
         pid: Option<u32>,
         /// How it ended, if known.
         exit: Option<Exit>,
+        /// The system call that is not on its list, if it died of one.
+        forbidden: Option<u32>,
     },
 }
 

@@ -28,8 +28,9 @@ pub struct Shared<'a> {
 /// Starts a process for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the socket over
 /// which it is given some.
 pub fn start_host(mut setup: HostSetup, memory: &StackMemory) -> Result<(Child, Channel), Failure> {
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
-    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd()];
+    let own = memory.hosts.get(usize::from(setup.index)).ok_or_else(|| Failure::new("a process without memory"))?;
+    let (control, theirs) = control_socket()?;
+    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), own.page_write.as_fd()];
     setup.descriptors = descriptors.len();
     let child = start_process("replicas", setup.index, &setup.to_json(), descriptors.iter().copied())?;
     Ok((child, control))
@@ -40,13 +41,14 @@ pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) 
     let index = setup.index;
     let ledger =
         shared.memory.ledgers.get(usize::from(index)).ok_or_else(|| Failure::new("a replica without a ledger"))?;
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let (control, theirs) = control_socket()?;
     let mut more = common(index.into(), &theirs, shared)?;
     more.push(ledger.as_fd());
     if setup.has_tap {
         more.push(queue_of(index.into(), shared)?);
     }
     more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
+    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
     if setup.link.is_some() {
         more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
@@ -91,11 +93,18 @@ fn start(
     shared: &Shared<'_>,
     setup: impl FnOnce(usize) -> String,
 ) -> Result<(Child, Channel), Failure> {
-    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    let (control, theirs) = control_socket()?;
     let common = common(server, &theirs, shared)?;
     let setup = setup(common.len() + more.len());
     let child = start_process(role, index, &setup, common.iter().chain(more).copied())?;
     Ok((child, control))
+}
+
+/// A control socket: the supervisor's end, over which no descriptors come, and the other one.
+fn control_socket() -> Result<(Channel, Channel), Failure> {
+    let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
+    Channel::refuse_descriptors(&control).or_fail("making a control socket")?;
+    Ok((control, theirs))
 }
 
 /// What every server is given: the own end of its control socket, and its memory.
@@ -151,12 +160,25 @@ pub fn look(pid: u32) -> Option<(u32, Running)> {
     Some((u32::try_from(number(39)?).ok()?, Running { state, used_ms }))
 }
 
-/// What a process is called; empty if it is gone.
+/// What a process is called; empty if it is gone. Processes choose their names: what is no character to be printed becomes `?`.
 pub fn comm(pid: u32) -> String {
     let mut name = String::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/comm")) {
         use std::io::Read;
         let _ = file.take(64).read_to_string(&mut name);
     }
-    name.trim_end().to_owned()
+    name.trim_end().replace(char::is_control, "?")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_does_nothing_to_a_terminal() {
+        let name = std::thread::spawn(|| {
+            atoll_sys::sched::set_name("a\x1b[2J\nb").unwrap();
+            // Of this thread, whose number is like a process's there.
+            super::comm(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+        });
+        assert_eq!(name.join().unwrap(), "a?[2J?b");
+    }
 }

@@ -1,5 +1,6 @@
 //! The papers' experiments, by name. Each gives numbers, pictures, and a sentence on whether the paper's shape is there.
 
+mod accept;
 mod cache;
 mod components;
 mod imbalance;
@@ -53,6 +54,11 @@ pub struct Outcome {
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
     Experiment { name: "pika-fig4b", about: "requests on long connections a second against cores", run: scale::long },
+    Experiment {
+        name: "pika-accept",
+        about: "the speculative handshake beside an accept that asks",
+        run: accept::handshakes,
+    },
     Experiment { name: "pika-table3", about: "time that connection managers spend on updates", run: scale::updates },
     Experiment {
         name: "pika-fig5",

@@ -3,18 +3,39 @@ use crate::costs::Table;
 
 /// A quick one under fixed seeds; it has to have the paper's shape.
 fn reproduces(name: &str) {
-    let costs = Table::built_in().costs().expect("a whole table");
+    reproduces_with(name, &Table::built_in());
+}
+
+fn reproduces_with(name: &str, table: &Table) -> Outcome {
+    let costs = table.costs().expect("a whole table");
     let mut context = Context { costs, quick: true, real: None, cachegrind: None, progress: &mut |_| () };
     let outcome = Experiment::find(name).expect(name).run(&mut context).expect(name);
     assert!(outcome.reproduced, "{}\n{}", outcome.sentence, outcome.to_csv());
     let width = outcome.rows[0].len();
     assert!(outcome.rows.len() > 2 && outcome.rows.iter().all(|row| row.len() == width));
     assert!(outcome.charts.iter().all(|(_, chart)| chart.to_svg().contains("<path")));
+    outcome
+}
+
+/// What messages cost in Pika explains what this stack, where they are cheap, does not show.
+#[test]
+fn with_pikas_costs_configurations_and_schemes_are_as_far_apart_as_there() {
+    let table = Table::parse(include_str!("../../pika.toml")).expect("a whole table");
+    reproduces_with("pika-fig11", &table);
+    let schemes = reproduces_with("pika-fig8", &table);
+    let share = |row: &&Vec<String>| row[3].parse::<f64>().expect("a number");
+    let unfiltered = schemes.rows.iter().find(|row| row[0] == "Unfiltered 2" && row[1] == "32").expect("32 cores");
+    assert!(share(&unfiltered) < 50.0, "{}", schemes.sentence);
 }
 
 #[test]
 fn throughput_grows_with_the_cores() {
     reproduces("pika-fig4a");
+}
+
+#[test]
+fn an_accept_that_asks_serves_fewer() {
+    reproduces("pika-accept");
 }
 
 #[test]

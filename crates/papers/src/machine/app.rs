@@ -1,7 +1,7 @@
 //! What does an application do? A web server that takes one connection after another and serves a page from memory.
 
 use super::cores::{Batch, Item};
-use super::{Machine, Purpose};
+use super::{Handshake, Machine, Purpose};
 
 /// One application process.
 #[derive(Debug, Default)]
@@ -23,6 +23,12 @@ impl Machine {
                     let ts = self.ts_core(connection);
                     self.fetch(batch, ts, LINES_READ);
                     self.answer(batch, app, connection);
+                }
+            }
+            // Asleep in accept, or just answered "none": then it sleeps until it is told.
+            Item::Waits { cm, waiting } => {
+                if waiting {
+                    self.send(batch, cm, Item::AskFor { app, takes: true });
                 }
             }
             // `accept` is called again at once, and registers.
@@ -63,6 +69,12 @@ impl Machine {
         }
         let ts = self.ts_core(connection);
         self.send(batch, ts, Item::Respond { connection, close });
+        let handshake = self.settings.handshake;
+        if close && handshake != Handshake::Speculative {
+            // It calls accept or select again, which asks and waits for the answer.
+            let cm = self.cm[app % self.cm.len()];
+            self.send(batch, cm, Item::AskFor { app, takes: handshake == Handshake::Accept });
+        }
     }
 
     fn ts_core(&mut self, connection: u32) -> usize {

@@ -81,6 +81,10 @@ pub(crate) enum Item {
     Respond { connection: u32, close: bool },
     /// CM to application: it has not claimed in time.
     Removed { cm: usize },
+    /// CM to application: connections wait for whoever asks, or (the answer) none does.
+    Waits { cm: usize, waiting: bool },
+    /// Application to CM: one, please, or whether there is one (P4's naive accept).
+    AskFor { app: usize, takes: bool },
     /// ACCEPT-CONNECTION, application to CM.
     Register { app: usize },
     /// A claim may be overdue at the TS.

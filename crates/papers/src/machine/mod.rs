@@ -28,7 +28,7 @@ use std::collections::BinaryHeap;
 use atoll_base::{Instant, Rng};
 
 pub use report::{Assigned, Purpose, Report, Service, percentile};
-pub use settings::{Delay, Load, Settings};
+pub use settings::{Delay, Handshake, Load, Settings};
 
 use crate::costs::Costs;
 use app::App;

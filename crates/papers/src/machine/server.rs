@@ -8,7 +8,7 @@ use atoll_ipc::balance::PeerMessage;
 use atoll_ipc::command::Protocol;
 
 use super::cores::{Ask, Batch, Frame, Item, Origin, Reply, Sent};
-use super::settings::Settings;
+use super::settings::{Handshake, Settings};
 use super::{Machine, Purpose, Service, What};
 use crate::configuration::Roles;
 
@@ -91,8 +91,17 @@ impl Machine {
                     v6_only: false,
                 };
                 manager.listener = manager.cm.handle_listen(&listen).ok();
-                assert!(manager.cm.handle_accept(now, session, LEASE), "{app}");
+                if self.settings.handshake == Handshake::Speculative {
+                    assert!(manager.cm.handle_accept(now, session, LEASE), "{app}");
+                }
                 while manager.cm.poll_directive().is_some() {}
+            }
+        }
+        if self.settings.handshake != Handshake::Speculative {
+            for app in 0..self.apps.len() {
+                let (core, cm) = (self.servers.len() + app, self.cm[app % self.cm.len()]);
+                let item = Item::Waits { cm, waiting: true };
+                self.at(self.now, What::Arrive { core, from: Origin::Timer, item });
             }
         }
     }
@@ -128,6 +137,7 @@ impl Machine {
                 self.ask(batch, connection, Ask::Claimed { app, offered_at });
             }
             Item::Respond { connection, close } => self.respond(batch, connection, close),
+            Item::AskFor { app, takes } => self.asked_for(batch, app, takes),
             Item::Register { app } => self.register(batch, app),
             Item::Deadline => self.take_back_overdue(batch),
             // What is due is done at the batch's end.
@@ -136,7 +146,7 @@ impl Machine {
                     manager.has_tick = false;
                 }
             }
-            Item::Available { .. } | Item::Readable { .. } | Item::Removed { .. } => {
+            Item::Available { .. } | Item::Readable { .. } | Item::Removed { .. } | Item::Waits { .. } => {
                 unreachable!("these go to applications")
             }
         }
@@ -195,6 +205,8 @@ impl Machine {
                 Ask::Syn => self.costs.cm_syn,
                 Ask::Claimed { .. } => self.costs.cm_claimed,
                 Ask::Closed { .. } => self.costs.cm_closed,
+                // The price of asking has it.
+                Ask::Established if self.settings.handshake != Handshake::Speculative => 0.0,
                 Ask::Established | Ask::TimedOut { .. } => self.costs.cm_choose + self.costs.cm_choose_each * others,
             },
         );
@@ -249,10 +261,24 @@ impl Machine {
                     let app = self.servers.len() + self.app_of(session);
                     self.send(batch, app, Item::Removed { cm: batch.core });
                 }
-                // Listeners stay, and ports are not published here.
+                // Listeners stay, ports are not published here.
                 Directive::Reset { .. } | Directive::PortTaken { .. } => {}
+                Directive::ConnectionsWait { session, waiting, .. } => {
+                    let app = self.servers.len() + self.app_of(session);
+                    self.send(batch, app, Item::Waits { cm: batch.core, waiting });
+                }
             }
         }
+    }
+
+    /// An application asks for a connection.
+    fn asked_for(&mut self, batch: &mut Batch, app: usize, takes: bool) {
+        self.spend(batch, Purpose::Cm, self.costs.cm_asked);
+        let (now, session) = (Machine::instant(batch.clock), self.session(app));
+        if let Some(manager) = &mut self.servers[batch.core].cm {
+            manager.cm.handle_ask(now, session, LEASE, takes);
+        }
+        self.run_directives(batch);
     }
 
     fn verdict(&mut self, batch: &mut Batch, connection: u32, listener: Option<ListenerId>) {

@@ -18,6 +18,8 @@ pub struct Settings {
     pub apps: usize,
     /// How connection managers choose.
     pub balance: Balance,
+    /// How applications come to connections.
+    pub handshake: Handshake,
     /// Where connections come from.
     pub load: Load,
     /// Requests on each connection.
@@ -38,6 +40,17 @@ pub struct Settings {
     pub duration: Duration,
     /// How often the estimates are noted; zero: never.
     pub sample_every: Duration,
+}
+
+/// How applications come to connections (P4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// They are offered some.
+    Speculative,
+    /// They call accept, which asks the connection manager where they are at home, and waits.
+    Accept,
+    /// They call select, which asks whether there is one, and then accept.
+    Select,
 }
 
 /// Where connections come from.
@@ -82,6 +95,7 @@ impl Settings {
             configuration: Configuration::combined(n),
             apps: n,
             balance: Balance::new(),
+            handshake: Handshake::Speculative,
             load: Load::Closed(64 * n as u32),
             requests: 1,
             app_work: None,

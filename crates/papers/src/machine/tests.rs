@@ -46,6 +46,23 @@ fn few_connections_are_all_served_in_every_configuration() {
 }
 
 #[test]
+fn applications_that_ask_get_all_connections_in_every_configuration_that_has_their_managers() {
+    let places = ["TS2LS2CM2", "TS2+LS2+CM2", "TS2CM2+LS1"];
+    for (name, handshake) in places.iter().flat_map(|name| [(*name, Handshake::Accept), (*name, Handshake::Select)]) {
+        let configuration = Configuration::parse(name).expect(name);
+        let report = run(Settings {
+            configuration,
+            handshake,
+            load: Load::Constant(20_000),
+            duration: Duration::from_millis(100),
+            ..short(2)
+        });
+        assert!((1_990..=2_010).contains(&report.finished), "{name}: {}", report.finished);
+        assert_eq!((report.refused, report.timed_out), (0, 0), "{name}");
+    }
+}
+
+#[test]
 fn who_does_not_claim_in_time_loses_its_connections_to_others() {
     let forever = Duration::from_secs(10);
     let stuck = Delay { app: 1, from: Duration::ZERO, until: forever, by: forever };

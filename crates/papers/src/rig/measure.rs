@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant as Clock};
 
 use atoll_base::{Addr, Endpoint, Epoch, Instant, ReplicaId, SessionId};
-use atoll_connmgr::{Bind, ConnMgr, ConnectionId, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict};
+use atoll_connmgr::{Bind, ConnMgr, ConnectionId, Directive, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict};
 use atoll_ipc::balance::PeerBody;
 use atoll_ipc::command::Protocol;
 
@@ -175,7 +175,7 @@ impl Managers {
             let choices = time(BATCH, || {
                 for connection in 0..BATCH as u32 {
                     cm.handle_established(now, ConnectionId(connection), listener);
-                    if let Some(atoll_connmgr::Directive::Offer(offer)) = cm.poll_directive() {
+                    if let Some(Directive::Offer(offer)) = cm.poll_directive() {
                         offered.push((offer.connection, offer.session));
                     }
                     // The last one is claimed, so that the next one finds nobody slow.
@@ -234,6 +234,34 @@ impl Managers {
     }
 }
 
+/// Nobody accepts: connections wait, and an application asks for each.
+fn asked() -> f64 {
+    let now = Instant::from_millis(1000);
+    let mut managers = Managers::new(1);
+    let (cm, listener) = &mut managers.all[0];
+    let session = SessionId(1);
+    assert!(cm.handle_stop_accepting(now, session, LEASE), "it has accepted");
+    let mut samples = Samples::new();
+    for round in 0..WARM_UP + ROUNDS {
+        let nanos = time(BATCH, || {
+            for connection in 0..BATCH as u32 {
+                cm.handle_established(now, ConnectionId(connection), *listener);
+            }
+            for _ in 0..BATCH {
+                assert!(cm.handle_ask(now, session, LEASE, true), "it listens");
+                assert!(matches!(cm.poll_directive(), Some(Directive::Offer(_))), "one waits");
+            }
+        });
+        for connection in 0..BATCH as u32 {
+            cm.handle_claimed(now, ConnectionId(connection), *listener, session, LEASE, now);
+        }
+        if round >= WARM_UP {
+            samples.push(nanos);
+        }
+    }
+    median(samples)
+}
+
 fn managers() -> Vec<(&'static str, f64)> {
     let of = |count: usize| -> [f64; 6] {
         let mut managers = Managers::new(count);
@@ -255,6 +283,7 @@ fn managers() -> Vec<(&'static str, f64)> {
         ("cm_choose_each", each),
         ("cm_claimed", two[2]),
         ("cm_closed", two[3]),
+        ("cm_asked", asked()),
         ("peer_out", sixteen[4]),
         ("peer_in", sixteen[5]),
     ]

@@ -183,6 +183,7 @@ impl Side {
                 }
                 Event::ClaimVerdict { .. }
                 | Event::AcceptorRemoved { .. }
+                | Event::ConnectionsWait { .. }
                 | Event::Ready { .. }
                 | Event::BindReply { .. }
                 | Event::ListenReply { .. }

@@ -1,14 +1,19 @@
-//! The server's side alone: what clients sent is recorded once and then fed to a server without clients, for tools that count
-//! everything a process does (Pika's Fig. 12).
+//! The server alone: what clients sent, and what the application wrote into memory that it shares with the server, is recorded once and
+//! then fed to a server without either, for tools that count everything a process does (Pika's Fig. 12).
 
 use atoll_base::Instant;
+use atoll_ipc::Memory;
 
 use super::{BATCH, Frames, Rig, SERVER, Side, Step, take};
 
 /// What reaches a server, in its order. The same server under the same clock answers the same, so it fits again.
 pub struct Replay {
+    /// Of steps of the application: not frames but the lines that it has changed, each behind its offset.
     steps: Vec<(Step, Instant, Frames)>,
 }
+
+/// Bytes that are compared, and written, at a time.
+const LINE: usize = 64;
 
 /// Records about `connections` short connections.
 pub fn record(connections: usize) -> Replay {
@@ -20,8 +25,14 @@ pub fn record(connections: usize) -> Replay {
             let mut copy = Frames::default();
             copy.bytes.clone_from(&frames.bytes);
             copy.ends.clone_from(&frames.ends);
+            if is_of_application(step) {
+                let before = server.arena();
+                take(step, now, server, frames);
+                copy = changes(&before, &server.arena());
+            } else {
+                take(step, now, server, frames);
+            }
             steps.push((step, now, copy));
-            take(step, now, server, frames);
         });
     }
     Replay { steps }
@@ -36,10 +47,30 @@ pub fn replay(replay: &Replay) -> usize {
     server.greet(*began);
     let mut bytes = 0;
     for (step, now, frames) in &replay.steps {
-        take(*step, *now, &mut server, frames);
-        bytes += server.out.bytes.len();
+        if is_of_application(*step) {
+            server.write(frames);
+        } else {
+            take(*step, *now, &mut server, frames);
+            bytes += server.out.bytes.len();
+        }
     }
     bytes
+}
+
+/// What the application does, on another core.
+fn is_of_application(step: Step) -> bool {
+    matches!(step, Step::Accept | Step::Request | Step::Close)
+}
+
+fn changes(before: &[u8], after: &[u8]) -> Frames {
+    let mut changes = Frames::default();
+    let lines = before.chunks(LINE).zip(after.chunks(LINE)).enumerate();
+    for (line, (_, after)) in lines.filter(|(_, (before, after))| before != after) {
+        changes.bytes.extend_from_slice(&((line * LINE) as u32).to_le_bytes());
+        changes.bytes.extend_from_slice(after);
+        changes.ends.push(changes.bytes.len());
+    }
+    changes
 }
 
 /// The steps by number, as they are written.
@@ -94,6 +125,26 @@ impl Replay {
 }
 
 impl Side {
+    /// What it shares with its application.
+    fn arena(&self) -> Vec<u8> {
+        let memory = self.port.memory();
+        let mut bytes = vec![0; memory.len()];
+        memory.read(0, &mut bytes);
+        bytes
+    }
+
+    fn write(&mut self, changes: &Frames) {
+        let memory = self.port.memory();
+        for change in changes.iter() {
+            let Some((offset, line)) = change.split_first_chunk::<4>() else { continue };
+            let offset = u32::from_le_bytes(*offset) as usize;
+            // The recording is a file, which may be anybody's.
+            if offset.checked_add(line.len()).is_some_and(|end| end <= memory.len()) {
+                memory.write(offset, line);
+            }
+        }
+    }
+
     /// Hears of the clients' hardware address, as by their question for the server's own.
     fn greet(&mut self, now: Instant) {
         let mut clients = Side::new(super::CLIENTS, now);

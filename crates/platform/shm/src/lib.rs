@@ -44,6 +44,12 @@ impl ShmMemory {
         Ok((fd, ShmMemory::of(mapping)))
     }
 
+    /// The same, but nobody else can ever write it: see `Mapping::create_own`.
+    pub fn create_own(name: &str, len: usize) -> io::Result<(std::os::fd::OwnedFd, ShmMemory)> {
+        let (fd, mapping) = Mapping::create_own(name, len)?;
+        Ok((fd, ShmMemory::of(mapping)))
+    }
+
     /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. Ranges that are out
     /// of bounds copy nothing. The regions are different mappings, so they do not overlap for this process.
     pub fn copy_from(&self, at: usize, from: &ShmMemory, from_at: usize, len: usize) {

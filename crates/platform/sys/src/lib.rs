@@ -2,8 +2,9 @@
 //!
 //! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them: those are
 //! plain `syscall` instructions, so that the preload library can use this crate without running into its own
-//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`Gather`] (`syscall(2)`), the
-//! `netlink` module, and whatever the standard library does to drop an `OwnedFd` (`close`).
+//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`Gather`] and
+//! [`unix::Channel::refuse_descriptors`] (`syscall(2)`), the
+//! `netlink` module, `filesystem` and `seccomp`, which serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
 //! # Invariants that the `unsafe` blocks rely on
 //! 1. A [`Mapping`] covers `[as_ptr(), as_ptr() + len())` from construction to drop, and the file behind it is sealed
@@ -17,14 +18,20 @@
 mod clock;
 pub mod epoll;
 pub mod eventfd;
+#[cfg(feature = "privileges")]
+pub mod filesystem;
 pub mod futex;
 mod gather;
 mod memfd;
 #[cfg(feature = "netlink")]
 pub mod netlink;
 pub mod netns;
+#[cfg(feature = "privileges")]
+pub mod privileges;
 pub mod process;
 pub mod sched;
+#[cfg(feature = "privileges")]
+pub mod seccomp;
 pub mod signal;
 pub mod timer;
 pub mod unix;

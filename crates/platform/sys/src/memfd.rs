@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is CLOEXEC.
@@ -91,6 +92,21 @@ impl Mapping {
     pub fn create(name: &str, len: usize, prefault: Prefault) -> io::Result<(OwnedFd, Mapping)> {
         let fd = create_memfd(name, len)?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite, prefault)?;
+        Ok((fd, mapping))
+    }
+
+    /// Creates memory that this mapping alone can write: whoever gets the descriptor, or opens it again by /proc, may map it for reading
+    /// only, a later process of the same program included. `F_SEAL_FUTURE_WRITE`, fcntl(2); kernels before 5.1 go without.
+    pub fn create_own(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        let mapping = Mapping::new(&fd, len, Access::ReadWrite, Prefault::No)?;
+        match fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        fcntl_add_seals(&fd, SealFlags::SEAL)?;
         Ok((fd, mapping))
     }
 

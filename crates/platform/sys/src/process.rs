@@ -164,6 +164,11 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     Ok(sys::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// Sends a signal to the process of a descriptor; ESRCH once it has been reaped. pidfd_send_signal(2).
+pub fn send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+    Ok(sys::pidfd_send_signal(pidfd, signal)?)
+}
+
 /// Takes ownership of the `count` descriptors that the parent passed with [`Spawn::inherit`], and marks them CLOEXEC.
 ///
 /// Fails with EBADF if one of them is not open, and with `AlreadyExists` on a second call in one process, because then

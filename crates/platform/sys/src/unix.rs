@@ -8,10 +8,13 @@ use std::path::Path;
 
 use atoll_base::Duration;
 use rustix::fs::{Mode, OFlags, open, unlink};
+use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+
+use rustix::process::geteuid;
 
 /// How many descriptors one message can carry (SCM_MAX_FD).
 pub const FDS_MAX: usize = 253;
@@ -34,6 +37,13 @@ pub struct Peer {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+}
+
+impl Peer {
+    /// Whether a process of user `own` may trust it with what it has to say: it is the same user's, or root's. Root trusts whomever it names.
+    pub fn is_trusted_by(&self, own: u32) -> bool {
+        own == 0 || self.uid == own || self.uid == 0
+    }
 }
 
 /// A socket that waits for [`Channel`]s. The file stays when it is dropped, as with every unix socket.
@@ -71,6 +81,33 @@ impl Channel {
         let socket = socket(blocking)?;
         net::connect(&socket, &Address::new(path)?.address)?;
         Ok(Channel(socket))
+    }
+
+    /// The same, if this user or root listens there; otherwise `PermissionDenied`: a name in a folder that is open to all may lead to
+    /// anybody.
+    pub fn connect_to_own(path: &Path, blocking: Blocking) -> io::Result<Channel> {
+        let channel = Channel::connect(path, blocking)?;
+        match channel.peer()?.is_trusted_by(geteuid().as_raw()) {
+            true => Ok(channel),
+            false => Err(Errno::ACCESS.into()),
+        }
+    }
+
+    /// Lets nobody pass descriptors to this end, or to those that are accepted from it: closing what somebody else has opened can take as
+    /// long as that one likes. SO_PASSRIGHTS, unix(7); kernels before 6.16 have no such option, and let them come.
+    pub fn refuse_descriptors(fd: impl AsFd) -> io::Result<()> {
+        const SO_PASSRIGHTS: libc::c_int = 83;
+        let no: libc::c_int = 0;
+        let (fd, value) = (fd.as_fd().as_raw_fd(), &raw const no);
+        // SAFETY: the value is an int, as the length says, and outlives the call; the descriptor is open while it is borrowed.
+        let set = unsafe {
+            libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, size_of_val(&no))
+        };
+        match io::Error::last_os_error() {
+            _ if set == 0 => Ok(()),
+            error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+            error => Err(error),
+        }
     }
 
     /// Two ends of a new connection. socketpair(2).

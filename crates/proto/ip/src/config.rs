@@ -27,10 +27,14 @@ pub struct Config {
     pub loopback: bool,
     /// What is kept of packets that arrive in fragments.
     pub reassembly: Limits,
-    /// Which replica of how many this is: they share identifications, and the first one speaks for all (IGMP).
+    /// Which of how many this is that send from the stack's addresses: they share identifications, and the first one speaks for all
+    /// (IGMP, DHCP), unless it is apart.
     pub sibling: (u8, u8),
     /// IPv6 on the link; `None`: it is spoken inside the stack only, as `::1`.
     pub v6: Option<V6Config>,
+    /// Whether this is the half of IP that stays with a transport server, and the other half is in an IP server
+    /// ([`Told`](crate::Told)).
+    pub apart: bool,
     /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
     pub frames_max: usize,
 }
@@ -72,6 +76,7 @@ impl Config {
             reassembly: Limits::USUAL,
             sibling: (0, 1),
             v6: None,
+            apart: false,
             frames_max: 256,
         }
     }

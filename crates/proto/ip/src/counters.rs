@@ -45,6 +45,8 @@ pub enum Reason {
     NdIgnored,
     /// An extension header of IPv6 that we do not understand and that does not let us pass over it.
     Extension,
+    /// Came to the half that stays with a transport server, although it is the other's business.
+    NotForTransport,
 }
 
 /// Everything counted by one [`Ip`](crate::Ip). Counters only grow.
@@ -118,7 +120,7 @@ impl Counters {
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 20] = [
+    pub const ALL: [Reason; 21] = [
         Reason::Malformed,
         Reason::NotOurStation,
         Reason::UnknownEtherType,
@@ -139,6 +141,7 @@ impl Reason {
         Reason::ArpIgnored,
         Reason::NdIgnored,
         Reason::Extension,
+        Reason::NotForTransport,
     ];
 
     /// The reason as metrics name it.
@@ -164,6 +167,7 @@ impl Reason {
             Reason::ArpIgnored => "arp_ignored",
             Reason::NdIgnored => "nd_ignored",
             Reason::Extension => "extension",
+            Reason::NotForTransport => "not_for_transport",
         }
     }
 }

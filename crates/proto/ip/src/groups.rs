@@ -36,6 +36,9 @@ impl Ip {
                 Some(group) => self.groups.join(now, link, group),
                 None => self.join_group_v6(now, link, group),
             };
+        if joined {
+            self.note_membership(link);
+        }
         self.check_invariants();
         joined
     }
@@ -47,6 +50,7 @@ impl Ip {
             Some(group) => self.groups.leave(now, link, group),
             None => self.leave_group_v6(now, link, group),
         }
+        self.note_membership(link);
         self.check_invariants();
     }
 

@@ -4,7 +4,7 @@ use atoll_base::{Addr, Endpoint, Instant};
 use atoll_wire::ethernet::{self, EtherType};
 use atoll_wire::icmp::code;
 use atoll_wire::ipv4::{self, Protocol};
-use atoll_wire::{ParseError, checksum, udp};
+use atoll_wire::{ParseError, checksum, icmp, udp};
 
 use crate::addresses::Cast;
 use crate::counters::Reason;
@@ -111,6 +111,7 @@ impl Ip {
         match ethernet.ethertype {
             EtherType::IPV4 => {}
             EtherType::IPV6 => return self.receive_v6(now, link, &ethernet, frame, offload),
+            EtherType::ARP if self.half.is_some() => return Err(Reason::NotForTransport),
             EtherType::ARP if link == Link::Outside => {
                 return self.handle_arp(now, ethernet.dst, packet).map(|()| Received::Consumed);
             }
@@ -125,6 +126,9 @@ impl Ip {
             }
             Err(reason) => return Err(reason),
         };
+        if self.half.is_some() && !is_for_transport(link, &header, payload) {
+            return Err(Reason::NotForTransport);
+        }
         if header.is_fragment() {
             return self.handle_fragment(now, link, frame, at + header_len, &header, payload);
         }
@@ -171,6 +175,18 @@ impl Ip {
         }
         Ok(cast)
     }
+}
+
+/// Whether a packet is the business of the half that stays with a transport server: everything on the inside link, and of what comes from
+/// outside segments, datagrams and errors.
+fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
+    link == Link::Inside
+        || !header.is_fragment()
+            && match header.protocol {
+                Protocol::TCP | Protocol::UDP => true,
+                Protocol::ICMP => icmp::is_error(payload),
+                _ => false,
+            }
 }
 
 #[inline]

@@ -12,6 +12,7 @@ use crate::config::{BadConfig, Config};
 use crate::counters::Counters;
 use crate::dhcp::Client;
 use crate::fragments::{Identifications, PacketKey};
+use crate::half::Half;
 use crate::membership::Groups;
 use crate::neighbours::{Basis, Claim, Due, NeighbourUpdate, Neighbours};
 use crate::paths::{PathMtu, PathUpdate, Paths};
@@ -22,8 +23,8 @@ use crate::v6::V6;
 
 /// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
 ///
-/// Survives no crash: a new incarnation starts with an empty neighbour cache and is told or asks. Frames, news and failures
-/// not fetched are lost with it; peers and siblings ask again.
+/// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an empty neighbour cache and is told or
+/// asks. Frames, news and failures not fetched are lost with it; peers and siblings ask again.
 ///
 /// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`], [`Ip::poll_neighbour`],
 /// [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer for [`Ip::next_timeout`].
@@ -48,6 +49,8 @@ pub struct Ip {
     /// Of the replica that asks for an address; out of the way of what packets need.
     pub(crate) dhcp: Option<Box<Client>>,
     pub(crate) v6: V6,
+    /// What it keeps if it is the half of a transport server.
+    pub(crate) half: Option<Box<Half>>,
     frames: VecDeque<Frame>,
     updates: VecDeque<NeighbourUpdate>,
     failed: VecDeque<u32>,
@@ -88,7 +91,8 @@ impl Ip {
         let key = [rng.next_u64(), rng.next_u64()];
         let v6_key = [rng.next_u64(), rng.next_u64()];
         let address = config.address();
-        let asks = config.dhcp && config.sibling.0 == 0;
+        let leads = config.sibling.0 == 0 && !config.apart;
+        let asks = config.dhcp && leads;
         let mut ip = Ip {
             v6: V6::new(&config, v6_key, now),
             addresses: Addresses::new(address.as_ref()),
@@ -97,7 +101,7 @@ impl Ip {
             neighbours: Neighbours::new(config.neighbours_max, address.and_then(|address| address.gateway), key),
             identifications: Identifications::new(&mut rng, config.sibling),
             reassembly: Reassembly::new(config.reassembly),
-            groups: Groups::new(config.sibling.0 == 0),
+            groups: Groups::new(leads),
             wholes: VecDeque::new(),
             paths: Paths::default(),
             path_updates: VecDeque::new(),
@@ -105,13 +109,16 @@ impl Ip {
             error_limit: TokenBucket::new(ERRORS_PER_SECOND, ERRORS_BURST, now),
             announcements: Announcements { due: None, defended_at: None },
             counters: Counters::default(),
+            half: config.apart.then(Box::default),
             frames: VecDeque::new(),
             updates: VecDeque::new(),
             failed: VecDeque::new(),
             rng,
             config,
         };
-        ip.listen_to_own(now);
+        if ip.half.is_none() {
+            ip.listen_to_own(now);
+        }
         Ok(ip)
     }
 
@@ -135,7 +142,7 @@ impl Ip {
     /// ours are ignored.
     pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
         let NeighbourUpdate { addr, mac, basis } = update;
-        if !mac.is_station() || mac == self.config.mac || !self.addresses.is_neighbour(addr) {
+        if self.half.is_some() || !mac.is_station() || mac == self.config.mac || !self.addresses.is_neighbour(addr) {
             return;
         }
         let claim = match basis {
@@ -230,6 +237,7 @@ impl Ip {
         if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
             let update = PathUpdate { dst, mtu };
             push(&mut self.path_updates, update, self.config.frames_max, &mut self.counters);
+            self.request_path(update);
         }
     }
 
@@ -299,7 +307,7 @@ impl Ip {
 }
 
 /// Appends to a bounded queue, or counts the overflow. Returns whether there was room.
-fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &mut Counters) -> bool {
+pub(crate) fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &mut Counters) -> bool {
     let room = queue.len() < max;
     if room {
         queue.push_back(item);

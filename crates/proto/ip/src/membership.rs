@@ -164,6 +164,11 @@ impl<A: Group> Groups<A> {
         self.find_due();
     }
 
+    /// The groups of sockets on the outside link.
+    pub(crate) fn members(&self) -> impl Iterator<Item = A> + '_ {
+        self.outside.iter().filter(|(_, entry)| entry.users > 0).map(|(group, _)| *group)
+    }
+
     /// The version that is spoken: that of the oldest router heard of late.
     fn version(&self, now: Instant) -> u8 {
         let is_there = |until: Option<Instant>| until.is_some_and(|until| now < until);

@@ -44,7 +44,7 @@ pub enum Route {
 /// What [`Ip::emit_headers`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Hardware destination, from [`Ip::route`].
+    /// Hardware destination, from [`Ip::route`]; zero: the IP server fills it in.
     pub dst_mac: Mac,
     /// Source address: ours, or a loopback address; of the same family as the destination.
     pub src: Addr,
@@ -67,6 +67,9 @@ impl Ip {
     #[inline]
     pub fn route(&mut self, now: Instant, dst: impl Into<Addr>) -> Route {
         let dst = dst.into();
+        if self.half.is_some() {
+            return self.route_half(now, dst);
+        }
         match dst.to_v4() {
             Some(v4) => self.route_v4(now, v4),
             None => self.route_v6(now, dst),

@@ -73,6 +73,24 @@ impl Connection {
         }
     }
 
+    /// Goes on where a predecessor stood: the text before `end` is urgent; the peer has called the octet at `mark` urgent; the reader stands at
+    /// `head`, where `passed` marks were passed over.
+    pub fn resume_urgent(&mut self, end: u64, mark: Option<u64>, head: u64, passed: u64) {
+        let offset = |offset: u64| i64::try_from(offset).ok().filter(|offset| *offset < OFFSET_MAX);
+        let end = offset(end).filter(|end| *end > self.snd.una.max(0) && *end <= self.snd.tail);
+        let (mark, head) = (mark.and_then(offset), offset(head));
+        if end.is_none() && mark.is_none() {
+            return;
+        }
+        let urgent = &mut self.rare.get_or_insert_default().urgent;
+        urgent.snd_up = end.unwrap_or(-1);
+        urgent.mark = mark.unwrap_or(NO_MARK);
+        urgent.reader = head.unwrap_or(0);
+        if passed > 0 {
+            urgent.passed = (urgent.reader, u8::try_from(passed).unwrap_or(PASSED_MAX).min(PASSED_MAX));
+        }
+    }
+
     /// Where the urgent text ends that the peer has not acknowledged.
     #[inline]
     pub(crate) fn urgent_end(&self) -> Option<i64> {
@@ -142,6 +160,8 @@ const PASSED_MAX: u8 = 127;
 /// Stands for "no urgent pointer seen".
 const NO_MARK: i64 = -1;
 const POINTER_MAX: i64 = 65535;
+/// Far from where sums would overflow.
+const OFFSET_MAX: i64 = 1 << 60;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Endpoint, Instant, SessionId};
 use atoll_ipc::balance::{PeerBody, PeerMessage};
 
+use crate::askers::{Asker, Askers};
 use crate::balance::{AcceptorView, Acceptors, Balancer, PeerOutput, Reach, Reported};
 use crate::listeners::key;
 use crate::messages::{ConnectionId, Directive, ListenerId, Offer, Stage};
@@ -41,6 +42,7 @@ struct Choice {
     /// The TSs that have it, a bit each.
     tss: u64,
     acceptors: Acceptors,
+    askers: Askers,
     /// Established connections that are offered to nobody, oldest first.
     waiting: VecDeque<Waiting>,
 }
@@ -83,8 +85,8 @@ impl Chooser {
             self.table.push(None);
             self.table.len() - 1
         });
-        let (acceptors, waiting) = (Acceptors::default(), VecDeque::new());
-        self.table[index] = Some(Choice { local, v6_only, tss: 0, acceptors, waiting });
+        let (acceptors, askers, waiting) = (Acceptors::default(), Askers::default(), VecDeque::new());
+        self.table[index] = Some(Choice { local, v6_only, tss: 0, acceptors, askers, waiting });
         // Cannot truncate: one for each address and port.
         let index = index as u32;
         self.by_address.insert(key(local, v6_only), index);
@@ -108,6 +110,7 @@ impl Chooser {
         }
         if let Some(choice) = self.at_mut(index) {
             choice.acceptors.forget(ts, |_, of| of == lease);
+            choice.askers.forget(|asker| asker.ts == ts && asker.lease == lease);
         }
     }
 
@@ -122,6 +125,7 @@ impl Chooser {
             waiting.ts != ts
         });
         choice.acceptors.forget(ts, |_, _| true);
+        choice.askers.forget(|asker| asker.ts == ts);
         choice.tss &= !(1 << ts);
         if choice.tss == 0 {
             self.by_address.remove(&key(choice.local, choice.v6_only));
@@ -154,6 +158,7 @@ impl Chooser {
     /// The session wants no more connections of `ts` for now. Returns whether it did.
     pub(crate) fn deregister(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64) -> bool {
         let Some((choice, balancer)) = self.with_balancer(index) else { return false };
+        choice.askers.forget(|asker| *asker == Asker { ts, session, lease });
         choice.acceptors.deregister(now, 1 << ts, session, lease, index, balancer) != 0
     }
 
@@ -161,7 +166,33 @@ impl Chooser {
     pub(crate) fn forget(&mut self, ts: u8, index: u32, session: SessionId, lease: u64) {
         if let Some(choice) = self.at_mut(index) {
             choice.acceptors.forget(ts, |of, socket| of == session && socket == lease);
+            choice.askers.forget(|asker| *asker == Asker { ts, session, lease });
         }
+    }
+
+    /// The session asks `ts` for the connection that has waited longest, or (`takes` is false) whether there is one (P4's naive
+    /// accept).
+    pub(crate) fn asked(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
+        let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let at = choice.waiting.iter().position(|waiting| waiting.ts == ts);
+        if takes && let Some(Waiting { connection, listener, .. }) = at.and_then(|at| choice.waiting.remove(at)) {
+            // Whoever is an acceptor as well has one more to claim.
+            if let Some(acceptor) = choice.acceptors.get_mut(session, lease) {
+                acceptor.offered(now);
+            }
+            self.directives.push_back((ts, Directive::Offer(Offer { connection, listener, session, lease })));
+            return;
+        }
+        if at.is_none() && choice.askers.len() < ACCEPTORS_MAX {
+            choice.askers.add(Asker { ts, session, lease });
+        }
+        let (waiting, answers) = (at.is_some(), true);
+        self.directives.push_back((ts, Directive::ConnectionsWait { session, lease, waiting, answers }));
+    }
+
+    /// A connection of `ts` waits although somebody was told of it: all who have asked are told.
+    pub(crate) fn waits_long(&mut self, ts: u8, index: u32) {
+        while self.tell_asker(ts, index) {}
     }
 
     /// Whether what becomes of connections is worth measuring.
@@ -203,7 +234,11 @@ impl Chooser {
         lease: u64,
     ) -> bool {
         self.settle(session, lease);
-        self.assign(now, index, Waiting { ts, connection, listener })
+        let is_given = self.assign(now, index, Waiting { ts, connection, listener });
+        if !is_given {
+            self.waits_long(ts, index);
+        }
+        is_given
     }
 
     /// An earlier incarnation has offered a connection to this acceptor.
@@ -326,9 +361,19 @@ impl Chooser {
         let Some((choice, balancer)) = self.with_balancer(index) else { return false };
         let Some((session, lease)) = choice.acceptors.assign(now, ts, index, balancer) else {
             choice.waiting.push_back(waiting);
+            self.tell_asker(ts, index);
             return false;
         };
         self.directives.push_back((ts, Directive::Offer(Offer { connection, listener, session, lease })));
+        true
+    }
+
+    /// One who has asked comes for what waits. Returns whether there is one.
+    fn tell_asker(&mut self, ts: u8, index: u32) -> bool {
+        let asker = self.at_mut(index).and_then(|choice| choice.askers.next(ts));
+        let Some(Asker { session, lease, .. }) = asker else { return false };
+        let (waiting, answers) = (true, false);
+        self.directives.push_back((ts, Directive::ConnectionsWait { session, lease, waiting, answers }));
         true
     }
 

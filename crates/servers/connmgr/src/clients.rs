@@ -269,8 +269,8 @@ impl Manager {
                 ManagerBody::Reset { connection: connection.0, ticket: asked.ticket }
             }
             Directive::AcceptorRemoved { session, lease } => ManagerBody::AcceptorRemoved { session, lease },
-            // Ports are the TS's own affair.
-            Directive::PortTaken { .. } => return,
+            // Ports are the TS's own affair, and applications ask TSs that have a CM only.
+            Directive::PortTaken { .. } | Directive::ConnectionsWait { .. } => return,
         };
         client.outbox.push_back(body);
     }

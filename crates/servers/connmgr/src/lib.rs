@@ -22,6 +22,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod askers;
 mod balance;
 mod chooser;
 mod clients;

@@ -220,6 +220,18 @@ impl Listeners {
         self.place.deregister(now, id, choice, session, lease)
     }
 
+    /// See [`crate::ConnMgr::handle_ask`].
+    pub(crate) fn ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
+        let known = self.find(session, lease).and_then(|id| self.with_choice(id));
+        known.is_some_and(|(_, choice)| self.place.asked(now, choice, session, lease, takes))
+    }
+
+    pub(crate) fn waits_long(&mut self, id: ListenerId) {
+        if let Some((_, choice)) = self.with_choice(id) {
+            self.place.waits_long(choice);
+        }
+    }
+
     #[inline]
     pub(crate) fn handle_syn(&mut self, syn: &Syn) -> SynVerdict {
         let Some(index) = self.index_at(syn.local) else { return SynVerdict::Refused };

@@ -124,6 +124,17 @@ impl ConnMgr {
         self.listeners.remove_acceptor(now, session, lease)
     }
 
+    /// The naive accept (P4): the session asks for a connection that waits (`takes`), or whether one does. A directive answers. `false`:
+    /// the session does not listen with this lease, or the CM that chooses is in another process; nothing answers.
+    pub fn handle_ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
+        self.listeners.ask(now, session, lease, takes)
+    }
+
+    /// A connection waits for somebody who asks, for a while already: whoever was told of it does not come, so all others are.
+    pub fn handle_waits_long(&mut self, listener: ListenerId) {
+        self.listeners.waits_long(listener);
+    }
+
     /// The session has ended: it holds and accepts nothing any more. The TS hands back its offers by
     /// [`ConnMgr::handle_returned`] afterwards.
     pub fn handle_session_gone(&mut self, session: SessionId) {

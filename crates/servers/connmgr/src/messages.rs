@@ -140,6 +140,17 @@ pub enum Directive {
         /// The acceptor's socket.
         lease: u64,
     },
+    /// Tell the session whether connections wait for whoever asks (P4's naive accept).
+    ConnectionsWait {
+        /// Whom to tell.
+        session: SessionId,
+        /// Its socket.
+        lease: u64,
+        /// Whether there is one.
+        waiting: bool,
+        /// Whether it has just asked.
+        answers: bool,
+    },
     /// The port has its first listener, or has lost its last one: publish it.
     PortTaken {
         /// TCP port.

@@ -70,6 +70,24 @@ impl Place {
         }
     }
 
+    /// The session asks for a connection, or whether there is one (P4's naive accept). `false`: who chooses is apart.
+    pub(crate) fn asked(&mut self, now: Instant, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
+        match self {
+            Place::Here { ts, manager } => {
+                manager.chooser.asked(now, *ts, choice, session, lease, takes);
+                true
+            }
+            Place::Apart(_) => false,
+        }
+    }
+
+    /// A connection waits although somebody who asks was told.
+    pub(crate) fn waits_long(&mut self, choice: u32) {
+        if let Place::Here { ts, manager } = self {
+            manager.chooser.waits_long(*ts, choice);
+        }
+    }
+
     /// The session does not hold the socket any more.
     pub(crate) fn forget(&mut self, id: ListenerId, choice: u32, session: SessionId, lease: u64) {
         match self {

@@ -202,6 +202,17 @@ pub struct Scaling {
     pub max: u8,
 }
 
+/// How applications and stack agree on who has a connection (P4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Handshake {
+    /// The stack offers connections to those who have said that they take some.
+    #[default]
+    Speculative,
+    /// Applications ask for each one, by a message that is answered: what the other is measured against.
+    Naive,
+}
+
 /// Which ports are handed out by the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
@@ -251,6 +262,9 @@ impl Config {
         let hang_ms = file.recovery.hang_ms;
         if hang_ms != 0 && !(HANG_MS_MIN..=HANG_MS_MAX).contains(&hang_ms) {
             return Err(ConfigError::Hang(hang_ms));
+        }
+        if file.accept.handshake == Handshake::Naive && !has_own_managers(notation) {
+            return Err(ConfigError::NaiveAccept(notation));
         }
         Ok(Config {
             name,
@@ -303,6 +317,12 @@ fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
         return Err(ConfigError::ScalingLimits(min, max));
     }
     Ok(Scaling { start, auto, min, max })
+}
+
+/// Whether every transport server has a connection manager in its process.
+fn has_own_managers(notation: Notation) -> bool {
+    let plan = notation.plan();
+    plan.processes().iter().filter(|process| process.has(Component::Ts)).all(|process| process.has(Component::Cm))
 }
 
 /// Link servers apart from transport servers, or fewer of them, are for devices.
@@ -455,6 +475,8 @@ pub enum ConfigError {
     Spin(u32),
     /// The time to claim a connection.
     ClaimTimeout,
+    /// Applications that ask, and connection managers elsewhere.
+    NaiveAccept(Notation),
     /// The rules of balancing.
     Balance,
     /// The time without a sign of life.
@@ -532,6 +554,10 @@ impl fmt::Display for ConfigError {
             ConfigError::Sessions(n) => write!(f, "sessions.max: {n} is not from 1 to {SESSIONS_MAX}"),
             ConfigError::Spin(us) => write!(f, "wait.spin_us: {us} is more than {SPIN_US_MAX} (one second)"),
             ConfigError::ClaimTimeout => f.write_str("accept.claim_timeout_us: must be more than 0"),
+            ConfigError::NaiveAccept(notation) => write!(
+                f,
+                "accept.handshake: \"naive\" needs a connection manager in each transport server, which {notation} has not"
+            ),
             ConfigError::Balance => write!(
                 f,
                 "accept: give a tariff from 1 to {}, a window from 1 to {}, sample_us and offer_us from 1 to {}, and watermarks \

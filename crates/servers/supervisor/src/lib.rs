@@ -15,15 +15,16 @@ mod sessions;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use config::{
-    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Link, LinkFile, LinkType, LinkV6, Ports,
-    Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
+    Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
+    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, ManagerReport, Rates, RecoveryReport,
-    RecoveryTimes, ReplicaReport, ReportPart, ScalingReport, ServerState, SessionReport, StackReport, StatusReport,
+    AddressReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, LinkServerReport,
+    ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ScalingReport, ServerState,
+    SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use scaling::{Scaler, host_of};

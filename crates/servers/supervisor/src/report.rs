@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use atoll_ipc::page::Stat;
+use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_SECCOMP, Stat};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BalanceRules, LinkType, Steering};
@@ -77,6 +77,50 @@ pub struct StackReport {
     pub library_calls: u64,
     /// Those of them that needed a system call.
     pub library_calls_with_syscall: u64,
+    /// What keeps its servers from what is none of their business.
+    #[serde(default)]
+    pub confinement: ConfinementReport,
+}
+
+/// What all servers of a stack do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfinementReport {
+    /// They have no capabilities.
+    pub capabilities: bool,
+    /// What keeps them from files.
+    pub file_system: FileSystem,
+    /// They have lists of system calls.
+    pub seccomp: bool,
+}
+
+impl ConfinementReport {
+    /// What all servers have, of which each says `LAYER_*` of itself.
+    pub fn of(servers: impl IntoIterator<Item = u32>) -> ConfinementReport {
+        let all = servers.into_iter().collect::<Vec<_>>();
+        let have = |layers: u32| all.iter().all(|own| own & layers != 0);
+        ConfinementReport {
+            capabilities: have(LAYER_CAPABILITIES),
+            file_system: match (have(LAYER_LANDLOCK), have(LAYER_LANDLOCK | LAYER_EMPTY_ROOT)) {
+                (true, _) => FileSystem::Landlock,
+                (false, true) => FileSystem::EmptyRoot,
+                (false, false) => FileSystem::Open,
+            },
+            seccomp: have(LAYER_SECCOMP),
+        }
+    }
+}
+
+/// What keeps servers from files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileSystem {
+    /// Landlock.
+    Landlock,
+    /// An empty root.
+    EmptyRoot,
+    /// Nothing: the kernel has no Landlock, and allows no other root.
+    #[default]
+    Open,
 }
 
 /// In how many processes the replicas are.

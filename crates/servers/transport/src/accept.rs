@@ -157,6 +157,13 @@ impl<M: Memory> Transport<M> {
         self.cm.handle_established(now, ConnectionId(index), listener);
         self.phases.cm_ends(began);
         self.run_directives(now);
+        if let Some(entry) = self.entries.get_mut(index)
+            && let Stage::Waiting { .. } = entry.stage
+        {
+            // One who asks for connections (P4's naive accept) may have been told of it, and not come.
+            entry.deadline = now + self.config.claim_timeout;
+            self.touch(index);
+        }
     }
 
     /// Does what the CM wants done.
@@ -177,6 +184,13 @@ impl<M: Memory> Transport<M> {
                     let index = self.session_index.get(&session).copied();
                     if let Some(session) = index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut()) {
                         session.push(&mut self.stats, &Event::AcceptorRemoved { listener: lease }, None);
+                    }
+                }
+                Directive::ConnectionsWait { session, lease, waiting, answers } => {
+                    let index = self.session_index.get(&session).copied();
+                    if let Some(session) = index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut()) {
+                        let event = Event::ConnectionsWait { listener: lease, waiting, answers };
+                        session.push(&mut self.stats, &event, None);
                     }
                 }
                 Directive::PortTaken { port, taken } => {
@@ -235,6 +249,11 @@ impl<M: Memory> Transport<M> {
         });
         let Some(place) = offered else {
             // No slot or no memory for its buffer: such an acceptor cannot take connections now.
+            if let Some(session) = session_index.and_then(|i| self.sessions.get_mut(i as usize)?.as_mut()) {
+                // It may have asked for this one.
+                let event = Event::ConnectionsWait { listener: lease, waiting: false, answers: true };
+                session.push(&mut self.stats, &event, None);
+            }
             self.cm.handle_claim_timeout(now, offer.connection, listener, offer.session, lease);
             return;
         };
@@ -265,6 +284,8 @@ impl<M: Memory> Transport<M> {
                 self.take_over(now, index);
                 self.handle_kick(now, index);
             }
+        } else if occupant == Occupant::Lost {
+            // Honoured, too, and told that it is over.
         } else if session.was_offered(slot, generation) {
             // Too late: the connection is somebody else's.
             let event = Event::ClaimVerdict { slot, generation, confirmed: false };
@@ -296,10 +317,15 @@ impl<M: Memory> Transport<M> {
 
     /// A stage has lasted as long as it may.
     pub(crate) fn handle_deadline(&mut self, now: Instant, index: u32) {
-        let Some(entry) = self.entries.get(index) else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return };
         match entry.stage {
             Stage::Deferred { .. } => self.establish(now, index),
             Stage::Offered { listener, lease, .. } => self.claim_timeout(now, index, listener, lease),
+            Stage::Waiting { listener } => {
+                entry.deadline = Instant::FAR_FUTURE;
+                self.cm.handle_waits_long(listener);
+                self.run_directives(now);
+            }
             Stage::Open(_) => self.sweep(index),
             _ => {}
         }

@@ -11,12 +11,12 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, Instant, SessionId};
-use atoll_connmgr::{ConnectionId, Syn, SynVerdict};
+use atoll_base::{Duration, Instant, SessionId, SlotId};
+use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET, SlotState};
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_tcp::State;
 
@@ -92,6 +92,10 @@ struct Seen {
     read_mark: u64,
     flags: u32,
     send: Extents,
+    /// The mark of the peer's urgent text, what was passed over where the reader stands, and the end of the own one.
+    mark: Option<u64>,
+    passed: u64,
+    urgent: u64,
 }
 
 impl Seen {
@@ -107,6 +111,9 @@ impl Seen {
             read_mark: slot.read_mark(),
             flags: slot.replica_flags(),
             send: slot.send_extents(&session.layout).filter(|_| is_meant).unwrap_or_default(),
+            mark: slot.mark().filter(|_| is_meant && slot.replica_flags() & REPLICA_URGENT != 0),
+            passed: if is_meant { slot.passed_marks(slot.receive_head()) } else { 0 },
+            urgent: if is_meant { slot.send_urgent() } else { 0 },
         })
     }
 }
@@ -137,6 +144,7 @@ impl<M: Memory> Transport<M> {
         let found: Vec<_> = records.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
         let high = found.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
         records.requests = Requests::resume(&found, high);
+        records.is_stateless = recovery == Recovery::Stateless;
         self.repeat_requests(now, found);
 
         let all: Vec<_> = records.ledger.connections().collect();
@@ -174,7 +182,15 @@ impl<M: Memory> Transport<M> {
             };
             if let Err(why) = adopted {
                 adoption.lose(why);
-                self.give_up_record(record);
+                if let Some((id, slot, generation)) = record.place
+                    && let Some(&session) = self.session_index.get(&id)
+                {
+                    self.give_up(session, slot, generation);
+                    // Blocks that are another's were not taken for its own.
+                    if let Some(session) = self.session_mut(session).filter(|_| why != Loss::Overlap) {
+                        Rings::from(record.receive).release_all(&session.pool, &session.links);
+                    }
+                }
                 records.ledger.stage_connection(*index, None);
             } else if self.entries.get(*index).is_none() {
                 // It lives on in TIME-WAIT.
@@ -184,6 +200,15 @@ impl<M: Memory> Transport<M> {
                 adoption.kept += 1;
                 if record.text_len > 0 {
                     parked.push((*index, (record.text, record.text_len)));
+                }
+            }
+        }
+        if recovery == Recovery::Stateless {
+            // There are no records.
+            for session in 0..self.sessions.len() as u32 {
+                let slots = self.session(session).map(Session::unoccupied).unwrap_or_default();
+                for (slot, generation) in slots {
+                    adoption.lost += u32::from(self.give_up(session, slot, generation));
                 }
             }
         }
@@ -211,6 +236,17 @@ impl<M: Memory> Transport<M> {
                 Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
                     let place = Place { session: index, slot, generation };
                     self.reopen_datagram(now, place, local, remote, (reuse_port, v6_only));
+                }
+                // Whether the address is there now does not matter, as it would not to the predecessor. Nobody waits for an answer: who still does
+                // has his command in the ring.
+                Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
+                    let bind = Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                    let _ = self.cm.handle_bind(&bind);
+                }
+                Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
+                    let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only };
+                    let _ = self.cm.handle_listen(&listen);
+                    self.run_directives(now);
                 }
                 command => self.handle_command(now, index, command),
             }
@@ -288,6 +324,7 @@ impl<M: Memory> Transport<M> {
         entry.place = place;
         entry.parked = text.map(Box::new);
         if let Some(seen) = seen {
+            entry.connection.resume_urgent(seen.urgent, seen.mark, seen.head, seen.passed);
             entry.published_tail = seen.tail.min(entry.connection.receive_nxt());
             entry.published_acked = seen.acked.min(entry.connection.send_una());
             entry.published_mark = seen.read_mark;
@@ -297,6 +334,10 @@ impl<M: Memory> Transport<M> {
                 // Somebody may be waiting for room.
                 entry.flags.set(Flags::WANTS_ROOM);
             }
+        }
+        if seen.is_none() && entry.connection.fin_received() {
+            // Nobody has been shown it yet.
+            entry.replica_flags |= REPLICA_FIN;
         }
         entry.recorded = summary(&entry);
         let is_in_flows = !matches!(entry.stage, Stage::Ended(_)) && entry.connection.state() != State::Closed;
@@ -392,7 +433,7 @@ impl<M: Memory> Transport<M> {
                 entry.connection.greet();
                 entry.flags.set(Flags::STATE.with(Flags::EXTENTS));
                 if entry.connection.fin_received() {
-                    entry.replica_flags |= atoll_ipc::slot::REPLICA_FIN;
+                    entry.replica_flags |= REPLICA_FIN;
                     entry.ready |= Ready::RDHUP;
                 }
                 if matches!(entry.stage, Stage::Open(_)) {
@@ -430,18 +471,33 @@ impl<M: Memory> Transport<M> {
         self.cm.handle_established(now, ConnectionId(index), listener);
     }
 
-    /// The application of a connection that cannot go on is told.
-    fn give_up_record(&mut self, record: &ConnectionRecord) {
-        let Some((id, slot, generation)) = record.place else { return };
-        let Some(&session_index) = self.session_index.get(&id) else { return };
-        let Some(session) = self.session_mut(session_index) else { return };
-        if let Some(view) = session.slot(slot)
-            && view.replica_generation() == generation
-            && matches!(view.state(), SlotState::Open | SlotState::Connecting)
-        {
+    /// The application of a connection that cannot go on is told. Returns whether it has a socket for it, which keeps its slot until it is closed.
+    fn give_up(&mut self, session_index: u32, slot: SlotId, generation: u32) -> bool {
+        let Some(session) = self.session_mut(session_index) else { return false };
+        let Some(view) = session.slot(slot).filter(|view| view.replica_generation() == generation) else {
+            return false;
+        };
+        let is_offer = view.state() == SlotState::Offered;
+        let is_held = match view.state() {
+            SlotState::Open | SlotState::Connecting => true,
+            // If it has been claimed.
+            SlotState::Offered => !view.revoke(generation),
+            _ => false,
+        };
+        if !is_held || !session.occupy_again(slot, generation, Occupant::Lost) {
+            return false;
+        }
+        let Some(view) = session.slot(slot) else { return false };
+        if view.replica_flags() & REPLICA_CLOSED == 0 {
+            // What was not read is not there any more: others may get its memory.
+            view.set_receive_tail(view.receive_head());
             view.set_error(Cause::ConnectionReset);
             view.set_state(SlotState::Open);
             view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
         }
+        if is_offer {
+            self.reply(session_index, &Event::ClaimVerdict { slot, generation, confirmed: true });
+        }
+        true
     }
 }

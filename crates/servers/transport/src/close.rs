@@ -82,7 +82,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         for (slot, occupant) in orphans {
-            self.abandon(now, slot, occupant);
+            self.abandon(now, session_index, slot, occupant);
         }
     }
 
@@ -110,7 +110,7 @@ impl<M: Memory> Transport<M> {
                 self.run_directives(now);
                 continue;
             }
-            self.abandon(now, slot, occupant);
+            self.abandon(now, session_index, slot, occupant);
         }
         self.expire_sessions(now);
     }
@@ -127,11 +127,16 @@ impl<M: Memory> Transport<M> {
     }
 
     /// A socket that nobody holds any more.
-    fn abandon(&mut self, now: Instant, _slot: SlotId, occupant: Occupant) {
+    fn abandon(&mut self, now: Instant, session: u32, slot: SlotId, occupant: Occupant) {
         match occupant {
             Occupant::Nobody => {}
             Occupant::Connection(index) => self.close(now, index, CloseMode::Graceful),
             Occupant::Datagram(index) => self.close_datagram(now, index),
+            Occupant::Lost => {
+                if let Some(session) = self.session_mut(session) {
+                    session.vacate(slot, false);
+                }
+            }
         }
     }
 
@@ -142,7 +147,7 @@ impl<M: Memory> Transport<M> {
             let Some(session) = self.session(session_index) else { continue };
             let Some(until) = session.gone else { continue };
             if session.sockets > 0 && now >= until {
-                for (_, _, occupant) in session.occupants() {
+                for (slot, _, occupant) in session.occupants() {
                     match occupant {
                         Occupant::Connection(index) => {
                             if let Some(entry) = self.entries.get_mut(index) {
@@ -152,6 +157,7 @@ impl<M: Memory> Transport<M> {
                             self.give_back_slot(index);
                         }
                         Occupant::Datagram(index) => self.remove_datagram(now, index),
+                        Occupant::Lost => self.abandon(now, session_index, slot, occupant),
                         Occupant::Nobody => {}
                     }
                 }

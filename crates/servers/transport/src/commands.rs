@@ -26,12 +26,14 @@ impl<M: Memory> Transport<M> {
             Command::Kick { slot, generation } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.handle_kick(now, index),
                 Occupant::Datagram(index) => self.kick_datagram(now, index),
+                Occupant::Lost => {}
                 Occupant::Nobody => self.stats.count(Stat::BadCommands),
             },
             Command::Claim { slot, generation } => self.claim(now, session, slot, generation),
             Command::Close { slot, generation, mode } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.close(now, index, mode),
                 Occupant::Datagram(index) => self.close_datagram(now, index),
+                Occupant::Lost => self.close_lost(session, slot, generation),
                 Occupant::Nobody => self.close_nothing(session, slot, generation),
             },
             Command::SetOption { slot, generation, option, value } => {
@@ -84,6 +86,13 @@ impl<M: Memory> Transport<M> {
                     self.keep_request(id, command);
                 }
                 self.stats.add(Stat::BadCommands, (!taken).into());
+            }
+            Command::AskConnection { lease, takes } => {
+                let answered = self.cm.handle_ask(now, id, lease, takes);
+                if !answered {
+                    self.stats.count(Stat::BadCommands);
+                    self.reply(session, &Event::ConnectionsWait { listener: lease, waiting: false, answers: true });
+                }
             }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(now, id, lease);
@@ -160,6 +169,13 @@ impl<M: Memory> Transport<M> {
         } else {
             self.stats.count(Stat::BadCommands);
         }
+    }
+
+    /// The application has closed a socket whose connection is lost.
+    fn close_lost(&mut self, session: u32, slot: SlotId, generation: u32) {
+        let Some(session) = self.sessions.get_mut(session as usize).and_then(Option::as_mut) else { return };
+        session.vacate(slot, false);
+        session.push(&mut self.stats, &Event::SlotDone { slot, generation }, Some(0));
     }
 
     /// The application's lines have changed: take what is plausible; whoever lies loses the connection.
@@ -239,6 +255,7 @@ impl<M: Memory> Transport<M> {
                 }
                 self.datagrams.set_option(index, option, value)
             }
+            Occupant::Lost => true,
             Occupant::Nobody => false,
         };
         if !taken {

@@ -216,6 +216,42 @@ impl Datagrams {
 }
 
 impl Datagram {
+    /// One that has not received or sent anything. `shares`: whether it shares its port, and whether it is IPv6 alone.
+    fn new(place: Place, local: Endpoint, remote: Option<Endpoint>, shares: (bool, bool), capacity: u32) -> Datagram {
+        Datagram {
+            place,
+            local,
+            remote,
+            reuse_port: shares.0,
+            v6_only: shares.1,
+            receive: Extents::default(),
+            receive_tail: 0,
+            receive_head: 0,
+            published_tail: 0,
+            send: Extents::default(),
+            send_head: 0,
+            send_tail: 0,
+            published_head: 0,
+            capacity,
+            send_limit: capacity,
+            ttl: TTL,
+            tos: 0,
+            discovery: MtuDiscovery::default(),
+            discovery_v6: MtuDiscovery::default(),
+            whole_v6: false,
+            multicast: Multicast::new(),
+            progress: None,
+            has_looped: false,
+            hops: None,
+            class: 0,
+            ready: Ready::OUT,
+            cause: Cause::None,
+            is_dirty: false,
+            is_closing: false,
+            wants_room: false,
+        }
+    }
+
     pub(crate) const fn session(&self) -> u32 {
         self.place.session
     }
@@ -299,38 +335,7 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let capacity = self.config.datagram_capacity;
-        let socket = Datagram {
-            place,
-            local,
-            remote,
-            reuse_port,
-            v6_only,
-            receive: Extents::default(),
-            receive_tail: 0,
-            receive_head: 0,
-            published_tail: 0,
-            send: Extents::default(),
-            send_head: 0,
-            send_tail: 0,
-            published_head: 0,
-            capacity,
-            send_limit: capacity,
-            ttl: TTL,
-            tos: 0,
-            discovery: MtuDiscovery::default(),
-            discovery_v6: MtuDiscovery::default(),
-            whole_v6: false,
-            multicast: Multicast::new(),
-            progress: None,
-            has_looped: false,
-            hops: None,
-            class: 0,
-            ready: Ready::OUT,
-            cause: Cause::None,
-            is_dirty: false,
-            is_closing: false,
-            wants_room: false,
-        };
+        let socket = Datagram::new(place, local, remote, (reuse_port, v6_only), capacity);
         let index = self.datagrams.sockets.insert(socket);
         if !session.occupy(slot, generation, Occupant::Datagram(index)) {
             self.stats.count(Stat::BadCommands);
@@ -349,7 +354,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// A datagram socket of a predecessor. What it has received, and is to send, lies in the arena; where, the slot says, which only its
-    /// own application can falsify.
+    /// own application can falsify. Nothing in the slot is changed: its application may be looking at it.
     pub(crate) fn reopen_datagram(
         &mut self,
         now: Instant,
@@ -364,25 +369,29 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let (head, tail, sent) = (view.receive_head(), view.receive_tail(), view.acknowledged());
-        let receive = view.receive_extents(&session.layout).unwrap_or_default();
-        let send = view.send_extents(&session.layout).unwrap_or_default();
-        let flags = view.replica_flags();
-        self.open_datagram(now, place, local, remote, shares.0, shares.1);
-        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
-        let Occupant::Datagram(index) = session.occupant(place.slot, place.generation) else { return };
-        if let (Some(socket), Some(view)) = (self.datagrams.sockets.get_mut(index), session.slot(place.slot)) {
-            let is_plausible = head <= tail && tail - head <= AREA_MAX;
-            (socket.receive_head, socket.receive_tail) = if is_plausible { (head, tail) } else { (tail, tail) };
-            socket.published_tail = tail;
-            socket.receive = if is_plausible { receive } else { Extents::default() };
-            (socket.send_head, socket.send_tail, socket.published_head) = (sent, sent, sent);
-            socket.send = send;
-            view.set_receive_extents(&socket.receive);
-            view.set_receive_tail(tail);
-            view.set_acknowledged(sent);
-            view.set_replica_flags(flags);
-            socket.ready = Ready::IN | Ready::OUT;
+        let is_plausible = head <= tail && tail - head <= AREA_MAX;
+        let receive = view.receive_extents(&session.layout).filter(|_| is_plausible).unwrap_or_default();
+        let remote = (remote.port != 0).then_some(remote);
+        let socket = Datagram {
+            receive,
+            receive_head: if is_plausible { head } else { tail },
+            receive_tail: tail,
+            published_tail: tail,
+            send: view.send_extents(&session.layout).unwrap_or_default(),
+            send_head: sent,
+            send_tail: sent,
+            published_head: sent,
+            ready: Ready::IN | Ready::OUT,
+            ..Datagram::new(place, local, remote, shares, self.config.datagram_capacity)
+        };
+        let index = self.datagrams.sockets.insert(socket);
+        let Some(session) = self.session_mut(place.session) else { return };
+        if !session.occupy_again(place.slot, place.generation, Occupant::Datagram(index)) {
+            self.datagrams.sockets.remove(index);
+            return;
         }
+        self.datagrams.index(index);
+        self.page.set_port(true, local.port, true);
         self.kick_datagram(now, index);
         self.datagrams.touch(index);
     }

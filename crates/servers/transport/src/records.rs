@@ -32,14 +32,18 @@ pub(crate) struct Records<M: Memory> {
     pub(crate) requests: Requests,
     /// How often a predecessor has died of a connection.
     pub(crate) crashes: BTreeMap<u32, u8>,
+    /// Connections are not to survive, and have no records.
+    pub(crate) is_stateless: bool,
 }
 
 /// What applications have asked for that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    places: BTreeMap<Key, u32>,
+    /// Where each is written, and its turn: the first one's, when a later one has taken its place. What was asked for on top of it stays behind it.
+    places: BTreeMap<Key, (u32, u64)>,
     free: Vec<u32>,
     fresh: u32,
+    /// The last turn.
     order: u64,
     /// To be written, or to be forgotten, at the next commit.
     changed: VecDeque<(u32, Option<RequestRecord>)>,
@@ -86,9 +90,9 @@ impl Requests {
         let mut used = alloc::vec![false; high as usize];
         for (place, record) in found {
             if let Some(key) = Key::of(record.session, &record.command) {
-                requests.places.insert(key, *place);
+                requests.places.insert(key, (*place, record.order));
                 used[*place as usize] = true;
-                requests.order = requests.order.max(record.order + 1);
+                requests.order = requests.order.max(record.order);
             }
         }
         requests.free = (0..high).filter(|place| !used[*place as usize]).collect();
@@ -98,24 +102,23 @@ impl Requests {
     /// `command` is in force from now on.
     fn put(&mut self, session: SessionId, command: Command) {
         let Some(key) = Key::of(session, &command) else { return };
-        let place = match self.places.get(&key) {
-            Some(place) => *place,
+        let (place, order) = match self.places.get(&key) {
+            Some(found) => *found,
             None => {
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.fresh += 1;
                     self.fresh - 1
                 });
-                self.places.insert(key, place);
-                place
+                self.order += 1;
+                self.places.insert(key, (place, self.order));
+                (place, self.order)
             }
         };
-        let order = self.order;
-        self.order += 1;
         self.changed.push_back((place, Some(RequestRecord { order, session, command })));
     }
 
     fn remove(&mut self, key: &Key) {
-        if let Some(place) = self.places.remove(key) {
+        if let Some((place, _)) = self.places.remove(key) {
             self.free.push(place);
             self.changed.push_back((place, None));
         }
@@ -141,6 +144,7 @@ impl<M: Memory> Records<M> {
             progressed: Vec::new(),
             requests: Requests::default(),
             crashes: BTreeMap::new(),
+            is_stateless: false,
         }
     }
 }
@@ -149,7 +153,9 @@ impl<M: Memory> Transport<M> {
     /// Writes down what has changed since the last flush.
     pub(crate) fn commit(&mut self) {
         if let Some(records) = self.records.as_deref_mut() {
-            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes } = records;
+            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes, is_stateless } =
+                records;
+            let dirty: &[u32] = if *is_stateless { &[] } else { &self.dirty };
             ledger.begin();
             for place in freed.drain(..) {
                 // A new connection may have taken it: then that one is written.
@@ -162,7 +168,7 @@ impl<M: Memory> Transport<M> {
             for (place, record) in requests.changed.drain(..) {
                 ledger.stage_request(place, record.as_ref());
             }
-            for &index in &self.dirty {
+            for &index in dirty {
                 let Some(entry) = self.entries.get_mut(index) else { continue };
                 ledger.touch(index);
                 let summary = summary(entry);
@@ -226,7 +232,7 @@ impl<M: Memory> Transport<M> {
 
     /// The place of a connection is free.
     pub(crate) fn forget_record(&mut self, index: u32) {
-        if let Some(records) = self.records.as_deref_mut() {
+        if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
             records.freed.push(index);
         }
     }

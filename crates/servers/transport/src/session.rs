@@ -60,6 +60,8 @@ pub(crate) enum Occupant {
     Nobody,
     Connection(u32),
     Datagram(u32),
+    /// A connection that has not survived a predecessor: nothing is left but the application's socket, which it has to close.
+    Lost,
 }
 
 /// Where a socket has its slot: which session (by its place in the table), slot and generation.
@@ -122,6 +124,20 @@ impl<M: Memory> Session<M> {
         place.occupant = occupant;
         self.sockets += 1;
         true
+    }
+
+    /// Slots, and their generations, in which the application may have a socket although nobody occupies them.
+    pub(crate) fn unoccupied(&self) -> Vec<(SlotId, u32)> {
+        let generation = |slot: u32| self.slot(SlotId(slot)).map_or(0, |view| view.replica_generation());
+        // The library takes its slots in order, and so does the replica.
+        let used = self.layout.application_slots().take_while(|slot| {
+            self.slot(SlotId(*slot)).is_some_and(|view| view.app_generation() != 0 || view.replica_generation() != 0)
+        });
+        let offered = self.layout.replica_slots().take(self.replica.len());
+        used.chain(offered)
+            .map(|slot| (SlotId(slot), generation(slot)))
+            .filter(|(slot, generation)| *generation != 0 && self.is_vacant(*slot))
+            .collect()
     }
 
     /// All occupants are known: what is free is free, and the application looks at everything.

@@ -1,20 +1,25 @@
 //! What has happened so far? The counters of the replica's page that belong to transport.
 
-use atoll_ipc::Memory;
 use atoll_ipc::page::{ReplicaPage, Stat};
+use atoll_ipc::{Memory, Tally};
 use atoll_tcp::Reason;
 
 #[derive(Debug)]
-pub(crate) struct Stats([u64; Stat::ALL.len()]);
+pub(crate) struct Stats {
+    /// Of this life.
+    own: [u64; Stat::ALL.len()],
+    past: Tally,
+}
 
 impl Stats {
-    pub(crate) const fn new() -> Stats {
-        Stats([0; Stat::ALL.len()])
+    /// Goes on from what predecessors have left on the page.
+    pub(crate) fn new<M: Memory>(page: &ReplicaPage<M>) -> Stats {
+        Stats { own: [0; Stat::ALL.len()], past: Tally::read(page) }
     }
 
     #[inline]
     pub(crate) const fn add(&mut self, stat: Stat, n: u64) {
-        self.0[stat as usize] += n;
+        self.own[stat as usize] += n;
     }
 
     #[inline]
@@ -35,17 +40,17 @@ impl Stats {
     }
 
     pub(crate) const fn set(&mut self, stat: Stat, value: u64) {
-        self.0[stat as usize] = value;
+        self.own[stat as usize] = value;
     }
 
     pub(crate) const fn get(&self, stat: Stat) -> u64 {
-        self.0[stat as usize]
+        self.own[stat as usize]
     }
 
     /// Writes what is counted here to the page; the link's counters are the link's to write.
     pub(crate) fn publish<M: Memory>(&self, page: &ReplicaPage<M>) {
         for &stat in OURS {
-            page.set_stat(stat, self.get(stat));
+            page.set_stat(stat, self.past.with(stat, self.get(stat)));
         }
     }
 }

@@ -10,5 +10,6 @@ mod groups;
 pub(crate) mod kit;
 mod limits;
 mod loss;
+mod recovery;
 mod urgent;
 mod v6;

@@ -10,7 +10,9 @@ use atoll_base::{
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Ip, OwnAddress, Reason};
 use atoll_ipc::arena::ArenaLayout;
-use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, DhcpState, Network, V4Facts};
+use atoll_ipc::network::{
+    AddressFacts, AddressState, DhcpFacts, DhcpState, Network, PrefixFacts, RouterFacts, V4Facts,
+};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
@@ -150,7 +152,7 @@ impl<M: Memory> Transport<M> {
             challenges: Challenges::new(),
             orphans: 0,
             pressure_look_at: Instant::ZERO,
-            stats: Stats::new(),
+            stats: Stats::new(&page),
             phases: Phases::default(),
             records: None,
             released: Vec::new(),
@@ -287,7 +289,7 @@ impl<M: Memory> Transport<M> {
         !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty()
     }
 
-    /// A counter of this server.
+    /// What this life of the server has counted.
     pub fn stat(&self, stat: Stat) -> u64 {
         self.stats.get(stat)
     }
@@ -365,8 +367,12 @@ impl<M: Memory> Transport<M> {
             v4,
             dhcp,
             addresses: self.ip.v6_addresses().iter().map(facts).collect(),
-            on_link: self.ip.v6_on_link().collect(),
-            has_router: self.ip.has_v6_router(),
+            on_link: self
+                .ip
+                .v6_on_link()
+                .map(|(prefix, len, until)| PrefixFacts { prefix, len, until: nanos(until) })
+                .collect(),
+            routers: self.ip.v6_routers().map(|(addr, until)| RouterFacts { addr, until: nanos(until) }).collect(),
         };
         self.page.set_network(&network);
     }

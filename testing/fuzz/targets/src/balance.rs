@@ -40,6 +40,8 @@ struct Cm {
     /// Claimed and measured, with the moment of the offer.
     measured: BTreeMap<u32, (SessionId, Instant)>,
     registered: [bool; 4],
+    /// Who has asked in this step.
+    asks: Option<SessionId>,
     next: u32,
 }
 
@@ -66,13 +68,22 @@ impl Cm {
         }
         let now = Instant::from_millis(1000);
         let id = id.expect("somebody listens");
-        Cm { now, cm, id, connections: BTreeMap::new(), measured: BTreeMap::new(), registered: [false; 4], next: 0 }
+        Cm {
+            now,
+            cm,
+            id,
+            connections: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            registered: [false; 4],
+            asks: None,
+            next: 0,
+        }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
         let session = SessionId(u32::from(input.byte() % 4));
         self.now += Duration::from_micros(u64::from(input.half()) << (input.byte() % 8));
-        match input.byte() % 10 {
+        match input.byte() % 11 {
             0 => {
                 self.registered[session.0 as usize] = self.cm.handle_accept(self.now, session, LEASE);
             }
@@ -104,6 +115,13 @@ impl Cm {
                     assert_eq!(output.to & !2, 0, "there is one other replica");
                     assert!(output.wakes || output.to & (reach.takes | reach.awake) == output.to);
                 }
+            }
+            9 => {
+                // What a session took before it accepted for the first time is not counted for it.
+                let is_known = self.cm.acceptors(self.now).iter().any(|(_, view)| view.session == session);
+                self.asks = Some(session);
+                let takes = is_known && input.byte().is_multiple_of(2);
+                assert!(self.cm.handle_ask(self.now, session, LEASE, takes), "it listens");
             }
             _ => self.cm.set_balance(Balance {
                 scheme: Scheme::ALL[usize::from(input.byte() % 4)],
@@ -174,14 +192,21 @@ impl Cm {
                 Directive::Offer(offer) => {
                     let place = self.connections.get_mut(&offer.connection.0).expect("it exists");
                     assert_eq!(*place, (None, false), "offered to two");
-                    assert!(self.registered[offer.session.0 as usize], "to somebody who wants it");
+                    let wants = self.registered[offer.session.0 as usize] || self.asks == Some(offer.session);
+                    assert!(wants, "to somebody who wants it");
                     place.0 = Some(offer.session);
                 }
                 // By a time-out here, or because the other replica says that there was one.
                 Directive::AcceptorRemoved { session, .. } => self.registered[session.0 as usize] = false,
+                Directive::ConnectionsWait { session, waiting, answers, .. } => {
+                    let is_waiting = self.connections.values().any(|(session, _)| session.is_none());
+                    assert_eq!(is_waiting, waiting, "the truth");
+                    assert!(!answers || self.asks == Some(session), "an answer is for who has asked");
+                }
                 Directive::Reset { .. } | Directive::PortTaken { .. } => {}
             }
         }
+        self.asks = None;
     }
 
     fn check(&mut self) {

@@ -83,6 +83,7 @@ pub fn cm_manager(data: &[u8]) {
                     assert_eq!(live.remove(&connection.0), Some(false), "asked for, and offered to nobody");
                 }
                 Directive::AcceptorRemoved { .. } | Directive::PortTaken { .. } => {}
+                Directive::ConnectionsWait { .. } => panic!("nobody has asked, and the manager is apart"),
             }
         }
         ts.handle_timers(now);

@@ -146,3 +146,37 @@ fn an_application_that_scribbles_harms_only_itself() {
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert!(server.runs(), "{}", server.report());
 }
+
+/// Neither others who ring the replicas, nor replicas that ring it, nor the supervisor.
+#[test]
+fn an_application_that_plays_with_its_bells_keeps_nobody_asleep() {
+    let net = Net::new(Stack::Atoll);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let url = format!("http://{}/small", Net::SERVER);
+    let serves = |when: &str| {
+        for _ in 0..10 {
+            assert_eq!(net.client("curl", &["-sS", "--max-time", "10", &url]).success(15), "tiny", "{when}");
+        }
+    };
+    let mut mute = Proc::start(net.on_stack(&compiled("mute")).arg("9100"), None);
+    mute.says("listening", 10);
+    let mut nc = net.on_client("sh");
+    nc.args(["-c", &format!("(echo hello; sleep 5; echo again; sleep 5) | nc.openbsd -w 20 {} 9100", Net::SERVER)]);
+    let mut nc = Proc::start(&mut nc, None);
+    mute.says("muting", 10);
+    assert!(!mute.output().contains("muting 0 bells"));
+    serves("while they are emptied");
+    mute.says("full", 20);
+    serves("when they are full");
+    nc.end(30);
+    // Its peer has said something to it, so that its bells were rung; and a new program attaches, of which all hear.
+    serves("when it was rung");
+    let said = Proc::start(net.on_stack("sh").args(["-c", "nc.openbsd -z -w 10 198.18.0.2 80 && echo open"]), None)
+        .success(20);
+    assert_eq!(said, "open\n");
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+    mute.kill();
+    serves("when it is gone");
+}

@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod balance;
+mod chaos;
 mod clients;
 mod configurations;
 mod dhcp;
@@ -26,11 +27,14 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod naive_accept;
+mod privileges;
 mod recovery;
 mod rootless;
 mod scaling;
 mod semantics;
 mod servers;
 mod stack;
+mod survival;
 mod transfer;
 mod v6;

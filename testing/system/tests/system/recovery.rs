@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::servers::{fetch, megabyte, start_nginx};
 
 /// A server of a stack, as `atoll status` sees it.
-struct Victim<'a> {
-    net: &'a Net,
+pub struct Victim<'a> {
+    pub net: &'a Net,
     /// The list that it is in, and its place there.
-    kind: &'static str,
-    index: usize,
+    pub kind: &'static str,
+    pub index: usize,
 }
 
 impl Victim<'_> {
@@ -31,7 +31,7 @@ impl Victim<'_> {
     }
 
     /// Kills it, and waits until the next one is ready.
-    fn kill(&self) {
+    pub fn kill(&self) {
         let epoch = self.epoch();
         signal("KILL", self.pid());
         self.comes_back(epoch + 1);

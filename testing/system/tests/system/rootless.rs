@@ -5,7 +5,7 @@ use std::process::Command;
 use atoll_system_tests::{Alone, Proc, Scratch, atoll};
 
 /// Runs a script as nobody, who may open /dev/net/tun (as on most distributions) but has no other privilege.
-fn as_nobody(script: &str) -> String {
+pub fn as_nobody(script: &str) -> String {
     let _alone = Alone::new();
     let scratch = Scratch::new();
     let folder = scratch.path().to_string_lossy().into_owned();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::epoll::{self, Epoll, EventFlags};
 use std::path::PathBuf;
 
 /// A directory of our own that disappears with the test.
@@ -67,8 +68,11 @@ fn the_largest_set_of_descriptors_arrives() {
     let mut fds = Vec::new();
     assert_eq!(b.receive(&mut [0; 8], &mut fds).unwrap(), 1);
     assert_eq!(fds.len(), FDS_MAX);
+    let (epoll, mut events) = (Epoll::new().unwrap(), [epoll::EMPTY; 2]);
+    epoll.add(&bell, 1, EventFlags::IN | EventFlags::ET).unwrap();
+    assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 1, "a watch begins with an event");
     crate::eventfd::ring(&fds[17]).unwrap();
-    assert_eq!(crate::eventfd::drain(&bell).unwrap(), 1);
+    assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 1, "it is the same bell");
     assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
 }
 
@@ -91,4 +95,32 @@ fn blocking_operations_end_at_the_timeout() {
     let (_a, b) = Channel::pair(Blocking::Yes).unwrap();
     b.set_timeouts(Duration::from_millis(5)).unwrap();
     assert_eq!(b.receive(&mut [0; 4], &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_user_trusts_himself_and_root() {
+    let peer = |uid| Peer { pid: 1, uid, gid: 0 };
+    assert!(peer(1000).is_trusted_by(1000) && peer(0).is_trusted_by(1000) && !peer(1001).is_trusted_by(1000));
+    assert!(peer(1000).is_trusted_by(0));
+}
+
+#[test]
+fn who_refuses_descriptors_gets_messages_only() {
+    let scratch = Scratch::new("no-descriptors");
+    let path = scratch.0.join("s");
+    let listener = Listener::bind(&path, 8, Blocking::No).unwrap();
+    Channel::refuse_descriptors(&listener).unwrap();
+    let client = Channel::connect_to_own(&path, Blocking::No).unwrap();
+    let server = listener.accept(Blocking::No).unwrap();
+    client.send(b"x", &[]).unwrap();
+    assert_eq!(server.receive(&mut [0; 4], &mut Vec::new()).unwrap(), 1);
+    let bell = crate::eventfd::create().unwrap();
+    // Kernels before 6.16 do not know this.
+    let version = rustix::system::uname();
+    let version: Vec<u32> = version.release().to_str().unwrap().split('.').filter_map(|n| n.parse().ok()).collect();
+    if version >= vec![6, 16] {
+        assert_eq!(client.send(b"x", &[bell.as_fd()]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        // The other way is free.
+        server.send(b"x", &[bell.as_fd()]).unwrap();
+    }
 }

@@ -6,7 +6,7 @@
 //!    |  +-----------------------------------------------+-------------------+                          v              |
 //!    +---- NAK, end of the lease ------- Rebinding <------ T2: REQUEST to all ------------------- Renewing ---------+
 //! ```
-//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends), INFORM, authentication (RFC 3118).
+//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends; a server that is restarted goes on: [`Client::resume`]), INFORM, authentication (RFC 3118).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,8 +19,8 @@ use super::lease::{Lease, is_server};
 
 /// Asks servers for an address, keeps it, and gives it back.
 ///
-/// Sans-IO: messages and moments go in, [`Output`]s come out. Survives no crash: a new incarnation asks anew, and servers know it by
-/// its hardware address.
+/// Sans-IO: messages and moments go in, [`Output`]s come out. Of a crash the lease survives, on the replica's page; a question that was open
+/// is asked anew, and servers know the client by its hardware address.
 #[derive(Debug)]
 pub struct Client {
     mac: Mac,
@@ -124,6 +124,21 @@ impl Client {
         if self.state == State::Init && self.due == Instant::FAR_FUTURE {
             self.discover(now, rng);
         }
+    }
+
+    /// Goes on with the lease of a predecessor, if it holds and a host can live by it. Does nothing once started.
+    pub fn resume(&mut self, now: Instant, lease: &Lease) {
+        let is_fine = lease.address.valid_until > now && lease.address.check().is_ok() && is_server(lease.server);
+        if self.state != State::Init || self.due != Instant::FAR_FUTURE || !is_fine {
+            return;
+        }
+        (self.began_at, self.asked_at) = (now, now);
+        self.wanted = Some(lease.address.addr);
+        self.state = State::Bound;
+        self.due = lease.renew_at;
+        self.lease = Some(lease.clone());
+        self.outputs.push_back(Output::Use(lease.clone()));
+        self.check_invariants();
     }
 
     /// Gives the address back, and stops (RFC 2131 §4.4.6).

@@ -33,6 +33,16 @@ impl Lease {
     /// Octets of a domain's name at most (RFC 1035 §2.3.4).
     pub const DOMAIN_MAX: usize = 253;
 
+    /// A lease of which nothing is known any more but that it holds: it is renewed when half of what is left has passed.
+    pub fn resumed(now: Instant, address: V4Address, server: u32, dns: Vec<u32>, domain: String) -> Lease {
+        let left = address.valid_until.since(now).as_nanos() as u64;
+        let after = |part: u64| match address.valid_until {
+            Instant::FAR_FUTURE => Instant::FAR_FUTURE,
+            _ => now + Duration::from_nanos(left / 8 * part),
+        };
+        Lease { address, server, renew_at: after(4), rebind_at: after(7), dns, domain }
+    }
+
     /// What an offer or acknowledgement says; `None` if no host could live by it. `since`: when it was asked for. `mtu`: of the link.
     pub(super) fn read(message: &Message<'_>, since: Instant, mtu: u16, rng: &mut Rng) -> Option<Lease> {
         let server = message.word(option::SERVER_IDENTIFIER)?;

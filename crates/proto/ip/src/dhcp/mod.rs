@@ -5,6 +5,9 @@
 mod client;
 mod lease;
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use atoll_base::{Addr, Instant};
 use atoll_wire::arp::{Operation, Packet};
 use atoll_wire::dhcp::{CLIENT_PORT, SERVER_PORT};
@@ -21,15 +24,45 @@ use crate::output::{HEADERS_LEN, Outgoing, Route, TTL};
 pub use client::{Client, Output, State};
 pub use lease::Lease;
 
+/// What is known of DHCP, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// What the client is about.
+    pub state: State,
+    /// Who gave the address; 0 as long as there is none.
+    pub server: u32,
+    /// Resolvers that the server named.
+    pub dns: Vec<u32>,
+    /// The domain that it named; empty: none.
+    pub domain: String,
+}
+
 impl Ip {
     /// What the client is about; `None` if this replica does not ask.
     pub fn dhcp(&self) -> Option<&Client> {
         self.dhcp.as_deref()
     }
 
+    /// What is known of DHCP; `None` if neither this replica asks, nor the IP server that speaks to it.
+    pub fn dhcp_news(&self) -> Option<News> {
+        let Some(client) = self.dhcp() else { return self.half.as_ref().and_then(|half| half.dhcp.clone()) };
+        let known = client.lease();
+        Some(News {
+            state: client.state(),
+            server: known.map_or(0, |lease| lease.server),
+            dns: known.map(|lease| lease.dns.clone()).unwrap_or_default(),
+            domain: known.map(|lease| lease.domain.clone()).unwrap_or_default(),
+        })
+    }
+
     /// Gives the address back to the server, if it came from one. When the stack ends.
     pub fn release(&mut self, now: Instant) {
         self.with_client(now, |client, _| client.release());
+    }
+
+    /// Goes on with a lease that a predecessor has got.
+    pub(crate) fn resume_dhcp(&mut self, now: Instant, lease: &Lease) {
+        self.with_client(now, |client, _| client.resume(now, lease));
     }
 
     pub(crate) fn start_dhcp(&mut self, now: Instant) {

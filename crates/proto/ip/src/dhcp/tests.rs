@@ -614,3 +614,41 @@ fn noise_never_panics() {
         }
     }
 }
+
+#[test]
+fn a_successor_goes_on_with_the_lease() {
+    let mut before = Host::bound(1000);
+    let lease = before.client.lease().expect("it is bound").clone();
+    let now = before.now + Duration::from_secs(100);
+    let resumed = Lease::resumed(now, lease.address, lease.server, lease.dns.clone(), lease.domain.clone());
+    assert!(
+        now < resumed.renew_at && resumed.renew_at < resumed.rebind_at && resumed.rebind_at < lease.address.valid_until
+    );
+    let mut next = Host { client: Client::new(US, 1500), rng: Rng::new(2), now };
+    next.client.resume(now, &resumed);
+    next.client.start(now, &mut next.rng);
+    assert_eq!(next.client.poll(), Some(Output::Use(resumed.clone())));
+    assert_eq!((next.client.poll(), next.client.state()), (None, State::Bound));
+    // It is renewed in time.
+    next.wait();
+    assert_eq!((next.client.state(), next.now), (State::Renewing, resumed.renew_at));
+    let asked = next.sent();
+    assert!(next.hear(&asked.answer(Kind::Ack)));
+    assert_eq!(next.client.state(), State::Bound);
+    // One that lasts for ever is not renewed; one that has ended, or makes no sense, is asked for anew.
+    let forever = V4Address { valid_until: Instant::FAR_FUTURE, ..lease.address };
+    assert_eq!(Lease::resumed(now, forever, SERVER, Vec::new(), "".into()).renew_at, Instant::FAR_FUTURE);
+    let late = lease.address.valid_until;
+    let nonsense = V4Address { addr: u32::MAX, ..lease.address };
+    for (at, lease) in [
+        (late, lease.clone()),
+        (now, Lease { server: 0, ..lease.clone() }),
+        (now, Lease { address: nonsense, ..lease }),
+    ] {
+        let mut next = Host { client: Client::new(US, 1500), rng: Rng::new(2), now: at };
+        next.client.resume(at, &lease);
+        next.client.start(at, &mut next.rng);
+        assert_eq!(next.client.state(), State::Selecting);
+    }
+    before.client.release();
+}

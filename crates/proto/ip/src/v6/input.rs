@@ -4,7 +4,7 @@ use atoll_base::{Addr, Endpoint, Instant};
 use atoll_wire::ethernet;
 use atoll_wire::icmpv6::{Message, code};
 use atoll_wire::ipv4::Protocol;
-use atoll_wire::ipv6::{self, ExtensionError};
+use atoll_wire::ipv6::{self, ExtensionError, Upper};
 use atoll_wire::{checksum, udp};
 
 use super::addresses::cast;
@@ -44,6 +44,9 @@ impl Ip {
                 return Err(Reason::Extension);
             }
         };
+        if self.half.is_some() && !is_for_transport(link, &upper, payload) {
+            return Err(Reason::NotForTransport);
+        }
         match upper.fragment {
             // RFC 6946: all of the packet is there, whatever else has the same identification.
             Some(fragment) if fragment.is_atomic() => self.counters.atomic_fragments += 1,
@@ -107,6 +110,18 @@ impl Ip {
         }
         Ok(Cast::Unicast)
     }
+}
+
+/// As for IPv4.
+fn is_for_transport(link: Link, upper: &Upper, payload: &[u8]) -> bool {
+    link == Link::Inside
+        || upper.fragment.is_none_or(|fragment| fragment.is_atomic())
+            && match upper.protocol {
+                Protocol::TCP | Protocol::UDP => true,
+                // RFC 4443 §2.1: errors have numbers below 128.
+                Protocol::ICMPV6 => payload.get(upper.at).is_some_and(|kind| *kind < 128),
+                _ => false,
+            }
 }
 
 #[inline]

@@ -9,6 +9,7 @@
 
 mod addresses;
 mod fragments;
+mod half;
 mod icmp;
 mod input;
 mod listeners;
@@ -29,6 +30,7 @@ use crate::counters::Reason;
 use crate::ip::Ip;
 use crate::membership::Groups;
 use crate::neighbours::{Due, Neighbours};
+use crate::past::Past;
 
 pub use addresses::{OwnAddress, State};
 use redirects::Redirects;
@@ -132,7 +134,10 @@ impl V6 {
             }
             v6.routers.extend(v6_config.gateway.map(|gateway| Lease { what: gateway, until: Instant::FAR_FUTURE }));
         }
-        v6.rearm();
+        // The half of a transport server is told what becomes of its addresses.
+        if !config.apart {
+            v6.rearm();
+        }
         v6
     }
 
@@ -173,19 +178,52 @@ impl Ip {
         self.v6.groups.speak(now);
         self.expire_listeners(now);
         for at in 0..self.v6.own.len() {
-            self.probe(self.v6.own[at].addr);
+            // What a predecessor has tried out is ours.
+            if self.v6.own[at].is_tentative() {
+                self.probe(self.v6.own[at].addr);
+            }
         }
-        self.ask_routers(now);
-    }
-
-    /// Asks for routers: what they give is gone with a predecessor, and they would say it again by themselves after minutes only. Called by a
-    /// replica that goes on where another has stopped and is not the one that [announces](Ip::announce). What is answered all hear.
-    pub fn ask_routers(&mut self, now: Instant) {
-        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) && !self.v6.own.is_empty() {
+        if self.v6.config.as_ref().is_some_and(|config| config.autoconf) {
             self.v6.solicitations = Solicitations { left: SOLICITATIONS, due: now };
             self.solicit(now);
         }
         self.v6.rearm();
+    }
+
+    /// Goes on with what a predecessor has learned: see [`Ip::resume`].
+    pub(crate) fn resume_v6(&mut self, now: Instant, past: &Past) {
+        let Some(config) = &self.v6.config else { return };
+        let obeys = config.autoconf;
+        for own in past.addresses.iter().filter(|own| own.valid_until > now) {
+            let is_mine = own.addr == addresses::with_identifier(own.addr, self.config.mac) && own.prefix_len == 64;
+            match self.v6.own.iter().position(|known| known.addr == own.addr) {
+                Some(at) if !own.is_tentative() => self.v6.own[at].state = own.state,
+                None if obeys && own.dynamic && is_mine && self.v6.own.len() < OWN_MAX => self.v6.own.push(*own),
+                _ => {}
+            }
+        }
+        if obeys {
+            for &(prefix, len, until) in past.on_link.iter().filter(|(_, _, until)| *until > now) {
+                let is_known = self.v6.on_link.iter().any(|lease| lease.what == (prefix, len));
+                if !is_known && len <= 128 && self.v6.on_link.len() < ON_LINK_MAX {
+                    self.v6.on_link.push(Lease { what: (prefix, len), until });
+                }
+            }
+            for &(addr, until) in past.routers.iter().filter(|(_, until)| *until > now) {
+                let is_known = self.v6.routers.iter().any(|router| router.what == addr);
+                if !is_known && addr.is_link_local() && self.v6.routers.len() < ROUTERS_MAX {
+                    self.v6.routers.push(Lease { what: addr, until });
+                }
+            }
+        }
+        self.v6.generation += 1;
+        self.listen_to_own(now);
+        self.v6.rearm();
+    }
+
+    /// The IPv6 routers, in the order in which they are tried, and until when they are.
+    pub fn v6_routers(&self) -> impl Iterator<Item = (Addr, Instant)> + '_ {
+        self.v6.routers.iter().map(|lease| (lease.what, lease.until))
     }
 
     /// Does what is due at `now`.
@@ -239,9 +277,9 @@ impl Ip {
         &self.v6.own
     }
 
-    /// Prefixes that are reached without a router, with their lengths.
-    pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8)> + '_ {
-        self.v6.on_link.iter().map(|lease| lease.what)
+    /// Prefixes that are reached without a router, with their lengths, and until when.
+    pub fn v6_on_link(&self) -> impl Iterator<Item = (Addr, u8, Instant)> + '_ {
+        self.v6.on_link.iter().map(|lease| (lease.what.0, lease.what.1, lease.until))
     }
 
     /// Whether there is a way to IPv6 addresses that are not on the link.

@@ -44,12 +44,17 @@ pub(super) fn at(seconds: u64) -> Instant {
 
 /// A machine with a static address that obeys routers; `settled`: all addresses have been tried out.
 pub(super) fn machine(settled: bool) -> Ip {
-    let v6 = V6Config { address: Some((us(), 64)), gateway: None, autoconf: true };
-    let mut ip = Ip::new(Config { v6: Some(v6), ..Config::new(MAC_US, 0xc612_0001, 24) }, 42, at(0)).unwrap();
+    let mut ip = fresh(at(0), true);
     if settled {
         ip.handle_timeout(at(2));
     }
     ip
+}
+
+/// The same at another moment, and perhaps one that obeys nobody.
+fn fresh(now: Instant, autoconf: bool) -> Ip {
+    let v6 = V6Config { address: Some((us(), 64)), gateway: None, autoconf };
+    Ip::new(Config { v6: Some(v6), ..Config::new(MAC_US, 0xc612_0001, 24) }, 42, now).unwrap()
 }
 
 #[derive(Clone)]
@@ -379,6 +384,39 @@ fn a_router_gives_prefix_address_way_and_mtu_and_takes_them_back() {
 }
 
 #[test]
+fn a_successor_has_the_addresses_and_ways_of_its_predecessor() {
+    let mut before = machine(true);
+    advertise(&mut before, at(3), advertisement("2001:db8:1::", 100, 50));
+    before.handle_timeout(at(5));
+    let past = crate::Past {
+        addresses: before.v6_addresses().to_vec(),
+        on_link: before.v6_on_link().collect(),
+        routers: before.v6_routers().collect(),
+        ..crate::Past::default()
+    };
+    let mut ip = fresh(at(10), true);
+    ip.resume(at(10), &past);
+    assert_eq!(ip.v6_addresses(), before.v6_addresses());
+    assert!(ip.v6_on_link().eq(before.v6_on_link()) && ip.v6_routers().eq(before.v6_routers()));
+    ip.announce(at(10));
+    while let Some(frame) = ip.poll_frame() {
+        let solicits = frame.bytes.get(14 + 40) == Some(&135);
+        assert!(!solicits, "what was tried out is not tried out again");
+    }
+    assert_eq!(ip.route(at(10), addr("2001:db8:ffff::1")), Route::Resolving, "its station is asked for again");
+    // The ends are those of before.
+    ip.handle_timeout(at(104));
+    assert_eq!(ip.v6_addresses().len(), 2);
+    // What has ended meanwhile is not taken up, nor what no router was believed before.
+    let mut ip = fresh(at(200), true);
+    ip.resume(at(200), &past);
+    assert_eq!((ip.v6_addresses().len(), ip.v6_on_link().count()), (2, 1));
+    let mut ip = fresh(at(10), false);
+    ip.resume(at(10), &past);
+    assert_eq!((ip.v6_addresses().len(), ip.has_v6_router()), (2, false));
+}
+
+#[test]
 fn the_link_local_prefix_is_not_a_routers() {
     // covers: RFC 4861 §6.3.4, RFC 4862 §5.5.3 (b)
     let mut ip = machine(true);
@@ -490,19 +528,6 @@ fn routers_are_asked_for_three_times_and_no_more_once_one_has_answered() {
     asked(&mut ip);
     (2..20).for_each(|seconds| ip.handle_timeout(at(seconds)));
     assert_eq!(asked(&mut ip), 0);
-}
-
-#[test]
-fn who_goes_on_for_another_asks_for_routers_and_says_nothing_else() {
-    let mut ip = machine(false);
-    ip.ask_routers(at(0));
-    let frame = ip.poll_frame().expect("a question");
-    assert_eq!(frame.bytes.get(38..54), Some(&ALL_ROUTERS.octets()[..]));
-    assert!(ip.poll_frame().is_none(), "others have tried the addresses out");
-    advertise(&mut ip, at(1), advertisement("2001:db8:1::", 100, 100));
-    assert!(ip.is_own(addr("2001:db8:1::ff:fe00:1")) && ip.has_v6_router());
-    (2..20).for_each(|seconds| ip.handle_timeout(at(seconds)));
-    assert!(ip.poll_frame().is_none(), "nor the new one");
 }
 
 #[test]

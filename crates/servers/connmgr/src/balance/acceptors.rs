@@ -210,7 +210,7 @@ impl Acceptors {
     ) {
         offered.clear();
         let rules = &balancer.rules;
-        let best = own.iter().map(|own| own.micros).min();
+        let best = own.iter().map(|own| own.micros).min().map(|best| self.offers.as_told(now, best));
         let all = &mut self.all;
         for heard in self.offers.fresh(now) {
             // Nearly all offers are no better than what is here; that is seen without looking at the acceptor, whose connections can only

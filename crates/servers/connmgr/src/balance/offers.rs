@@ -120,6 +120,14 @@ impl Offers {
         (self.worst, self.is_awaited) = (0, false);
     }
 
+    /// The best of the own acceptors as the others know it, if they do: what they offer is as old, and may have become nearly twice as long
+    /// since. Compared with what is true now, everybody's offer would look good to everybody while all become slower.
+    pub(crate) fn as_told(&self, now: Instant, best: u64) -> u64 {
+        let is_fresh = self.told_at.is_some_and(|at| now.since(at) <= TELL_AGAIN_AFTER);
+        let told = self.told.and_then(|told| told.service_us).filter(|_| is_fresh);
+        told.map_or(best, |told| best.min(told.into()))
+    }
+
     /// Whether it is time to tell `best` to the others.
     ///
     /// Each message costs every other CM as much as some choices do, so there are few: what has become twice as long is told at once,

@@ -154,7 +154,7 @@ impl Cms {
                         assert!(self.cms[replica].handle_accept(self.now, session, LEASE));
                     }
                 }
-                Directive::Reset { .. } | Directive::PortTaken { .. } => {}
+                Directive::Reset { .. } | Directive::PortTaken { .. } | Directive::ConnectionsWait { .. } => {}
             }
         }
     }

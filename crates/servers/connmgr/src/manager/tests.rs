@@ -370,3 +370,85 @@ fn random_messages_leave_the_counts_right() {
         }
     }
 }
+
+// ---- the naive accept ----
+
+/// A listener of two sessions that ask, and what they are told: session, whether one waits, whether it is an answer.
+fn asking() -> (ConnMgr, ListenerId) {
+    let mut cm = manager(0, 1);
+    for session in [1, 2] {
+        assert_eq!(cm.handle_bind(&bind(session, 7, 0, 80, false, false)), Ok(80));
+        assert!(cm.handle_listen(&listen(session, 7, 0, 80, 8, false)).is_ok());
+    }
+    while cm.poll_directive().is_some() {}
+    let listener = accepted(syn(&mut cm, ADDR, 80));
+    (cm, listener)
+}
+
+fn told(cm: &mut ConnMgr) -> Vec<(u32, bool, bool)> {
+    core::iter::from_fn(|| cm.poll_directive())
+        .map(|directive| match directive {
+            Directive::ConnectionsWait { session, lease: 7, waiting, answers } => (session.0, waiting, answers),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn who_asks_gets_the_connection_that_has_waited_longest_and_only_one() {
+    let (mut cm, listener) = asking();
+    for connection in [10, 11] {
+        cm.handle_established(NOW, ConnectionId(connection), listener);
+    }
+    assert_eq!(told(&mut cm), [], "nobody has asked");
+    assert!(cm.handle_ask(NOW, SessionId(2), 7, false));
+    assert_eq!(told(&mut cm), [(2, true, true)]);
+    for (session, connection) in [(2, 10), (1, 11)] {
+        assert!(cm.handle_ask(NOW, SessionId(session), 7, true));
+        let offers = offers(&mut cm);
+        assert_eq!(offers.len(), 1);
+        assert_eq!((offers[0].session, offers[0].connection), (SessionId(session), ConnectionId(connection)));
+    }
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true));
+    assert_eq!(told(&mut cm), [(1, false, true)]);
+    assert!(!cm.handle_ask(NOW, SessionId(3), 7, true), "it does not listen");
+    assert!(!cm.handle_ask(NOW, SessionId(1), 8, true), "nor does it with this lease");
+}
+
+#[test]
+fn of_those_who_were_told_none_one_hears_of_a_connection_and_all_if_it_does_not_come() {
+    let (mut cm, listener) = asking();
+    for session in [1, 2, 1] {
+        assert!(cm.handle_ask(NOW, SessionId(session), 7, session == 2));
+    }
+    assert_eq!(told(&mut cm).len(), 3);
+    cm.handle_established(NOW, ConnectionId(10), listener);
+    assert_eq!(told(&mut cm), [(1, true, false)]);
+    cm.handle_waits_long(listener);
+    assert_eq!(told(&mut cm), [(2, true, false)]);
+    cm.handle_waits_long(listener);
+    assert_eq!(told(&mut cm), [], "each is told once");
+}
+
+#[test]
+fn a_connection_that_comes_back_is_everybodys() {
+    let (mut cm, listener) = asking();
+    cm.handle_established(NOW, ConnectionId(10), listener);
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true));
+    assert_eq!(offers(&mut cm).len(), 1);
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, false) && cm.handle_ask(NOW, SessionId(2), 7, false));
+    told(&mut cm);
+    cm.handle_claim_timeout(NOW, ConnectionId(10), listener, SessionId(1), 7);
+    assert_eq!(told(&mut cm), [(1, true, false), (2, true, false)]);
+}
+
+#[test]
+fn who_stops_or_goes_is_not_told() {
+    let (mut cm, listener) = asking();
+    assert!(cm.handle_ask(NOW, SessionId(1), 7, true) && cm.handle_ask(NOW, SessionId(2), 7, true));
+    told(&mut cm);
+    cm.handle_stop_accepting(NOW, SessionId(1), 7);
+    cm.handle_session_gone(SessionId(2));
+    cm.handle_established(NOW, ConnectionId(10), listener);
+    assert_eq!(told(&mut cm), []);
+}

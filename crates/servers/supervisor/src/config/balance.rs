@@ -89,6 +89,7 @@ impl Accept {
         let is_other = changes.estimate.is_some_and(|estimate| estimate != self.estimate);
         let (window, sample_us) = if is_other { (None, None) } else { (self.window, self.sample_us) };
         let accept = Accept {
+            handshake: self.handshake,
             claim_timeout_us: self.claim_timeout_us,
             scheme: changes.scheme.unwrap_or(self.scheme),
             tariff: changes.tariff.unwrap_or(self.tariff),

@@ -3,7 +3,7 @@
 use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, LinkType, RecoveryMode, Scheme, Steering};
+use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering};
 
 /// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +92,8 @@ pub struct WaitFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcceptFile {
+    /// How applications and stack agree on who has a connection.
+    pub handshake: Handshake,
     /// How long, in microseconds, an acceptor may take to claim a connection offered to it (P4).
     pub claim_timeout_us: u32,
     /// How to choose among acceptors (P5).
@@ -252,6 +254,7 @@ impl Default for AcceptFile {
     fn default() -> AcceptFile {
         let Balance { tariff, offer_us, high, low, .. } = Balance::new();
         AcceptFile {
+            handshake: Handshake::default(),
             claim_timeout_us: 100_000,
             scheme: Scheme::default(),
             tariff,

@@ -74,6 +74,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("spin_us", Some(file.wait.spin_us.to_string()), "");
 
     out.section("accept");
+    out.text("How programs come to connections: \"speculative\" (they are offered to those who accept some), or \"naive\" (each accept asks");
+    out.text("for one by a message and waits for the answer; slower, and there to be measured against).");
+    out.key("handshake", Some(quoted(handshake(file))), "");
     out.text(
         "How long a process may take to accept a connection offered to it before another one gets it, in microseconds.",
     );
@@ -158,6 +161,13 @@ fn steering(file: &ConfigFile) -> &'static str {
         super::Steering::Auto => "auto",
         super::Steering::Bpf => "bpf",
         super::Steering::Software => "software",
+    }
+}
+
+fn handshake(file: &ConfigFile) -> &'static str {
+    match file.accept.handshake {
+        super::Handshake::Speculative => "speculative",
+        super::Handshake::Naive => "naive",
     }
 }
 

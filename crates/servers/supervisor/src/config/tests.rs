@@ -44,6 +44,7 @@ fn every_key_survives_being_written_out() {
         [wait]
         spin_us = 0
         [accept]
+        handshake = "naive"
         claim_timeout_us = 5
         [tcp]
         ecn = "request"
@@ -105,6 +106,9 @@ fn values_are_refused_with_their_reason() {
         ("[sessions]\nmax = 0", "sessions.max"),
         ("[wait]\nspin_us = 2000000", "wait.spin_us"),
         ("[accept]\nclaim_timeout_us = 0", "claim_timeout_us"),
+        ("[accept]\nhandshake = \"late\"", "handshake"),
+        ("configuration = \"TS2LS2CM1\"\n[accept]\nhandshake = \"naive\"", "handshake"),
+        ("configuration = \"TS2LS2+CM2\"\n[accept]\nhandshake = \"naive\"", "handshake"),
         ("[accept]\ntariff = 0", "tariff"),
         ("[accept]\nscheme = \"fair\"", "scheme"),
         ("[accept]\nwatermarks = [50, 75]", "watermarks"),

@@ -2,6 +2,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use atoll_base::{Endpoint, FourTuple};
+use atoll_ipc::HeapMemory;
+use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage};
 
 use super::*;
 use crate::flows::Locals;
@@ -14,7 +16,7 @@ fn bench() -> (Phases, Stats, Name) {
     let tuple = FourTuple { local: Endpoint::new(1, 80), remote: Endpoint::new(2, 5000) };
     let mut locals = Locals::default();
     locals.add(tuple.local.addr);
-    (phases, Stats::new(), locals.find(&tuple).unwrap())
+    (phases, Stats::new(&ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES))), locals.find(&tuple).unwrap())
 }
 
 fn at(micros: u64) -> Instant {

@@ -35,7 +35,7 @@ fn random_command(rng: &mut Rng) -> Command {
     let option = SocketOption::from_u8(1 + rng.below(19) as u8).expect("1 to 19");
     let value = if rng.below(2) == 0 { rng.next_u32() } else { rng.below(3) };
     let (reuse_addr, reuse_port, v6_only) = (rng.below(2) == 0, rng.below(2) == 0, rng.below(2) == 0);
-    match rng.below(14) {
+    match rng.below(15) {
         0 => {
             let protocol = if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp };
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
@@ -54,6 +54,7 @@ fn random_command(rng: &mut Rng) -> Command {
         }
         11 => Command::SetOption { slot, generation, option, value },
         12 => Command::SetListenerOption { lease, option, value },
+        13 => Command::AskConnection { lease, takes: reuse_addr },
         _ => Command::Info { token, slot, generation },
     }
 }

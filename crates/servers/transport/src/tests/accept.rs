@@ -8,7 +8,7 @@ use atoll_ipc::balance::{Balance, Scheme};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
-use atoll_ipc::{Cause, Command, Ready, SocketOption};
+use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 
@@ -455,4 +455,81 @@ fn a_sample_of_incoming_connections_is_timed() {
     assert_eq!((cm, msg), (timed * 300, 0));
     assert!(tcp >= timed * 200);
     assert!(accept >= timed * 1_000_000 && total >= accept, "{accept} {total}");
+}
+
+// ---- the naive accept: applications ask ----
+
+/// As [`shared_listener`], but nobody is offered anything.
+fn asked_listener(processes: u32) -> (Net, Vec<App>, App) {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut servers: Vec<App> = (0..processes).map(|n| App::attach(net.stack(0), n)).collect();
+    for server in &mut servers {
+        server.listen_only(LEASE, ANY_80, 16);
+    }
+    net.settle();
+    for server in &mut servers {
+        server.poll();
+        server.replies.clear();
+    }
+    let client = App::attach(net.stack(1), 100);
+    (net, servers, client)
+}
+
+const NONE: Event = Event::ConnectionsWait { listener: LEASE, waiting: false, answers: true };
+const TOLD: Event = Event::ConnectionsWait { listener: LEASE, waiting: true, answers: false };
+
+fn ask(net: &mut Net, app: &mut App, takes: bool) -> Vec<Event> {
+    app.push(Command::AskConnection { lease: LEASE, takes });
+    net.settle();
+    app.poll();
+    std::mem::take(&mut app.replies)
+}
+
+#[test]
+fn who_asks_is_given_a_connection_with_its_text() {
+    let (mut net, mut servers, mut client) = asked_listener(2);
+    let c = connect(&mut net, &mut client);
+    client.write(c, b"hello");
+    net.wait(Duration::from_millis(10));
+    assert_eq!(net.stack(0).stat(Stat::Offers), 0, "nobody has asked");
+    assert_eq!(
+        ask(&mut net, &mut servers[1], false),
+        [Event::ConnectionsWait { listener: LEASE, waiting: true, answers: true }]
+    );
+    assert_eq!(ask(&mut net, &mut servers[1], true), []);
+    let s = servers[1].accept().expect("given");
+    assert_eq!(servers[1].read(s), b"hello");
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::Claims), 1);
+    assert_eq!(ask(&mut net, &mut servers[0], true), [NONE]);
+    assert!(servers[0].accept().is_none());
+}
+
+#[test]
+fn one_who_was_told_none_hears_of_the_next_one_and_the_other_when_it_does_not_come() {
+    let (mut net, mut servers, mut client) = asked_listener(2);
+    for server in &mut servers {
+        assert_eq!(ask(&mut net, server, false), [NONE]);
+    }
+    let c = connect(&mut net, &mut client);
+    servers.iter_mut().for_each(App::poll);
+    assert_eq!((servers[0].replies.clone(), servers[1].replies.clone()), (vec![TOLD], vec![]));
+    net.wait(Duration::from_millis(300));
+    servers[1].poll();
+    assert_eq!(servers[1].replies, [TOLD]);
+    servers[1].replies.clear();
+    assert_eq!(ask(&mut net, &mut servers[1], true), []);
+    let s = servers[1].accept().expect("given");
+    servers[1].write(s, b"late");
+    net.settle();
+    assert_eq!(client.read(c), b"late");
+}
+
+#[test]
+fn who_asks_for_what_is_not_its_is_told_none() {
+    let (mut net, mut servers, _client) = asked_listener(1);
+    let mut stranger = App::attach(net.stack(0), 50);
+    assert_eq!(ask(&mut net, &mut stranger, true), [NONE]);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), 1);
+    assert_eq!(ask(&mut net, &mut servers[0], true), [NONE]);
 }

@@ -8,13 +8,14 @@ use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::ledger::{Ledger, LedgerConfig};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
 use atoll_wire::Mac;
 
-use crate::{Config, FrameSink, Offload, Secrets, TextRef, Transport};
+use crate::{Adoption, Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
 
 pub(crate) const ARENA: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 };
 
@@ -32,7 +33,15 @@ pub(crate) struct Stack {
     pub(crate) page: ReplicaPage<HeapMemory>,
     pub(crate) out: Out,
     pub(crate) bells: Vec<(SessionId, u32)>,
+    /// What a successor needs.
+    host: u8,
+    config: Config,
+    network: atoll_ip::Config,
+    ledger: Option<HeapMemory>,
 }
+
+/// Of stacks whose servers die.
+const LEDGER: LedgerConfig = LedgerConfig { connections: 256, requests: 256, text_units: 256 };
 
 #[derive(Default)]
 pub(crate) struct Out {
@@ -122,11 +131,38 @@ impl Stack {
         let now = Instant::from_millis(1000);
         let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
         network(&mut ip_config);
-        let ip = Ip::new(ip_config, 7, now).expect("a valid network");
+        let ip = Ip::new(ip_config.clone(), 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
-        Stack { transport, page, out: Out::default(), bells: Vec::new() }
+        let (out, bells) = (Out::default(), Vec::new());
+        Stack { transport, page, out, bells, host, config, network: ip_config, ledger: None }
+    }
+
+    /// Its server can die: see [`Stack::restart`].
+    pub(crate) fn mortal(mut self) -> Stack {
+        let ledger = HeapMemory::new(LEDGER.bytes());
+        self.transport.set_ledger(Ledger::open(ledger.clone(), LEDGER, Epoch(3)).expect("a ledger"));
+        self.ledger = Some(ledger);
+        self
+    }
+
+    /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has taken yet is lost.
+    pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
+        let ledger = self.ledger.clone().expect("it is mortal");
+        let mut ip = Ip::new(self.network.clone(), 8, now).expect("a valid network");
+        ip.resume(now, &crate::past(&self.page.network(), now));
+        let secrets = Secrets { sequence: [self.host; 16], fast_open: [self.host; 16], table: 6, ports: 77 };
+        let mut next = Transport::new(self.config, secrets, ip, self.page.clone(), now);
+        // The same epoch: applications of the kit know no other.
+        next.set_ledger(Ledger::open(ledger, LEDGER, Epoch(3)).expect("a ledger"));
+        for app in apps {
+            next.open_session(now, app.id, app.layout, app.arena.clone(), app.page.clone());
+        }
+        self.transport = next;
+        self.out.outside.clear();
+        self.out.inside.clear();
+        self.transport.adopt(now, recovery, false)
     }
 
     pub(crate) fn round(&mut self, now: Instant) {

@@ -245,7 +245,7 @@ impl Process {
         let value = if input.flip() { input.word() } else { input.byte().into() };
         let v6_only = value & 1 != 0;
         let option = SocketOption::from_u8(1 + input.byte() % 19).unwrap_or(SocketOption::NoDelay);
-        match input.byte() % 12 {
+        match input.byte() % 13 {
             0 => {
                 let protocol = if input.flip() { Protocol::Tcp } else { Protocol::Udp };
                 Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
@@ -262,6 +262,7 @@ impl Process {
             8 => Command::Kick { slot, generation },
             9 => Command::SetOption { slot, generation, option, value },
             10 => Command::SetListenerOption { lease, option, value },
+            11 => Command::AskConnection { lease, takes: reuse_addr },
             _ => Command::Info { token, slot, generation },
         }
     }

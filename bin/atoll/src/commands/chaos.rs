@@ -1,0 +1,412 @@
+//! `atoll chaos`: does a stack survive what may happen to its servers? It happens to them, at random, and what came of it is told.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use atoll_base::Rng;
+use atoll_supervisor::{RecoveryReport, ServerState, StackName, StatusReport};
+use atoll_sys::process::{self, Signal};
+use atoll_sys::signal::Signals;
+use serde::Serialize;
+
+use super::options::stack_name;
+use crate::client::Supervisor;
+use crate::failure::{Failure, OrFail};
+
+/// Kill and stop servers of a stack at random, one or two at a time, and tell what came of it.
+///
+/// Applications should not notice. Servers that were stopped go on after a while, unless the supervisor has replaced them before. Ends early on
+/// SIGINT. Fails if a server does not come back.
+#[derive(clap::Args)]
+pub struct Chaos {
+    /// The stack.
+    #[arg(default_value = "default", value_parser = stack_name)]
+    name: StackName,
+    /// For how long, such as 90s, 10m or 1h.
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    time: Duration,
+    /// Kill servers (SIGKILL). Without this and --stop: both.
+    #[arg(long)]
+    kill: bool,
+    /// Stop servers (SIGSTOP), some for so long that they are replaced.
+    #[arg(long)]
+    stop: bool,
+    /// How much time passes between two deeds in the mean.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
+    every: Duration,
+    /// What decides all that is random, but for what depends on the moment.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// As JSON (docs/cli.md).
+    #[arg(long, short = 'j')]
+    json: bool,
+}
+
+/// What is done to servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Kill,
+    /// And lets it go on after this time.
+    Stop(Duration),
+}
+
+/// A server as the supervisor reports it.
+#[derive(Clone, Debug)]
+struct Victim {
+    name: String,
+    pid: u32,
+    epoch: u32,
+    recovery: RecoveryReport,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Report {
+    /// The stack.
+    stack: String,
+    /// With it and the same stack, the same is done.
+    seed: u64,
+    /// How long it took.
+    seconds: f64,
+    /// Servers killed, and stopped.
+    kills: u64,
+    stops: u64,
+    /// Deeds that were done to two servers at once.
+    pairs: u64,
+    /// Servers that were started again, for any reason, by name.
+    restarts: BTreeMap<String, u64>,
+    /// Of recoveries that were watched to their ends, in milliseconds.
+    recoveries: u64,
+    recovery_median_ms: f64,
+    recovery_p99_ms: f64,
+    recovery_max_ms: f64,
+    /// Connections at the end; and what became of those of replicas that died.
+    connections: u64,
+    connections_kept: u64,
+    connections_lost: u64,
+    connections_quarantined: u64,
+    /// Servers that did not come back.
+    missing: Vec<String>,
+}
+
+impl Chaos {
+    /// Runs the command.
+    pub fn run(&self) -> Result<ExitCode, Failure> {
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => {
+                let mut bytes = [0; 8];
+                process::random(&mut bytes).or_fail("drawing a seed")?;
+                u64::from_ne_bytes(bytes) >> 32
+            }
+        };
+        let supervisor = Supervisor::connect(&self.name)?;
+        let signals = Signals::catch(&[Signal::INT, Signal::TERM]).or_fail("catching signals")?;
+        let mut course = Course::new(&supervisor, seed, signals)?;
+        let kinds = (self.kill || !self.stop, self.stop || !self.kill);
+        let start = Instant::now();
+        while start.elapsed() < self.time && !course.is_interrupted()? {
+            course.act(kinds)?;
+            let pause = course.rng.below(u32::try_from(2 * self.every.as_micros()).unwrap_or(u32::MAX).max(1));
+            let left = self.time.saturating_sub(start.elapsed());
+            course.wait(Duration::from_micros(pause.into()).min(left))?;
+        }
+        let report = course.finish(&self.name, seed, start)?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
+        } else {
+            print!("{}", text(&report));
+        }
+        Ok(if report.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// One run.
+struct Course<'a> {
+    supervisor: &'a Supervisor,
+    /// The supervisor's process, whose children the servers are.
+    parent: u32,
+    rng: Rng,
+    signals: Signals,
+    interrupted: bool,
+    before: StatusReport,
+    /// Crashes of each server, the last time that it was seen to serve.
+    crashes: BTreeMap<String, u64>,
+    /// Those that are stopped, and when they go on.
+    stopped: Vec<(Instant, OwnedFd)>,
+    recoveries: Vec<u64>,
+    report: Report,
+}
+
+impl<'a> Course<'a> {
+    fn new(supervisor: &'a Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
+        let before = supervisor.status()?;
+        let crashes = victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
+        Ok(Course {
+            supervisor,
+            parent: before.stack.pid,
+            rng: Rng::new(seed),
+            signals,
+            interrupted: false,
+            before,
+            crashes,
+            stopped: Vec::new(),
+            recoveries: Vec::new(),
+            report: Report::default(),
+        })
+    }
+
+    /// Does something to one or two servers that serve. Nothing if there are none.
+    fn act(&mut self, (kill, stop): (bool, bool)) -> Result<(), Failure> {
+        let status = self.watch()?;
+        let mut serving: Vec<Victim> =
+            victims(&status).into_iter().filter(|victim| victim.recovery.state == ServerState::Serving).collect();
+        let count = if serving.len() > 1 && self.rng.below(4) == 0 { 2 } else { 1 };
+        let mut done = 0;
+        for _ in 0..count.min(serving.len()) {
+            let victim = serving.swap_remove(self.rng.below(serving.len() as u32) as usize);
+            let stops = stop && (!kill || self.rng.below(3) == 0);
+            let deed = if stops { Deed::Stop(self.pause()) } else { Deed::Kill };
+            done += u64::from(self.do_to(&victim, deed)?);
+        }
+        self.report.pairs += u64::from(done > 1);
+        Ok(())
+    }
+
+    /// For how long a server is stopped: mostly for moments, sometimes for longer than a server may hang.
+    fn pause(&mut self) -> Duration {
+        let micros = [1000, 50_000, 500_000, 4_000_000][self.rng.below(4) as usize];
+        Duration::from_micros(self.rng.below(micros).into())
+    }
+
+    /// Returns whether it was done: the server may have died by itself, and its number may be another's.
+    fn do_to(&mut self, victim: &Victim, deed: Deed) -> Result<bool, Failure> {
+        let Ok(process) = process::pidfd_open(victim.pid) else { return Ok(false) };
+        if parent_of(victim.pid) != Some(self.parent) {
+            return Ok(false);
+        }
+        let signal = if deed == Deed::Kill { Signal::KILL } else { Signal::STOP };
+        match process::send_signal(&process, signal) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(error).or_fail(format!("{} (pid {}, epoch {})", victim.name, victim.pid, victim.epoch));
+            }
+            Err(_) => return Ok(false),
+        }
+        match deed {
+            Deed::Kill => self.report.kills += 1,
+            Deed::Stop(time) => {
+                self.report.stops += 1;
+                self.stopped.push((Instant::now() + time, process));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets time pass, in which those that were stopped go on and recoveries are noticed.
+    fn wait(&mut self, time: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + time;
+        loop {
+            let now = Instant::now();
+            self.stopped.retain(|(until, process)| {
+                let is_over = *until <= now;
+                if is_over {
+                    // Who has been replaced meanwhile does not hear it.
+                    let _ = process::send_signal(process, Signal::CONT);
+                }
+                !is_over
+            });
+            if now >= end || self.is_interrupted()? {
+                return Ok(());
+            }
+            self.watch()?;
+            thread::sleep((end - now).min(LOOK_EVERY));
+        }
+    }
+
+    /// Notes recoveries that have come to their ends.
+    fn watch(&mut self) -> Result<StatusReport, Failure> {
+        let status = self.supervisor.status()?;
+        for victim in victims(&status) {
+            let seen = self.crashes.entry(victim.name).or_default();
+            if victim.recovery.state == ServerState::Serving && victim.recovery.crashes > *seen {
+                *seen = victim.recovery.crashes;
+                self.recoveries.extend(victim.recovery.last.map(|last| last.total_us));
+            }
+        }
+        Ok(status)
+    }
+
+    fn is_interrupted(&mut self) -> Result<bool, Failure> {
+        while self.signals.next().or_fail("reading signals")?.is_some() {
+            self.interrupted = true;
+        }
+        Ok(self.interrupted)
+    }
+
+    /// Lets everybody go on, waits until all serve again, and tells what there was.
+    fn finish(mut self, name: &StackName, seed: u64, start: Instant) -> Result<Report, Failure> {
+        let seconds = start.elapsed().as_secs_f64();
+        for (_, process) in self.stopped.drain(..) {
+            // It may have been replaced.
+            let _ = process::send_signal(&process, Signal::CONT);
+        }
+        let deadline = Instant::now() + RETURN_TIME;
+        let status = loop {
+            let status = self.watch()?;
+            let is_whole = victims(&status).iter().all(|victim| victim.recovery.state == ServerState::Serving);
+            if is_whole || Instant::now() >= deadline {
+                break status;
+            }
+            thread::sleep(LOOK_EVERY);
+        };
+        let (before, after) = (victims(&self.before), victims(&status));
+        let restarts = before.iter().zip(&after).map(|(old, new)| (new.name.clone(), u64::from(new.epoch - old.epoch)));
+        let count = |name: &str| sum(&status, name).saturating_sub(sum(&self.before, name));
+        self.recoveries.sort_unstable();
+        let times = &self.recoveries;
+        let at = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
+        let millis = |micros: Option<&u64>| micros.map_or(0.0, |micros| *micros as f64 / 1000.0);
+        Ok(Report {
+            stack: name.to_string(),
+            seed,
+            seconds,
+            restarts: restarts.collect(),
+            recoveries: times.len() as u64,
+            recovery_median_ms: millis(at(50)),
+            recovery_p99_ms: millis(at(99)),
+            recovery_max_ms: millis(times.last()),
+            connections: sum(&status, "connections"),
+            connections_kept: count("connections_kept"),
+            connections_lost: count("connections_lost"),
+            connections_quarantined: count("connections_quarantined"),
+            missing: after
+                .iter()
+                .filter(|victim| victim.recovery.state != ServerState::Serving)
+                .map(|victim| victim.name.clone())
+                .collect(),
+            ..self.report
+        })
+    }
+}
+
+/// All servers, always in the same order.
+fn victims(status: &StatusReport) -> Vec<Victim> {
+    let victim = |role: &str, index: u8, pid, epoch, recovery: &RecoveryReport| Victim {
+        name: format!("{role} {index}"),
+        pid,
+        epoch,
+        recovery: *recovery,
+    };
+    let replicas =
+        status.replicas.iter().map(|server| ("replica", server.index, server.pid, server.epoch, &server.recovery));
+    let links = status
+        .link_servers
+        .iter()
+        .map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
+    let managers = status
+        .connection_managers
+        .iter()
+        .map(|server| ("connection manager", server.index, server.pid, server.epoch, &server.recovery));
+    replicas
+        .chain(links)
+        .chain(managers)
+        .map(|(role, index, pid, epoch, recovery)| victim(role, index, pid, epoch, recovery))
+        .collect()
+}
+
+/// A counter of all replicas.
+fn sum(status: &StatusReport, name: &str) -> u64 {
+    status.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
+}
+
+/// Whose child a process is. proc_pid_stat(5).
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn text(report: &Report) -> String {
+    let Report { stack, seed, seconds, kills, stops, pairs, .. } = report;
+    let mut out = format!("stack {stack}  {seconds:.1} s  seed {seed}\n");
+    out += &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once\n");
+    let restarts: Vec<String> = report.restarts.iter().map(|(name, count)| format!("{name}: {count}")).collect();
+    out += &format!("restarts     {}\n", restarts.join(", "));
+    out += &format!(
+        "recoveries   {}  median {:.1} ms  p99 {:.1} ms  max {:.1} ms\n",
+        report.recoveries, report.recovery_median_ms, report.recovery_p99_ms, report.recovery_max_ms
+    );
+    out += &format!(
+        "connections  {} kept, {} lost, {} of them quarantined; {} now\n",
+        report.connections_kept, report.connections_lost, report.connections_quarantined, report.connections
+    );
+    if !report.missing.is_empty() {
+        out += &format!("missing      {}\n", report.missing.join(", "));
+    }
+    out
+}
+
+/// A time with its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 =
+        text[..at].parse().map_err(|_| "a time is a number and a unit, such as 90s, 10m or 1h".to_owned())?;
+    let millis = match &text[at..] {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => return Err("its unit is ms, s, m or h".into()),
+    };
+    millis.filter(|millis| *millis <= TIME_MAX_MS).map(Duration::from_millis).ok_or_else(|| "that is too long".into())
+}
+
+/// Between two looks at the stack.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long servers may take to come back at the end.
+const RETURN_TIME: Duration = Duration::from_secs(20);
+/// Four weeks.
+const TIME_MAX_MS: u64 = 28 * 24 * 3_600_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, millis) in [("90s", 90_000), ("500ms", 500), ("10m", 600_000), ("1h", 3_600_000), ("0s", 0)] {
+            assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "10", "-1s", "1.5s", "1d", "99999999999h", "18446744073709551616s", "1000h"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_told_in_lines() {
+        let report = Report {
+            stack: "default".into(),
+            seed: 7,
+            seconds: 90.0,
+            kills: 50,
+            restarts: [("replica 0".to_owned(), 50)].into(),
+            recoveries: 50,
+            recovery_median_ms: 3.25,
+            connections_kept: 1000,
+            ..Report::default()
+        };
+        let said = text(&report);
+        assert!(said.starts_with("stack default  90.0 s  seed 7\ndeeds        50 killed, 0 stopped"), "{said}");
+        assert!(said.contains("connections  1000 kept, 0 lost") && !said.contains("missing"), "{said}");
+        assert!(text(&Report { missing: vec!["replica 1".into()], ..report }).ends_with("missing      replica 1\n"));
+    }
+
+    #[test]
+    fn a_process_is_its_parents_child() {
+        assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
+        assert_eq!(parent_of(u32::MAX), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What may a server do besides computing? Each kind has its list of system calls, and what it does without.
+//!
+//! A server takes its descriptors, its processor and its timer with the privileges of the supervisor. Then, before it looks at a byte
+//! that somebody else has written, it gives up for good:
+//!
+//! ```text
+//!   standard input and output      lead to /dev/null
+//!   the file system                Landlock with nothing allowed; without Landlock an empty root
+//!   capabilities                   all, of all sets; and gaining any by execve(2) (no_new_privs)
+//!   limits                         no core, no process, no descriptor but those that sessions bring, bounded private memory
+//!   others of the same user        may neither trace it nor read its memory (not dumpable)
+//!   system calls                   all but those of its list; another one is deadly, and the supervisor says which it was
+//! ```
+//! What a kernel does not have is passed over, and shown by `atoll status`.
+
+use std::io;
+
+use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_SECCOMP, ReplicaPage};
+use atoll_shm::ShmMemory;
+use atoll_sys::filesystem::{self, Confinement};
+use atoll_sys::privileges::{self, CapabilitySet, Resource};
+use atoll_sys::seccomp::{self, Calls, Condition};
+
+/// A kind of server, as far as privileges differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Gets memory and bells of sessions at any time.
+    Replica {
+        /// Whether it has a queue of the device.
+        queue: bool,
+    },
+    /// Has a queue of the device, and nothing that comes later.
+    LinkServer,
+    /// Has its rings only.
+    Manager,
+}
+
+/// Most private memory of a replica, in bytes: beyond it, it is a bug or an attack, and the machine's other memory is not to go with it.
+/// Connections take about a kilobyte each; socket buffers are shared memory, which is not counted.
+const REPLICA_MEMORY: u64 = 16 << 30;
+/// The same of the others, which keep some megabytes for each replica.
+const OTHER_MEMORY: u64 = 1 << 30;
+
+/// Gives up, for good, what a server of this `kind` does not need. `page`: its own, for what it says of itself.
+///
+/// Called once by a process with one thread. What follows must not need anything else.
+pub fn confine(kind: Kind, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
+    page.set_layers(0);
+    page.clear_forbidden_call();
+    // The default hook may look for symbols in files, which would be deadly before it has said anything.
+    std::panic::set_hook(Box::new(|panic| eprintln!("atoll: {panic}")));
+    privileges::learn();
+    privileges::leave_standard_streams()?;
+    let mut layers = match filesystem::leave()? {
+        Confinement::Landlock => LAYER_LANDLOCK,
+        Confinement::EmptyRoot => LAYER_EMPTY_ROOT,
+        Confinement::None => 0,
+    };
+    set_limits(kind)?;
+    privileges::keep_capabilities(CapabilitySet::empty())?;
+    privileges::hide()?;
+    layers |= LAYER_CAPABILITIES;
+    // The mapping lives as long as the process, and so may the handler's reference to it.
+    let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
+    let word = memory.atomic32(ReplicaPage::<ShmMemory>::FORBIDDEN_CALL_AT);
+    seccomp::report_to(word.ok_or_else(|| io::Error::other("the own page cannot be written"))?)?;
+    if calls(kind).enforce()? {
+        layers |= LAYER_SECCOMP;
+    }
+    page.set_layers(layers);
+    Ok(())
+}
+
+/// No limit is raised, and none can be raised later.
+fn set_limits(kind: Kind) -> io::Result<()> {
+    // What lies in a server's memory is the secrets and the text of all.
+    privileges::limit(Resource::Core, 0)?;
+    privileges::limit(Resource::Nproc, 0)?;
+    let (memory, descriptors) = match kind {
+        // As many descriptors as the supervisor, which bounds the sessions and has all of theirs itself.
+        Kind::Replica { .. } => (REPLICA_MEMORY, u64::MAX),
+        // Those that are open stay; there are no others.
+        Kind::LinkServer | Kind::Manager => (OTHER_MEMORY, 0),
+    };
+    privileges::limit(Resource::Data, memory)?;
+    privileges::limit(Resource::Nofile, descriptors)
+}
+
+/// The list of a kind of server.
+pub fn calls(kind: Kind) -> Calls {
+    let mut calls = Calls::new();
+    loop_of_all(&mut calls);
+    memory_of_all(&mut calls);
+    end_of_all(&mut calls);
+    match kind {
+        Kind::Replica { queue } => {
+            sessions(&mut calls);
+            if queue {
+                device(&mut calls);
+            }
+        }
+        Kind::LinkServer => device(&mut calls),
+        Kind::Manager => {}
+    }
+    calls
+}
+
+/// What `server.rs` does in every server.
+fn loop_of_all(calls: &mut Calls) {
+    // Sleep until a bell, the device, the supervisor or the timer wakes it. (rustix asks for epoll_wait by this call.)
+    calls.allow(libc::SYS_epoll_pwait);
+    // What it waits for: a replica comes and goes, and its bell and its device are watched when it serves.
+    calls.allow(libc::SYS_epoll_ctl);
+    // Arm that timer.
+    calls.allow(libc::SYS_timerfd_settime);
+    // Spin without keeping the application from the core.
+    calls.allow(libc::SYS_sched_yield);
+    // Requests of the supervisor, with the descriptors of sessions; answers.
+    calls.allow(libc::SYS_recvmsg);
+    calls.allow(libc::SYS_sendmsg);
+    // Ring bells; say why it ends.
+    calls.allow(libc::SYS_write);
+    // The time, where the machine has no trustworthy counter and the vDSO cannot tell.
+    calls.allow(libc::SYS_clock_gettime);
+    // Secrets at the start; the keys of hash tables.
+    calls.allow(libc::SYS_getrandom);
+}
+
+/// What the allocator of the C library does. Memory is never executable, and never placed over other memory.
+fn memory_of_all(calls: &mut Calls) {
+    const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
+    calls.allow(libc::SYS_brk);
+    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | ANONYMOUS, ANONYMOUS)]);
+    // Large blocks grow where they are, or elsewhere.
+    calls.allow_if(libc::SYS_mremap, &[Condition::Is(3, libc::MREMAP_MAYMOVE as u32)]);
+    calls.allow(libc::SYS_munmap);
+}
+
+/// Ending: by return from `main`, by a panic, by a fault. Whatever it was, it is to be told as what it was.
+fn end_of_all(calls: &mut Calls) {
+    calls.allow(libc::SYS_exit_group);
+    // Descriptors are closed on the way out; builds with assertions look whether they are open.
+    calls.allow(libc::SYS_close);
+    calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GETFD as u32)]);
+    // The standard library gives back the stack of its signal handlers.
+    calls.allow(libc::SYS_sigaltstack);
+    // abort(3), which is how panics end: the process itself, by SIGABRT, and no other.
+    calls.allow(libc::SYS_getpid);
+    calls.allow(libc::SYS_gettid);
+    calls.allow(libc::SYS_rt_sigprocmask);
+    let (own, aborts) = (Condition::Is(0, std::process::id()), Condition::Is(2, libc::SIGABRT as u32));
+    calls.allow_if(libc::SYS_tgkill, &[own, aborts]);
+    // The library's handler of faults makes way, and returns to the fault. Of SIGSYS nobody takes the handler away.
+    for signal in [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
+        calls.allow_if(libc::SYS_rt_sigaction, &[Condition::Is(0, signal as u32)]);
+    }
+    calls.allow(libc::SYS_rt_sigreturn);
+    // Unwinding begins with pthread_once(3), which wakes whoever waits for it, though nobody does.
+    const WAKE: u32 = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u32;
+    calls.allow_if(libc::SYS_futex, &[Condition::Is(1, WAKE)]);
+    // The C library complains of broken memory by this call.
+    calls.allow_if(libc::SYS_writev, &[Condition::Is(0, libc::STDERR_FILENO as u32)]);
+}
+
+/// The memory of a session that comes: is it sealed, how large is it, map it. What its applications do not use any more goes back.
+fn sessions(calls: &mut Calls) {
+    calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
+    calls.allow(libc::SYS_fstat);
+    const SHARED: u64 = libc::MAP_SHARED as u64;
+    const TYPE: u64 = libc::MAP_TYPE as u64;
+    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE, SHARED)]);
+    calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_REMOVE as u32)]);
+}
+
+/// Frames of a queue: one is read, or written in pieces, by one call.
+fn device(calls: &mut Calls) {
+    calls.allow(libc::SYS_read);
+    calls.allow(libc::SYS_writev);
+}
+
+/// Flags of memory that is to lie at a certain place.
+const PLACED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
+
+/// What the supervisor keeps of its capabilities once the stack is up.
+///
+/// It has made the device and given it an address by then. BPF: the steering table, on kernels that ask for it whenever a map is
+/// changed. SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without Landlock.
+const SUPERVISORS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::SETPCAP).union(CapabilitySet::SYS_CHROOT);
+
+/// Gives up what the supervisor of a stack that is up does not need any more. `visible`: others of its user are to enter its namespaces,
+/// so that it is not hidden from them.
+pub fn confine_supervisor(visible: bool) -> io::Result<()> {
+    privileges::keep_capabilities(SUPERVISORS)?;
+    if visible { Ok(()) } else { privileges::hide() }
+}
+
+/// The name of a system call, for people.
+pub fn name_of(call: u32) -> String {
+    match syscalls::Sysno::new(call as usize) {
+        Some(call) => call.name().into(),
+        None => format!("number {call}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

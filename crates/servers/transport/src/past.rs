@@ -1,0 +1,48 @@
+//! What has a predecessor told about its network? Its page, as the network layer wants to know it.
+
+use alloc::vec::Vec;
+
+use atoll_base::{Duration, Instant};
+use atoll_ip::{DhcpLease, OwnAddress, Past, V4Address};
+use atoll_ipc::network::{AddressState, Network};
+
+/// What [`Ip::resume`](atoll_ip::Ip::resume) takes up at `now`. A page that was never written says nothing.
+pub fn past(network: &Network, now: Instant) -> Past {
+    let moment = |nanos: u64| if nanos == u64::MAX { Instant::FAR_FUTURE } else { Instant::from_nanos(nanos) };
+    let v4 = network.v4.map(|own| V4Address {
+        addr: own.addr,
+        prefix_len: own.prefix_len,
+        gateway: (own.gateway != 0).then_some(own.gateway),
+        mtu: own.mtu,
+        valid_until: moment(own.valid_until),
+    });
+    let lease =
+        network.dhcp.as_ref().zip(v4).map(|(dhcp, address)| {
+            DhcpLease::resumed(now, address, dhcp.server, dhcp.dns.clone(), dhcp.domain.clone())
+        });
+    let address = |own: &atoll_ipc::network::AddressFacts| OwnAddress {
+        addr: own.addr,
+        prefix_len: own.prefix_len,
+        state: match own.state {
+            // Not for long enough: anew.
+            AddressState::Tentative => atoll_ip::AddressState::Tentative { until: now + TRIAL },
+            AddressState::Preferred => atoll_ip::AddressState::Preferred,
+            AddressState::Deprecated => atoll_ip::AddressState::Deprecated,
+            AddressState::Duplicate => atoll_ip::AddressState::Duplicate,
+        },
+        dynamic: own.dynamic,
+        preferred_until: moment(own.preferred_until),
+        valid_until: moment(own.valid_until),
+    };
+    let on_link: Vec<_> = network.on_link.iter().map(|facts| (facts.prefix, facts.len, moment(facts.until))).collect();
+    Past {
+        v4,
+        lease,
+        addresses: network.addresses.iter().map(address).collect(),
+        on_link,
+        routers: network.routers.iter().map(|router| (router.addr, moment(router.until))).collect(),
+    }
+}
+
+/// RFC 4861 §10, RETRANS_TIMER.
+const TRIAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,277 @@
+//! What does a successor have of what its predecessor had? The simulator kills at any store; here it dies where it hurts.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ip::V4Address;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
+use atoll_ipc::{Cause, Command, SocketOption};
+
+use super::kit::{App, Net, Socket, Stack, addr};
+use super::limits::{first_record, record, udp_open};
+use crate::Recovery;
+
+const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
+const ECHO: Endpoint = Endpoint::new(0x0a00_0001, 7);
+
+/// The server of the first stack is mortal.
+fn stacks() -> (Net, App, App) {
+    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::new(2)]);
+    let own = App::attach(net.stack(0), 1);
+    let other = App::attach(net.stack(1), 2);
+    (net, own, other)
+}
+
+fn die(net: &mut Net, apps: &[&App]) {
+    let now = net.now;
+    let adoption = net.stack(0).restart(now, apps, Recovery::Stateful);
+    assert_eq!(adoption.lost, 0, "{adoption:?}");
+    net.settle();
+}
+
+#[test]
+fn a_connection_goes_on() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    for turn in 0..5 {
+        die(&mut net, &[&server]);
+        let (question, answer) = (vec![turn; 5000], vec![turn + 100; 20_000]);
+        assert_eq!((client.write(c, &question), server.write(s, &answer)), (5000, 20_000));
+        net.wait(Duration::from_secs(2));
+        assert!((server.read(s), client.read(c)) == (question, answer));
+        assert_eq!(net.stack(0).transport.stat(Stat::ConnectionsKept), 1);
+    }
+    client.close(c);
+    net.settle();
+    server.close(s);
+    net.wait(Duration::from_secs(2));
+    net.stack(0).transport.publish_stats();
+    assert_eq!(net.stack(0).page.stat(Stat::ConnectionsKept), 5, "counters go on");
+    assert_eq!(net.stack(0).page.stat(Stat::Connections), 0);
+}
+
+/// The peer has said everything, and waits: nothing tells the next server of that but the record.
+#[test]
+fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen_only(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    client.write(c, b"a question");
+    client.shutdown(c);
+    net.settle();
+    for _ in 0..3 {
+        // The second and the third touch nothing of it.
+        die(&mut net, &[&server]);
+    }
+    server.push(Command::AcceptConnection { lease: 77 });
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    assert_eq!(server.read(s), b"a question");
+    assert_eq!(server.state(s).2 & REPLICA_FIN, REPLICA_FIN);
+    server.write(s, b"an answer");
+    server.close(s);
+    net.settle();
+    assert_eq!(client.read(c), b"an answer");
+    assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
+}
+
+fn ask(net: &mut Net, (client, c): (&mut App, Socket), (server, s): (&mut App, Socket), text: &[u8]) -> Vec<u8> {
+    client.write(c, &record(ECHO, text));
+    net.settle();
+    let (head, got) = first_record(&server.read(s));
+    assert!(got == text);
+    server.write(s, &record(head.peer, &got));
+    net.settle();
+    first_record(&client.read(c)).1
+}
+
+#[test]
+fn datagram_sockets_go_on_however_much_they_have_sent() {
+    let (mut net, mut server, mut client) = stacks();
+    let s = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
+    let c = udp_open(&mut client, Endpoint::new(0, 3000), Endpoint::default());
+    net.settle();
+    let text = vec![7; 60_000];
+    // More than is ever in a buffer, in all.
+    for turn in 0..300 {
+        assert!(ask(&mut net, (&mut client, c), (&mut server, s), &text) == text, "{turn}");
+    }
+    die(&mut net, &[&server]);
+    assert!(ask(&mut net, (&mut client, c), (&mut server, s), &text) == text);
+    // What has arrived and was not read is there, and what was written and has not left leaves.
+    client.write(c, &record(ECHO, b"early"));
+    net.settle();
+    server.store(s, &record(Endpoint::new(addr(2), 3000), b"late"));
+    die(&mut net, &[&server]);
+    assert_eq!(first_record(&server.read(s)).1, b"early");
+    assert_eq!(first_record(&client.read(c)).1, b"late");
+    server.close(s);
+    net.settle();
+    assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+/// Options were set before connect(2), which opens the socket once more.
+#[test]
+fn a_datagram_socket_keeps_its_options() {
+    let (mut net, mut server, _) = stacks();
+    let s = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
+    let Socket { slot, generation } = s;
+    server.push(Command::SetOption { slot, generation, option: SocketOption::TimeToLive, value: 7 });
+    let remote = Endpoint::new(addr(2), 3000);
+    let local = Endpoint::new(addr(1), 7);
+    server.push(Command::UdpOpen { slot, generation, lease: 0, local, remote, reuse_port: false, v6_only: false });
+    net.settle();
+    die(&mut net, &[&server]);
+    server.write(s, &record(remote, b"hello"));
+    let now = net.now;
+    // The neighbour is asked for first.
+    net.settle();
+    server.write(s, &record(remote, b"hello"));
+    net.stack(0).round(now);
+    let frame = net.stack(0).out.outside.pop_back().expect("it leaves");
+    assert_eq!((frame[22], &frame[42..]), (7, &b"hello"[..]));
+}
+
+/// Connections end with their server where they are not to survive it, and nothing else does.
+#[test]
+fn without_state_connections_are_reset_and_listeners_stay() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    let u = udp_open(&mut server, Endpoint::new(0, 7), Endpoint::default());
+    net.settle();
+    let now = net.now;
+    net.stack(0).restart(now, &[&server], Recovery::Stateless);
+    net.settle();
+    let (c, back) = (client.connect(HTTP), server.connect(Endpoint::new(addr(2), 80)));
+    client.listen(78, Endpoint::new(0, 80), 16);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    server.write(s, &[1; 3000]);
+    client.write(c, b"a question");
+    net.settle();
+    let now = net.now;
+    let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateless);
+    assert_eq!((adoption.kept, adoption.lost), (0, 2), "{adoption:?}");
+    for socket in [s, back] {
+        let (_, cause, flags) = server.state(socket);
+        let ended = REPLICA_CLOSED | REPLICA_RESET;
+        assert_eq!((cause, flags & ended), (Cause::ConnectionReset, ended));
+    }
+    // The peer finds out when it says something.
+    client.write(c, b"another");
+    net.settle();
+    assert_eq!(client.state(c).1, Cause::ConnectionReset);
+    // Others are served, and nobody gets a slot that its application still holds.
+    let c = client.connect(HTTP);
+    net.settle();
+    let next = server.accept().expect("offered");
+    assert_ne!(next.slot, s.slot);
+    net.settle();
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(next), b"a question");
+    server.poll();
+    server.done.clear();
+    server.close(s);
+    server.close(back);
+    net.settle();
+    server.poll();
+    assert_eq!(server.done, vec![s, back]);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), 0);
+    server.write(u, &record(Endpoint::new(addr(2), 9), b"still here"));
+    server.close(next);
+    server.close(u);
+    client.close(c);
+    net.wait(Duration::from_secs(1));
+    assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+/// The peer's mark, and what was passed over, stay; the own one is told though its segment was lost with the predecessor.
+#[test]
+fn urgent_octets_stay_urgent() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    let write_urgent = |app: &mut App, socket: Socket, bytes: &[u8]| {
+        let slot = app.slot(socket);
+        slot.set_send_urgent(slot.send_tail() + bytes.len() as u64);
+        app.write(socket, bytes);
+    };
+    write_urgent(&mut client, c, b"abX");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!((server.slot(s).mark(), server.state(s).2 & REPLICA_URGENT), (Some(2), REPLICA_URGENT));
+    // The reader stands at the mark when it moves on, as if there had been no death.
+    server.slot(s).set_receive_head(2);
+    write_urgent(&mut client, c, b"cY");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!((server.slot(s).mark(), server.slot(s).passed_marks(2)), (Some(4), 1));
+    server.slot(s).set_receive_head(4);
+    server.kick(s);
+    net.settle();
+    assert_eq!(server.slot(s).passed_marks(2), 0);
+    // What leaves is lost.
+    write_urgent(&mut server, s, b"deZ");
+    let now = net.now;
+    net.stack(0).round(now);
+    assert!(!net.stack(0).out.outside.is_empty());
+    die(&mut net, &[&server]);
+    net.wait(Duration::from_secs(2));
+    assert_eq!((client.slot(c).mark(), client.read(c)), (Some(2), b"deZ".to_vec()));
+}
+
+/// As on Linux, a listener stays where it is when its address goes.
+#[test]
+fn a_listener_stays_where_its_address_is_gone() {
+    let mut net = Net::new(vec![Stack::told(1).mortal(), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    let address = Some(V4Address::new(addr(1), 24));
+    net.stack(0).transport.ip_mut().handle_v4_address(address);
+    server.listen(77, HTTP, 16);
+    net.settle();
+    net.stack(0).transport.ip_mut().handle_v4_address(None);
+    net.settle();
+    die(&mut net, &[&server]);
+    net.stack(0).transport.ip_mut().handle_v4_address(address);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    assert!(server.accept().is_some());
+    assert_eq!(client.state(c).0, SlotState::Open);
+}
+
+#[test]
+fn an_address_that_was_told_is_there_again_at_once() {
+    let mut net = Net::new(vec![Stack::told(1).mortal(), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    net.stack(0).transport.ip_mut().handle_v4_address(Some(V4Address::new(addr(1), 24)));
+    server.listen(77, HTTP, 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    let before = net.stack(0).page.network();
+    die(&mut net, &[&server]);
+    assert_eq!(net.stack(0).page.network(), before);
+    client.write(c, b"still there?");
+    net.settle();
+    assert_eq!(server.read(s), b"still there?");
+}

@@ -1,0 +1,69 @@
+//! Where applications ask for each connection (P4's naive accept), does accept do what it does elsewhere?
+
+use std::process::Command;
+
+use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, program};
+
+use crate::servers::start_nginx;
+
+const SETTINGS: &str = "[accept]\nhandshake = \"naive\"\n";
+
+/// What `programs/sockets.py` knows of accepting, blocking or not, by poll, select and epoll, over fork and exec.
+#[test]
+fn listeners_behave_as_on_the_kernel() {
+    let (alone, scratch) = (Alone::new(), Scratch::new());
+    let settings = scratch.file("naive.toml", format!("replicas = 2\n{SETTINGS}[link]\ntype = \"none\"\n"));
+    for case in [
+        "accept_without_blocking",
+        "closed_before_accept",
+        "closing_a_listener_resets_what_waits",
+        "accept_times_out",
+        "options_are_inherited",
+        "deferred_accept",
+        "poll_events",
+        "select_events",
+        "epoll_nested",
+        "epoll_mixed",
+        "epoll_of_a_listener",
+        "interrupted_calls_continue",
+        "blocked_threads",
+        "accept_after_fork",
+        "prefork_shares_the_work",
+        "exec_with_a_listener",
+        "duplicate_shares_flags",
+        "v6_listener_takes_both_families",
+    ] {
+        let mut plain = Command::new("/usr/bin/python3");
+        plain.arg(program("sockets.py")).arg(case);
+        let mut asking = Command::new(atoll());
+        asking.args(["run", "--require", "--config", &settings, "--"]).arg(plain.get_program()).args(plain.get_args());
+        let run = |command: &Command| Proc::start(&mut alone.without_network(command), None).success(40);
+        let (kernel, naive) = (run(&plain), run(&asking));
+        assert!(kernel == naive, "{case}, on the kernel:\n{kernel}\nwhere it asks:\n{naive}");
+    }
+}
+
+/// A server that waits in epoll, with several workers, of which one stands still: it has what it took, and no more.
+#[test]
+fn a_worker_that_stops_is_passed_over() {
+    let net = Net::configured(Stack::Atoll, SETTINGS);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let url = format!("http://{}/small", Net::SERVER);
+    net.client("ab", &["-q", "-s", "10", "-n", "2000", "-c", "16", &url]).success(60);
+    let pid = server.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("nginx has workers");
+    let worker = children.split_whitespace().next().expect("nginx has workers");
+    let signal = |name| Command::new("kill").args([name, worker]).status().is_ok_and(|status| status.success());
+    assert!(signal("-STOP"));
+    let report = net.client("ab", &["-q", "-s", "10", "-n", "500", "-c", "8", &url]).success(60);
+    assert!(signal("-CONT"));
+    assert!(report.contains("Failed requests:        0"), "{report}");
+    let counts: Vec<u64> = net.atoll_says("status")["replicas"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|replica| replica["stats"]["bad_commands"].as_u64().expect("a number"))
+        .collect();
+    assert_eq!(counts, [0, 0]);
+}

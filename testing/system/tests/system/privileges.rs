@@ -1,0 +1,219 @@
+//! What can a server do that somebody has taken over? Nothing but compute, and talk to whom it talks anyway.
+
+use std::path::Path;
+use std::process::Command;
+
+use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, compiled, until};
+use serde_json::Value;
+
+use crate::rootless::as_nobody;
+use crate::servers::{fetch, megabyte, start_nginx};
+
+/// Every configuration that puts components together differently.
+const CONFIGURATIONS: &[&str] = &[
+    "TS1LS1CM1",
+    "TS2LS2CM2",
+    "TS2CM2+LS1",
+    "TS2CM2+LS2",
+    "TS4LS1CM4",
+    "TS1LS2CM1",
+    "TS2LS2CM1",
+    "TS2LS2+CM1",
+    "TS2+LS2+CM2",
+];
+
+/// Name and number of each server of a stack.
+fn servers(status: &Value) -> Vec<(String, u64)> {
+    let kinds =
+        [("replicas", "replica"), ("link_servers", "link server"), ("connection_managers", "connection manager")];
+    let of = |(key, name): (&str, &'static str)| {
+        let list = status[key].as_array().cloned().unwrap_or_default();
+        list.into_iter()
+            .map(move |server| (format!("{name} {}", server["index"]), server["pid"].as_u64().expect("a pid")))
+    };
+    kinds.into_iter().flat_map(of).collect()
+}
+
+/// A line of /proc/PID/status.
+fn field<'a>(status: &'a str, key: &str) -> &'a str {
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("{key} is not in {status}")).trim()
+}
+
+/// What the kernel says of a process that has no privilege. `bounding`: as far as that set could be lowered.
+fn is_confined(name: &str, status: &str, bounding: bool) {
+    let none = "0000000000000000";
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(field(status, set), none, "{name}: {set}");
+    }
+    assert!(!bounding || field(status, "CapBnd") == none, "{name}: CapBnd");
+    assert_eq!((field(status, "NoNewPrivs"), field(status, "Seccomp")), ("1", "2"), "{name}");
+}
+
+#[test]
+fn servers_have_no_privilege_in_any_configuration_and_under_load() {
+    for configuration in CONFIGURATIONS {
+        let net = Net::with(Stack::Atoll, configuration, None);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let url = format!("http://{}/big", Net::SERVER);
+        let mut load = net.client("ab", &["-q", "-r", "-t", "20", "-n", "1000000", "-c", "8", &url]);
+        assert!(fetch(&net, 80, "/big") == megabyte(), "{configuration}");
+        let status = net.atoll_says("status");
+        let expected = serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true});
+        assert_eq!(status["stack"]["confinement"], expected, "{configuration}");
+        let servers = servers(&status);
+        assert!(servers.len() > configuration.matches('+').count());
+        for (name, pid) in servers {
+            let name = format!("{configuration}: {name}");
+            let proc = Path::new("/proc").join(pid.to_string());
+            is_confined(&name, &std::fs::read_to_string(proc.join("status")).expect("it runs"), true);
+            let limits = std::fs::read_to_string(proc.join("limits")).expect("it runs");
+            for limit in ["Max core file size", "Max processes"] {
+                let line = limits.lines().find_map(|line| line.strip_prefix(limit)).expect("the kernel says it");
+                assert_eq!(line.split_whitespace().take(2).collect::<Vec<_>>(), ["0", "0"], "{name}: {limit}");
+            }
+            for stream in ["fd/0", "fd/1"] {
+                assert_eq!(std::fs::read_link(proc.join(stream)).expect("it runs"), Path::new("/dev/null"), "{name}");
+            }
+        }
+        assert!(load.runs(), "{}", load.report());
+        load.kill();
+        let supervisor = status["stack"]["pid"].as_u64().expect("it has a pid");
+        let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
+        // setpcap (8), sys_chroot (18) and bpf (39).
+        assert_eq!(field(&status, "CapEff"), "0000008000040100", "the supervisor");
+    }
+}
+
+/// Nothing of it takes root, and others of the same user see no more of a server than that it is there. (Not with --rootless: whoever
+/// made a user namespace may look into all that is in it.)
+#[test]
+fn servers_of_ordinary_users_have_no_privilege_either() {
+    let look =
+        "for pid in $(./atoll status own --json | /usr/bin/python3 -c 'import json, sys; all = json.load(sys.stdin)
+for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
+    for server in all[kind]: print(server[\"pid\"])'); do
+            cat /proc/$pid/status; cat /proc/$pid/environ >/dev/null 2>&1 && echo memory is open; echo end
+        done";
+    let rootless = "--rootless --configuration TS2+LS1+CM1 --address 198.18.0.2/24 --peer-address 198.18.0.1/24";
+    for (options, count, is_rootless) in [(rootless, 4, true), ("--link none --replicas 2", 2, false)] {
+        let up = format!("./atoll up --daemon -n own {options} >up; trap './atoll down own >/dev/null' EXIT; {look}");
+        let said = as_nobody(&up);
+        let (all, rest) = said.rsplit_once("end\n").expect("there are servers");
+        let all: Vec<&str> = all.split("end\n").collect();
+        assert_eq!((all.len(), rest), (count, ""), "{said}");
+        for status in all {
+            is_confined(field(status, "Name"), status, is_rootless);
+            assert!(is_rootless || !status.contains("memory is open"), "{status}");
+        }
+    }
+}
+
+/// What a server is made to do by force, and what the supervisor calls it.
+const ATTEMPTS: &[(&str, u32, &str)] = &[
+    // openat(AT_FDCWD, ...), by which all begins
+    ("openat", 257, "-100"),
+    ("execve", 59, ""),
+    // socket(AF_INET, SOCK_STREAM, 0)
+    ("socket", 41, "2 1 0"),
+    // ptrace(PTRACE_ATTACH, 1)
+    ("ptrace", 101, "16 1"),
+    // kill(1, SIGKILL)
+    ("kill", 62, "1 9"),
+    // tgkill(1, 1, SIGABRT): abort(3) may do that to oneself only
+    ("tgkill", 234, "1 1 6"),
+    // mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    ("mmap", 9, "0 4096 5 34 -1 0"),
+    ("mprotect", 10, "0 4096 7"),
+    // fcntl(0, F_SETFL, 0), which others would notice
+    ("fcntl", 72, "0 4 0"),
+    // rt_sigaction(SIGSYS, ...)
+    ("rt_sigaction", 13, "31"),
+    ("clone", 56, "17"),
+    ("process_vm_readv", 310, "1"),
+    ("io_uring_setup", 425, "1"),
+    ("pidfd_getfd", 438, "3 3"),
+];
+
+#[test]
+fn a_forbidden_call_ends_a_server_and_is_reported() {
+    let compel = compiled("compel");
+    for (turn, (name, number, arguments)) in ATTEMPTS.iter().enumerate() {
+        let net = Net::with(Stack::Atoll, "TS1+LS1+CM1", None);
+        let servers = servers(&net.atoll_says("status"));
+        let (server, pid) = &servers[turn % servers.len()];
+        let mut force = Command::new(&compel);
+        force.args([pid.to_string(), number.to_string()]).args(arguments.split_whitespace());
+        assert_eq!(Proc::start(&mut force, None).success(20), "died of signal 31\n", "{server}: {name}");
+        let log = Path::new("/run/atoll").join(format!("{}.log", net.name()));
+        let expected = format!("{server} (pid {pid}) made the forbidden system call {name}");
+        until(&format!("\"{expected}\" in the log"), 20, || {
+            std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&expected)).then_some(())
+        });
+    }
+}
+
+/// The same program finds nothing amiss with what is on the list, so it is the list that kills.
+#[test]
+fn an_allowed_call_changes_nothing() {
+    let compel = compiled("compel");
+    let net = Net::with(Stack::Atoll, "TS1+LS1+CM1", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    for (name, pid) in servers(&net.atoll_says("status")) {
+        // getpid(), and tgkill(self, 0, SIGABRT), which the kernel refuses.
+        for (call, expected) in
+            [("39", format!("returned {pid}\n")), (&format!("234 {pid} 0 6"), "returned -22\n".into())]
+        {
+            let mut force = Command::new(&compel);
+            force.arg(pid.to_string()).args(call.split_whitespace());
+            assert_eq!(Proc::start(&mut force, None).success(20), expected, "{name}: {call}");
+        }
+    }
+    assert!(fetch(&net, 80, "/big") == megabyte());
+}
+
+/// A folder in /tmp is made by whoever is first. Whose socket lies there is not trusted for its name.
+#[test]
+fn nobody_is_lured_onto_the_stack_of_another_user() {
+    let _alone = Alone::new();
+    let scratch = Scratch::new();
+    let folder = scratch.path();
+    let built = atoll();
+    for name in ["atoll", "libatoll.so"] {
+        std::fs::copy(built.with_file_name(name), folder.join(name)).expect("it is built");
+    }
+    let trap = "import os, socket, sys
+os.umask(0)
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.bind(sys.argv[1] + '/default.sock')
+server.listen()
+print('listening', flush=True)
+while True:
+    client, _ = server.accept()
+    said = client.recv(4096)
+    if said: print('heard', said, flush=True)";
+    let run = folder.join("run");
+    std::fs::create_dir(&run).expect("the folder is new");
+    std::os::unix::fs::chown(&run, Some(65533), Some(65533)).expect("this is root");
+    let as_user = |uid: &str, command: &[&str]| {
+        let mut user = Command::new("setpriv");
+        user.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups", "--", "env", "-i"]);
+        user.arg(format!("ATOLL_RUNTIME_DIR={}", run.display())).args(command).current_dir(folder);
+        Proc::start(&mut user, None)
+    };
+    let mut stranger = as_user("65533", &["/usr/bin/python3", "-c", trap, &run.to_string_lossy()]);
+    stranger.says("listening", 10);
+    for command in [["./atoll", "status"].as_slice(), &["./atoll", "run", "--", "/bin/true"], &["./atoll", "down"]] {
+        let mut lured = as_user("65534", command);
+        assert!(!lured.end(20).success(), "{command:?}: {}", lured.report());
+        assert!(lured.errors().contains("belongs to another user"), "{}", lured.report());
+    }
+    // The library, on its own account.
+    let preload = format!("LD_PRELOAD={}", folder.join("libatoll.so").display());
+    let socket = format!("ATOLL_SOCKET={}", run.join("default.sock").display());
+    let connect = "import socket; socket.create_server(('127.0.0.1', 0))";
+    let _ = as_user("65534", &[&preload, &socket, "/usr/bin/python3", "-c", connect]).end(20);
+    assert!(!stranger.output().contains("heard"), "{}", stranger.report());
+}
