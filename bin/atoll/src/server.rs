@@ -470,6 +470,7 @@ impl<R: Role> Process<R> {
             let mut member = self.members.remove(at);
             if verdict == Verdict::Leave && member.is_watched {
                 member.role.leave(now);
+                member.role.server().publish(now);
             }
             // The supervisor has the same files open, so that closing ours does not take them out of the set.
             if member.is_watched {
