@@ -216,7 +216,7 @@ class Kernel:
 class Atoll(Kernel):
     """Atoll at the server's end of a TAP, the kernel at the client's."""
 
-    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None, settings="", name="atoll"):
+    def __init__(self, lab, configuration="TS2LS2CM2", cpu=None, settings="", name="atoll", options=()):
         self.lab = lab
         self.name = name
         self.configuration = configuration
@@ -224,7 +224,7 @@ class Atoll(Kernel):
         self.client_namespace = lab.namespace()
         self.stack = f"{lab.name}x{next(lab.numbers)}"
         command = [ATOLL, "up", "--daemon", "--name", self.stack, "--configuration", configuration]
-        command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24"]
+        command += ["--netns", self.client_namespace, "--address", f"{SERVER}/24", "--peer-address", f"{CLIENT}/24", *options]
         if settings:
             command += ["--config", lab.file(f"{self.stack}.toml", settings)]
         if cpu is not None:

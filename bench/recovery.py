@@ -40,6 +40,7 @@ while True:
 """
 
 ECHO = """
+import socket
 server = socket.create_server(("0.0.0.0", 7))
 while True:
     c, _ = server.accept()
@@ -57,29 +58,9 @@ def spread(values):
     return f"median {statistics.median(ordered):.1f} ms, p99 {ordered[at]:.1f} ms, max {ordered[-1]:.1f} ms ({len(ordered)})"
 
 
-def stack_with(lab, recovery, cpu=None):
-    """A stack of one replica whose connections survive its death, or not."""
-
-    class With(Atoll):
-        pass
-
-    original = place.sh
-
-    def with_recovery(*command, **more):
-        if "up" in command:
-            command = (*command, "--recovery", recovery)
-        return original(*command, **more)
-
-    place.sh = with_recovery
-    try:
-        return With(lab, "TS1LS1CM1", cpu)
-    finally:
-        place.sh = original
-
-
 def deaths(options):
     with Lab() as lab:
-        stack = stack_with(lab, "stateful")
+        stack = Atoll(lab, "TS1LS1CM1", options=("--recovery", "stateful"))
         cpus = sorted(os.sched_getaffinity(0))
         server_cpu, client_cpu = cpus[0], cpus[-1]
         idle = lab.compile("idle")
@@ -146,7 +127,7 @@ def cost(options):
         # Each is first every other time.
         for kind in kinds if number % 2 == 0 else reversed(kinds):
             with Lab() as lab:
-                stack = stack_with(lab, kind, replica_cpu)
+                stack = Atoll(lab, "TS1LS1CM1", replica_cpu, options=("--recovery", kind))
                 stack.place(replica_cpu)
                 nginx = start_nginx(lab, stack, other_cpu, workers=1)
                 wait_for(stack, other_cpu, nginx, 80)

@@ -79,11 +79,30 @@ impl Supervisor {
         told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
+    /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress` is told what is done.
+    pub fn upgrade(&self, path: &str, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
+        let _ = self.channel.set_timeouts(UPGRADE_TIME);
+        self.ask(&CliRequest::Upgrade { path: path.to_owned() }, |packet| {
+            if let Ok(ReportPart::Progress(line)) = serde_json::from_slice(packet) {
+                progress(&line);
+            }
+        })
+    }
+
     /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is when that is done.
     pub fn scale(&self, processes: Option<u8>) -> Result<ScalingReport, Failure> {
+        self.place(&CliRequest::Scale { processes })
+    }
+
+    /// Has these replicas in the process with this number. Returns what there is when that is done.
+    pub fn relocate(&self, replicas: Vec<u8>, to: u8) -> Result<ScalingReport, Failure> {
+        self.place(&CliRequest::Move { replicas, to })
+    }
+
+    fn place(&self, request: &CliRequest) -> Result<ScalingReport, Failure> {
         let mut told = None;
         self.channel.set_timeouts(SCALE_TIME).or_fail("setting a time limit")?;
-        self.ask(&CliRequest::Scale { processes }, |packet| {
+        self.ask(request, |packet| {
             if let Ok(ReportPart::Scaling(report)) = serde_json::from_slice::<ReportPart>(packet) {
                 told = Some(report);
             }
@@ -118,8 +137,7 @@ impl Supervisor {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let time = if matches!(request, CliRequest::Scale { .. }) { SCALE_TIME } else { ANSWER_TIME };
-                    return Err(self.failure(format!("no answer within {} seconds", time.as_secs())));
+                    return Err(self.failure("it does not answer"));
                 }
                 Err(error) => return Err(self.failure(error)),
             };
@@ -164,6 +182,8 @@ fn connect(socket: &Path) -> io::Result<Channel> {
     Ok(channel)
 }
 
+/// The same between two steps of an upgrade.
+const UPGRADE_TIME: Duration = Duration::from_secs(60);
 /// How long a supervisor may say nothing.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The same while replicas move, even if each of them takes all the time that it has.

@@ -37,14 +37,15 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
     let habits = Habits {
-        name: &format!("atoll-replicas{}", setup.index),
+        name: &format!("atoll-replica{}", setup.index),
         kind: Kind::Replica { queue: setup.has_tap },
         cpu: setup.cpu,
         batch: setup.batch_scheduling,
         slack: TIMER_SLACK,
+        guarded: setup.guarded,
     };
     let intake = Intake { control: unix::Channel::from(control), take };
-    Process::settle(server::clock_of(&facts), &habits, &page, Some(intake))?.serve()
+    Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()
 }
 
 /// The replica that the supervisor gives by a packet.

@@ -9,7 +9,7 @@
 //! It knows nothing of connections, and keeps nothing that a successor would miss but frames, which are lost as on a wire.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use atoll_base::{Instant, ReplicaId};
@@ -18,6 +18,7 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_ipc::page::{StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
+use atoll_sys::sched;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
@@ -34,15 +35,7 @@ const STOP_ROUNDS: usize = 4096;
 
 /// Runs a link server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
-    let habits = Habits {
-        name: &format!("atoll-link{}", setup.index),
-        kind: Kind::LinkServer,
-        cpu: setup.cpu,
-        batch: setup.batch_scheduling,
-        slack: CONTROL_EVERY,
-    };
-    let name = format!("link server {}", setup.index);
-    server::run(&name, &habits, setup.descriptors, |inherited| LinkServer::start(setup, inherited))
+    server::run(&format!("link server {}", setup.index), LinkServer::start(setup))
 }
 
 struct LinkServer {
@@ -52,7 +45,7 @@ struct LinkServer {
     /// Who gets what belongs to no flow.
     first_replica: ReplicaId,
     queue: Queue,
-    /// To and from each replica.
+    /// To and from each peer: the replicas or, where IP is apart, the IP servers, who serve them in turns.
     rings: Rings,
     steering: Box<Steering>,
     courier: Courier,
@@ -69,18 +62,27 @@ struct Counts {
 }
 
 impl LinkServer {
-    fn start(setup: &LinkServerSetup, mut inherited: Inherited) -> io::Result<LinkServer> {
+    fn start(setup: &LinkServerSetup) -> io::Result<LinkServer> {
+        let mut inherited = Inherited::take(setup.descriptors)?;
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
+        let bells = inherited.take_next(setup.peers.len())?;
+        let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
+        let habits = Habits {
+            name: &format!("atoll-link{}", setup.index),
+            kind: Kind::LinkServer,
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: CONTROL_EVERY,
+            guarded: setup.guarded,
+        };
+        let server = Server::settle(inherited, &habits, Some(&queue))?;
         let me = usize::from(setup.server);
         let places: Vec<_> =
-            (0..usize::from(replicas)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = inherited.take_next(places.len())?;
-        let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
-        let stack = inherited.stack.clone();
+            setup.peers.iter().map(|&peer| (mesh_ring(me, peer.into()), mesh_ring(peer.into(), me))).collect();
+        let rings = Rings::resume(mesh, &places, bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
-        let server = Server::new(inherited);
         server.announce(setup.server, setup.epoch);
         Ok(LinkServer {
             server,
@@ -90,7 +92,7 @@ impl LinkServer {
             queue,
             rings,
             steering,
-            courier: Courier::new(replicas.into()),
+            courier: Courier::new(setup.peers.len()),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             counts: Counts::default(),
         })
@@ -106,11 +108,12 @@ impl LinkServer {
             let Some((header, frame)) = bytes.split_first_chunk() else { continue };
             self.server.patience.met(partner_of(frame));
             let (rings, courier) = (&mut self.rings, &mut self.courier);
+            let peers = rings.len().max(1);
             match self.steering.destination(frame, self.first_replica) {
-                Destination::One(owner) => courier.forward(now, rings, owner.0.into(), header, frame),
+                Destination::One(owner) => courier.forward(now, rings, usize::from(owner.0) % peers, header, frame),
                 Destination::All => {
-                    for replica in 0..self.replicas {
-                        courier.forward(now, rings, replica.into(), header, frame);
+                    for peer in 0..peers {
+                        courier.forward(now, rings, peer, header, frame);
                     }
                 }
             }
@@ -119,12 +122,12 @@ impl LinkServer {
         Ok(true)
     }
 
-    /// Takes up to a batch of frames from the replicas.
+    /// Takes up to a batch of frames from the rings.
     fn receive_from_rings(&mut self) -> bool {
         for turn in 0..BATCH {
             let Some(record) = self.rings.receive(turn, &mut self.frame) else { return turn > 0 };
             let payload = &self.frame[..record.len];
-            // Nothing else is sent here by a replica that keeps to the rules.
+            // Nothing else is sent here by anybody who keeps to the rules.
             if record.kind == KIND_FRAME && payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) {
                 self.server.patience.met(payload.get(FRAME_PREFIX..).map_or(0, partner_of));
                 self.courier.send(&mut self.queue, &mut self.rings, record.peer, payload);
@@ -133,7 +136,7 @@ impl LinkServer {
         true
     }
 
-    /// The replicas have ended: what they said last goes out.
+    /// Those who send have ended: what they said last goes out.
     fn finish(&mut self) {
         for _ in 0..STOP_ROUNDS {
             if !self.receive_from_rings() {
@@ -195,8 +198,16 @@ impl Role for LinkServer {
         }
     }
 
-    fn device(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.queue.as_fd())
+    fn hand_over(&mut self, _: Instant, _: u32) -> io::Result<()> {
+        for _ in 0..STOP_ROUNDS {
+            self.courier.retry(Some(&mut self.queue), &mut self.rings);
+            self.rings.publish();
+            if !self.courier.keeps() {
+                break;
+            }
+            sched::yield_now();
+        }
+        Ok(())
     }
 
     /// Sessions are none of its business.

@@ -5,7 +5,9 @@ mod address;
 mod client;
 mod commands;
 mod failure;
+mod guardian;
 mod host;
+mod ip_server;
 mod link;
 mod link_server;
 mod manager_server;
@@ -13,6 +15,7 @@ mod privileges;
 mod replica;
 mod rows;
 mod runtime;
+mod self_check;
 mod server;
 mod setup;
 mod siblings;
@@ -42,9 +45,12 @@ enum Command {
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
     Scale(commands::scale::Scale),
+    Move(commands::relocate::Move),
     Chaos(commands::chaos::Chaos),
     Config(commands::config::Config),
+    Upgrade(commands::upgrade::Upgrade),
     Paper(commands::paper::Paper),
+    SelfCheck(self_check::Command),
     /// Print the version of the program and of the layouts it shares with its library.
     Version,
     /// The supervisor of a stack in the background.
@@ -59,6 +65,9 @@ enum Command {
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::LinkServerArgs),
+    /// An IP server of a stack, in a process of its own.
+    #[command(hide = true)]
+    IpServer(setup::IpServerArgs),
     /// A connection manager of a stack, in a process of its own.
     #[command(hide = true)]
     ConnectionManager(setup::ManagerArgs),
@@ -75,10 +84,13 @@ fn main() -> ExitCode {
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
         Command::Scale(scale) => printing(|| scale.run()),
+        Command::Move(relocate) => printing(|| relocate.run()),
         Command::Chaos(chaos) => chaos.run(),
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
+        Command::Upgrade(upgrade) => upgrade.run(),
+        Command::SelfCheck(check) => check.run(),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);
             Ok(ExitCode::SUCCESS)
@@ -86,6 +98,7 @@ fn main() -> ExitCode {
         Command::Supervise(supervise) => return supervise.run(),
         Command::Replicas(args) => return run_server(args.setup.supervisor, || host::main(&args.setup)),
         Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
+        Command::IpServer(args) => return run_server(args.setup.supervisor, || ip_server::main(&args.setup)),
         Command::ConnectionManager(args) => {
             return run_server(args.setup.supervisor, || manager_server::main(&args.setup));
         }

@@ -30,15 +30,7 @@ use crate::setup::{ManagerSetup, mesh_ring};
 const BATCH: usize = 64;
 /// Runs a connection manager with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
-    let habits = Habits {
-        name: &format!("atoll-cm{}", setup.index),
-        kind: Kind::Manager,
-        cpu: setup.cpu,
-        batch: setup.batch_scheduling,
-        slack: CONTROL_EVERY,
-    };
-    let name = format!("connection manager {}", setup.index);
-    server::run(&name, &habits, setup.descriptors, |inherited| ManagerServer::start(setup, inherited))
+    server::run(&format!("connection manager {}", setup.index), ManagerServer::start(setup))
 }
 
 struct ManagerServer {
@@ -62,15 +54,25 @@ struct Counts {
 }
 
 impl ManagerServer {
-    fn start(setup: &ManagerSetup, mut inherited: Inherited) -> io::Result<ManagerServer> {
+    fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
+        let mut inherited = Inherited::take(setup.descriptors)?;
         let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
+        let replicas = usize::from(inherited.facts.replicas);
+        let (bells, mesh) = (inherited.take_next(managers + replicas)?, inherited.mesh.clone());
+        let habits = Habits {
+            name: &format!("atoll-cm{}", setup.index),
+            kind: Kind::Manager,
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: CONTROL_EVERY,
+            guarded: setup.guarded,
+        };
+        let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
-        let peers = (first..first + managers).chain(0..usize::from(inherited.facts.replicas));
+        let peers = (first..first + managers).chain(0..replicas);
         let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = inherited.take_next(places.len())?;
-        let rings = Rings::resume(inherited.mesh.clone(), &places, bells);
-        let server = Server::new(inherited);
+        let rings = Rings::resume(mesh, &places, bells);
         server.announce(setup.server, setup.epoch);
         let mut seed = [0; 8];
         process::random(&mut seed)?;

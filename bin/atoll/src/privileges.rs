@@ -24,13 +24,18 @@ use atoll_sys::seccomp::{self, Calls, Condition};
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Gets memory and bells of sessions at any time.
+    /// Gets replicas, with their memory, rings, bells and queues, and memory and bells of their sessions, at any time.
     Replica {
         /// Whether it has a queue of the device.
         queue: bool,
     },
     /// Has a queue of the device, and nothing that comes later.
     LinkServer,
+    /// Has its rings.
+    IpServer {
+        /// Whether it has a queue of the device.
+        queue: bool,
+    },
     /// Has its rings only.
     Manager,
 }
@@ -80,7 +85,7 @@ fn set_limits(kind: Kind) -> io::Result<()> {
         // As many descriptors as the supervisor, which bounds the sessions and has all of theirs itself.
         Kind::Replica { .. } => (REPLICA_MEMORY, u64::MAX),
         // Those that are open stay; there are no others.
-        Kind::LinkServer | Kind::Manager => (OTHER_MEMORY, 0),
+        Kind::LinkServer | Kind::IpServer { .. } | Kind::Manager => (OTHER_MEMORY, 0),
     };
     privileges::limit(Resource::Data, memory)?;
     privileges::limit(Resource::Nofile, descriptors)
@@ -94,13 +99,13 @@ pub fn calls(kind: Kind) -> Calls {
     end_of_all(&mut calls);
     match kind {
         Kind::Replica { queue } => {
-            sessions(&mut calls);
+            coming_and_going(&mut calls);
             if queue {
                 device(&mut calls);
             }
         }
-        Kind::LinkServer => device(&mut calls),
-        Kind::Manager => {}
+        Kind::LinkServer | Kind::IpServer { queue: true } => device(&mut calls),
+        Kind::IpServer { queue: false } | Kind::Manager => {}
     }
     calls
 }
@@ -109,8 +114,6 @@ pub fn calls(kind: Kind) -> Calls {
 fn loop_of_all(calls: &mut Calls) {
     // Sleep until a bell, the device, the supervisor or the timer wakes it. (rustix asks for epoll_wait by this call.)
     calls.allow(libc::SYS_epoll_pwait);
-    // What it waits for: a replica comes and goes, and its bell and its device are watched when it serves.
-    calls.allow(libc::SYS_epoll_ctl);
     // Arm that timer.
     calls.allow(libc::SYS_timerfd_settime);
     // Spin without keeping the application from the core.
@@ -124,6 +127,8 @@ fn loop_of_all(calls: &mut Calls) {
     calls.allow(libc::SYS_clock_gettime);
     // Secrets at the start; the keys of hash tables.
     calls.allow(libc::SYS_getrandom);
+    // Outlive the supervisor, where somebody keeps what it knows (`process::outlive_parent`).
+    calls.allow_if(libc::SYS_prctl, &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)]);
 }
 
 /// What the allocator of the C library does. Memory is never executable, and never placed over other memory.
@@ -162,8 +167,14 @@ fn end_of_all(calls: &mut Calls) {
     calls.allow_if(libc::SYS_writev, &[Condition::Is(0, libc::STDERR_FILENO as u32)]);
 }
 
-/// The memory of a session that comes: is it sealed, how large is it, map it. What its applications do not use any more goes back.
-fn sessions(calls: &mut Calls) {
+/// What comes after it was confined: replicas, one a packet (`host.rs`), and their sessions. A replica cannot have all it will ever need
+/// before, because it may have to go on in a process that is there already; so a process for replicas gets descriptors for as long as it lives,
+/// which other servers cannot (they may have no more of them), maps shared memory, and watches something else. All of it the
+/// supervisor's doing: descriptors come over its sockets only.
+fn coming_and_going(calls: &mut Calls) {
+    // A replica's control socket, bell and queue are watched, and the last two not any more when it leaves.
+    calls.allow(libc::SYS_epoll_ctl);
+    // Memory that comes: is it sealed, how large is it, map it. What applications do not use any more goes back.
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
     const SHARED: u64 = libc::MAP_SHARED as u64;

@@ -17,28 +17,32 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
-use atoll_ip::{ChecksumOffload, Ip, Link, V6Config};
+use atoll_ip::{ChecksumOffload, Ip, Link};
+use atoll_ip_server::Client;
 use atoll_ipc::Memory;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Request;
 use atoll_ipc::info::Info;
+use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
-use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_MANAGER, PAYLOAD_MAX};
+use atoll_ipc::mesh::{KIND_ADDRESS, KIND_BALANCE, KIND_FRAME, KIND_IP, KIND_MANAGER, PAYLOAD_MAX};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, BELLS, REPLICAS_MAX, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
-use atoll_sys::{eventfd, process};
+use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
 use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
-use atoll_wire::{Mac, vnet};
+use atoll_wire::vnet;
 
 use crate::address;
+use crate::ip_server::network_config;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
+use crate::self_check;
 use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
@@ -47,8 +51,8 @@ use crate::siblings::Siblings;
 const BATCH: usize = 64;
 /// Batches taken from the rings before the end, at most.
 const STOP_ROUNDS: usize = 4096;
-/// Batches of frames to itself handled before it leaves, at most.
-const LEAVE_ROUNDS: usize = 256;
+/// Rounds in which a replica that is succeeded gets rid of what it has kept, at most: nobody waits long for one that takes nothing.
+const HAND_OVER_ROUNDS: usize = 256;
 
 /// State of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
@@ -65,6 +69,8 @@ pub struct Replica {
     /// The server that has the connection manager, where that is another one.
     manager: Option<usize>,
     recovery: Recovery,
+    /// The server that has IP, where that is another one, and what there is to say to it.
+    ip_server: Option<(usize, Client)>,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     frame: Box<[u8]>,
@@ -123,20 +129,20 @@ impl Replica {
         process::random(&mut seed)?;
         let word = |at: usize| u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"));
         let config = atoll_ip::Config {
-            gateway: (facts.gateway != 0).then_some(facts.gateway),
-            dhcp: facts.addr == 0,
-            mtu: facts.mtu,
-            sibling: (setup.index, facts.replicas),
-            v6: facts.v6.map(|v6| V6Config { address: v6.address, gateway: v6.gateway, autoconf: v6.autoconf }),
-            ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
+            apart: setup.ip_server.is_some(),
+            sibling: (setup.ip_servers + setup.index, setup.ip_servers + facts.replicas),
+            ..network_config(&facts)
         };
         let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
-        ip.resume(now, &past(&page.network(), now));
-        if me == 0 && !matches!(device, Device::None) {
+        if setup.ip_server.is_none() {
+            ip.resume(now, &past(&page.network(), now));
+        }
+        if me == 0 && setup.ip_server.is_none() && !matches!(device, Device::None) {
             ip.announce(now);
         }
         server.announce(setup.index, setup.epoch);
-        let ledger = Ledger::open(ledger, LedgerConfig::STACK, Epoch(setup.epoch));
+        let newest = self_check::newest_ledger();
+        let ledger = Ledger::open_as(ledger, LedgerConfig::STACK, Epoch(setup.epoch), newest);
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let sequence = sequence_secret(&ledger, &seed[24..40]);
         let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
@@ -169,6 +175,7 @@ impl Replica {
                 RecoveryMode::Stateful => Recovery::Stateful,
                 RecoveryMode::Stateless => Recovery::Stateless,
             },
+            ip_server: setup.ip_server.map(|server| (server.into(), Client::new(Epoch(setup.epoch)))),
             bells: BTreeMap::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             told: [0; REPLICAS_MAX],
@@ -195,6 +202,16 @@ impl Replica {
                 let to = to.map(|replica| usize::from(replica.0)).or(manager);
                 to.is_none_or(|to| rings.send(to, KIND_MANAGER, &message.encode()))
             });
+        }
+    }
+
+    /// What there is to say to the IP server. As above.
+    fn send_to_ip_server(&mut self) {
+        let (rings, ip) = (&mut self.links.internal.rings, self.transport.ip_mut());
+        if let Some((server, client)) = &mut self.ip_server
+            && client.has_messages(ip)
+        {
+            client.send(ip, |message| rings.send(*server, KIND_IP, &message.encode()));
         }
     }
 
@@ -287,6 +304,16 @@ impl Replica {
                         self.transport.handle_message(now, ReplicaId(record.peer as u8), &message);
                     }
                 }
+                KIND_IP => {
+                    if let (Some((server, client)), Ok(message)) = (&mut self.ip_server, IpMessage::decode(payload))
+                        && *server == record.peer
+                    {
+                        let error = client.handle(now, self.transport.ip_mut(), &message);
+                        if let Some(error) = error {
+                            self.transport.handle_network_error(now, &error);
+                        }
+                    }
+                }
                 KIND_ADDRESS => {
                     if let Some(address) = address::decode(payload) {
                         self.transport.ip_mut().handle_v4_address(address);
@@ -302,15 +329,14 @@ impl Replica {
                 break;
             }
         }
-        self.receive_own(now) | busy
+        busy | self.receive_own(now)
     }
 
     /// Takes up to a batch of the frames that this replica sent to itself.
     fn receive_own(&mut self, now: Instant) -> bool {
-        let mut busy = false;
-        for _ in 0..self.links.internal.own_waiting().min(BATCH) {
+        let count = self.links.internal.own_waiting().min(BATCH);
+        for _ in 0..count {
             let Some(packet) = self.links.internal.take_own() else { break };
-            busy = true;
             self.counts.internal += 1;
             if let (Ok((header, _)), Some(frame)) = (vnet::parse(&packet), packet.get(FRAME_PREFIX..)) {
                 self.server.patience.met(partner_of(frame));
@@ -318,7 +344,7 @@ impl Replica {
             }
             self.links.internal.recycle(packet);
         }
-        busy
+        count > 0
     }
 
     /// A frame from another replica: either the internal link's, or one from outside that was steered wrongly.
@@ -394,6 +420,7 @@ impl Role for Replica {
         self.siblings.spread_news(&mut self.transport);
         self.tell_address();
         self.send_messages(now);
+        self.send_to_ip_server();
         if self.transport.is_peer_due(now, false) {
             self.tell_peers(now, false);
         }
@@ -436,7 +463,8 @@ impl Role for Replica {
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
-        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold();
+        let untold = self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
+        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold() || untold;
         let retry_at = keeps.then_some(now + CONTROL_EVERY);
         [retry_at, self.transport.next_timeout(), self.siblings.next_timeout()].into_iter().flatten().min()
     }
@@ -475,19 +503,22 @@ impl Role for Replica {
 
     /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of this process find their way as far as
     /// others take them; what is left then is lost as on a wire.
-    fn leave(&mut self, now: Instant) {
-        for _ in 0..LEAVE_ROUNDS {
+    fn hand_over(&mut self, now: Instant, ledger: u32) -> io::Result<()> {
+        // What this process alone has: frames to itself, and those that a ring or the device did not take.
+        for _ in 0..HAND_OVER_ROUNDS {
             self.links.retry();
             self.receive_own(now);
             self.transport.flush(now, &mut self.links);
             self.send_messages(now);
             self.ring_bells();
-            let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.transport.has_work();
+            let keeps = self.links.courier.keeps() || self.transport.has_messages();
             if !keeps && self.links.internal.own_waiting() == 0 {
                 break;
             }
+            sched::yield_now();
         }
-        self.publish();
+        self.transport.convert_ledger(ledger);
+        Ok(())
     }
 
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
@@ -520,6 +551,9 @@ impl Role for Replica {
                 self.server.answers.extend(rows::packets(rows));
             }
             Request::Balance { rules } => self.transport.set_balance(rules),
+            Request::WriteLedger { version } => {
+                self.transport.convert_ledger(version);
+            }
             Request::Stop => {
                 // Those whose frames it carries have ended before. What they left is no more than rings hold.
                 for _ in 0..STOP_ROUNDS {
@@ -546,8 +580,9 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
-            Request::HandOver => return Ok(Verdict::Leave),
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Adopt { .. } => {}
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
+            // The loop has taken them.
+            Request::Adopt { .. } | Request::HandOver { .. } => {}
         }
         Ok(Verdict::Go)
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -62,7 +63,13 @@ pub fn prepare_directory() -> Result<PathBuf, Failure> {
 #[derive(Debug)]
 pub struct NameLock {
     paths: Paths,
-    _file: File,
+    file: File,
+}
+
+fn write_pid(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
 }
 
 impl NameLock {
@@ -92,11 +99,22 @@ impl NameLock {
             }
             Err(TryLockError::Error(error)) => return Err(error).or_fail(what),
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .or_fail(what)?;
-        Ok(NameLock { paths, _file: file })
+        write_pid(&mut file).or_fail(what)?;
+        Ok(NameLock { paths, file })
+    }
+
+    /// Goes on with a name whose lock another supervisor has taken, and left.
+    pub fn resume(directory: &Path, name: &StackName, lock: OwnedFd) -> Result<NameLock, Failure> {
+        let paths = Paths::new(directory, name);
+        let what = paths.pid.display().to_string();
+        let mut file = File::from(lock);
+        write_pid(&mut file).or_fail(what)?;
+        Ok(NameLock { paths, file })
+    }
+
+    /// The lock itself, which lives as long as somebody has it.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// The stack's files.

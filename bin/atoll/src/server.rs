@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
@@ -46,8 +46,8 @@ pub enum Verdict {
     Go,
     /// It is over.
     Stop,
-    /// Somebody else goes on with it.
-    Leave,
+    /// Somebody else goes on with it, and finds a ledger of this version.
+    Leave(u32),
 }
 
 /// What every server is given, in the order of `setup.rs`, and what more there is.
@@ -121,6 +121,36 @@ pub struct Habits<'a> {
     pub batch: bool,
     /// How late its timer may be.
     pub slack: Duration,
+    /// Whether somebody takes over when the supervisor has died, so that it waits for that.
+    pub guarded: bool,
+}
+
+/// What a process sleeps with.
+struct Waiting {
+    clock: Clock,
+    epoll: Epoll,
+    timer: LazyTimer,
+    /// Watches the control socket alone, until the supervisor has said everything. Without it, what wakes a server is watched when that is so.
+    briefing: Option<Epoll>,
+    /// It outlives its supervisor.
+    guarded: bool,
+}
+
+impl Waiting {
+    /// With a timer, and nothing else yet.
+    fn new(clock: Clock, habits: &Habits<'_>) -> io::Result<Waiting> {
+        sched::set_name(habits.name)?;
+        if let Some(cpu) = habits.cpu {
+            sched::set_affinity(&[cpu])?;
+        }
+        if habits.batch {
+            sched::set_batch()?;
+        }
+        let timer = LazyTimer::new(habits.slack)?;
+        let epoll = Epoll::new()?;
+        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        Ok(Waiting { clock, epoll, timer, briefing: None, guarded: habits.guarded })
+    }
 }
 
 /// What each server has for itself, also where there are several in a process.
@@ -144,16 +174,37 @@ pub struct Server {
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
+    /// It outlives its supervisor.
+    guarded: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
-    /// It is to leave as soon as its answers are out.
-    is_leaving: bool,
+    /// It is to leave as soon as its answers are out, and to write its ledger in this version.
+    leaving: Option<u32>,
     /// It has nothing to do, and whether that is a reason to spin.
     waits: Option<bool>,
+    /// Of the one server of a process: what that sleeps with.
+    waiting: Option<Waiting>,
 }
 
 impl Server {
-    /// What `inherited` is about.
+    /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
+    ///
+    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
+    pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
+        let mut waiting = Waiting::new(inherited.clock(), habits)?;
+        if let Some(device) = device {
+            waiting.epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
+        }
+        waiting.epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
+        waiting.epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
+        let briefing = Epoll::new()?;
+        briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
+        waiting.briefing = Some(briefing);
+        privileges::confine(habits.kind, &inherited.page)?;
+        Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
+    }
+
+    /// One of several, in a process that has settled.
     pub fn new(inherited: Inherited) -> Server {
         let now = inherited.clock().now();
         Server {
@@ -170,9 +221,11 @@ impl Server {
             sleep_word: 0,
             publish_at: now,
             unpublished: true,
+            guarded: false,
             is_ready: false,
-            is_leaving: false,
+            leaving: None,
             waits: None,
+            waiting: None,
         }
     }
 
@@ -208,7 +261,7 @@ impl Server {
     /// Nobody in the process has anything to do. Whether to spin for this one.
     fn spins(&mut self, now: Instant) -> bool {
         match self.waits {
-            Some(spins) => spins && self.patience.goes_on(now),
+            Some(_) => self.patience.goes_on(now),
             None => *self.waits.insert(self.patience.begin(now)),
         }
     }
@@ -235,7 +288,7 @@ impl Server {
 
 /// What a kind of server does, and how it does it.
 pub trait Role {
-    /// The part that waits.
+    /// What it has for itself.
     fn server(&mut self) -> &mut Server;
 
     /// One turn of everything. Returns whether there was anything to do.
@@ -262,22 +315,25 @@ pub trait Role {
     /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the page's.
     fn past_sleep_word(&self) -> u32;
 
+    /// What wakes it when a frame has come from outside, where that is not watched from the start.
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Takes over what a predecessor has left. It has been told of everything that there is now.
     /// `blamed`: who died by its own fault.
     fn adopt(&mut self, _now: Instant, _blamed: bool) -> io::Result<()> {
         Ok(())
     }
 
-    /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
-    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
-
-    /// What wakes it when a frame has come from outside.
-    fn device(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// Another process is going to succeed this one: gets rid of what that one would not find, and writes the ledger, if it has one, in this
+    /// version.
+    fn hand_over(&mut self, _now: Instant, _ledger: u32) -> io::Result<()> {
+        Ok(())
     }
 
-    /// Says what is still to be said; nothing is taken any more. Somebody else goes on with what is written down.
-    fn leave(&mut self, _now: Instant) {}
+    /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
+    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
     /// Tells everybody the new sleep word.
     fn change_sleep_word(&mut self, word: u32) {
@@ -289,15 +345,17 @@ pub trait Role {
 
     /// What is done now and then: the supervisor's requests, the counters.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
-        if now >= self.server().publish_at {
-            self.server().publish_at = now + PUBLISH_EVERY;
+        let server = self.server();
+        if now >= server.publish_at {
+            server.publish_at = now + PUBLISH_EVERY;
             self.refresh();
             self.server().publish(now);
             self.publish();
         }
         self.server().send_answers()?;
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
-        while !self.server().is_leaving {
+        // What comes behind the request to leave is for the successor, who is told of everything.
+        while self.server().leaving.is_none() {
             fds.clear();
             match self.server().control.receive(&mut packet, &mut fds) {
                 Ok(0) => return Ok(Verdict::Stop),
@@ -308,14 +366,20 @@ pub trait Role {
                         // Who dies soon has said what became of the connections.
                         self.publish();
                         let server = self.server();
+                        if server.guarded {
+                            // Whoever takes over knows of this process, which was not so when it started.
+                            process::outlive_parent()?;
+                        }
                         server.is_ready = true;
                         server.answers.push_back(READY.to_vec());
                         continue;
                     }
-                    match self.handle_request(now, request, &mut fds)? {
-                        Verdict::Go => {}
-                        Verdict::Stop => return Ok(Verdict::Stop),
-                        Verdict::Leave => self.server().is_leaving = true,
+                    if let Request::HandOver { ledger } = request {
+                        self.server().leaving = Some(ledger);
+                        continue;
+                    }
+                    if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
+                        return Ok(Verdict::Stop);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -324,7 +388,7 @@ pub trait Role {
         }
         let server = self.server();
         server.send_answers()?;
-        Ok(if server.is_leaving && server.answers.is_empty() { Verdict::Leave } else { Verdict::Go })
+        Ok(server.leaving.filter(|_| server.answers.is_empty()).map_or(Verdict::Go, Verdict::Leave))
     }
 }
 
@@ -336,11 +400,9 @@ pub struct Intake<R> {
     pub take: fn(&[u8], Vec<OwnedFd>) -> io::Result<R>,
 }
 
-/// The servers of one process, and the part of it that waits.
+/// The servers of one process, and what it sleeps with.
 pub struct Process<R> {
-    clock: Clock,
-    epoll: Epoll,
-    timer: LazyTimer,
+    waiting: Waiting,
     members: Vec<Member<R>>,
     /// The number of the next one.
     next: u64,
@@ -352,71 +414,60 @@ pub struct Process<R> {
 struct Member<R> {
     number: u64,
     role: R,
-    /// Its bell and its device are waited for.
-    is_watched: bool,
-}
-
-impl<R> Member<R> {
-    fn token(&self, kind: u64) -> u64 {
-        self.number * TOKEN_KINDS + kind
-    }
+    /// It serves, and what wakes it is watched.
+    serves: bool,
 }
 
 impl<R: Role> Process<R> {
-    /// Settles down, without servers yet, and gives up all privileges. `page`: where it says so, and what it dies of if it does not keep to it.
+    /// A process that is given servers by and by settles down, and gives up all privileges. `page`: where it says so, and what it dies of if it
+    /// does not keep to it.
     ///
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
     pub fn settle(
         clock: Clock,
         habits: &Habits<'_>,
         page: &ReplicaPage<ShmMemory>,
-        intake: Option<Intake<R>>,
+        intake: Intake<R>,
     ) -> io::Result<Process<R>> {
-        sched::set_name(habits.name)?;
-        if let Some(cpu) = habits.cpu {
-            sched::set_affinity(&[cpu])?;
-        }
-        if habits.batch {
-            sched::set_batch()?;
-        }
-        let timer = LazyTimer::new(habits.slack)?;
-        let epoll = Epoll::new()?;
-        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        if let Some(intake) = &intake {
-            epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
-        }
+        let waiting = Waiting::new(clock, habits)?;
+        waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
         privileges::confine(habits.kind, page)?;
-        if let Some(intake) = &intake {
-            intake.control.send(UP, &[])?;
-        }
-        Ok(Process { clock, epoll, timer, members: Vec::new(), next: 0, intake, look_at: clock.now() })
+        intake.control.send(UP, &[])?;
+        let look_at = clock.now();
+        Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
+    }
+
+    /// The process of one server, which has settled.
+    fn of(mut role: R) -> io::Result<Process<R>> {
+        let waiting = role.server().waiting.take();
+        let waiting = waiting.ok_or_else(|| io::Error::other("a server that has not settled"))?;
+        let look_at = waiting.clock.now();
+        let mut process = Process { waiting, members: Vec::new(), next: 0, intake: None, look_at };
+        process.add(role);
+        Ok(process)
     }
 
     /// One server more. It serves once the supervisor says that this is all: before that a replica would answer for connections that it
-    /// does not know yet.
-    pub fn add(&mut self, mut role: R) -> io::Result<()> {
+    /// does not know yet. Returns its number.
+    fn add(&mut self, mut role: R) -> u64 {
         // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
         let (page, rings) = (role.server().page.sleep_word(), role.past_sleep_word());
         let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
         role.change_sleep_word(last.wrapping_add(1) & !1);
-        let mut member = Member { number: self.next, role, is_watched: false };
+        role.server().guarded = self.waiting.guarded;
+        let number = self.next;
         self.next += 1;
-        self.epoll.add(&member.role.server().control, member.number * TOKEN_KINDS + TOKEN_CONTROL, EventFlags::IN)?;
-        self.members.push(member);
-        self.look_at = self.clock.now();
-        Ok(())
+        self.members.push(Member { number, role, serves: false });
+        number
     }
 
-    /// Serves until all are told to stop, or the supervisor goes away.
+    /// Serves until all have left or were told to stop, or the supervisor goes away.
     pub fn serve(mut self) -> io::Result<()> {
-        let clock = self.clock;
+        let clock = self.waiting.clock;
         let mut now = clock.now();
         loop {
             let mut busy = false;
-            for Member { role, .. } in &mut self.members {
-                if !role.server().is_ready {
-                    continue;
-                }
+            for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
                 let was_busy = role.round(now)?;
                 let then = clock.now();
                 role.server().account(now, then, was_busy);
@@ -430,9 +481,9 @@ impl<R: Role> Process<R> {
                 continue;
             }
             let mut spins = false;
-            for Member { role, .. } in &mut self.members {
+            for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
                 // Each is asked: it is told by this that it waits.
-                spins |= role.server().is_ready && role.server().spins(now);
+                spins |= role.server().spins(now);
             }
             if spins {
                 let then = now;
@@ -456,38 +507,55 @@ impl<R: Role> Process<R> {
         while let Some(member) = self.members.get_mut(at) {
             let verdict = member.role.housekeeping(now)?;
             if verdict == Verdict::Go {
-                if member.role.server().is_ready && !member.is_watched {
-                    member.is_watched = true;
-                    if let Some(device) = member.role.device() {
-                        self.epoll.add(device, member.token(TOKEN_DEVICE), EventFlags::IN)?;
-                    }
-                    let token = member.token(TOKEN_BELL);
-                    self.epoll.add(&member.role.server().bell, token, EventFlags::IN | EventFlags::ET)?;
+                if member.role.server().is_ready && !member.serves {
+                    self.begin(at)?;
                 }
                 at += 1;
                 continue;
             }
-            let mut member = self.members.remove(at);
-            if verdict == Verdict::Leave && member.is_watched {
-                member.role.leave(now);
-                member.role.server().publish(now);
-            }
-            // The supervisor has the same files open, so that closing ours does not take them out of the set.
-            if member.is_watched {
-                if let Some(device) = member.role.device() {
-                    self.epoll.delete(device)?;
-                }
-                self.epoll.delete(&member.role.server().bell)?;
-            }
-            if verdict == Verdict::Leave {
-                // Behind everything: from here on somebody else may write where this one has written.
-                member.role.server().control.send(LEFT, &[])?;
-            }
+            self.end(at, now, verdict)?;
             if self.members.is_empty() {
                 return Ok(Verdict::Stop);
             }
         }
         self.take_in()
+    }
+
+    /// A server begins to serve.
+    fn begin(&mut self, at: usize) -> io::Result<()> {
+        let Some(member) = self.members.get_mut(at) else { return Ok(()) };
+        member.serves = true;
+        if self.waiting.briefing.take().is_some() {
+            // What wakes the only one is watched from the start.
+            return Ok(());
+        }
+        let (epoll, first) = (&self.waiting.epoll, member.number * TOKEN_KINDS);
+        if let Some(device) = member.role.device() {
+            epoll.add(device, first + TOKEN_DEVICE, EventFlags::IN)?;
+        }
+        epoll.add(&member.role.server().bell, first + TOKEN_BELL, EventFlags::IN | EventFlags::ET)
+    }
+
+    /// A server does not serve any more.
+    fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
+        let Member { mut role, serves, .. } = self.members.remove(at);
+        if let (Verdict::Leave(ledger), true) = (verdict, serves) {
+            role.hand_over(now, ledger)?;
+            role.publish();
+            role.server().publish(now);
+        }
+        if serves && self.intake.is_some() {
+            // The supervisor has the same files open, so that closing ours does not take them out of the set.
+            if let Some(device) = role.device() {
+                self.waiting.epoll.delete(device)?;
+            }
+            self.waiting.epoll.delete(&role.server().bell)?;
+        }
+        if matches!(verdict, Verdict::Leave(_)) {
+            // Behind everything: from here on somebody else may write where this one has written.
+            role.server().control.send(LEFT, &[])?;
+        }
+        Ok(())
     }
 
     /// Takes servers that the supervisor gives.
@@ -499,7 +567,12 @@ impl<R: Role> Process<R> {
                 Ok(0) => return Ok(Verdict::Stop),
                 Ok(len) => {
                     let role = (intake.take)(&packet[..len], std::mem::take(&mut fds))?;
-                    self.add(role)?;
+                    let token = self.add(role) * TOKEN_KINDS + TOKEN_CONTROL;
+                    if let Some(member) = self.members.last_mut() {
+                        self.waiting.epoll.add(&member.role.server().control, token, EventFlags::IN)?;
+                    }
+                    // It may have been told everything meanwhile.
+                    self.look_at = self.waiting.clock.now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Verdict::Go),
                 Err(error) => return Err(error),
@@ -509,7 +582,12 @@ impl<R: Role> Process<R> {
 
     /// Sleeps until a bell, a device, the supervisor or the timer wakes it.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
-        for Member { role, .. } in self.members.iter_mut().filter(|member| member.is_watched) {
+        if let Some(briefing) = &self.waiting.briefing {
+            briefing.wait(&mut [epoll::EMPTY; 1], None)?;
+            self.look_at = now;
+            return Ok(());
+        }
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
             let rung = role.say_good_night(now);
             role.server().bells_rung += rung;
             let asleep = role.server().sleep_word | 1;
@@ -519,55 +597,45 @@ impl<R: Role> Process<R> {
             // Partner: who sends fences between the store into the ring and the look at the sleep word.
             member.role.server().page.0.fence();
         }
-        let is_ready = self.members.iter().any(|member| member.is_watched && member.role.is_ready());
+        let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
         if !is_ready {
             let mut deadline: Option<Instant> = None;
-            for Member { role, is_watched, .. } in &mut self.members {
-                let timeout = if *is_watched { role.next_timeout(now) } else { None };
+            let mut answers = false;
+            for Member { role, serves, .. } in &mut self.members {
+                let timeout = if *serves { role.next_timeout(now) } else { None };
                 let server = role.server();
+                answers |= !server.answers.is_empty();
                 let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
                 // Who sleeps for long has told what happened before.
-                let publish_at = server.unpublished.then_some(server.publish_at);
-                server.sleeps += 1;
+                let publish_at = server.unpublished.then_some(server.publish_at).filter(|_| *serves);
+                server.sleeps += u64::from(*serves);
                 deadline = [deadline, timeout, answers_at, publish_at].into_iter().flatten().min();
             }
             if let Some(deadline) = deadline {
-                self.timer.wake_at(now, deadline)?;
+                self.waiting.timer.wake_at(now, deadline)?;
             }
             let mut events = [epoll::EMPTY; 32];
-            let count = self.epoll.wait(&mut events, None)?;
+            let count = self.waiting.epoll.wait(&mut events, None)?;
             let of_control = |event: &epoll::Event| match epoll::token(event) {
                 TOKEN_TIMER => false,
                 TOKEN_INTAKE => true,
                 token => token % TOKEN_KINDS == TOKEN_CONTROL,
             };
-            let answers = self.members.iter_mut().any(|member| !member.role.server().answers.is_empty());
             if answers || events[..count].iter().any(of_control) {
                 self.look_at = now;
             }
         }
-        for Member { role, .. } in self.members.iter_mut().filter(|member| member.is_watched) {
-            let awake = role.server().sleep_word.wrapping_add(1);
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+            let awake = (role.server().sleep_word | 1).wrapping_add(1);
             role.change_sleep_word(awake);
         }
         Ok(())
     }
 }
 
-/// Serves as the one server of a process, which `start` makes of as many descriptors, until told to stop. `name`: who fails, for people.
-pub fn run<R: Role>(
-    name: &str,
-    habits: &Habits<'_>,
-    descriptors: usize,
-    start: impl FnOnce(Inherited) -> io::Result<R>,
-) -> ExitCode {
-    let serve = || {
-        let inherited = Inherited::take(descriptors)?;
-        let mut process = Process::settle(inherited.clock(), habits, &inherited.page, None)?;
-        process.add(start(inherited)?)?;
-        process.serve()
-    };
-    report(name, serve())
+/// Serves as the one server of a process, until told to stop. `name`: who fails, for people.
+pub fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
+    report(name, role.and_then(Process::of).and_then(Process::serve))
 }
 
 /// How a process ends. `name`: who it is, for people.

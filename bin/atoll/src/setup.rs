@@ -1,6 +1,6 @@
 //! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
 //!
-//! Descriptors of a link server or connection manager, from number 3 on, without gaps; of a replica, in the packet with its setup:
+//! Descriptors, from number 3 on, without gaps; of a replica, in the packet with its setup:
 //!
 //! ```text
 //!   control socket (SOCK_SEQPACKET, nonblocking)
@@ -9,9 +9,9 @@
 //!   own bell
 //!   mesh memory, MESH_MEMORY_BYTES
 //!   ledger, LEDGER_BYTES                       of a replica only
-//!   TAP queue                                  of a replica: only if `has_tap`; of a connection manager: none
-//!   bells of all servers, by number            of a replica: `servers` of them; of a link server: those of the replicas only;
-//!                                              of a connection manager: those of all CMs, then those of the replicas
+//!   TAP queue                                  of a replica or IP server: only if `has_tap`; of a connection manager: none
+//!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link server: those of its `peers`
+//!                                              only; of a connection manager: those of all CMs, then those of the replicas
 //!   bells of the replicas                      of a replica only: once more, because it may not copy descriptors
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
@@ -26,6 +26,8 @@ use atoll_ipc::page::REPLICAS_MAX;
 use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
+/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
+pub const SETUP_VERSION: u32 = 2;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -88,6 +90,17 @@ pub struct LinkServerArgs {
     pub setup: LinkServerSetup,
 }
 
+/// The command line of `atoll ip-server`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct IpServerArgs {
+    /// Its number; for people who look at the process list.
+    #[arg(long)]
+    pub index: u8,
+    /// Everything else.
+    #[arg(long, value_parser = IpServerSetup::from_json)]
+    pub setup: IpServerSetup,
+}
+
 /// The command line of `atoll connection-manager`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ManagerArgs {
@@ -106,6 +119,8 @@ pub struct HostSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among these processes.
@@ -141,7 +156,11 @@ pub struct ReplicaSetup {
     pub manager_epoch: u32,
     /// Whether connection managers are in processes of their own.
     pub managers_apart: bool,
-    /// The server that has the queue for this replica; `None`: it needs none.
+    /// The server that has IP for this replica, where that is another one.
+    pub ip_server: Option<u8>,
+    /// How many IP servers in processes of their own there are.
+    pub ip_servers: u8,
+    /// The server that has the queue for this replica, or the IP server that knows; `None`: it needs none.
     pub link_server: Option<u8>,
     /// The largest TCP text of a frame that the link cuts into segments, 0 if it cuts none.
     pub segment_max: u32,
@@ -160,20 +179,55 @@ pub struct LinkServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the link servers, also that of its queue.
     pub index: u8,
     /// Own number among the servers.
     pub server: u8,
-    /// The replica that gets what belongs to no flow.
+    /// The replica that gets what belongs to no flow, or whose IP server does.
     pub first_replica: u8,
+    /// The servers that it gives frames to, and gets them from: the replicas or, where IP is apart, the IP servers. Replicas take turns.
+    pub peers: Vec<u8>,
     /// Own incarnation.
     pub epoch: u32,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
     pub batch_scheduling: bool,
+}
+
+/// What an IP server in a process of its own is told when it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpServerSetup {
+    /// Name of the stack.
+    pub stack: String,
+    /// Process number of the supervisor, for `die_with_parent`.
+    pub supervisor: u32,
+    /// How many descriptors are inherited, for `take_inherited`.
+    pub descriptors: usize,
+    /// Own number among the IP servers.
+    pub index: u8,
+    /// All IP servers, by their numbers among the servers.
+    pub ip_servers: Vec<u8>,
+    /// Own number among the servers.
+    pub server: u8,
+    /// How many servers there are.
+    pub servers: u8,
+    /// Own incarnation.
+    pub epoch: u32,
+    /// Whether there is a TAP queue.
+    pub has_tap: bool,
+    /// The server that has the queue; it itself, if there is one.
+    pub link_server: u8,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
 }
 
 /// What a connection manager in a process of its own is told when it starts.
@@ -183,6 +237,8 @@ pub struct ManagerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
+    pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the connection managers.
@@ -262,6 +318,18 @@ impl LinkServerSetup {
     }
 }
 
+impl IpServerSetup {
+    /// Reads the value of `--setup`.
+    pub fn from_json(text: &str) -> Result<IpServerSetup, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The value of `--setup`.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
 impl ManagerSetup {
     /// Reads the value of `--setup`.
     pub fn from_json(text: &str) -> Result<ManagerSetup, String> {
@@ -276,7 +344,7 @@ impl ManagerSetup {
 
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
-/// The last packet of a replica that was asked to leave. It touches nothing any more that it was given.
+/// The last packet of a server that was asked to hand over. It touches nothing any more that it was given.
 pub const LEFT: &[u8] = br#"{"left":true}"#;
 /// The packet that a process for replicas sends when it may be given some.
 pub const UP: &[u8] = br#"{"up":true}"#;
@@ -290,6 +358,7 @@ mod tests {
         let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 3,
             index: 1,
             has_tap: true,
@@ -308,6 +377,8 @@ mod tests {
             manager: Some(2),
             manager_epoch: 4,
             managers_apart: true,
+            ip_server: Some(2),
+            ip_servers: 1,
             link_server: None,
             segment_max: SEGMENT_MAX,
             software_steering: false,
@@ -318,18 +389,37 @@ mod tests {
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             server: 3,
             first_replica: 1,
+            peers: vec![0, 1],
             epoch: 1,
             cpu: None,
             batch_scheduling: false,
         };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
+        let setup = IpServerSetup {
+            stack: "web".into(),
+            supervisor: 1,
+            descriptors: 8,
+            index: 1,
+            ip_servers: vec![2, 3],
+            server: 3,
+            servers: 4,
+            epoch: 1,
+            has_tap: false,
+            link_server: 2,
+            cpu: None,
+            batch_scheduling: false,
+            guarded: true,
+        };
+        assert_eq!(IpServerSetup::from_json(&setup.to_json()), Ok(setup));
         let setup = ManagerSetup {
             stack: "web".into(),
             supervisor: 1,
+            guarded: true,
             descriptors: 8,
             index: 1,
             managers: 2,

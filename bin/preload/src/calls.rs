@@ -320,6 +320,11 @@ fn accept_one(
     let number = state.objects.insert(child);
     state.set_user(place, number);
     table::set_object(fd, number, close_on_exec);
+    if inherited.linger == Some(0)
+        && let Some((stream, ..)) = state.stream(number)
+    {
+        stream.set_reset_on_close(true);
+    }
     Ok(Accepted { fd, remote: offer.remote, v6 })
 }
 
@@ -571,8 +576,12 @@ pub fn start_connecting(state: &mut State, object: u32, remote: Endpoint, fast: 
     };
     let place = state.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
     let (slot, generation) = (place.slot, place.generation);
-    if fast && let Some(stream) = Stream::new(&state.sessions[0].replicas[replica].port, slot, generation) {
-        stream.ask_for_fast_open();
+    let linger = state.socket(object).and_then(|socket| socket.options.linger);
+    if let Some(stream) = Stream::new(&state.sessions[0].replicas[replica].port, slot, generation) {
+        stream.set_reset_on_close(linger == Some(0));
+        if fast {
+            stream.ask_for_fast_open();
+        }
     }
     state.sessions[0].push(replica, &Command::Connect { slot, generation, lease, local, remote });
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
@@ -588,7 +597,7 @@ fn start_over(state: &mut State, object: u32) {
     let Some(socket) = state.socket_mut(object) else { return };
     let kind = if socket.lease == 0 { Kind::Fresh } else { Kind::Bound };
     if let Kind::Stream(place, _) = std::mem::replace(&mut socket.kind, kind) {
-        state.close_place(place, atoll_ipc::command::CloseMode::Abort);
+        state.close_place(place);
     }
 }
 

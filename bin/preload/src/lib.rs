@@ -7,7 +7,7 @@
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
 //! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
 //! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
-//! * [`real`]: the C library behind us; [`lock`]: the one lock; [`settings`]: the environment; [`stats`]: the share of calls without system call
+//! * [`real`]: the C library behind us; [`lock`]: the one lock; [`family`]: the lock of an arena that several processes use; [`settings`]: the environment; [`stats`]: the share of calls without system call
 //!
 //! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's), `ATOLL_REQUIRED=1` (sockets
 //! fail rather than be the kernel's if the stack cannot be joined), `ATOLL_KERNEL=CIDR,...` (destinations that are the
@@ -24,6 +24,7 @@ mod buffers;
 mod calls;
 mod epoll;
 mod exec;
+mod family;
 mod fast_open;
 mod groups;
 mod heir;

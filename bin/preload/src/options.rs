@@ -79,6 +79,11 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 };
                 let seconds = i32::from_ne_bytes([time[0], time[1], time[2], time[3]]);
                 o.linger = (i32::from_ne_bytes(*on) != 0).then_some(u32::try_from(seconds).unwrap_or(0));
+                let resets = o.linger == Some(0);
+                let _family = state.family(object);
+                if let Some((stream, ..)) = state.stream(object) {
+                    stream.set_reset_on_close(resets);
+                }
             }
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => o.receive_timeout_us = time_of(value)?,
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => o.send_timeout_us = time_of(value)?,

@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 
+use crate::family::forget_thread;
 use crate::heir::Heir;
-use crate::session::forget_thread_number;
 use crate::state::{STATE, State};
 use crate::stats;
 
@@ -43,7 +43,7 @@ extern "C" fn parent() {
 extern "C" fn child() {
     // SAFETY: the lock was taken in `prepare` by the thread that forked, the only one here.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
-    forget_thread_number();
+    forget_thread();
     stats::reset();
     state.forget_threads();
     match prepared.take() {

@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atoll_base::{Addr, Duration, Endpoint, SlotId};
-use atoll_ipc::control::{Reply, Request};
+use atoll_ipc::control::{Reply, Request, set_token, token};
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
@@ -17,6 +17,7 @@ use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
 
+use crate::family::{Before, FamilyLock};
 use crate::real::sys;
 use crate::settings::settings;
 use crate::table::Internal;
@@ -97,12 +98,24 @@ impl Control {
     pub fn ask(&self, request: &Request, keep: bool) -> Option<Session> {
         // SAFETY: the descriptor is open, and stays ours.
         let channel = ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }));
-        channel.send(&request.encode(), &[]).ok()?;
-        let mut packet = [0; 256];
-        let mut fds = Vec::new();
-        let len = channel.receive(&mut packet, &mut fds).ok()?;
-        let reply = Reply::decode(packet.get(..len)?).ok()?;
-        Session::new(&reply, fds.into_iter().map(Internal::new), keep)
+        let mut number = [0; 8];
+        let _ = atoll_sys::process::random(&mut number);
+        let number = u64::from_ne_bytes(number) | 1;
+        let mut packet = request.encode();
+        set_token(&mut packet, number);
+        channel.send(&packet, &[]).ok()?;
+        loop {
+            let (mut packet, mut fds) = ([0; 256], Vec::new());
+            let len = channel.receive(&mut packet, &mut fds).ok()?.min(packet.len());
+            let fds = fds.into_iter().map(Internal::new);
+            // A supervisor that has taken over may answer a request of before a second time.
+            if ![0, number].contains(&token(&packet[..len])) {
+                fds.for_each(drop);
+                continue;
+            }
+            let reply = Reply::decode(&packet[..len]).ok()?;
+            return Session::new(&reply, fds, keep);
+        }
     }
 }
 
@@ -320,81 +333,17 @@ impl Replica {
         if slot.0 < first { (0, slot.0 as usize) } else { (1, (slot.0 - first) as usize) }
     }
 
-    /// Takes the family's lock on this arena.
+    /// Takes the family's lock on this arena. What its last holder left half done, if it died, is made good.
     pub fn family_lock(&self) -> FamilyLock {
-        FamilyLock::acquire(self.port.memory().clone(), self.port.layout().library + LOCK)
-    }
-}
-
-/// The lock of an arena that several processes use: the thread number of its holder, so that the lock of a dead one can be
-/// taken over. What a dead holder left half done is at worst the loss of one buffer.
-#[derive(Debug)]
-pub struct FamilyLock {
-    memory: ShmMemory,
-    at: usize,
-}
-
-/// Set in the lock word while somebody waits.
-const WAITED_FOR: u32 = 1 << 31;
-
-impl FamilyLock {
-    fn acquire(memory: ShmMemory, at: usize) -> FamilyLock {
-        if let Some(word) = memory.atomic32(at) {
-            let me = thread_number();
-            let mut spins = 0;
-            loop {
-                match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => break,
-                    Err(_) if spins < 200 => {
-                        spins += 1;
-                        std::hint::spin_loop();
-                    }
-                    Err(holder) => {
-                        let waited = holder | WAITED_FOR;
-                        if holder == waited
-                            || word.compare_exchange(holder, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-                        {
-                            let _ = atoll_sys::futex::wait(word, waited, Some(Duration::from_millis(20)));
-                        }
-                        // SAFETY: signal 0 only asks whether the thread exists.
-                        let asked = unsafe { sys!(libc::SYS_kill, holder & !WAITED_FOR, 0) };
-                        let gone = asked < 0 && crate::wait::last_errno().0 == libc::ESRCH;
-                        if gone && word.compare_exchange(waited, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                            break;
-                        }
-                    }
-                }
-            }
+        let (lock, before) = FamilyLock::acquire(self.port.memory().clone(), self.port.layout().library + LOCK);
+        if before == Before::Died {
+            self.port.repair();
         }
-        FamilyLock { memory, at }
-    }
-}
-
-impl Drop for FamilyLock {
-    fn drop(&mut self) {
-        if let Some(word) = self.memory.atomic32(self.at)
-            && word.swap(0, Ordering::Release) & WAITED_FOR != 0
-        {
-            let _ = atoll_sys::futex::wake(word, u32::MAX);
-        }
+        lock
     }
 }
 
 thread_local! {
-    static THREAD: Cell<u32> = const { Cell::new(0) };
     /// System calls that this library made in this thread, for the count of calls without any.
     pub static SYSTEM_CALLS: Cell<u32> = const { Cell::new(0) };
-}
-
-fn thread_number() -> u32 {
-    if THREAD.get() == 0 {
-        // SAFETY: no arguments.
-        THREAD.set(unsafe { sys!(libc::SYS_gettid) } as u32);
-    }
-    THREAD.get()
-}
-
-/// The child of a fork has another thread number.
-pub fn forget_thread_number() {
-    THREAD.set(0);
 }

@@ -18,9 +18,10 @@ use atoll_sys::Clock;
 
 use crate::asking;
 use crate::buffers::Buffers;
+use crate::family::FamilyLock;
 use crate::lock::Locked;
 use crate::object::{Body, Kind, Object, Place, Set, Socket};
-use crate::session::{Control, FamilyLock, NOBODY, Session};
+use crate::session::{Control, NOBODY, Session};
 use crate::settings::settings;
 use crate::table::{self, Internal};
 use crate::urgent::Owner;
@@ -288,7 +289,7 @@ impl State {
         let now = self.now();
         for (place, until) in std::mem::take(&mut self.passed) {
             if crate::symbols::was_received(self, place) || now >= until {
-                self.close_place(place, CloseMode::Graceful);
+                self.close_place(place);
             } else {
                 self.passed.push((place, until));
             }
@@ -744,7 +745,6 @@ impl State {
         self.owned.retain(|owned| *owned != object);
         let Some(entry) = self.objects.remove(object) else { return };
         let Body::Socket(socket) = entry.body else { return };
-        let mode = if socket.options.linger == Some(0) { CloseMode::Abort } else { CloseMode::Graceful };
         if !self.inherited.is_empty() {
             self.inherited.retain(|inherited| *inherited != object);
         }
@@ -754,7 +754,7 @@ impl State {
                 self.set_user(*place, NOBODY);
                 self.passed.push((*place, self.now() + PASSING_MAX));
             } else {
-                self.close_place(*place, mode);
+                self.close_place(*place);
             }
         }
         if let Kind::Listening(_) = socket.kind {
@@ -767,17 +767,19 @@ impl State {
         }
     }
 
-    /// The socket no longer uses a slot; the last holder closes it.
-    pub fn close_place(&mut self, place: Place, mode: CloseMode) {
+    /// The socket no longer uses a slot; the last holder closes it. By reset, if the slot says so.
+    pub fn close_place(&mut self, place: Place) {
         let Some(session) = self.sessions.get_mut(place.session) else { return };
-        let member = session.member;
+        let (member, shared) = (session.member, session.shared);
         let replica = &mut session.replicas[place.replica];
         replica.set_user(place.slot, NOBODY);
-        if replica.port.slot(place.slot).is_none_or(|slot| slot.remove_holder(member) != 0) {
+        // The replica may close what nobody holds, and the owner then gives the slot to another, in between.
+        let family = shared.then(|| replica.family_lock());
+        if !replica.port.close_slot(place.slot, place.generation, member) {
             return;
         }
-        replica.port.mark_closing(place.slot, place.generation);
-        let (slot, generation) = (place.slot, place.generation);
+        drop(family);
+        let (slot, generation, mode) = (place.slot, place.generation, CloseMode::Graceful);
         session.push(place.replica, &Command::Close { slot, generation, mode });
     }
 

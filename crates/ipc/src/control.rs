@@ -36,11 +36,13 @@ pub enum Request {
     /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these are all. Now it takes over
     /// what its predecessor left, says that it is ready, and serves.
     Adopt { blamed: bool },
-    /// Supervisor to replica: another process goes on with it. It writes down what there is, says nothing to applications and peers, and
-    /// answers with a last packet, behind which it touches nothing any more.
-    HandOver,
     /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
     ServerGone { server: u8 },
+    /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor finds it, the ledger in a version
+    /// that this one reads, and ends: nobody hears anything.
+    HandOver { ledger: u32 },
+    /// Supervisor to replica: from now on the ledger is written in this version.
+    WriteLedger { version: u32 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
 }
@@ -54,6 +56,21 @@ pub enum Reply {
     Joined { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
     /// It did not work; `reason` is one of [`Refusal`].
     Refused { reason: Refusal },
+}
+
+/// Where a request of an application, and the reply to it, have a number of the application's own choice: a supervisor that takes over may
+/// answer again what the one before has answered, and the application has to know.
+const TOKEN: usize = MESSAGE_BYTES - 8;
+
+/// Sets the number of a request or a reply.
+pub fn set_token(packet: &mut [u8; MESSAGE_BYTES], token: u64) {
+    packet[TOKEN..].copy_from_slice(&token.to_le_bytes());
+}
+
+/// The number of a request or a reply; 0 if it is neither.
+pub fn token(packet: &[u8]) -> u64 {
+    let octets = packet.get(TOKEN..MESSAGE_BYTES).and_then(|octets| octets.first_chunk());
+    octets.map_or(0, |octets| u64::from_le_bytes(*octets))
 }
 
 /// Why a request was refused.
@@ -108,7 +125,8 @@ impl Request {
             Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
-            Request::HandOver => Writer::new(13),
+            Request::HandOver { ledger } => Writer::new(20).u32(ledger),
+            Request::WriteLedger { version } => Writer::new(21).u32(version),
         }
         .bytes
     }
@@ -130,7 +148,8 @@ impl Request {
             10 => Request::Adopt { blamed: r.u8() != 0 },
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
-            13 => Request::HandOver,
+            20 => Request::HandOver { ledger: r.u32() },
+            21 => Request::WriteLedger { version: r.u32() },
             _ => return Err(BadMessage),
         })
     }
@@ -215,7 +234,8 @@ mod tests {
             Request::Adopt { blamed: true },
             Request::ServerGone { server: 9 },
             Request::ServerRestarted { server: 9, epoch: u32::MAX },
-            Request::HandOver,
+            Request::HandOver { ledger: 1 },
+            Request::WriteLedger { version: 2 },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
@@ -226,6 +246,12 @@ mod tests {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
         assert_eq!(Request::decode(&[0; 55]), Err(BadMessage));
+        // The number lies behind everything else.
+        let reply = Reply::Joined { session: 1, key: u64::MAX, member: 255, replicas: 255, config };
+        let mut packet = reply.encode();
+        assert_eq!(token(&packet), 0);
+        set_token(&mut packet, u64::MAX - 1);
+        assert_eq!((token(&packet), Reply::decode(&packet)), (u64::MAX - 1, Ok(reply)));
         let senseless = Request::Balance { rules: Balance { tariff: 0, ..Balance::new() } };
         assert_eq!(Request::decode(&senseless.encode()), Err(BadMessage));
     }

@@ -12,7 +12,7 @@
 //!   ReplicaPage    one replica writes        applications and supervisor read (read-only mapping)
 //!   AppPage        one application writes    replicas read
 //!   session arena  one application <-> one replica: command ring, event ring, socket slots, socket buffers
-//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, balancing, who gets a connection
+//!   mesh ring      one replica  -> one replica (of the same or of another stack): frames, balancing, who gets a connection, the network
 //!   channel        one server  <-> one server: messages of one line, notices and calls
 //! ```
 #![no_std]
@@ -28,6 +28,7 @@ pub mod command;
 pub mod control;
 pub mod event;
 pub mod info;
+pub mod ip;
 pub mod ledger;
 pub mod manager;
 pub mod memory;

@@ -18,6 +18,8 @@ pub const KIND_BALANCE: u32 = 6;
 /// Kind of a record: what a transport server and a connection manager in another process tell each other
 /// ([`crate::manager::ManagerMessage`]).
 pub const KIND_MANAGER: u32 = 7;
+/// Kind of a record: what transport servers and IP servers in other processes tell each other ([`crate::ip::IpMessage`]).
+pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
 const TAIL: usize = 0;

@@ -396,6 +396,10 @@ stats! {
     ConnectionsLost => "connections_lost",
     /// Of these, those whose record made no sense, or killed whoever took it over.
     ConnectionsQuarantined => "connections_quarantined",
+    /// Packets that an IP server gave up because their neighbour was not found, or too many waited for it.
+    Unresolved => "unresolved",
+    /// Frames of transport servers that an IP server did not send: no packets, or not from an address of the stack.
+    Refused => "refused",
 }
 
 impl Stat {

@@ -52,12 +52,18 @@ impl Pool {
         let used = memory.load32(self.control + 4).wrapping_sub(1 << class);
         memory.store32(self.control + 4, used);
         if used == 0 {
-            memory.store32(self.control, 0);
-            (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
+            self.reset(memory);
         }
     }
 
-    /// Makes `memory`, which is zero, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those that
+    /// Makes `memory` the state in which nothing is in use.
+    pub fn reset<M: Memory>(&self, memory: &M) {
+        memory.store32(self.control, 0);
+        memory.store32(self.control + 4, 0);
+        (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
+    }
+
+    /// Makes `memory`, which is zero or was reset, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those that
     /// are no blocks, or overlap with one before, are not in use: their numbers in the sorted order are returned.
     pub fn resume<M: Memory>(&self, memory: &M, blocks: &mut [(u32, u8)]) -> Vec<usize> {
         blocks.sort_unstable();

@@ -26,6 +26,8 @@ pub const APP_SHUT_SEND: u32 = 1;
 pub const APP_SHUT_RECEIVE: u32 = 2;
 /// Application flag, before the connection is opened: its SYN may wait for text (TCP Fast Open).
 pub const APP_FAST_OPEN: u32 = 4;
+/// Application flag: the close is to be a reset (`SO_LINGER` with no time), whoever closes, and if it is by death.
+pub const APP_RESET: u32 = 8;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;

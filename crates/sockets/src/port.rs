@@ -10,6 +10,8 @@
 //! ```
 //! All of it survives the process that wrote it; a child that inherited the arena goes on where its parent was.
 
+use alloc::vec::Vec;
+
 use atoll_base::SlotId;
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
@@ -24,10 +26,13 @@ pub const COUNTERS: usize = 1024;
 const SLOTS_USED: usize = 64;
 const SLOTS_FREE: usize = 68;
 
-/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag.
+/// Library word of a slot: generation that was closed and whose `SlotDone` is awaited, plus this flag. (Of whoever died nothing says so but
+/// that the slot has no holders.)
 const WORD_CLOSING: usize = 0;
 const WORD_LINK: usize = 1;
 const CLOSING: u64 = 1 << 32;
+/// In the same word: the generation is over, and all that belonged to it was given back.
+const DONE: u64 = 1 << 33;
 /// Messages of applications carry no incarnation: they have only one life.
 const EPOCH: u32 = 1;
 
@@ -132,6 +137,17 @@ impl<M: Memory> Port<M> {
         Some((slot, generation))
     }
 
+    /// Process `member` holds the slot no longer. Returns whether it was the last holder, which has to tell the replica. Under the
+    /// family's lock.
+    pub fn close_slot(&self, slot: SlotId, generation: u32, member: u8) -> bool {
+        let Some(view) = self.slot(slot).filter(|view| view.app_generation() == generation) else { return false };
+        if view.remove_holder(member) != 0 {
+            return false;
+        }
+        self.mark_closing(slot, generation);
+        true
+    }
+
     /// Remembers that the slot was closed, so that [`Port::sweep`] finds it if its `SlotDone` is lost.
     pub fn mark_closing(&self, slot: SlotId, generation: u32) {
         if let Some(view) = self.slot(slot) {
@@ -143,18 +159,22 @@ impl<M: Memory> Port<M> {
     /// The replica is done with the slot: its send buffer goes back to the pool, an application's slot to the free list.
     /// Returns whether the slot was waiting for this.
     pub fn slot_done(&mut self, slot: SlotId, generation: u32) -> bool {
-        let Some(view) = self.slot(slot) else { return false };
-        if view.library_word(WORD_CLOSING) != CLOSING | u64::from(generation) {
-            return false;
-        }
-        view.set_library_word(WORD_CLOSING, 0);
+        let Some(view) = self.slot(slot).filter(|view| self.is_over(view, generation)) else { return false };
         self.release_send(slot);
+        // The slot is in no list while it says that it is done, and in one at most.
+        view.set_library_word(WORD_CLOSING, DONE | u64::from(generation));
         if self.layout.application_slots().contains(&slot.0) {
             let free_at = self.layout.library + SLOTS_FREE;
             view.set_library_word(WORD_LINK, u64::from(self.memory.load32(free_at)));
             self.memory.store32(free_at, slot.0 + 1);
         }
         true
+    }
+
+    /// Whether all holders of this generation of a slot have closed it or died, and [`Port::slot_done`] has not seen it yet.
+    fn is_over(&self, view: &Slot<'_, M>, generation: u32) -> bool {
+        let (word, low) = (view.library_word(WORD_CLOSING), u64::from(generation));
+        view.app_generation() == generation && (word == CLOSING | low || view.holders() == 0 && word != DONE | low)
     }
 
     /// Returns the send buffer of a slot to the pool whatever it holds.
@@ -173,17 +193,39 @@ impl<M: Memory> Port<M> {
         let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
         for n in (0..used).chain(self.layout.replica_slots()) {
             let Some(view) = self.slot(SlotId(n)) else { return };
-            let word = view.library_word(WORD_CLOSING);
-            if word & CLOSING != 0 {
-                let generation = word as u32;
+            let generation = view.app_generation();
+            if generation != 0 && self.is_over(&view, generation) {
                 if view.state() == SlotState::Free || view.replica_generation() != generation {
                     self.slot_done(SlotId(n), generation);
                 }
-            } else if view.app_generation() == 0 && self.layout.replica_slots().contains(&n) {
+            } else if view.replica_generation() == 0 && self.layout.replica_slots().contains(&n) {
                 // Replicas hand out their slots in order: behind the first untouched one all are untouched.
                 return;
             }
         }
+    }
+
+    /// Makes good what a process left half done that died while it had the family's lock: the pool of the send area says again what the
+    /// slots say. Under that lock. Who dies meanwhile leaves it to the next one.
+    ///
+    /// A block that was taken and is in no slot yet is free, one that was given back and is still in a slot is in use; it is given back
+    /// once more when the slot's next writer looks. Slots that were being given back are lost with the only one who does that, the
+    /// session's owner.
+    pub fn repair(&self) {
+        let pool = &self.layout.send_pool;
+        let used = self.memory.load32(self.layout.library + SLOTS_USED).min(self.layout.application_slots().end);
+        let offered = self.layout.replica_slots().map_while(|n| {
+            let view = self.slot(SlotId(n))?;
+            (view.replica_generation() != 0).then_some(n)
+        });
+        let mut blocks = Vec::new();
+        for view in (0..used).chain(offered).filter_map(|n| self.slot(SlotId(n))) {
+            let extents = view.send_extents(&self.layout).unwrap_or_default();
+            blocks.extend([extents.current, extents.old].into_iter().flatten().map(|ring| (ring.unit, ring.log2)));
+        }
+        pool.reset(&self.memory);
+        // Blocks that two slots name cannot be: extents are published under the lock, after the pool has given them.
+        pool.resume(&self.memory, &mut blocks);
     }
 
     /// Publishes the call counters.
@@ -211,10 +253,13 @@ mod tests {
         let slots: alloc::vec::Vec<_> = (0..8).map(|_| port.allocate_slot().expect("eight of sixteen")).collect();
         assert_eq!(port.allocate_slot(), None);
         let (slot, generation) = slots[3];
+        port.slot(slot).expect("in range").set_holders(1);
         assert!(!port.slot_done(slot, generation), "not closed");
-        port.mark_closing(slot, generation);
+        assert!(!port.close_slot(slot, generation + 1, 0), "another generation");
+        assert!(port.close_slot(slot, generation, 0));
         assert!(!port.slot_done(slot, generation + 1), "another generation");
         assert!(port.slot_done(slot, generation));
+        assert!(!port.slot_done(slot, generation), "once");
         assert_eq!(port.allocate_slot(), Some((slot, generation + 1)));
     }
 

@@ -5,8 +5,8 @@
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
-    APP_FAST_OPEN, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN, REPLICA_RESET,
-    REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
+    APP_FAST_OPEN, APP_RESET, APP_SHUT_RECEIVE, APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FAST_OPEN, REPLICA_FIN,
+    REPLICA_RESET, REPLICA_UNSENT, REPLICA_UNSENT_FULL, REPLICA_URGENT, Slot, SlotState,
 };
 use atoll_ipc::{Cause, Memory, Ready};
 
@@ -99,7 +99,17 @@ impl<'a, M: Memory> Stream<'a, M> {
 
     /// Asks for TCP Fast Open, before the replica is told to open the connection.
     pub fn ask_for_fast_open(&self) {
-        self.slot.set_app_flags(APP_FAST_OPEN);
+        self.slot.set_app_flags(self.slot.app_flags() | APP_FAST_OPEN);
+    }
+
+    /// Says whether the close is to be a reset (`SO_LINGER` with no time), for whoever closes: another process, or the replica, if the last
+    /// holder dies.
+    pub fn set_reset_on_close(&self, on: bool) {
+        let flags = self.slot.app_flags();
+        let wanted = if on { flags | APP_RESET } else { flags & !APP_RESET };
+        if wanted != flags {
+            self.slot.set_app_flags(wanted);
+        }
     }
 
     /// Whether the replica has taken up the command to connect.

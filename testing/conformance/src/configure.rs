@@ -60,6 +60,7 @@ pub fn configure(script: &Script) -> Result<Asked, Trouble> {
                     value.parse().ok().filter(|usecs| (0..=1_000_000_000).contains(usecs)).ok_or_else(trouble)?;
             }
             ("mtu", value) => asked.settings.mtu = Some(value.parse().map_err(|_| trouble())?),
+            ("ip_apart", "1") => asked.settings.ip_apart = true,
             ("ip_version", "ipv4") => {}
             ("ip_version", "ipv6") => asked.settings.family = Family::V6,
             ("ip_version", "ipv4-mapped-ipv6") => asked.settings.family = Family::Mapped,

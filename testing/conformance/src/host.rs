@@ -22,6 +22,7 @@ use atoll_sockets::port::Port;
 use atoll_sockets::stream::Local;
 use atoll_sockets::watch::{Head, Watches};
 use atoll_sockets::{Errno, Failure};
+use atoll_testkit::Front;
 use atoll_transport::{Config, EcnMode, FastOpenSides, Secrets, Transport};
 
 use crate::wire::{self, Family, Frame, Sent};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub unsent_low: Option<u32>,
     /// `net.ipv4.tcp_congestion_control`, by its number.
     pub congestion: u32,
+    /// Whether the transport has half of IP, and an IP server the rest.
+    pub ip_apart: bool,
 }
 
 /// The key of the stack's Fast Open cookies.
@@ -118,7 +121,10 @@ pub struct Host {
     congestion: u32,
     unsent_low: Option<u32>,
     transport: Transport<HeapMemory>,
+    front: Option<Front>,
     out: Out,
+    /// Frames that have left and were not looked at.
+    wire: VecDeque<Vec<u8>>,
     port: Port<HeapMemory>,
     sockets: BTreeMap<i32, Socket>,
     watches: Watches,
@@ -141,7 +147,12 @@ pub struct Host {
 impl Host {
     /// A stack that nobody has talked to.
     pub fn new(settings: &Settings) -> Host {
-        let ip = Ip::new(network(settings), 7, START).expect("a valid network");
+        let whole = || Ip::new(network(settings), 7, START).expect("a valid network");
+        let half = || atoll_ip::Config { apart: true, sibling: (1, 2), ..network(settings) };
+        let (ip, front) = match settings.ip_apart {
+            true => (Ip::new(half(), 7, START).expect("a valid network"), Some(Front::new(whole()))),
+            false => (whole(), None),
+        };
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, table: 5, ports: 9 };
         let config = config(settings);
@@ -157,7 +168,9 @@ impl Host {
             congestion: settings.congestion,
             unsent_low: settings.unsent_low,
             transport,
+            front,
             out: Out::default(),
+            wire: VecDeque::new(),
             port: Port::new(arena, layout),
             sockets: BTreeMap::new(),
             watches: Watches::new(),
@@ -188,7 +201,8 @@ impl Host {
 
     /// The stack's next timer.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.transport.next_timeout()
+        let front = self.front.as_ref().and_then(Front::next_timeout);
+        self.transport.next_timeout().into_iter().chain(front).min()
     }
 
     /// Sets the clock to `to`, at most the next timer's time, and lets the stack do what there is to do then.
@@ -199,8 +213,20 @@ impl Host {
 
     /// A frame arrives.
     pub fn inject(&mut self, frame: &[u8]) {
-        self.transport.handle_frame(self.now, frame, ChecksumOffload::Unknown, false);
+        self.hear(frame);
         self.step();
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        let Some(front) = &mut self.front else {
+            self.transport.handle_frame(self.now, frame, ChecksumOffload::Unknown, false);
+            return;
+        };
+        let (mut sent, delivered) = front.hear(self.now, ChecksumOffload::Unknown, frame);
+        for (offload, frame) in delivered {
+            self.transport.handle_frame(self.now, &frame, offload, false);
+        }
+        self.wire.append(&mut sent);
     }
 
     /// The script calls the descriptor `live` by another number.
@@ -220,12 +246,19 @@ impl Host {
             self.transport.handle_timers(self.now);
             self.transport.flush(self.now, &mut self.out);
             self.transport.take_bells(|_, _| {});
-            while let Some(frame) = self.out.0.pop_front() {
+            let mut frames = std::mem::take(&mut self.out.0);
+            if let Some(front) = &mut self.front {
+                let (sent, errors) = front.round(self.now, self.transport.ip_mut(), frames);
+                errors.iter().for_each(|error| self.transport.handle_network_error(self.now, error));
+                frames = sent;
+            }
+            self.wire.append(&mut frames);
+            while let Some(frame) = self.wire.pop_front() {
                 any = true;
                 match wire::read(&frame) {
                     Frame::Sent(sent) => self.sent.push_back((self.now, sent)),
                     Frame::Question(answer) => {
-                        self.transport.handle_frame(self.now, &answer, ChecksumOffload::Unknown, false);
+                        self.hear(&answer);
                     }
                     Frame::Other => {}
                 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use atoll_conformance::run;
+use atoll_conformance::{run, run_with};
 
 fn script(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name);
@@ -12,6 +12,15 @@ fn script(name: &str) -> String {
 
 #[test]
 fn every_script_passes() {
+    every_script("");
+}
+
+#[test]
+fn every_script_passes_where_ip_is_apart() {
+    every_script("--ip_apart=1");
+}
+
+fn every_script(options: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let entries = fs::read_dir(folder).expect("the folder is there");
     let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -19,7 +28,7 @@ fn every_script_passes() {
     names.sort();
     assert!(names.len() > 30, "{names:?}");
     let failures: Vec<String> =
-        names.iter().filter_map(|name| Some(format!("{name}: {}", run(&script(name)).err()?))).collect();
+        names.iter().filter_map(|name| Some(format!("{name}: {}", run_with(options, &script(name)).err()?))).collect();
     assert!(failures.is_empty(), "{} of {} scripts:\n{}", failures.len(), names.len(), failures.join("\n\n"));
 }
 

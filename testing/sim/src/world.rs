@@ -11,7 +11,7 @@ use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::ledger::{Ledger, LedgerConfig};
+use atoll_ipc::ledger::{LEDGER_VERSION, Ledger, LedgerConfig, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_link::{Destination, Steering};
@@ -22,9 +22,10 @@ use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
 use atoll_transport::{Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
-use atoll_wire::{Mac, ethernet, ipv4, ipv6};
+use atoll_wire::{Mac, checksum, ethernet, ipv4, ipv6};
 
 use crate::adversary::Adversary;
+use crate::ip_servers::{IpPlan, IpServers};
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal};
@@ -74,6 +75,8 @@ pub struct Story {
     pub v6: bool,
     /// Whether the link servers of both machines are processes of their own.
     pub links_apart: bool,
+    /// The IP servers of both machines; `None`: IP is in each replica.
+    pub ip: Option<IpPlan>,
     /// The connection managers of both machines; `None`: one in each replica.
     pub managers: Option<ManagerPlan>,
     /// Connections open at a time; `None`: a random number.
@@ -142,6 +145,7 @@ impl Story {
             tear: [0, 0, 100_000, 1_000_000][rng.below(4) as usize],
             v6: rng.below(2) == 0,
             links_apart: rng.below(3) == 0,
+            ip: None,
             managers: None,
             attacked: false,
             at_once: None,
@@ -158,30 +162,39 @@ struct Out {
     life: Life,
     /// How many more the outside link takes.
     room: usize,
+    /// Whether frames leave with their checksums complete.
+    seals: bool,
 }
 
 impl Out {
-    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, Mortal>) -> bool {
+    fn push(&mut self, inside: bool, headers: &[u8], text: &TextRef<'_, Mortal>, offload: &Offload) -> bool {
         if !self.life.spend() {
             return true;
         }
         let mut frame = headers.to_vec();
         frame.resize(headers.len() + text.len(), 0);
         text.copy_to(&mut frame[headers.len()..]);
+        if self.seals && !inside && offload.needs_checksum {
+            // The field holds the pseudo header's sum, so summing over it takes that in.
+            let start = usize::from(offload.csum_start);
+            let field = start + usize::from(offload.csum_offset);
+            let sum = !checksum::sum(&frame[start..]).fold();
+            frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+        }
         self.frames.push_back((inside, frame));
         true
     }
 }
 
 impl FrameSink<Mortal> for Out {
-    fn send(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, _: Offload) -> bool {
+    fn send(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, offload: Offload) -> bool {
         let has_room = self.room > 0;
         self.room = self.room.saturating_sub(1);
-        has_room && self.push(false, headers, &text)
+        has_room && self.push(false, headers, &text, &offload)
     }
 
-    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, _: Offload) -> bool {
-        self.push(true, headers, &text)
+    fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, Mortal>, offload: Offload) -> bool {
+        self.push(true, headers, &text, &offload)
     }
 
     fn segment_max(&self) -> u32 {
@@ -199,6 +212,7 @@ struct Machine {
     out: Out,
     steering: Box<Steering>,
     link_server: Option<LinkServer>,
+    ip_servers: Option<IpServers>,
     managers: Option<Managers>,
 }
 
@@ -206,6 +220,9 @@ impl Machine {
     fn new(host: u8, count: u8, story: &Story) -> Machine {
         let (now, seed) = (Instant::from_millis(1000), story.seed);
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
+        let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
+        let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip_servers = story.ip.map(|plan| IpServers::new(plan, count, ip_config, seed, now));
         let legacy = || (HeapMemory::new(REPLICA_PAGE_BYTES), HeapMemory::new(LEDGER.bytes()));
         let page = StackPage(HeapMemory::new(STACK_PAGE_BYTES));
         (0..FLOW_GROUPS as u16)
@@ -217,9 +234,12 @@ impl Machine {
             replicas: Vec::new(),
             legacies: (0..count).map(|_| legacy()).collect(),
             lives: (0..count).map(|_| Life::new()).collect(),
-            out: Out { frames: VecDeque::new(), life: Life::new(), room: usize::MAX },
+            out: Out { frames: VecDeque::new(), life: Life::new(), room: usize::MAX, seals: story.ip.is_some() },
             steering,
-            link_server: story.links_apart.then(|| LinkServer::new(count)),
+            link_server: story
+                .links_apart
+                .then(|| LinkServer::new(ip_servers.as_ref().map_or(count, IpServers::count))),
+            ip_servers,
             managers,
         };
         for index in 0..count {
@@ -236,6 +256,7 @@ impl Machine {
         let config = self.managers.as_ref().map_or(config, |managers| managers.configure(config));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
         let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
+        let ip_config = self.ip_servers.as_ref().map_or(ip_config, |servers| servers.config_of(index));
         let ip = Ip::new(ip_config, seed + u64::from(index), now).expect("a valid network");
         let (page, ledger) = &self.legacies[usize::from(index)];
         let life = &self.lives[usize::from(index)];
@@ -244,13 +265,20 @@ impl Machine {
         let page = ReplicaPage(Mortal::new(page.clone(), life));
         let mut transport = Transport::new(config, secrets, ip, page, now);
         transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
-        let ledger = Ledger::open(Mortal::new(ledger.clone(), life), LEDGER, epoch).expect("a ledger");
+        // Every other one is of a build that knows no newer version, if it finds no newer one.
+        let is_old = epoch.0 % 2 == 1 && written_version(ledger) == Some(1);
+        let newest = if is_old { 1 } else { LEDGER_VERSION };
+        let ledger = Ledger::open_as(Mortal::new(ledger.clone(), life), LEDGER, epoch, newest).expect("a ledger");
         transport.set_ledger(ledger);
         transport
     }
 
     /// A frame arrives; what becomes whole by it goes on to its owner.
-    fn receive(&mut self, now: Instant, frame: &[u8], inside: bool) {
+    fn receive(&mut self, now: Instant, rng: &mut Rng, frame: &[u8], inside: bool) {
+        if let Some(servers) = self.ip_servers.as_mut().filter(|_| !inside) {
+            servers.receive(now, rng, &self.steering, frame);
+            return;
+        }
         let receivers = match self.steering.destination(frame, ReplicaId(0)) {
             Destination::One(owner) => usize::from(owner.0)..usize::from(owner.0) + 1,
             Destination::All => 0..self.replicas.len(),
@@ -505,6 +533,7 @@ impl World {
             let mut busy = self.deliver();
             self.attack()?;
             busy |= self.run_link_servers();
+            busy |= self.run_ip_servers();
             busy |= self.run_replicas();
             busy |= self.run_managers();
             busy |= self.run_processes();
@@ -523,9 +552,17 @@ impl World {
             let arrival = self.wire.keys().next().map(|(at, _)| *at);
             let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
             let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
+            let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
             let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
-            let next =
-                timers.chain(wakes).chain(stands).chain(links).chain(managers).chain(arrival).chain(attack).min();
+            let next = timers
+                .chain(wakes)
+                .chain(stands)
+                .chain(links)
+                .chain(ips)
+                .chain(managers)
+                .chain(arrival)
+                .chain(attack)
+                .min();
             match next.filter(|next| *next < limit) {
                 Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
                 None => return Err(self.report()),
@@ -597,7 +634,7 @@ impl World {
         while let Some(first) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let (to, frame) = first.remove();
             any = true;
-            self.machines[to].receive(self.now, &frame, false);
+            self.machines[to].receive(self.now, &mut self.rng, &frame, false);
         }
         any
     }
@@ -609,6 +646,26 @@ impl World {
             for frame in link.run(self.now, &mut self.rng) {
                 any = true;
                 self.transmit(1 - at, frame);
+            }
+        }
+        any
+    }
+
+    fn run_ip_servers(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..2 {
+            let Machine { ip_servers: Some(servers), replicas, steering, link_server, .. } = &mut self.machines[at]
+            else {
+                continue;
+            };
+            let room = |server| link_server.as_ref().map_or(usize::MAX, |link| link.room(server));
+            let (frames, busy) = servers.run(self.now, &mut self.rng, replicas, steering, room);
+            any |= busy;
+            for (server, frame) in frames {
+                match &mut self.machines[at].link_server {
+                    Some(link) => link.push(self.now, &mut self.rng, server, frame),
+                    None => self.transmit(1 - at, frame),
+                }
             }
         }
         any
@@ -631,11 +688,18 @@ impl World {
                 self.doom(at, index);
                 let machine = &mut self.machines[at];
                 machine.out.life = machine.lives[index].clone();
-                machine.out.room = machine.link_server.as_ref().map_or(usize::MAX, |link| link.room(index));
+                machine.out.room = match (&machine.ip_servers, &machine.link_server) {
+                    (Some(servers), _) => servers.room(index),
+                    (None, Some(link)) => link.room(index),
+                    (None, None) => usize::MAX,
+                };
                 let replica = &mut machine.replicas[index];
                 any |= replica.handle_commands(self.now, 64);
                 replica.handle_timers(self.now);
                 replica.flush(self.now, &mut machine.out);
+                if let Some(servers) = &mut machine.ip_servers {
+                    servers.collect(self.now, &mut self.rng, index, replica);
+                }
                 if let Some(managers) = &mut machine.managers {
                     managers.collect(self.now, &mut self.rng, index as u8, replica);
                 }
@@ -672,7 +736,9 @@ impl World {
                 for (inside, frame) in std::mem::take(&mut machine.out.frames) {
                     any = true;
                     if inside {
-                        self.machines[at].receive(self.now, &frame, true);
+                        self.machines[at].receive(self.now, &mut self.rng, &frame, true);
+                    } else if let Some(servers) = &mut self.machines[at].ip_servers {
+                        servers.push(self.now, &mut self.rng, index, frame);
                     } else if let Some(link) = &mut self.machines[at].link_server {
                         link.push(self.now, &mut self.rng, index, frame);
                     } else {
@@ -690,6 +756,10 @@ impl World {
         if self.story.crashes > 0 && self.crashed < CRASHES_MAX && self.rng.chance_per_million(self.story.crashes) {
             self.crashed += 1;
             self.machines[at].lives[index].shorten(self.rng.below(LIFE_MAX).into());
+            if self.rng.below(3) == 0 {
+                // In the middle of an upgrade, or of the way back.
+                self.machines[at].replicas[index].convert_ledger(1 + self.rng.below(2));
+            }
         }
     }
 
@@ -1107,7 +1177,7 @@ impl Process {
         };
         if close {
             assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
-            self.ports[replica].mark_closing(slot, generation);
+            self.ports[replica].close_slot(slot, generation, 0);
             self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
             let socket = self.sockets.remove(&key);
             self.finished += u64::from(socket.is_some_and(|socket| !socket.is_hostile));

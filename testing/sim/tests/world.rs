@@ -4,7 +4,7 @@
 
 use atoll_base::Duration;
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{ManagerPlan, Story, Workforce, World, seeds};
+use atoll_sim::{IpPlan, ManagerPlan, Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -141,6 +141,25 @@ fn connection_managers_apart_lose_no_connection() {
             ..Story::random(seed)
         };
         tell(seed, &story);
+    }
+}
+
+/// Any story, with IP in other numbers and places than replicas.
+#[test]
+fn ip_servers_apart_lose_no_connection() {
+    for seed in seeds(100) {
+        let ip = Some(IpPlan { count: 1 + (seed % 3) as u8, ends_every: None });
+        tell(seed, &Story { ip, attacked: seed % 5 == 4, ..Story::random(seed) });
+    }
+}
+
+/// IP recovers transparently (N6): whoever ends, connections go on with whoever comes next.
+#[test]
+fn ip_servers_that_end_again_and_again_lose_no_connection() {
+    for seed in seeds(60) {
+        let every = [5, 40, 300][(seed % 3) as usize];
+        let ip = Some(IpPlan { count: 1 + (seed % 2) as u8, ends_every: Some(Duration::from_millis(every)) });
+        tell(seed, &Story { ip, ..Story::random(seed) });
     }
 }
 

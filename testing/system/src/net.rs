@@ -62,6 +62,11 @@ pub fn soak() -> bool {
     std::env::var_os("ATOLL_SOAK").is_some()
 }
 
+/// The configuration of tests that do not ask for one.
+pub fn usual_configuration() -> String {
+    std::env::var("ATOLL_CONFIGURATION").unwrap_or_else(|_| "TS2LS2CM2".into())
+}
+
 /// A network of its own, with a stack at its server's end. Goes away when dropped.
 #[derive(Debug)]
 pub struct Net {
@@ -83,14 +88,14 @@ impl Net {
     /// The IPv6 address of the host that [`Net::add_far_host`] makes.
     pub const FAR6: &str = "2001:db8:f::2";
 
-    /// A network with two replicas, where Atoll serves.
+    /// A network with two replicas, where Atoll serves, or with what `ATOLL_CONFIGURATION` says.
     pub fn new(stack: Stack) -> Net {
-        Net::with(stack, "TS2LS2CM2", None)
+        Net::with(stack, &usual_configuration(), None)
     }
 
     /// The same, with a relay in between that loses and changes frames.
     pub fn impaired(stack: Stack, impairments: Impairments) -> Net {
-        Net::with(stack, "TS2LS2CM2", Some(impairments))
+        Net::with(stack, &usual_configuration(), Some(impairments))
     }
 
     /// Any configuration.
@@ -111,7 +116,7 @@ impl Net {
 
     /// A network with TCP Fast Open at both ends, as client and as server.
     pub fn fast_open(stack: Stack) -> Net {
-        let net = Net::set(stack, "TS2LS2CM2", None, "[tcp]\nfast_open = \"both\"\n", lock());
+        let net = Net::set(stack, &usual_configuration(), None, "[tcp]\nfast_open = \"both\"\n", lock());
         let Names { server, client, .. } = net.names();
         for namespace in [server, client] {
             let mut set = net.in_namespace(&namespace, "sh");

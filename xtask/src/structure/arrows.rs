@@ -31,6 +31,7 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("crates/platform/tap", "crates/platform/sys"), // so are devices
     ("crates/papers", "crates/platform/shm"),       // the real code is measured in memory as processes share it
     ("crates/servers/transport", "crates/servers/connmgr"), // a TS hosts the replica's part of the CM
+    ("crates/servers/transport", "crates/servers/ip"), // a TS says on its page what its part of IP knows
 ];
 
 /// The storey that a crate's folder gives it, `None` for what stands outside of the building (tests, tools).

@@ -146,9 +146,10 @@ fn labels_of_rfc_9293() -> Vec<String> {
     kinds.into_iter().flat_map(|(kind, count)| (1..=count).map(move |n| format!("{kind}-{n}"))).collect()
 }
 
-/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in `on_both_stacks![]`.
+/// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in a macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
-    let lists = text.split("on_both_stacks![").skip(1).filter_map(|rest| rest.split_once(']'));
+    let macros = ["on_both_stacks![", "with_ip_inside_and_apart!["];
+    let lists = macros.iter().flat_map(|name| text.split(name).skip(1)).filter_map(|rest| rest.split_once(']'));
     let mut names: Vec<String> =
         lists.flat_map(|(list, _)| list.split(',')).map(|name| name.trim().to_owned()).collect();
     names.retain(|name| !name.is_empty());

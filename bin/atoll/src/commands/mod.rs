@@ -6,11 +6,13 @@ pub mod config;
 pub mod down;
 pub mod options;
 pub mod paper;
+pub mod relocate;
 pub mod run;
 pub mod scale;
 pub mod ss;
 pub mod status;
 pub mod up;
+pub mod upgrade;
 
 /// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may have taken over.
 fn harmless(text: &str) -> String {

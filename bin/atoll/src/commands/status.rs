@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    ConfinementReport, FileSystem, LinkServerReport, LinkType, ManagerReport, Rates, RecoveryReport, ReplicaReport,
-    ServerState, StackName, StatusReport, Steering,
+    BuildReport, ConfinementReport, FileSystem, IpServerReport, LinkServerReport, LinkType, ManagerReport, Rates,
+    RecoveryReport, ReplicaReport, ServerState, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -61,6 +61,9 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
     for (old, new) in before.link_servers.iter().zip(&mut after.link_servers) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
+    for (old, new) in before.ip_servers.iter().zip(&mut after.ip_servers) {
+        new.rates = Some(rates(&old.stats, &new.stats, seconds));
+    }
     for (old, new) in before.connection_managers.iter().zip(&mut after.connection_managers) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
@@ -86,10 +89,11 @@ fn counter(stats: &BTreeMap<String, u64>, name: &str) -> u64 {
 fn text(report: &StatusReport, verbose: bool) -> String {
     let stack = &report.stack;
     let mut out = format!(
-        "stack {}  {}  pid {}  up {}  atoll {}\n",
+        "stack {}  {}  pid {}{}  up {}  atoll {}\n",
         stack.name,
         stack.configuration,
         stack.pid,
+        stack.guardian.map(|pid| format!("  guardian {pid}")).unwrap_or_default(),
         duration(stack.uptime_s),
         stack.version
     );
@@ -112,6 +116,12 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += "\n";
         out += &table(&rows);
     }
+    if !report.ip_servers.is_empty() {
+        let mut rows = vec![row(IP_SERVER_COLUMNS)];
+        rows.extend(report.ip_servers.iter().map(ip_server_row));
+        out += "\n";
+        out += &table(&rows);
+    }
     if !report.connection_managers.is_empty() {
         let mut rows = vec![row(MANAGER_COLUMNS)];
         rows.extend(report.connection_managers.iter().map(manager_row));
@@ -123,9 +133,10 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         out += &handshakes(report);
         let replicas = report.replicas.iter().map(|replica| ("replica", replica.index, &replica.stats));
         let link_servers = report.link_servers.iter().map(|server| ("link server", server.index, &server.stats));
+        let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, &server.stats));
         let managers =
             report.connection_managers.iter().map(|server| ("connection manager", server.index, &server.stats));
-        for (role, index, stats) in replicas.chain(link_servers).chain(managers) {
+        for (role, index, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
             out += &format!("\n{role} {index}\n");
             for (name, value) in stats.iter().filter(|(_, value)| **value != 0) {
                 out += &format!("  {name:<20} {value}\n");
@@ -234,9 +245,10 @@ fn confinement(servers: &ConfinementReport) -> String {
     format!("servers  {capabilities}  {files}  {calls}\n")
 }
 
-const REPLICA_COLUMNS: [&str; 13] = [
+const REPLICA_COLUMNS: [&str; 14] = [
     "REPLICA",
     "PID",
+    "BUILD",
     "EPOCH",
     "CPU",
     "BUSY",
@@ -257,6 +269,7 @@ fn replica_row(replica: &ReplicaReport) -> Vec<String> {
     vec![
         replica.index.to_string(),
         replica.pid.to_string(),
+        build(&replica.build),
         replica.epoch.to_string(),
         replica.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         if replica.rates.is_some() { format!("{:.0}%", rates.busy * 100.0) } else { "-".into() },
@@ -283,8 +296,20 @@ fn handshakes(report: &StatusReport) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-const LINK_SERVER_COLUMNS: [&str; 11] =
-    ["LINK-SERVER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "FRAMES-IN/S", "FRAMES-OUT/S", "IN", "OUT", "DROPS"];
+const LINK_SERVER_COLUMNS: [&str; 12] = [
+    "LINK-SERVER",
+    "PID",
+    "BUILD",
+    "EPOCH",
+    "CPU",
+    "BUSY",
+    "SERVES",
+    "FRAMES-IN/S",
+    "FRAMES-OUT/S",
+    "IN",
+    "OUT",
+    "DROPS",
+];
 
 fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     let rates = server.rates.unwrap_or_default();
@@ -293,6 +318,7 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     vec![
         server.index.to_string(),
         server.pid.to_string(),
+        build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         known(format!("{:.0}%", rates.busy * 100.0)),
@@ -305,14 +331,52 @@ fn link_server_row(server: &LinkServerReport) -> Vec<String> {
     ]
 }
 
-const MANAGER_COLUMNS: [&str; 8] =
-    ["CONNECTION-MANAGER", "PID", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
+const IP_SERVER_COLUMNS: [&str; 13] = [
+    "IP-SERVER",
+    "PID",
+    "BUILD",
+    "EPOCH",
+    "CPU",
+    "BUSY",
+    "QUEUE",
+    "SERVES",
+    "FRAMES-IN/S",
+    "FRAMES-OUT/S",
+    "IN",
+    "OUT",
+    "UNRESOLVED",
+];
+
+fn ip_server_row(server: &IpServerReport) -> Vec<String> {
+    let rates = server.rates.unwrap_or_default();
+    let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
+    let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
+    vec![
+        server.index.to_string(),
+        server.pid.to_string(),
+        build(&server.build),
+        server.epoch.to_string(),
+        server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+        known(format!("{:.0}%", rates.busy * 100.0)),
+        server.queue.map_or("-".into(), |queue| queue.to_string()),
+        serves.join(","),
+        known(quantity(rates.frames_in)),
+        known(quantity(rates.frames_out)),
+        known(quantity(rates.bits_in) + "b/s"),
+        known(quantity(rates.bits_out) + "b/s"),
+        counter(&server.stats, "unresolved").to_string(),
+    ]
+}
+
+const MANAGER_COLUMNS: [&str; 9] =
+    ["CONNECTION-MANAGER", "PID", "BUILD", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
 
 fn manager_row(server: &ManagerReport) -> Vec<String> {
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
     vec![
         server.index.to_string(),
         server.pid.to_string(),
+        build(&server.build),
         server.epoch.to_string(),
         server.cpu.map_or("-".into(), |cpu| cpu.to_string()),
         server.rates.map_or("-".into(), |rates| format!("{:.0}%", rates.busy * 100.0)),
@@ -322,7 +386,13 @@ fn manager_row(server: &ManagerReport) -> Vec<String> {
     ]
 }
 
-/// Servers that have died, or are not there.
+/// `0.1.0-4d85aa9f`
+fn build(build: &BuildReport) -> String {
+    let id = build.id.as_deref().map_or("unknown", |id| id.get(..8).unwrap_or(id));
+    format!("{}-{id}", build.version)
+}
+
+/// Servers that have died, have moved to another process, or are not there.
 fn recoveries(report: &StatusReport) -> String {
     let replicas = report.replicas.iter().map(|server| ("replica", server.index, server.recovery, &server.stats));
     let link_servers =
@@ -332,14 +402,9 @@ fn recoveries(report: &StatusReport) -> String {
         .iter()
         .map(|server| ("connection manager", server.index, server.recovery, &server.stats));
     let mut rows = vec![row(RECOVERY_COLUMNS)];
-    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(managers) {
-        if recovery
-            == (RecoveryReport {
-                moves: recovery.moves,
-                last_move_us: recovery.last_move_us,
-                ..RecoveryReport::default()
-            })
-        {
+    let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, server.recovery, &server.stats));
+    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
+        if recovery == RecoveryReport::default() {
             continue;
         }
         let state = match recovery.state {
@@ -355,6 +420,7 @@ fn recoveries(report: &StatusReport) -> String {
             format!("{role} {index}"),
             state.into(),
             recovery.crashes.to_string(),
+            recovery.moves.to_string(),
             time(times.start_us),
             time(times.ready_us),
             kept,
@@ -365,8 +431,8 @@ fn recoveries(report: &StatusReport) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-const RECOVERY_COLUMNS: [&str; 8] =
-    ["RESTARTED", "STATE", "CRASHES", "STARTED-IN", "READY-IN", "KEPT", "LOST", "QUARANTINED"];
+const RECOVERY_COLUMNS: [&str; 9] =
+    ["RESTARTED", "STATE", "CRASHES", "MOVED", "STARTED-IN", "READY-IN", "KEPT", "LOST", "QUARANTINED"];
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::options::{StackOptions, stack_name};
 use crate::failure::{Failure, OrFail};
-use crate::supervise::{self, Ending, Running};
-use crate::{client, privileges, runtime};
+use crate::supervise::{self, Ending, Guardian, Running};
+use crate::{client, guardian, privileges, runtime};
 
 /// Start a stack.
 ///
@@ -61,7 +61,7 @@ impl Up {
         if self.rootless {
             enter_namespaces()?;
         }
-        let stack = supervise::start(config)?;
+        let stack = supervise::start(config, None)?;
         privileges::confine_supervisor(self.rootless).or_fail("giving up privileges")?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
@@ -82,7 +82,7 @@ fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
 fn describe(stack: &Running, rootless: bool) -> String {
     let mut text = stack.describe();
     if rootless {
-        let pid = std::process::id();
+        let pid = stack.namespace_holder();
         text += &format!(
             "\nthe kernel's end is in a namespace; to run programs there: nsenter --preserve-credentials -U -n -t {pid} \
              PROGRAM"
@@ -189,20 +189,50 @@ pub fn start_supervisor(job: &Job) -> Result<Started, Failure> {
 pub struct Supervise {
     /// A [`Job`] as JSON.
     job: String,
+    /// A guardian watches: the socket for notes is its last descriptor.
+    #[arg(long)]
+    guarded: bool,
+    /// The same, and the stack is up.
+    #[arg(long)]
+    takeover: bool,
 }
 
 impl Supervise {
     /// Runs the command: reports to the process that started it whether the stack is ready, then serves.
     pub fn run(&self) -> ExitCode {
         let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
-        let Ok(Some(channel)) = process::take_inherited(1).map(|fds| fds.into_iter().next()) else {
-            return ExitCode::FAILURE;
+        let count = 1 + usize::from(self.guarded);
+        let Ok(mut descriptors) = process::take_inherited(count) else { return ExitCode::FAILURE };
+        let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+        let guardian = (self.guarded || self.takeover).then(|| descriptors.pop()).flatten();
+        let guardian = guardian.map(|channel| Guardian { pid, channel: channel.into() });
+        let say = |failure: Failure| {
+            eprintln!("atoll: {failure}");
+            ExitCode::FAILURE
         };
+        if self.takeover {
+            let (Some(guardian), Ok(config)) = (guardian, job.file.validate()) else { return ExitCode::FAILURE };
+            let stack = supervise::take_over(config, guardian).and_then(|stack| {
+                privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
+                Ok(stack)
+            });
+            return match stack {
+                Ok(stack) => serve(stack, &job),
+                Err(failure) => say(failure),
+            };
+        }
+        let Some(channel) = descriptors.pop() else { return ExitCode::FAILURE };
+        // A stack at the end of another one's link ends with its supervisor, and so does one that is made for a program.
+        let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
+        let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
+        if wants_guardian && prepared.is_ok() {
+            return guardian::guard(&self.job, job.rootless, channel).unwrap_or_else(say);
+        }
         let channel = Channel::from(channel);
         let report = |readiness: &Readiness| {
             let _ = channel.send(&serde_json::to_vec(readiness).unwrap_or_default(), &[]);
         };
-        let started = prepare(&job).and_then(supervise::start).and_then(|stack| {
+        let started = prepared.and_then(|config| supervise::start(config, guardian)).and_then(|stack| {
             privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
             Ok(stack)
         });
@@ -214,10 +244,6 @@ impl Supervise {
             }
         };
         report(&Readiness::Ready(describe(&stack, job.rootless)));
-        let say = |failure: Failure| {
-            eprintln!("atoll: {failure}");
-            ExitCode::FAILURE
-        };
         match job.mode {
             Mode::Daemon => drop(channel),
             Mode::Private => {
@@ -226,8 +252,17 @@ impl Supervise {
                 }
             }
         }
-        stack.serve(|served| served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(say))
+        serve(stack, &job)
     }
+}
+
+fn serve(stack: Running, job: &Job) -> ExitCode {
+    stack.serve(|served| {
+        served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
+            eprintln!("atoll: {failure}");
+            ExitCode::FAILURE
+        })
+    })
 }
 
 /// Leaves the terminal, and the place where the command was given.

@@ -48,7 +48,7 @@ impl Courier {
 
     /// Sends a frame of server `from` over the device: `record` as it came out of the ring, prefix first.
     pub fn send(&mut self, queue: &mut Queue, rings: &mut Rings, from: usize, record: &[u8]) {
-        if !self.put(queue, record)
+        if !self.put_record(queue, record)
             && let Some(kept) = self.servers.get_mut(from)
         {
             kept.outbound = Some(record.to_vec());
@@ -66,8 +66,12 @@ impl Courier {
         vnet: &[u8; vnet::HEADER_LEN],
         frame: &[u8],
     ) {
+        self.pass_on(rings, owner, forwarded_prefix(now, vnet), frame);
+    }
+
+    /// The same for a frame that has been passed on before: `prefix` says when it came.
+    pub fn pass_on(&mut self, rings: &mut Rings, owner: usize, prefix: [u8; FRAME_PREFIX], frame: &[u8]) {
         let Some(kept) = self.servers.get_mut(owner) else { return };
-        let prefix = forwarded_prefix(now, vnet);
         if kept.inbound.is_empty() && rings.send_frame(owner, &forwarded(prefix, frame)) {
             return;
         }
@@ -87,7 +91,7 @@ impl Courier {
         }
         for server in 0..self.servers.len() {
             if let (Some(record), Some(queue)) = (self.servers[server].outbound.take(), queue.as_deref_mut()) {
-                if self.put(queue, &record) {
+                if self.put_record(queue, &record) {
                     self.kept -= 1;
                     rings.hold_up(server, false);
                 } else {
@@ -112,11 +116,15 @@ impl Courier {
         self.kept > 0
     }
 
+    fn put_record(&mut self, queue: &mut Queue, record: &[u8]) -> bool {
+        match (record.first_chunk(), record.get(FRAME_PREFIX..)) {
+            (Some(vnet), Some(frame)) => self.put(queue, vnet, frame),
+            _ => true,
+        }
+    }
+
     /// Whether the device has taken a frame, or lost it.
-    fn put(&mut self, queue: &mut Queue, record: &[u8]) -> bool {
-        let (Some(vnet), Some(frame)) = (record.get(..vnet::HEADER_LEN), record.get(FRAME_PREFIX..)) else {
-            return true;
-        };
+    pub fn put(&mut self, queue: &mut Queue, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         let mut gather = Gather::new();
         let fits = gather.push_slice(vnet).is_ok() && gather.push_slice(frame).is_ok();
         if fits && matches!(queue.send(&gather), Ok(SendOutcome::NoRoom)) {

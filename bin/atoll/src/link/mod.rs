@@ -1,5 +1,5 @@
-//! The links of a server: outside (a TAP queue, the rings of a joined stack, or a link server that has a queue) and inside (the
-//! other servers and itself).
+//! The links of a server: outside (a TAP queue, the rings of a joined stack, a link server that has a queue, or an IP server) and inside
+//! (the other servers and itself).
 
 mod courier;
 mod internal;
@@ -9,4 +9,4 @@ mod rings;
 pub use courier::Courier;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
-pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Received, Rings, waited};
+pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, waited};

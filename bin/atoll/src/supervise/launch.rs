@@ -1,6 +1,6 @@
 //! Who starts the processes of servers, for the first time and again?
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_supervisor::{Component, Config, Plan};
@@ -11,15 +11,24 @@ use super::device::TapDevice;
 use super::memory::StackMemory;
 use super::report::Identity;
 use super::spawn::{self, Shared};
+use super::succession::Program;
 use crate::failure::Failure;
 use crate::setup::LinkSide;
 
 /// Starts servers. The supervisor's tests have one of their own.
 pub trait Launch {
-    /// Starts a process for replicas, which has none yet. Returns it, and the end of the socket over which it is given some.
+    /// The queues of the device, if there is one.
+    fn queues(&self) -> &[OwnedFd] {
+        &[]
+    }
+
+    /// Starts a process for replicas, of this build, which has none yet. `number`: its own; `page`: where it says how it is confined. Returns it,
+    /// and the end of the socket over which it is given some.
     fn start_host(
         &mut self,
-        host: usize,
+        number: usize,
+        program: &Program,
+        page: BorrowedFd<'_>,
         config: &Config,
         identity: &Identity,
         memory: &StackMemory,
@@ -37,11 +46,12 @@ pub trait Launch {
         memory: &StackMemory,
     ) -> Result<Channel, Failure>;
 
-    /// Starts the server with this number, which is no replica, as the incarnation that `epochs`, by number, say of it. Returns its process, and the control socket's
-    /// end.
+    /// Starts the server with this number, which is no replica, of this build, as the incarnation that `epochs`, by number, say of it. Returns
+    /// its process, and the control socket's end.
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         config: &Config,
         identity: &Identity,
@@ -61,20 +71,26 @@ pub struct Launcher {
 
 impl Launcher {
     fn shared<'a>(&'a self, plan: &'a Plan, memory: &'a StackMemory) -> Shared<'a> {
-        let queues: &[OwnedFd] = self.device.as_ref().map_or(&[], |device| &device.queues);
-        Shared { plan, memory, queues, link: &self.link }
+        Shared { plan, memory, queues: self.queues(), link: &self.link }
     }
 }
 
 impl Launch for Launcher {
+    fn queues(&self) -> &[OwnedFd] {
+        self.device.as_ref().map_or(&[], |device| &device.queues)
+    }
+
     fn start_host(
         &mut self,
-        host: usize,
+        number: usize,
+        program: &Program,
+        page: BorrowedFd<'_>,
         config: &Config,
         identity: &Identity,
         memory: &StackMemory,
     ) -> Result<(Option<Child>, Channel), Failure> {
-        let (child, control) = spawn::start_host(super::host_setup(config, identity, host as u8), memory)?;
+        let setup = super::host_setup(config, identity, number as u8);
+        let (child, control) = spawn::start_host(setup, program, page, memory)?;
         Ok((Some(child), control))
     }
 
@@ -96,6 +112,7 @@ impl Launch for Launcher {
     fn launch(
         &mut self,
         server: usize,
+        program: &Program,
         epochs: &[u32],
         config: &Config,
         identity: &Identity,
@@ -106,10 +123,13 @@ impl Launch for Launcher {
         let shared = self.shared(&plan, memory);
         // Cannot truncate: there are few servers.
         let number = server as u8;
-        let (child, control) = if process.has(Component::Cm) {
-            spawn::start_manager(super::manager_setup(config, identity, &plan, epochs, number), &shared)?
+        let (child, control) = if process.has(Component::Ip) {
+            spawn::start_ip_server(super::ip_server_setup(config, identity, &plan, epochs, number), program, &shared)?
+        } else if process.has(Component::Cm) {
+            spawn::start_manager(super::manager_setup(config, identity, &plan, epochs, number), program, &shared)?
         } else {
-            spawn::start_link_server(super::link_server_setup(config, identity, &plan, epochs, number), &shared)?
+            let setup = super::link_server_setup(config, identity, &plan, epochs, number);
+            spawn::start_link_server(setup, program, &shared)?
         };
         Ok((Some(child), control))
     }

@@ -8,7 +8,6 @@
 //!      |  +------------- started <------ due --+  |
 //!      +---------------- died, or not ready ------+
 //! ```
-//! A replica that is to go on in another process is `Leaving` before it is `Down`; that is no death.
 
 use std::time::{Duration, Instant};
 
@@ -26,11 +25,11 @@ pub struct Life {
     pub crashes: u64,
     /// How long the last recovery took.
     pub last: Option<Recovery>,
-    /// Times that it went on in another process.
+    /// Times that it went on in another process without having died: it was asked to hand over.
     pub moves: u64,
     /// How long nobody served at the last of them.
-    pub last_move: Option<Duration>,
-    /// The last process has not died: it has handed over.
+    last_move: Option<Duration>,
+    /// Its last process has handed over.
     is_moving: bool,
 }
 
@@ -40,8 +39,6 @@ enum Phase {
     Starting { since: Instant, died: Option<Instant> },
     /// It serves.
     Serving { since: Instant },
-    /// It was asked to hand over. Until it has, it serves.
-    Leaving { since: Instant },
     /// There is none. The next one is due.
     Down { died: Instant, due: Instant },
 }
@@ -53,6 +50,8 @@ pub struct Recovery {
     pub start: Duration,
     /// From then until it was ready.
     pub ready: Duration,
+    /// It had not died: it was asked to hand over.
+    pub is_move: bool,
 }
 
 impl Recovery {
@@ -78,19 +77,6 @@ impl Life {
         }
     }
 
-    /// It is asked to hand over.
-    pub fn leave(&mut self) {
-        if let Phase::Serving { since } = self.phase {
-            self.phase = Phase::Leaving { since };
-        }
-    }
-
-    /// It has handed over. The next one is due.
-    pub fn left(&mut self, now: Instant) {
-        self.phase = Phase::Down { died: now, due: now };
-        self.is_moving = true;
-    }
-
     /// Its process has ended. Returns after what time the next one is due.
     pub fn died(&mut self, now: Instant) -> Duration {
         self.is_moving = false;
@@ -99,11 +85,22 @@ impl Life {
                 self.vain_starts += 1;
                 (died.unwrap_or(now), None)
             }
-            Phase::Serving { since } | Phase::Leaving { since } => (now, Some(now.saturating_duration_since(since))),
+            Phase::Serving { since } => (now, Some(now.saturating_duration_since(since))),
             Phase::Down { died, due } => return due.saturating_duration_since(died),
         };
         self.crashes += 1;
         self.fall(now, died, lived)
+    }
+
+    /// It has handed over, as it was asked to: the next one is due now.
+    pub fn left(&mut self, now: Instant) {
+        self.absent(now);
+        self.is_moving = true;
+    }
+
+    /// It has no process, for what reason ever: the next one is due now.
+    pub fn absent(&mut self, now: Instant) {
+        self.phase = Phase::Down { died: now, due: now };
     }
 
     /// Its process could not be started. Returns after what time that is tried again.
@@ -150,19 +147,20 @@ impl Life {
         self.phase = Phase::Starting { since: now, died };
     }
 
-    /// It serves. Returns what that has taken, if it has come back from the dead.
+    /// It serves. Returns what that has taken, if it was not its first life.
     pub fn ready(&mut self, now: Instant) -> Option<Recovery> {
         let Phase::Starting { since, died } = self.phase else { return None };
         self.phase = Phase::Serving { since: now };
         self.vain_starts = 0;
-        if std::mem::take(&mut self.is_moving) {
-            self.moves += 1;
-            self.last_move = Some(now.saturating_duration_since(died?));
-            return None;
-        }
         let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
-        self.last = Some(Recovery { start, ready });
-        self.last
+        let recovery = Recovery { start, ready, is_move: std::mem::take(&mut self.is_moving) };
+        if recovery.is_move {
+            self.moves += 1;
+            self.last_move = Some(recovery.total());
+        } else {
+            self.last = Some(recovery);
+        }
+        Some(recovery)
     }
 
     /// Whether it serves.
@@ -174,7 +172,7 @@ impl Life {
     pub fn report(&self) -> RecoveryReport {
         let state = match self.phase {
             Phase::Starting { .. } => ServerState::Starting,
-            Phase::Serving { .. } | Phase::Leaving { .. } => ServerState::Serving,
+            Phase::Serving { .. } => ServerState::Serving,
             Phase::Down { .. } => ServerState::Down,
         };
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -191,11 +189,6 @@ impl Life {
         }
     }
 
-    /// Whether it was asked to hand over, and has not yet.
-    pub fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Leaving { .. })
-    }
-
     /// Whether it has not become ready in the time that there is for that.
     pub fn is_overdue(&self, now: Instant) -> bool {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
@@ -210,7 +203,7 @@ impl Life {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { since, .. } => Some(since + READY_TIME),
-            Phase::Serving { .. } | Phase::Leaving { .. } => None,
+            Phase::Serving { .. } => None,
             Phase::Down { due, .. } => Some(due),
         }
     }
@@ -310,31 +303,19 @@ mod tests {
         assert_eq!((recovery.start, recovery.ready), (4 * MS + delay, 26 * MS - delay));
         assert_eq!((recovery.total(), life.last), (30 * MS, Some(recovery)));
         assert!(life.is_serving() && life.next_timeout().is_none());
-    }
-
-    #[test]
-    fn who_goes_on_in_another_process_has_not_died() {
-        let now = Instant::now();
-        let mut life = Life::new(now);
-        life.ready(now);
-        life.leave();
-        assert!(!life.is_serving() && life.report().state == ServerState::Serving);
-        life.left(now + MS);
-        assert!(life.is_due(now + MS), "at once");
-        life.started(now + 2 * MS);
-        assert_eq!(life.ready(now + 5 * MS), None);
-        assert_eq!((life.crashes, life.moves, life.last_move, life.last), (0, 1, Some(4 * MS), None));
-        // The second time it dies under way: then it is a recovery.
-        life.leave();
-        life.left(now + 10 * MS);
-        life.started(now + 10 * MS);
-        let delay = life.died(now + 11 * MS);
-        life.started(now + 11 * MS + delay);
-        assert!(life.ready(now + 50 * MS).is_some());
-        assert_eq!((life.crashes, life.moves), (1, 1));
-        // Or before it has left.
-        life.leave();
-        assert_eq!(life.died(now + 50 * MS + LONG_LIFE), Duration::ZERO);
-        assert_eq!((life.crashes, life.moves), (2, 1));
+        // Whoever leaves because he was asked to has not crashed, and nobody waits before the next one comes.
+        life.left(now + 41 * MS);
+        assert!(life.is_due(now + 41 * MS));
+        life.started(now + 42 * MS);
+        assert!(life.ready(now + 43 * MS).is_some_and(|back| back.is_move && back.total() == 2 * MS));
+        assert_eq!((life.crashes, life.last), (2, Some(recovery)), "it is no recovery");
+        assert_eq!((life.moves, life.report().last_move_us), (1, Some(2000)));
+        // If the next one dies before it serves, it is one.
+        life.left(now + 44 * MS);
+        life.started(now + 44 * MS);
+        let delay = life.died(now + 45 * MS);
+        life.started(now + 45 * MS + delay);
+        assert!(life.ready(now + 60 * MS).is_some_and(|back| !back.is_move));
+        assert_eq!((life.crashes, life.moves), (3, 1));
     }
 }

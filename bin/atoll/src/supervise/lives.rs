@@ -3,6 +3,7 @@
 //! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use atoll_sys::process::{Exit, Signal};
 use super::death;
 use super::life::Recovery;
 use super::outbox::Outbox;
-use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
+use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Replica, Server};
 use super::spawn;
 use super::vigil::{Judgement, Signs, Watch};
 use crate::failure::{Failure, OrFail};
@@ -24,13 +25,7 @@ impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         if index < self.replicas.len() {
-            let sessions: Vec<u32> = self.open.keys().copied().collect();
-            for session in sessions {
-                let Some(memory) = self.open.get(&session) else { continue };
-                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
-                let descriptors = memory.for_replica(index);
-                self.send_to_replica(index, &opened, descriptors)?;
-            }
+            self.tell_open(index)?;
             for (session, memory) in self.lingering.clone() {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
@@ -42,15 +37,11 @@ impl Server {
         }
         let blamed = self.server_mut(index).is_some_and(|server| server.blamed);
         self.send_to_replica(index, &Request::Adopt { blamed }, Vec::new())?;
+        if let Some(version) = self.ledger_wanted(index) {
+            self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
+        }
         if index < self.replicas.len() {
-            // The predecessor may have heard of it, or not.
-            let open: Vec<u32> = self.open.keys().copied().collect();
-            for session in open {
-                let departed: Vec<u8> = self.sessions.departed(session).collect();
-                for member in departed {
-                    self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
-                }
-            }
+            self.tell_departed(index)?;
             let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
             for session in gone {
                 self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
@@ -59,39 +50,77 @@ impl Server {
         Ok(())
     }
 
+    /// Which sessions there are, and who is in them no more: a replica that knows takes no harm.
+    pub(super) fn tell_sessions(&mut self, index: usize) -> io::Result<()> {
+        if index < self.replicas.len() {
+            self.tell_open(index)?;
+            self.tell_departed(index)?;
+        }
+        Ok(())
+    }
+
+    fn tell_open(&mut self, index: usize) -> io::Result<()> {
+        let sessions: Vec<u32> = self.open.keys().copied().collect();
+        for session in sessions {
+            let Some(memory) = self.open.get(&session) else { continue };
+            let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+            let descriptors = memory.for_replica(index);
+            self.send_to_replica(index, &opened, descriptors)?;
+        }
+        Ok(())
+    }
+
+    /// A predecessor may have heard of it, or not.
+    fn tell_departed(&mut self, index: usize) -> io::Result<()> {
+        let open: Vec<u32> = self.open.keys().copied().collect();
+        for session in open {
+            let departed: Vec<u8> = self.sessions.departed(session).collect();
+            for member in departed {
+                self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
     /// A server says that it serves.
-    pub(super) fn server_ready(&mut self, index: usize) {
+    pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
-        let Some(server) = self.server_mut(index) else { return };
+        let now = Instant::now();
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        let build = server.program.build.name();
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, |child| child.pid()));
-        let moves = server.life.moves;
-        server.blamed = false;
-        if let Some(recovery) = server.life.ready(Instant::now()) {
-            let Recovery { start, ready } = recovery;
+        (server.blamed, server.is_leaving, server.due_by) = (false, false, None);
+        let recovery = server.life.ready(now);
+        if let Some(recovery) = recovery {
+            let Recovery { start, ready, is_move } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
-            eprintln!(
-                "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
-                 {ready:.1} until it was ready"
-            );
-        } else if let Some(time) = server.life.last_move.filter(|_| server.life.moves > moves) {
-            let time = time.as_secs_f64() * 1000.0;
-            eprintln!("atoll: {role} goes on in another process (pid {pid}, epoch {epoch}) after {time:.1} ms");
+            if is_move {
+                eprintln!("atoll: {role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
+            } else {
+                eprintln!(
+                    "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
+                     {ready:.1} until it was ready"
+                );
+            }
+            self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
         }
-        if self.replicas.iter().all(|replica| replica.life.is_serving()) {
-            self.lingering.clear();
+        if self.replicas.iter().all(Replica::hears) {
+            for (session, _) in std::mem::take(&mut self.lingering) {
+                self.note_session(session, false);
+            }
         }
+        self.note_server(index, true);
+        Ok(())
     }
 
     /// The process of a server has ended, or does not speak to us any more.
     pub(super) fn replica_ended(&mut self, index: usize) -> io::Result<()> {
-        let replicas = self.replicas.len();
         let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
-        if index < replicas && server.child.is_some() {
-            let host = server.host;
+        if let Some(key) = server.host {
             // Nothing more is to be heard here until the process has ended.
-            let control = self.replicas[index].control.as_ref();
+            let control = self.replicas.get(index).and_then(|replica| replica.control.as_ref());
             let _ = control.map_or(Ok(()), |control| self.epoll.delete(control));
-            return self.host_broke(host);
+            return self.host_broke(key);
         }
         let exit = server.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
         if let (None, Some(child)) = (exit, &server.child) {
@@ -102,25 +131,36 @@ impl Server {
             return server.control.as_ref().map_or(Ok(()), |control| self.epoll.delete(control).or(Ok(())));
         }
         let pid = server.child.as_ref().map(|child| child.pid());
-        self.server_ended(index, pid, exit)
+        let forbidden = self.memory.servers().nth(index).and_then(|memory| memory.page.forbidden_call());
+        self.server_ended(index, pid, exit, forbidden)
     }
 
-    /// A server is gone.
-    pub(super) fn server_ended(&mut self, index: usize, pid: Option<u32>, exit: Option<Exit>) -> io::Result<()> {
+    /// A server is gone. `forbidden`: the system call that has ended it, if one has.
+    pub(super) fn server_ended(
+        &mut self,
+        index: usize,
+        pid: Option<u32>,
+        exit: Option<Exit>,
+        forbidden: Option<u32>,
+    ) -> io::Result<()> {
         let role = self.role(index);
         if !self.ready {
-            let forbidden = self.forbidden_call(index);
             self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit, forbidden });
             return Ok(());
         }
-        let forbidden = self.forbidden_call(index);
+        let (how, on_trial) = (death(role, pid, exit, forbidden), self.is_on_trial(index));
+        let asked = self.succeed(index, &how)?;
         let Some(server) = self.server_mut(index) else { return Ok(()) };
-        let delay = server.life.died(Instant::now());
-        // Somebody else's doing, as far as one can see.
-        server.blamed |= exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM)));
-        eprintln!("atoll: {}; it is started again {}", death(role, pid, exit, forbidden), when(delay));
-        if index < self.replicas.len() {
-            self.replicas[index].host = self.host_for(index);
+        let delay = if asked { Duration::ZERO } else { server.life.died(Instant::now()) };
+        if asked {
+            server.life.left(Instant::now());
+        }
+        // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
+        let is_own =
+            exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
+        server.blamed |= is_own && !asked && !on_trial;
+        if !asked {
+            eprintln!("atoll: {how}; it is started again {}", when(delay));
         }
         self.forget_process(index)
     }
@@ -129,29 +169,31 @@ impl Server {
     pub(super) fn forget_process(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
         let Some(server) = self.server_mut(index) else { return Ok(()) };
-        (server.child, server.control, server.outbox) = (None, None, Outbox::default());
-        for id in std::mem::take(&mut server.listings) {
+        // That of replicas is watched as such.
+        let child = server.child.take().filter(|_| server.host.is_none());
+        let control = server.control.take();
+        (server.host, server.outbox) = (None, Outbox::default());
+        (server.is_leaving, server.due_by) = (false, None);
+        let listings = std::mem::take(&mut server.listings);
+        // The guardian has them, too: only so are they out of the set.
+        for fd in child.iter().map(|child| (**child).as_fd()).chain(control.iter().map(AsFd::as_fd)) {
+            let _ = self.epoll.delete(fd);
+        }
+        self.note_server(index, true);
+        for id in listings {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
         }
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
     }
 
-    /// The system call that has ended a server, if one has.
-    fn forbidden_call(&self, index: usize) -> Option<u32> {
-        match self.replicas.get(index) {
-            Some(replica) => self.memory.hosts.get(replica.host)?.page.forbidden_call(),
-            None => self.memory.servers().nth(index)?.page.forbidden_call(),
-        }
-    }
-
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let others = [self.vigil.map(|(_, due)| due), self.hosts.next_timeout(), self.scaling.next_timeout()];
+        let others = [self.hosts.next_timeout(), self.scaling.next_timeout()];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
-        let due = lives.chain(others).min()?;
+        let due = lives.chain(others).chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -163,6 +205,7 @@ impl Server {
             return Ok(());
         }
         let now = Instant::now();
+        self.go_on_with_upgrade(now)?;
         for index in 0..self.replicas.len() + self.others.len() {
             let role = self.role(index);
             let Some(server) = self.server_mut(index) else { continue };
@@ -228,7 +271,8 @@ impl Server {
         let Some(at) = index.checked_sub(self.replicas.len()) else { return self.place(index) };
         let (epoch, epochs) = self.next_epoch(index);
         let (Some(launcher), Some(server)) = (&mut self.launcher, self.others.get_mut(at)) else { return Ok(()) };
-        let (child, control) = launcher.launch(index, &epochs, &self.config, &self.identity, &self.memory)?;
+        let (child, control) =
+            launcher.launch(index, &server.program, &epochs, &self.config, &self.identity, &self.memory)?;
         let what = "watching a server";
         self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
         if let Some(child) = &child {
@@ -253,8 +297,7 @@ impl Server {
         (own, epochs)
     }
 
-    /// Starts a server again.
-    pub(super) fn restart(&mut self, index: usize) -> io::Result<()> {
+    fn restart(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
         let started = self.start(index);
         let now = Instant::now();
@@ -262,11 +305,21 @@ impl Server {
         if let Err(failure) = started {
             let delay = server.life.not_started(now);
             eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
-            return Ok(());
+            return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
         }
         server.life.started(now);
-        let epoch = server.epoch;
+        self.has_started(index, now);
+        // It dies with this supervisor as long as the next one would not know of it.
+        self.note_server(index, false);
         self.brief(index)?;
+        self.announce_restart(index)?;
+        self.note_server(index, true);
+        Ok(())
+    }
+
+    /// The others hear that a server was started.
+    pub(super) fn announce_restart(&mut self, index: usize) -> io::Result<()> {
+        let Some(epoch) = self.server_mut(index).map(|server| server.epoch) else { return Ok(()) };
         self.tell_others(index, &Request::ServerRestarted { server: index as u8, epoch })
     }
 

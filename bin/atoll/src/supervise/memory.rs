@@ -19,6 +19,8 @@ use crate::setup::{COOKIE_KEY, MESH_MEMORY_BYTES};
 pub struct StackMemory {
     /// The stack page, mapped for writing.
     pub stack: StackPage<ShmMemory>,
+    /// The stack page, opened for writing.
+    pub stack_write: OwnedFd,
     /// The stack page, opened for reading only.
     pub stack_read: Rc<OwnedFd>,
     /// All rings between servers.
@@ -27,8 +29,6 @@ pub struct StackMemory {
     pub replicas: Vec<ReplicaMemory>,
     /// What each replica leaves to its successor. Nobody else maps it.
     pub ledgers: Vec<OwnedFd>,
-    /// Pages of the processes that replicas are in, by number; nobody hears their bells.
-    pub hosts: Vec<ReplicaMemory>,
     /// The same of the servers that are no replicas. No application sees these.
     pub others: Vec<ReplicaMemory>,
 }
@@ -60,11 +60,38 @@ impl StackMemory {
         Ok(StackMemory {
             stack: StackPage(stack),
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
+            stack_write: stack_page,
             mesh: mesh_memory()?,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
-            hosts: self::bells(replicas.len())?.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
+        })
+    }
+
+    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the first `replicas`, its ledger.
+    pub fn resume(stack: OwnedFd, mesh: OwnedFd, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
+        let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
+        for part in parts {
+            let mut part = part.into_iter();
+            let (Some(page), Some(bell)) = (part.next(), part.next()) else {
+                return Err(io::Error::other("a server without memory"));
+            };
+            servers.push(ReplicaMemory::resume(page, Rc::new(bell))?);
+            ledgers.extend(part.next());
+        }
+        if servers.len() < replicas || ledgers.len() != replicas {
+            return Err(io::Error::other("a replica without a ledger"));
+        }
+        let others = servers.split_off(replicas);
+        Ok(StackMemory {
+            // Sealed: who made it was the last to map it for writing, and nothing on it changes.
+            stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadOnly)?),
+            stack_read: Rc::new(open_for_reading(stack.as_fd())?),
+            stack_write: stack,
+            mesh,
+            replicas: servers,
+            ledgers,
+            others,
         })
     }
 
@@ -91,7 +118,10 @@ fn mesh_memory() -> io::Result<OwnedFd> {
 
 impl ReplicaMemory {
     fn create(bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
-        let page_write = create_memfd("atoll-replica", REPLICA_PAGE_BYTES)?;
+        ReplicaMemory::resume(create_memfd("atoll-replica", REPLICA_PAGE_BYTES)?, bell)
+    }
+
+    fn resume(page_write: OwnedFd, bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
         let page_read = Rc::new(open_for_reading(page_write.as_fd())?);
         let page = ReplicaPage(ShmMemory::map(&*page_read, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
         Ok(ReplicaMemory { page, page_write, page_read, bell })
@@ -135,6 +165,30 @@ impl SessionMemory {
             arenas: (0..replicas)
                 .map(|_| create_memfd("atoll-arena", total).map(Rc::new))
                 .collect::<io::Result<_>>()?,
+            config,
+        })
+    }
+
+    /// All its descriptors.
+    pub fn descriptors(&self) -> Vec<Rc<OwnedFd>> {
+        [self.app_page.clone()]
+            .into_iter()
+            .chain(self.bells.iter().cloned())
+            .chain(self.arenas.iter().cloned())
+            .collect()
+    }
+
+    /// The memory that has these descriptors; `None`: it cannot be.
+    pub fn resume(pid: u32, descriptors: Vec<OwnedFd>, replicas: usize, config: ArenaConfig) -> Option<SessionMemory> {
+        let mut all = descriptors.into_iter().map(Rc::new);
+        let app_page = all.next()?;
+        let bells: Vec<_> = all.by_ref().take(BELLS).collect();
+        let arenas: Vec<_> = all.collect();
+        (bells.len() == BELLS && arenas.len() == replicas).then_some(SessionMemory {
+            pid,
+            app_page,
+            bells,
+            arenas,
             config,
         })
     }

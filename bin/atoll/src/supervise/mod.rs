@@ -1,6 +1,7 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
 mod device;
+mod estate;
 mod hosts;
 mod join;
 mod launch;
@@ -13,6 +14,8 @@ mod report;
 mod scaling;
 mod server;
 mod spawn;
+mod succession;
+mod upgrade;
 mod vigil;
 
 use std::fs::Permissions;
@@ -29,8 +32,10 @@ use atoll_sys::Calibration;
 use atoll_sys::process::{self, Exit};
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::{Blocking, Channel, Listener};
+use atoll_tap::Offloads;
 
 use self::device::TapDevice;
+use self::estate::{Estate, Found};
 use self::join::{HostedLink, JoinedLink};
 use self::launch::Launcher;
 use self::life::{READY_TIME, VAIN_STARTS_MAX};
@@ -38,10 +43,14 @@ use self::memory::StackMemory;
 use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail};
+use crate::guardian::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
-use crate::setup::{HostSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{
+    HostSetup, IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX,
+};
 
+pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
 pub use self::spawn::comm;
@@ -52,8 +61,62 @@ pub struct Running {
     name: NameLock,
 }
 
-/// Starts a stack and waits until it is ready. On failure nothing is left behind.
-pub fn start(config: Config) -> Result<Running, Failure> {
+/// The guardian of a supervisor.
+pub struct Guardian {
+    /// Its process.
+    pub pid: u32,
+    /// For notes.
+    pub channel: Channel,
+}
+
+/// Goes on with the stack of a supervisor that has died, as the guardian tells of it. `config`: as it was when that one started.
+pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Failure> {
+    process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
+    let signals =
+        Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
+    let began = Instant::now();
+    let notes = hear(&guardian.channel).or_fail("listening to the guardian")?;
+    let mut found = Found::read(notes, &mut config)?;
+    let lock = found.lock.try_clone().or_fail("taking over the name")?;
+    let name = NameLock::resume(&runtime::directory(), &config.name, lock)?;
+    let identity = found.stack.identity(std::process::id(), guardian.pid, name.paths().socket.clone());
+    let queues = std::mem::take(&mut found.queues);
+    let device = identity.device.clone().map(|name| TapDevice {
+        name,
+        queues,
+        offloads: Offloads { tso: identity.offload, uso: false },
+        steering: None,
+    });
+    let launcher = Launcher { device, link: Vec::new(), link_side: None };
+    let server = found.resume(config, identity, Box::new(launcher), Some(signals), Estate::new(guardian.channel))?;
+    let micros = began.elapsed().as_micros();
+    eprintln!("atoll: supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
+    Ok(Running { server, name })
+}
+
+/// Everything that the last supervisor has noted.
+fn hear(channel: &Channel) -> std::io::Result<Notes> {
+    let mut notes = Notes::new();
+    loop {
+        let mut descriptors = Vec::new();
+        let note = match guardian::receive(channel, &mut descriptors) {
+            Ok(Some(note)) => note,
+            Ok(None) => return Err(std::io::Error::other("it is gone")),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                guardian::wait_for(channel, rustix::event::PollFlags::IN);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if guardian::take_note(&mut notes, note, descriptors).is_some() {
+            return Ok(notes);
+        }
+    }
+}
+
+/// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian`: who keeps what the next supervisor needs if this
+/// one dies.
+pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let name = NameLock::take(&runtime::prepare_directory()?, &config.name)?;
     let signals =
@@ -96,6 +159,8 @@ pub fn start(config: Config) -> Result<Running, Failure> {
     let identity = Identity {
         uid: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),
+        guardian: guardian.as_ref().map(|guardian| guardian.pid),
+        takeovers: 0,
         socket: name.paths().socket.clone(),
         started: Instant::now(),
         mac,
@@ -116,7 +181,11 @@ pub fn start(config: Config) -> Result<Running, Failure> {
     let mut server = Server::new(config, identity, memory, Box::new(launcher), listener, Some(signals))?;
     server.link = hosted;
     server.link_host = joined.map(|(host, _, _)| host);
-    wait_until_ready(server).map(|server| Running { server, name })
+    let mut server = wait_until_ready(server)?;
+    if let Some(guardian) = guardian {
+        server.leave_to(Estate::new(guardian.channel), name.lock());
+    }
+    Ok(Running { server, name })
 }
 
 impl Running {
@@ -135,6 +204,7 @@ impl Running {
             }
         };
         self.server.stop();
+        self.server.estate.bye();
         let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
         let Running { mut server, name } = self;
@@ -142,6 +212,11 @@ impl Running {
         drop(name);
         drop(server);
         reported
+    }
+
+    /// A process that is in the stack's namespaces as long as it is up.
+    pub fn namespace_holder(&self) -> u32 {
+        self.server.identity.guardian.unwrap_or_else(std::process::id)
     }
 
     /// A few lines about where the stack is, for people.
@@ -265,7 +340,8 @@ fn replica_setup(
 ) -> ReplicaSetup {
     let server = usize::from(index);
     let has_tap = has_device && plan.queue_of(server).is_some();
-    let served_by = plan.server_for(server, Component::Ls) as u8;
+    let ip_server = Some(plan.server_for(server, Component::Ip)).filter(|_| plan.is_ip_apart());
+    let served_by = ip_server.unwrap_or(plan.server_for(server, Component::Ls)) as u8;
     let manager = plan.server_for(server, Component::Cm);
     ReplicaSetup {
         index,
@@ -277,6 +353,8 @@ fn replica_setup(
         manager: (manager != server).then_some(manager as u8),
         manager_epoch: epoch_of(epochs, manager),
         managers_apart: plan.are_managers_apart(),
+        ip_server: ip_server.map(|server| server as u8),
+        ip_servers: if ip_server.is_some() { plan.servers_of(Component::Ip).count() as u8 } else { 0 },
         has_tap,
         link_server: (has_device && !has_tap).then_some(served_by),
         segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
@@ -286,15 +364,16 @@ fn replica_setup(
     }
 }
 
-fn host_setup(config: &Config, identity: &Identity, host: u8) -> HostSetup {
+fn host_setup(config: &Config, identity: &Identity, number: u8) -> HostSetup {
     let (plan, replicas) = (config.notation.plan(), usize::from(config.replicas()));
     HostSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
-        index: host,
+        index: number,
         has_tap: identity.device.is_some() && (0..replicas).any(|replica| plan.queue_of(replica).is_some()),
-        cpu: cpu_of(config, usize::from(host)),
+        cpu: cpu_of(config, usize::from(number)),
         batch_scheduling: config.scheduling.batch,
     }
 }
@@ -304,13 +383,34 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: 
     LinkServerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: queue as u8,
         server,
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
+        peers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,
+    }
+}
+
+fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> IpServerSetup {
+    let number = usize::from(server);
+    IpServerSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        descriptors: 0, // Counted when they are gathered.
+        index: plan.ip_of(number).unwrap_or(0) as u8,
+        ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
+        server,
+        servers: plan.processes().len() as u8,
+        epoch: epoch_of(epochs, number),
+        has_tap: plan.queue_of(number).is_some(),
+        link_server: plan.link_of(number) as u8,
+        cpu: cpu_of(config, number),
+        batch_scheduling: config.scheduling.batch,
+        guarded: identity.guardian.is_some(),
     }
 }
 
@@ -318,6 +418,7 @@ fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u3
     ManagerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: plan.manager_of(server.into()).unwrap_or(0) as u8,
         managers: plan.servers_of(Component::Cm).count() as u8,
@@ -402,7 +503,7 @@ fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u
         }
         Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
         Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
-        None => format!("{server}{pid} is gone"),
+        Some(Exit::Unknown) | None => format!("{server}{pid} is gone"),
     }
 }
 
@@ -433,7 +534,7 @@ pub fn private_name(pid: u32) -> StackName {
 }
 
 /// Sessions take 17 descriptors each and one more per replica.
-const DESCRIPTORS_WANTED: u64 = 1 << 20;
+pub const DESCRIPTORS_WANTED: u64 = 1 << 20;
 /// Connections that wait for the supervisor.
 const BACKLOG: u32 = 1024;
 /// How often it is looked whether there is an address.

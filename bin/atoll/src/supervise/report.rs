@@ -10,8 +10,8 @@ use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_shm::ShmMemory;
 use atoll_supervisor::{
-    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkServerReport, LinkType, Mac,
-    ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, IpServerReport, LinkReport, LinkServerReport,
+    LinkType, Mac, ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 
@@ -26,6 +26,10 @@ pub struct Identity {
     pub uid: u32,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that keeps what the next supervisor needs, if there is one.
+    pub guardian: Option<u32>,
+    /// How many supervisors the stack has had before this one.
+    pub takeovers: u32,
     /// The control socket.
     pub socket: PathBuf,
     /// When the stack started.
@@ -49,6 +53,38 @@ const LINK_SERVER_STATS: &[Stat] = &[
     Stat::FramesForwarded,
     Stat::ForwardDrops,
     Stat::SendFailures,
+    Stat::BellsRung,
+    Stat::Sleeps,
+    Stat::Rounds,
+    Stat::BusyNanos,
+];
+
+/// What an IP server counts.
+const IP_SERVER_STATS: &[Stat] = &[
+    Stat::FramesIn,
+    Stat::BytesIn,
+    Stat::FramesOut,
+    Stat::BytesOut,
+    Stat::FramesForwarded,
+    Stat::ForwardDrops,
+    Stat::SendFailures,
+    Stat::FramesDropped,
+    Stat::FragmentsIn,
+    Stat::FragmentsOut,
+    Stat::Reassembled,
+    Stat::ReassemblyTimeouts,
+    Stat::ReassemblyEvictions,
+    Stat::FragmentsMalformed,
+    Stat::FragmentsTiny,
+    Stat::FragmentsOverlapping,
+    Stat::FragmentsDuplicate,
+    Stat::DhcpIgnored,
+    Stat::ArpConflicts,
+    Stat::Unresolved,
+    Stat::Refused,
+    Stat::MessagesIn,
+    Stat::MessagesOut,
+    Stat::MessagesBad,
     Stat::BellsRung,
     Stat::Sleeps,
     Stat::Rounds,
@@ -85,6 +121,9 @@ impl Server {
                 .filter_map(|server| self.link_server_report(server))
                 .map(|r| ReportPart::LinkServer(r.into())),
         );
+        parts.extend(
+            servers.clone().filter_map(|server| self.ip_server_report(server)).map(|r| ReportPart::IpServer(r.into())),
+        );
         parts.extend(servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())));
         parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
         parts
@@ -108,6 +147,8 @@ impl Server {
         StackReport {
             name: config.name.to_string(),
             pid: identity.pid,
+            guardian: identity.guardian,
+            takeovers: identity.takeovers,
             configuration: config.notation.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: identity.started.elapsed().as_secs_f64(),
@@ -144,8 +185,7 @@ impl Server {
 
     /// The page of each process that says how it is confined.
     fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
-        let hosts = self.memory.hosts.iter().enumerate().filter(|(number, _)| self.hosts.is_up(*number));
-        hosts.map(|(_, host)| &host.page).chain(self.memory.others.iter().map(|server| &server.page))
+        self.hosts.pages().chain(self.memory.others.iter().map(|server| &server.page))
     }
 
     /// What the first replica says of its IPv4 address, and of where that comes from.
@@ -198,12 +238,14 @@ impl Server {
             Stat::ALL.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect();
         ReplicaReport {
             index: index as u8,
-            process: replica.host as u8,
+            process: self.process_of(index) as u8,
             pid,
             epoch: replica.epoch,
+            build: replica.program.report(),
             recovery: replica.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
+            ledger: self.ledger_version(index),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
             handshakes: HandshakeReport::of(&stats),
             stats,
@@ -215,17 +257,42 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
+        if plan.ip_of(server).is_some() {
+            return None;
+        }
         let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(LinkServerReport {
             index: plan.queue_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             serves: plan.replicas_of(server).map(|ts| ts as u8).collect(),
             stats: LINK_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
+            rates: None,
+        })
+    }
+
+    fn ip_server_report(&self, server: usize) -> Option<IpServerReport> {
+        let at = server.checked_sub(self.replicas.len())?;
+        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+        let plan = self.config.notation.plan();
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
+        let use_ = spawn::processor_use(pid);
+        Some(IpServerReport {
+            index: plan.ip_of(server)? as u8,
+            pid,
+            epoch: process.epoch,
+            build: process.program.report(),
+            recovery: process.life.report(),
+            cpu: use_.map(|(cpu, _)| cpu),
+            cpu_ms: use_.map(|(_, ms)| ms),
+            queue: plan.queue_of(server).map(|queue| queue as u8),
+            serves: plan.ip_for(server).map(|ts| ts as u8).collect(),
+            stats: IP_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
             rates: None,
         })
     }
@@ -240,6 +307,7 @@ impl Server {
             index: plan.manager_of(server)? as u8,
             pid,
             epoch: process.epoch,
+            build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),

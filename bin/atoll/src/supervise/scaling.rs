@@ -2,29 +2,29 @@
 //!
 //! ```text
 //!   Opening   the process is started, if it is not there; the replica serves
-//!   Leaving   the replica is asked to hand over; it serves until it has
+//!   Leaving   the replica is asked to leave; it serves until it has
 //!   Taking    it goes on in the other process, with the same memory and as the next incarnation
 //! ```
-//! What is wrong on the way is a death, from which the replica recovers where it was to go.
+//! What is wrong on the way is a death, from which the replica recovers where it was to go. While an upgrade is under way nobody moves for
+//! another reason.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use atoll_ipc::control::Request;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{ClientId, Config, ReportPart, Scaler, ScalingReport, host_of};
-use atoll_sys::process::Signal;
 
 use super::life::READY_TIME;
-use super::server::Server;
+use super::server::{Replica, Server};
 
-/// In how many processes the replicas are to be.
+/// Which process each replica is to be in.
 pub(super) struct Scaling {
-    wanted: u8,
-    /// The number that was reached last.
-    reached: u8,
+    /// By replica: the number of the process.
+    places: Vec<u8>,
+    /// Where they were when all were last where they were to be.
+    reached: Vec<u8>,
     moving: Option<Move>,
-    /// Who waits for `wanted` to be reached.
+    /// Who waits for `places` to be reached.
     asking: Vec<ClientId>,
     /// Processes in a row that could not be started.
     vain: u32,
@@ -67,10 +67,10 @@ impl Auto {
 impl Scaling {
     /// As `config` says.
     pub fn new(config: &Config) -> Scaling {
-        let start = config.scaling.start;
+        let places = spread(config.replicas().into(), config.scaling.start);
         Scaling {
-            wanted: start,
-            reached: start,
+            reached: places.clone(),
+            places,
             moving: None,
             asking: Vec::new(),
             vain: 0,
@@ -79,46 +79,75 @@ impl Scaling {
         }
     }
 
+    /// As another supervisor has left it.
+    pub fn resume(config: &Config, places: &[u8], auto: bool) -> Scaling {
+        let replicas = usize::from(config.replicas());
+        let own = Scaling::new(config);
+        if places.len() != replicas || places.iter().any(|place| usize::from(*place) >= replicas) {
+            return own;
+        }
+        let auto = auto.then(|| Auto::new(config));
+        Scaling { places: places.to_vec(), reached: places.to_vec(), auto, ..own }
+    }
+
+    /// The number of the process that a replica is to be in.
+    pub fn place(&self, index: usize) -> usize {
+        self.places.get(index).copied().unwrap_or(0).into()
+    }
+
+    /// That of each.
+    pub fn places(&self) -> &[u8] {
+        &self.places
+    }
+
+    /// Whether the number of processes follows from how busy replicas are.
+    pub fn is_auto(&self) -> bool {
+        self.auto.is_some()
+    }
+
     /// When to look again, if nothing happens.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let step_at = self.moving.and_then(|moving| match moving.step {
-            Step::Opening => Some(moving.since + READY_TIME),
-            Step::Leaving => Some(moving.since + LEAVE_TIME),
-            // The replica's life says when.
-            Step::Taking => None,
-        });
+        // The replica's life says when it has left, or is there.
+        let open_by = self.moving.filter(|moving| moving.step == Step::Opening).map(|moving| moving.since + READY_TIME);
         let look_at = self.auto.as_ref().map(|auto| auto.looked + LOOK_EVERY);
-        [step_at, self.retry_at, look_at].into_iter().flatten().min()
+        [open_by, self.retry_at, look_at].into_iter().flatten().min()
     }
 }
 
 impl Server {
-    /// The process that a replica is to be in.
-    pub(super) fn host_for(&self, index: usize) -> usize {
-        host_of(index, self.scaling.wanted.into())
+    /// The number of the process that a replica is in, or is to be in if it is in none.
+    pub(super) fn process_of(&self, index: usize) -> usize {
+        let host = self.replicas.get(index).and_then(|replica| self.hosts.get(replica.host?));
+        host.map_or(self.scaling.place(index), |host| host.number)
     }
 
     /// In how many processes the replicas are.
     pub(super) fn scaling_report(&self) -> ScalingReport {
-        let is_first = |(at, replica): &(usize, &super::server::Replica)| {
-            self.replicas[..*at].iter().all(|other| other.host != replica.host)
-        };
         let auto = self.scaling.auto.as_ref();
         let (min, max) = auto.map_or((self.config.scaling.min, self.config.scaling.max), |auto| auto.scaler.limits());
-        ScalingReport {
-            processes: self.replicas.iter().enumerate().filter(is_first).count() as u8,
-            wanted: self.scaling.wanted,
-            auto: auto.is_some(),
-            min,
-            max,
-        }
+        let processes: Vec<u8> = (0..self.replicas.len()).map(|index| self.process_of(index) as u8).collect();
+        let wanted = count(&self.scaling.places);
+        ScalingReport { processes: count(&processes), wanted, auto: auto.is_some(), min, max }
+    }
+
+    /// Whether every replica is where it is to be, or will be when it has recovered.
+    pub(super) fn are_in_place(&self) -> bool {
+        let is_there = |index: usize| self.process_of(index) == self.scaling.place(index);
+        self.scaling.moving.is_none() && (0..self.replicas.len()).all(is_there)
     }
 
     /// `atoll scale`. It is answered when there are so many.
     pub(super) fn scale(&mut self, id: ClientId, processes: Option<u8>) -> io::Result<()> {
         let replicas = self.replicas.len();
         let Some(wanted) = processes else {
+            // It goes on from as many as there are; which replica is in which follows from the number alone.
+            let places = spread(replicas, count(&self.scaling.places));
+            if places != self.scaling.places {
+                self.answer_askers(&ReportPart::Error("the stack was left to itself meanwhile".into()))?;
+            }
+            self.want(places);
             self.scaling.auto = Some(Auto::new(&self.config));
+            self.note_stack();
             self.answer(id, &ReportPart::Scaling(self.scaling_report()))?;
             return self.answer(id, &ReportPart::Done(true));
         };
@@ -130,18 +159,50 @@ impl Server {
             );
             return self.answer(id, &ReportPart::Error(reason));
         }
-        self.scaling.auto = None;
-        if wanted != self.scaling.wanted {
-            self.answer_askers(&ReportPart::Error(format!("{wanted} processes were asked for meanwhile")))?;
+        self.want_by(id, spread(replicas, wanted), &format!("{wanted} processes were asked for meanwhile"))
+    }
+
+    /// `atoll move`. It is answered when they are there.
+    pub(super) fn relocate(&mut self, id: ClientId, replicas: &[u8], to: u8) -> io::Result<()> {
+        let mut places = self.scaling.places.clone();
+        let last = places.len().saturating_sub(1);
+        if usize::from(to) > last {
+            let reason = format!(
+                "there is no process {to}: those for replicas are numbered 0 to {last}, because there are no more of them than replicas"
+            );
+            return self.answer(id, &ReportPart::Error(reason));
         }
-        self.want(wanted);
+        for &replica in replicas {
+            match places.get_mut(usize::from(replica)) {
+                Some(place) => *place = to,
+                None => {
+                    let reason = format!("there is no replica {replica}: this stack has 0 to {last}");
+                    return self.answer(id, &ReportPart::Error(reason));
+                }
+            }
+        }
+        self.want_by(id, places, "replicas were asked to be elsewhere meanwhile")
+    }
+
+    /// Somebody wants replicas in other processes. `instead`: what those are told who have wanted something else.
+    fn want_by(&mut self, id: ClientId, places: Vec<u8>, instead: &str) -> io::Result<()> {
+        if self.succession.is_some() {
+            let reason = "an upgrade is under way: try again when it is over";
+            return self.answer(id, &ReportPart::Error(reason.into()));
+        }
+        self.scaling.auto = None;
+        if places != self.scaling.places {
+            self.answer_askers(&ReportPart::Error(instead.into()))?;
+        }
+        self.want(places);
         self.scaling.asking.push(id);
         self.look_after_scaling(Instant::now())
     }
 
-    fn want(&mut self, processes: u8) {
+    fn want(&mut self, places: Vec<u8>) {
         let scaling = &mut self.scaling;
-        (scaling.wanted, scaling.vain, scaling.retry_at) = (processes, 0, None);
+        (scaling.places, scaling.vain, scaling.retry_at) = (places, 0, None);
+        self.note_stack();
     }
 
     fn answer_askers(&mut self, last: &ReportPart) -> io::Result<()> {
@@ -165,37 +226,29 @@ impl Server {
                 }
                 continue;
             };
-            let life = &self.replicas[moving.replica].life;
+            let index = moving.replica;
+            let Replica { life, is_leaving, program, .. } = &self.replicas[index];
             let step = match moving.step {
                 // Somebody has changed his mind, or it has died and recovers where it is to be.
-                Step::Opening if self.host_for(moving.replica) != moving.to || !life.is_serving() => None,
-                Step::Opening if !self.hosts.exists(moving.to) => {
-                    return self.move_failed(now, "a process for replicas ended when it was started");
-                }
-                Step::Opening if self.hosts.is_up(moving.to) => {
-                    self.replicas[moving.replica].life.leave();
-                    self.send_to_replica(moving.replica, &Request::HandOver, Vec::new())?;
-                    Some(Step::Leaving)
-                }
-                Step::Opening if now >= moving.since + READY_TIME => {
-                    self.hosts.kill(moving.to);
-                    return self.move_failed(now, "a process for replicas was not up in time");
-                }
-                Step::Leaving if !life.is_leaving() => Some(Step::Taking),
-                Step::Leaving if now >= moving.since + LEAVE_TIME => {
-                    if let Some(child) = &self.replicas[moving.replica].child {
-                        eprintln!(
-                            "atoll: replica {} (pid {}) has not handed over within {} s: it is killed",
-                            moving.replica,
-                            child.pid(),
-                            LEAVE_TIME.as_secs()
-                        );
-                        let _ = child.kill(Signal::KILL);
+                Step::Opening if self.scaling.place(index) != moving.to || !life.is_serving() => None,
+                Step::Opening => match self.hosts.find(moving.to, program) {
+                    None => return self.move_failed(now, "a process for replicas ended when it was started"),
+                    Some(key) if self.hosts.get(key).is_some_and(|host| host.is_up) => {
+                        let newest = program.build.ledger.newest;
+                        let ledger = self.ledger_version(index).unwrap_or(newest);
+                        self.ask_to_leave(index, ledger, now)?;
+                        Some(Step::Leaving)
                     }
-                    Some(Step::Taking)
-                }
+                    Some(key) if now >= moving.since + READY_TIME => {
+                        self.hosts.kill(key);
+                        return self.move_failed(now, "a process for replicas was not up in time");
+                    }
+                    Some(_) => return Ok(()),
+                },
+                Step::Leaving if *is_leaving => return Ok(()),
+                Step::Leaving => Some(Step::Taking),
                 Step::Taking if life.is_serving() => None,
-                Step::Opening | Step::Leaving | Step::Taking => return Ok(()),
+                Step::Taking => return Ok(()),
             };
             self.scaling.moving = step.map(|step| Move { step, since: now, ..moving });
         }
@@ -203,26 +256,29 @@ impl Server {
 
     /// Sends the next replica on its way. Returns whether there was one.
     fn begin_move(&mut self, now: Instant) -> io::Result<bool> {
-        if self.scaling.retry_at.is_some_and(|at| now < at) {
+        if self.succession.is_some() || self.scaling.retry_at.is_some_and(|at| now < at) {
             return Ok(false);
         }
         self.scaling.retry_at = None;
-        let all = 0..self.replicas.len();
-        let Some(replica) = all.clone().find(|index| self.replicas[*index].host != self.host_for(*index)) else {
-            all.for_each(|number| self.close_host_if_idle(number, now));
+        let mut all = 0..self.replicas.len();
+        let Some(replica) = all.find(|index| self.process_of(*index) != self.scaling.place(*index)) else {
+            for key in self.hosts.keys() {
+                self.close_host_if_idle(key, now)?;
+            }
             if self.replicas.iter().all(|replica| replica.life.is_serving()) {
-                (self.scaling.reached, self.scaling.vain) = (self.scaling.wanted, 0);
+                self.scaling.vain = 0;
+                self.scaling.reached.clone_from(&self.scaling.places);
                 self.answer_askers(&ReportPart::Done(true))?;
             }
             return Ok(false);
         };
-        if !self.replicas[replica].life.is_serving() {
-            // It recovers first. Where, it was told when it died.
+        if !self.replicas[replica].hears() {
+            // It recovers first. Where, it is told then.
             return Ok(false);
         }
-        let to = self.host_for(replica);
-        if !self.hosts.exists(to)
-            && let Err(failure) = self.open_host(to)
+        let (to, program) = (self.scaling.place(replica), self.replicas[replica].program.clone());
+        if self.hosts.find(to, &program).is_none()
+            && let Err(failure) = self.open_host(to, &program)
         {
             self.move_failed(now, &failure.to_string())?;
             return Ok(false);
@@ -240,15 +296,18 @@ impl Server {
             scaling.retry_at = Some(now + RETRY_TIME * scaling.vain);
             return Ok(());
         }
-        let (wanted, reached) = (scaling.wanted, scaling.reached);
+        let (wanted, reached) = (count(&scaling.places), count(&scaling.reached));
         eprintln!("atoll: {wanted} processes for replicas were not to be had: {why}");
-        self.want(reached);
+        let reached_places = scaling.reached.clone();
+        self.want(reached_places);
         self.scaling.retry_at = Some(now + GIVEN_UP_TIME);
         self.answer_askers(&ReportPart::Error(format!("it stays with {reached} processes: {why}")))
     }
 
     /// Looks how busy replicas are, if that counts.
     fn look_at_load(&mut self, now: Instant) {
+        let is_settled =
+            self.are_in_place() && self.succession.is_none() && self.replicas.iter().all(super::server::Replica::hears);
         let Some(auto) = &mut self.scaling.auto else { return };
         let time = now.saturating_duration_since(auto.looked);
         if time < LOOK_EVERY {
@@ -259,27 +318,33 @@ impl Server {
             pages.map(|(replica, memory)| (replica.epoch, memory.page.stat(Stat::BusyNanos))).collect();
         let before = std::mem::replace(&mut auto.seen, seen);
         auto.looked = now;
-        let is_settled = self.scaling.moving.is_none()
-            && self.scaling.wanted == self.scaling.reached
-            && self.replicas.iter().all(|replica| replica.life.is_serving());
         let is_same = before.iter().map(|(epoch, _)| epoch).eq(auto.seen.iter().map(|(epoch, _)| epoch));
         if !is_settled || !is_same {
-            // What they count begins anew with each incarnation.
+            // A new incarnation has had other things to do.
             return;
         }
         let busy = |(before, after): (&(u32, u64), &(u32, u64))| after.1.saturating_sub(before.1) as f64;
         let shares: Vec<f64> = before.iter().zip(&auto.seen).map(|pair| busy(pair) / time.as_nanos() as f64).collect();
-        if let Some(to) = auto.scaler.look(self.scaling.wanted, &shares) {
+        let from = count(&self.scaling.places);
+        if let Some(to) = auto.scaler.look(from, &shares) {
             let percent: Vec<String> = shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
-            let from = self.scaling.wanted;
             eprintln!("atoll: {to} processes instead of {from}: the replicas are busy {} %", percent.join(" "));
-            self.want(to);
+            self.want(spread(self.replicas.len(), to));
         }
     }
 }
 
-/// How long a replica may take to hand over. It serves meanwhile, so there is no hurry.
-const LEAVE_TIME: Duration = Duration::from_secs(5);
+/// The process of each replica, if there are so many.
+fn spread(replicas: usize, processes: u8) -> Vec<u8> {
+    (0..replicas).map(|replica| host_of(replica, processes.into()) as u8).collect()
+}
+
+/// How many processes these are.
+fn count(places: &[u8]) -> u8 {
+    let is_first = |(at, place): &(usize, &u8)| !places[..*at].contains(place);
+    places.iter().enumerate().filter(is_first).count() as u8
+}
+
 /// Time between two looks at how busy replicas are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// So many processes in a row that cannot be started are too many.

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atoll_ipc::control::{Refusal, Reply, Request};
+use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
@@ -27,6 +27,7 @@ use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
+use super::estate::Estate;
 use super::hosts::Hosts;
 use super::join::HostedLink;
 use super::launch::Launch;
@@ -36,6 +37,7 @@ use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
 use super::scaling::Scaling;
+use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -67,24 +69,30 @@ pub struct Server {
     /// Starts servers; `None` once the stack has ended.
     pub(super) launcher: Option<Box<dyn Launch>>,
     pub(super) epoll: Epoll,
-    listener: Listener,
+    pub(super) listener: Listener,
     signals: Option<Signals>,
     /// The `atoll run` for which this stack exists.
     owner: Owner,
     /// A descriptor to spare, so that a connection can be taken and refused when there are no others.
     spare: Option<OwnedFd>,
-    next_client: u64,
+    pub(super) next_client: u64,
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
     /// Whether, and when next, it is looked whether servers hang.
     pub(super) vigil: Option<(Vigil, Instant)>,
+    /// The upgrade under way.
+    pub(super) succession: Option<Succession>,
+    /// What the next supervisor finds.
+    pub(super) estate: Estate,
+    /// Members that have gone while there was no supervisor.
+    pub(super) gone_meanwhile: Vec<Departure>,
 }
 
 /// A replica, or another server, as the supervisor sees it.
 pub(super) struct Replica {
-    /// The number of its process among those for replicas, if it is one.
-    pub(super) host: usize,
-    /// Its process; `None` while it has none, and in tests.
+    /// Of a replica: the key of its process among those for replicas; `None` while it has none.
+    pub(super) host: Option<usize>,
+    /// Its process, which may have other replicas, too; `None` while it has none, and in tests.
     pub(super) child: Option<Rc<Child>>,
     pub(super) epoch: u32,
     /// `None` while it is down.
@@ -96,11 +104,42 @@ pub(super) struct Replica {
     pub(super) watch: Watch,
     /// Its last process has died by its own fault.
     pub(super) blamed: bool,
+    /// What it is, or will be, a process of.
+    pub(super) program: Rc<Program>,
+    /// It was asked to hand over, and has not yet. It hears nothing more.
+    pub(super) is_leaving: bool,
+    /// Until when it is to have handed over or, in an upgrade, to be ready.
+    pub(super) due_by: Option<Instant>,
+}
+
+impl Replica {
+    /// One without a control socket.
+    pub(super) fn new(child: Option<Rc<Child>>, epoch: u32, life: Life, program: Rc<Program>) -> Replica {
+        Replica {
+            host: None,
+            child,
+            epoch,
+            control: None,
+            outbox: Outbox::default(),
+            listings: VecDeque::new(),
+            life,
+            watch: Watch::default(),
+            blamed: false,
+            program,
+            is_leaving: false,
+            due_by: None,
+        }
+    }
+
+    /// Whether it serves, and reads what it is told: who is asked to leave does not.
+    pub(super) fn hears(&self) -> bool {
+        self.life.is_serving() && !self.is_leaving
+    }
 }
 
 /// A connection to the control socket.
 pub(super) struct Client {
-    channel: Channel,
+    pub(super) channel: Channel,
     pub(super) peer: Peer,
     outbox: Outbox,
     /// Replicas whose listing it waits for.
@@ -108,6 +147,15 @@ pub(super) struct Client {
     watched: EventFlags,
     /// Whether it is the supervisor of a joined stack.
     is_guest: bool,
+    /// The number of the request under way, which its answer has, too.
+    token: u64,
+}
+
+impl Client {
+    fn new(channel: Channel, peer: Peer) -> Client {
+        let outbox = Outbox::default();
+        Client { channel, peer, outbox, listings_due: 0, watched: READING, is_guest: false, token: 0 }
+    }
 }
 
 /// Why the stack ends.
@@ -141,6 +189,8 @@ pub enum Role {
     Replica(usize),
     /// The link server, in a process of its own, with this number.
     LinkServer(usize),
+    /// The IP server, in a process of its own, with this number.
+    IpServer(usize),
     /// The connection manager, in a process of its own, with this number.
     Manager(usize),
 }
@@ -150,6 +200,7 @@ impl std::fmt::Display for Role {
         match self {
             Role::Replica(index) => write!(f, "replica {index}"),
             Role::LinkServer(index) => write!(f, "link server {index}"),
+            Role::IpServer(index) => write!(f, "IP server {index}"),
             Role::Manager(index) => write!(f, "connection manager {index}"),
         }
     }
@@ -158,12 +209,18 @@ impl std::fmt::Display for Role {
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
-/// And the number of the server, here and below; of processes for replicas their own.
+/// The answer of a new build.
+pub(super) const SELF_CHECK: u64 = 3;
+/// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
+/// And the key of a process for replicas.
 pub(super) const HOST_CONTROL: u64 = REPLICA_PROCESS + SERVERS_MAX as u64;
+pub(super) const HOST_PROCESS: u64 = HOST_CONTROL + HOSTS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
-const _: () = assert!(HOST_CONTROL + SERVERS_MAX as u64 <= FIRST_CLIENT);
+const _: () = assert!(HOST_PROCESS + HOSTS_MAX as u64 <= FIRST_CLIENT);
+/// Most processes for replicas: as many as replicas, those of another build, and those that are ending.
+pub(super) const HOSTS_MAX: usize = 128;
 
 /// The first incarnation of every server.
 pub(super) const FIRST_EPOCH: u32 = 1;
@@ -187,34 +244,45 @@ impl Server {
         signals: Option<Signals>,
     ) -> Result<Server, Failure> {
         let what = "starting the supervisor";
-        let epoll = Epoll::new().or_fail(what)?;
-        if let Some(signals) = &signals {
-            epoll.add(signals, SIGNALS, EventFlags::IN).or_fail(what)?;
-        }
         let count = config.notation.plan().processes().len();
-        let unborn = || Replica {
-            host: 0,
-            child: None,
-            epoch: FIRST_EPOCH - 1,
-            control: None,
-            outbox: Outbox::default(),
-            listings: VecDeque::new(),
-            life: Life::new(Instant::now()),
-            watch: Watch::default(),
-            blamed: false,
-        };
-        let mut servers: Vec<Replica> = std::iter::repeat_with(unborn).take(count).collect();
-        let others = servers.split_off(count.min(config.replicas().into()));
-        let mut server = Server {
+        let program = Rc::new(Program::own());
+        let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        for index in 0..count {
+            let unborn = Replica::new(None, FIRST_EPOCH - 1, Life::new(Instant::now()), program.clone());
+            server.install(index, unborn).or_fail(what)?;
+        }
+        for index in 0..count {
+            server.start(index)?;
+        }
+        for index in 0..count {
+            server.brief(index).or_fail(what)?;
+        }
+        Ok(server)
+    }
+
+    /// A supervisor without servers.
+    pub(super) fn bare(
+        config: Config,
+        identity: Identity,
+        memory: StackMemory,
+        launcher: Box<dyn Launch>,
+        listener: Listener,
+        signals: Option<Signals>,
+    ) -> io::Result<Server> {
+        let epoll = Epoll::new()?;
+        if let Some(signals) = &signals {
+            epoll.add(signals, SIGNALS, EventFlags::IN)?;
+        }
+        Ok(Server {
             sessions: Sessions::new(config.sessions.max),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
-            hosts: Hosts::new(servers.len()),
+            hosts: Hosts::default(),
             scaling: Scaling::new(&config),
             config,
             identity,
             memory,
-            replicas: servers,
-            others,
+            replicas: Vec::new(),
+            others: Vec::new(),
             open: BTreeMap::new(),
             lingering: Vec::new(),
             clients: BTreeMap::new(),
@@ -231,15 +299,39 @@ impl Server {
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
-        };
-        for index in 0..server.replicas.len() {
-            server.replicas[index].host = server.host_for(index);
+            succession: None,
+            estate: Estate::default(),
+            gone_meanwhile: Vec::new(),
+        })
+    }
+
+    /// Adds the next server.
+    pub(super) fn install(&mut self, index: usize, server: Replica) -> io::Result<()> {
+        if let Some(control) = &server.control {
+            self.epoll.add(control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
         }
-        for index in 0..count {
-            server.start(index)?;
-            server.brief(index).or_fail(what)?;
+        if let (Some(child), None) = (&server.child, server.host) {
+            self.epoll.add(&**child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
         }
-        Ok(server)
+        if index < usize::from(self.config.replicas()) {
+            self.replicas.push(server)
+        } else {
+            self.others.push(server)
+        }
+        Ok(())
+    }
+
+    /// Lets clients connect.
+    pub(super) fn listen(&self) -> io::Result<()> {
+        self.epoll.add(&self.listener, LISTENER, EventFlags::IN)
+    }
+
+    /// A client whose connection another supervisor has accepted.
+    pub(super) fn restore_client(&mut self, id: ClientId, channel: Channel) {
+        let Ok(peer) = channel.peer() else { return };
+        if self.epoll.add(&channel, id.0, READING).is_ok() {
+            self.clients.insert(id, Client::new(channel, peer));
+        }
     }
 
     /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.
@@ -265,10 +357,11 @@ impl Server {
             return Role::Replica(index);
         }
         let plan = self.config.notation.plan();
-        match plan.manager_of(index) {
-            Some(number) => Role::Manager(number),
+        match (plan.ip_of(index), plan.manager_of(index)) {
+            (Some(number), _) => Role::IpServer(number),
+            (None, Some(number)) => Role::Manager(number),
             // Queues are numbered through, and some may be of replicas.
-            None => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
+            (None, None) => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
         }
     }
 
@@ -276,27 +369,28 @@ impl Server {
     pub fn turn(&mut self, timeout_ms: Option<u32>) -> io::Result<Option<Ending>> {
         let mut events = [epoll::EMPTY; 64];
         let for_servers = self.servers_timeout_ms(Instant::now());
-        let timeout = timeout_ms.into_iter().chain(self.owner.look_again_ms()).chain(for_servers).min();
+        // One that takes over in the middle of the end goes on with that.
+        let at_once = self.ending.as_ref().map(|_| 0);
+        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
                 LISTENER => self.accept()?,
                 SIGNALS => self.take_signals()?,
                 OWNER => self.owner_spoke()?,
+                SELF_CHECK => self.self_check_spoke()?,
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
-                token @ REPLICA_PROCESS..HOST_CONTROL => {
-                    let number = (token - REPLICA_PROCESS) as usize;
-                    if number < self.replicas.len() { self.host_ended(number) } else { self.replica_ended(number) }?;
-                }
-                token @ HOST_CONTROL..FIRST_CLIENT => self.host_spoke((token - HOST_CONTROL) as usize)?,
+                token @ REPLICA_PROCESS..HOST_CONTROL => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
+                token @ HOST_CONTROL..HOST_PROCESS => self.host_spoke((token - HOST_CONTROL) as usize)?,
+                token @ HOST_PROCESS..FIRST_CLIENT => self.host_ended((token - HOST_PROCESS) as usize)?,
                 client => self.client_spoke(ClientId(client), epoll::flags(event))?,
             }
         }
         if !self.ready && self.all_ready() {
             self.ready = true;
-            self.epoll.add(&self.listener, LISTENER, EventFlags::IN)?;
+            self.listen()?;
         }
         self.look_after_servers()?;
         self.look_at_owner();
@@ -330,9 +424,8 @@ impl Server {
             if self.epoll.add(&channel, id.0, READING).is_err() {
                 continue;
             }
-            let client =
-                Client { channel, peer, outbox: Outbox::default(), listings_due: 0, watched: READING, is_guest: false };
-            self.clients.insert(id, client);
+            self.clients.insert(id, Client::new(channel, peer));
+            self.note_client(id);
         }
     }
 
@@ -369,13 +462,12 @@ impl Server {
         }
     }
 
-    fn replica_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
+    pub(super) fn replica_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
         if flags.contains(EventFlags::OUT) {
             self.flush_replica(index)?;
         }
         let mut buffer = vec![0; REPLICA_PACKET_MAX];
         let mut strangers = Vec::new();
-        let is_replica = index < self.replicas.len();
         for _ in 0..REQUESTS_PER_TURN {
             strangers.clear();
             let Some(replica) = self.server_mut(index) else { return Ok(()) };
@@ -390,9 +482,10 @@ impl Server {
             };
             let packet = &buffer[..len];
             if packet == setup::READY {
-                self.server_ready(index);
-            } else if is_replica && packet == setup::LEFT {
-                return self.replica_left(index);
+                self.server_ready(index)?;
+            } else if packet == setup::LEFT {
+                // That of another server is followed by the end of its process.
+                self.replica_left(index)?;
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -416,11 +509,27 @@ impl Server {
             if !client.outbox.is_empty() && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 return Ok(());
             }
-            match client.channel.receive(&mut buffer, &mut descriptors) {
+            // A request of an application stays in the socket until it is answered, so that the next supervisor finds it if this one dies.
+            let stays = matches!(client.channel.peek(), Ok(Some(first)) if first != b'{');
+            let received = match stays {
+                true => client.channel.look(&mut buffer, &mut descriptors),
+                false => client.channel.receive(&mut buffer, &mut descriptors),
+            };
+            match received {
                 Ok(0) => return self.close_client(id),
-                Ok(len) => self.handle_packet(id, &buffer[..len], descriptors.len())?,
+                Ok(len) => {
+                    self.handle_packet(id, &buffer[..len], descriptors.len())?;
+                    if let (true, Some(client)) = (stays, self.clients.get(&id)) {
+                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => self.refuse(id, Refusal::Malformed)?,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    if stays {
+                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                    }
+                    self.refuse(id, Refusal::Malformed)?;
+                }
                 Err(_) => return self.close_client(id),
             }
         }
@@ -428,6 +537,9 @@ impl Server {
     }
 
     fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.token = token(packet);
+        }
         match classify(packet, descriptors) {
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
@@ -435,6 +547,7 @@ impl Server {
                 let departure = self.sessions.leave(id, session);
                 self.announce(departure)
             }
+            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => self.begin_upgrade(id, &path),
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
             Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),
@@ -465,12 +578,17 @@ impl Server {
         }
         self.open.insert(joined.session, memory);
         self.opened += 1;
+        self.note_session(joined.session, true);
+        self.note_stack();
         self.welcome(id, joined)
     }
 
     fn join(&mut self, id: ClientId, session: u32, key: u64) -> io::Result<()> {
         match self.sessions.join(id, session, key) {
-            Ok(joined) => self.welcome(id, joined),
+            Ok(joined) => {
+                self.note_session(session, false);
+                self.welcome(id, joined)
+            }
             Err(reason) => self.refuse(id, reason),
         }
     }
@@ -485,7 +603,7 @@ impl Server {
             config: self.config.sessions.arena,
         };
         let descriptors = memory.for_application(&self.memory);
-        self.send_to_client(id, reply.encode().to_vec(), descriptors)
+        self.reply(id, &reply, descriptors)
     }
 
     fn handle_cli(&mut self, id: ClientId, request: &CliRequest) -> io::Result<()> {
@@ -504,7 +622,7 @@ impl Server {
                 // Beside the replicas this waits for the end of this very loop.
                 client.listings_due = 1;
                 for index in 0..self.replicas.len() {
-                    if !self.replicas[index].life.is_serving() {
+                    if !self.replicas[index].hears() {
                         self.answer(id, &ReportPart::Restarting(self.role(index).to_string()))?;
                         continue;
                     }
@@ -521,6 +639,7 @@ impl Server {
                     Ok(accept) => {
                         self.config.accept = accept;
                         if *changes != BalanceRules::default() {
+                            self.note_stack();
                             self.spread_balance()?;
                         }
                         self.answer(id, &ReportPart::Balance(self.config.accept.told()))?;
@@ -530,8 +649,12 @@ impl Server {
                 self.answer(id, &ReportPart::Done(true))
             }
             CliRequest::Scale { processes } => self.scale(id, *processes),
+            CliRequest::Move { replicas, to } => self.relocate(id, replicas, *to),
+            // Comes with a descriptor, and goes another way.
+            CliRequest::Upgrade { .. } => Ok(()),
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
+                self.note_stack();
                 self.answer(id, &ReportPart::Done(true))
             }
             CliRequest::JoinLink { from, layout_version } => {
@@ -564,7 +687,7 @@ impl Server {
     }
 
     /// Tells every replica who is gone, and lets go of the memory of closed sessions.
-    fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
+    pub(super) fn announce(&mut self, departures: impl IntoIterator<Item = Departure>) -> io::Result<()> {
         for departure in departures {
             let request = match departure {
                 Departure::Member { session, member } => Request::MemberGone { session, member },
@@ -574,7 +697,7 @@ impl Server {
                         let past = &mut self.past_calls;
                         past.calls = past.calls.saturating_add(calls.calls);
                         past.with_system_call = past.with_system_call.saturating_add(calls.with_system_call);
-                        if !self.replicas.iter().all(|replica| replica.life.is_serving()) {
+                        if !self.replicas.iter().all(Replica::hears) {
                             self.lingering.push((session, Rc::new(memory)));
                         }
                     }
@@ -584,6 +707,8 @@ impl Server {
             for index in 0..self.replicas.len() {
                 self.send_to_replica(index, &request, Vec::new())?;
             }
+            let (Departure::Member { session, .. } | Departure::Session { session }) = departure;
+            self.note_session(session, false);
         }
         Ok(())
     }
@@ -595,7 +720,14 @@ impl Server {
     }
 
     fn refuse(&mut self, id: ClientId, reason: Refusal) -> io::Result<()> {
-        self.send_to_client(id, Reply::Refused { reason }.encode().to_vec(), Vec::new())
+        self.reply(id, &Reply::Refused { reason }, Vec::new())
+    }
+
+    /// Answers the request of an application.
+    fn reply(&mut self, id: ClientId, reply: &Reply, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
+        let mut packet = reply.encode();
+        set_token(&mut packet, self.clients.get(&id).map_or(0, |client| client.token));
+        self.send_to_client(id, packet.to_vec(), descriptors)
     }
 
     pub(super) fn answer(&mut self, id: ClientId, part: &ReportPart) -> io::Result<()> {
@@ -626,9 +758,13 @@ impl Server {
         if let (true, Some(link)) = (client.is_guest, self.link.as_mut()) {
             link.guest_left();
         }
-        drop(client); // Closing takes it out of the epoll set.
+        // Out of the set: closing does that only if nobody else has it.
+        let _ = self.epoll.delete(&client.channel);
+        drop(client);
         let departures = self.sessions.closed(id);
-        self.announce(departures)
+        self.announce(departures)?;
+        self.note_client(id);
+        Ok(())
     }
 
     /// Tells a server something. One that is down hears all there is to hear when it is started.
@@ -721,8 +857,12 @@ impl Server {
         let plan = self.config.notation.plan();
         let (carriers, others): (Vec<_>, Vec<_>) =
             (0..plan.processes().len()).partition(|&server| plan.queue_of(server).is_some());
-        self.stop_servers(&others);
-        self.stop_servers(&carriers);
+        // IP servers carry frames as well, to others.
+        let is_ip_server = |server: &usize| plan.is_ip_apart() && plan.ip_of(*server).is_some();
+        let (ip_servers, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ip_server);
+        for servers in [others, ip_servers, carriers] {
+            self.stop_servers(&servers);
+        }
         self.hosts.end(STOP_TIME);
         if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();

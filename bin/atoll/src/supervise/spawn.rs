@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_supervisor::{Component, Plan};
-use atoll_sys::process::{Child, Spawn};
+use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
+use super::succession::Program;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{HostSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
+use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
@@ -25,14 +26,18 @@ pub struct Shared<'a> {
     pub link: &'a [Rc<OwnedFd>],
 }
 
-/// Starts a process for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the socket over
-/// which it is given some.
-pub fn start_host(mut setup: HostSetup, memory: &StackMemory) -> Result<(Child, Channel), Failure> {
-    let own = memory.hosts.get(usize::from(setup.index)).ok_or_else(|| Failure::new("a process without memory"))?;
+/// Starts a process of `program` for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the
+/// socket over which it is given some.
+pub fn start_host(
+    mut setup: HostSetup,
+    program: &Program,
+    page: BorrowedFd<'_>,
+    memory: &StackMemory,
+) -> Result<(Child, Channel), Failure> {
     let (control, theirs) = control_socket()?;
-    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), own.page_write.as_fd()];
+    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
     setup.descriptors = descriptors.len();
-    let child = start_process("replicas", setup.index, &setup.to_json(), descriptors.iter().copied())?;
+    let child = start_process("replicas", setup.index, &setup.to_json(), program, descriptors.into_iter())?;
     Ok((child, control))
 }
 
@@ -56,23 +61,50 @@ pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) 
     Ok(control)
 }
 
-/// The same for a link server.
-pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
+pub fn start_link_server(
+    mut setup: LinkServerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let mut more = vec![queue_of(server, shared)?];
-    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
-    start("link-server", index, server, &more, shared, |descriptors| {
+    let peers = setup.peers.iter().filter_map(|peer| shared.memory.servers().nth(usize::from(*peer)));
+    more.extend(peers.map(|server| server.bell.as_fd()));
+    start("link-server", index, server, &more, program, shared, |descriptors| {
+        setup.descriptors = descriptors;
+        setup.to_json()
+    })
+}
+
+/// The same for an IP server.
+pub fn start_ip_server(
+    mut setup: IpServerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
+    let (index, server) = (setup.index, usize::from(setup.server));
+    let mut more = Vec::new();
+    if setup.has_tap {
+        more.push(queue_of(server, shared)?);
+    }
+    more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
+    start("ip-server", index, server, &more, program, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })
 }
 
 /// The same for a connection manager.
-pub fn start_manager(mut setup: ManagerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+pub fn start_manager(
+    mut setup: ManagerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().nth(server));
     let more: Vec<_> = managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()).collect();
-    start("connection-manager", index, server, &more, shared, |descriptors| {
+    start("connection-manager", index, server, &more, program, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })
@@ -83,20 +115,21 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-/// Starts this program as a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
+/// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
 /// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
 fn start(
     role: &str,
     index: u8,
     server: usize,
     more: &[BorrowedFd<'_>],
+    program: &Program,
     shared: &Shared<'_>,
     setup: impl FnOnce(usize) -> String,
 ) -> Result<(Child, Channel), Failure> {
     let (control, theirs) = control_socket()?;
     let common = common(server, &theirs, shared)?;
     let setup = setup(common.len() + more.len());
-    let child = start_process(role, index, &setup, common.iter().chain(more).copied())?;
+    let child = start_process(role, index, &setup, program, common.iter().chain(more).copied())?;
     Ok((child, control))
 }
 
@@ -123,10 +156,11 @@ fn start_process<'a>(
     role: &str,
     index: u8,
     setup: &str,
+    program: &Program,
     descriptors: impl Iterator<Item = BorrowedFd<'a>>,
 ) -> Result<Child, Failure> {
     let starting = || format!("starting {role} {index}");
-    let mut spawn = Spawn::this_binary("atoll").or_fail(starting())?;
+    let mut spawn = program.spawn().or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
         // What helps to find faults; everything else is none of a server's business.

@@ -9,7 +9,11 @@ use crate::memory::Memory;
 /// Octets of a connection's record.
 pub const CONNECTION_BYTES: usize = 256;
 
-const VERSION: u8 = 1;
+/// The first version of a record, and the one with what has arrived out of order.
+const FIRST: u32 = 1;
+const WITH_BEYOND: u32 = 2;
+/// Stretches of text out of order that a record names.
+pub const BEYOND_MAX: usize = 4;
 const P_ACKED: usize = 8;
 const P_RECEIVED: usize = 16;
 const P_EDGE: usize = 24;
@@ -110,6 +114,9 @@ pub struct ConnectionRecord {
     pub text_len: u32,
     /// So often has a replica died while it worked on this connection.
     pub crashes: u8,
+    /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. The peer may have been told of it
+    /// (SACK), and need not send it again. Version 2; before it is empty.
+    pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
 /// Writes fields one behind the other.
@@ -153,6 +160,23 @@ impl Eye<'_> {
     fn i64(&mut self) -> i64 {
         i64::from_le_bytes(self.take())
     }
+    /// What has become text in order since then is left out, and so is what makes no sense.
+    fn beyond(&mut self, received: i64) -> [(i64, i64); BEYOND_MAX] {
+        let base = self.i64();
+        let mut beyond = [(0, 0); BEYOND_MAX];
+        let mut count = 0;
+        let mut end = received;
+        for _ in 0..BEYOND_MAX {
+            let from = base.saturating_add(i64::from(self.u32()));
+            let to = from.saturating_add(i64::from(self.u32()));
+            // Where text in order has reached into it, all of it is in order but for what was not published.
+            if from < to && to > end && base >= 0 {
+                beyond[count] = (from.max(end), to);
+                (count, end) = (count + 1, to);
+            }
+        }
+        beyond
+    }
 }
 
 const NO_FIN: i64 = i64::MAX;
@@ -162,7 +186,8 @@ const HAS_FIN: u8 = 1 << 7;
 const PHASE_BITS: u8 = 0x0f;
 
 impl ConnectionRecord {
-    pub(super) fn encode(&self, place: u32) -> [u8; CONNECTION_BYTES] {
+    /// `version`: what those can read who may have to.
+    pub(super) fn encode(&self, place: u32, version: u32) -> [u8; CONNECTION_BYTES] {
         let phase = self.phase as u8
             | if self.place.is_some() { HAS_PLACE } else { 0 }
             | if self.send_fin { HAS_FIN } else { 0 };
@@ -170,8 +195,8 @@ impl ConnectionRecord {
         let ring = |ring: Option<Extent>| ring.map_or((0, 0, 0), |ring| (ring.base, ring.unit, ring.log2));
         let (current, old) = (ring(self.receive.current), ring(self.receive.old));
         let pen = Pen { bytes: [0; CONNECTION_BYTES], at: 4 };
-        let mut bytes = pen
-            .put([VERSION, self.state, phase, self.crashes])
+        let pen = pen
+            .put([version as u8, self.state, phase, self.crashes])
             .put(self.progress.acked.to_le_bytes())
             .put(self.progress.received.to_le_bytes())
             .put(self.progress.edge.to_le_bytes())
@@ -212,19 +237,32 @@ impl ConnectionRecord {
             .put(self.pacing_rate.to_le_bytes())
             .put(self.srtt_us.to_le_bytes())
             .put(self.text.to_le_bytes())
-            .put(self.text_len.to_le_bytes())
-            .bytes;
+            .put(self.text_len.to_le_bytes());
+        let mut bytes = if version >= WITH_BEYOND { self.put_beyond(pen) } else { pen }.bytes;
         let sum = sum(place, &bytes);
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
-    /// `None`: the place is free.
-    pub(super) fn decode(place: u32, bytes: &[u8; CONNECTION_BYTES]) -> Option<Result<ConnectionRecord, Unreadable>> {
-        match bytes[4] {
+    /// As distances from the end of the text in order, which other stores do not move with the record.
+    fn put_beyond(&self, pen: Pen) -> Pen {
+        let base = self.progress.received;
+        let distance = |from: i64, to: i64| u32::try_from(to.saturating_sub(from)).unwrap_or(0);
+        self.beyond.iter().fold(pen.put(base.to_le_bytes()), |pen, (from, to)| {
+            pen.put(distance(base, *from).to_le_bytes()).put(distance(*from, *to).to_le_bytes())
+        })
+    }
+
+    /// `None`: the place is free. `newest`: the newest version that is read.
+    pub(super) fn decode(
+        place: u32,
+        bytes: &[u8; CONNECTION_BYTES],
+        newest: u32,
+    ) -> Option<Result<ConnectionRecord, Unreadable>> {
+        match u32::from(bytes[4]) {
             0 => return None,
-            VERSION => {}
-            other => return Some(Err(Unreadable::Version(other.into()))),
+            version if (FIRST..=newest).contains(&version) => {}
+            other => return Some(Err(Unreadable::Version(other))),
         }
         if u32::from_le_bytes(*bytes.first_chunk().expect("four octets")) != sum(place, bytes) {
             return Some(Err(Unreadable::Check));
@@ -233,6 +271,7 @@ impl ConnectionRecord {
     }
 
     fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
+        let has_beyond = u32::from(bytes[4]) >= WITH_BEYOND;
         let mut eye = Eye { bytes, at: 5 };
         let (state, marks, crashes) = (eye.u8(), eye.u8(), eye.u8());
         let phase = match marks & PHASE_BITS {
@@ -264,7 +303,10 @@ impl ConnectionRecord {
             && fin >= 0
             && snd_scale <= SCALE_MAX
             && rcv_scale <= SCALE_MAX;
-        is_plausible.then_some(ConnectionRecord {
+        if !is_plausible {
+            return None;
+        }
+        let record = ConnectionRecord {
             progress,
             tuple: FourTuple { local, remote },
             state,
@@ -305,7 +347,9 @@ impl ConnectionRecord {
             text: eye.u32(),
             text_len: eye.u32(),
             crashes,
-        })
+            beyond: [(0, 0); BEYOND_MAX],
+        };
+        Some(if has_beyond { ConnectionRecord { beyond: eye.beyond(progress.received), ..record } } else { record })
     }
 }
 

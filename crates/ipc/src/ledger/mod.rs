@@ -17,14 +17,16 @@ mod text;
 
 use atoll_base::Epoch;
 
-pub use connection::{CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
+pub use connection::{BEYOND_MAX, CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
 pub use request::{REQUEST_BYTES, RequestRecord};
 pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
 
 use crate::memory::Memory;
 
-/// Version of the format. A reader knows this one and the one before.
-pub const LEDGER_VERSION: u32 = 1;
+/// The newest version of the format. A reader knows this one and those before, a writer all of them.
+pub const LEDGER_VERSION: u32 = 2;
+/// The oldest one.
+pub const LEDGER_OLDEST: u32 = 1;
 /// Records that one batch holds at most; a larger batch is several. Ledgers for few connections have shorter journals.
 pub const JOURNAL_MAX: u32 = 1 << 14;
 /// Places of the last batch that are remembered.
@@ -124,6 +126,15 @@ pub struct Ledger<M: Memory> {
     connections: u32,
     requests: u32,
     touched: u32,
+    /// The newest version that is read, and the one that is written.
+    newest: u32,
+    version: u32,
+}
+
+/// The version that is written to the ledger in `memory`, of which 64 octets suffice: no record in it is of a newer one. `None`: there is
+/// no ledger yet.
+pub fn written_version(memory: &impl Memory) -> Option<u32> {
+    (memory.len() >= H_COMMIT && memory.load64_acquire(H_MAGIC) == MAGIC).then(|| memory.load32(H_VERSION))
 }
 
 impl<M: Memory> Ledger<M> {
@@ -132,28 +143,65 @@ impl<M: Memory> Ledger<M> {
     /// # Errors
     /// [`Unreadable::NoLedger`], [`Unreadable::Version`].
     pub fn open(memory: M, config: LedgerConfig, epoch: Epoch) -> Result<Ledger<M>, Unreadable> {
+        Ledger::open_as(memory, config, epoch, LEDGER_VERSION)
+    }
+
+    /// The same as a build does whose newest version is `newest`. A ledger that is made is of that version; one that is there keeps its own
+    /// until [`Ledger::convert`].
+    pub fn open_as(memory: M, config: LedgerConfig, epoch: Epoch, newest: u32) -> Result<Ledger<M>, Unreadable> {
+        let newest = newest.clamp(LEDGER_OLDEST, LEDGER_VERSION);
         let layout = config.layout();
         if memory.len() < layout.total {
             return Err(Unreadable::NoLedger);
         }
         match memory.load64(H_MAGIC) {
             0 => {
-                memory.store32(H_VERSION, LEDGER_VERSION);
+                memory.store32(H_VERSION, newest);
                 memory.store64_release(H_MAGIC, MAGIC);
             }
             MAGIC => match memory.load32(H_VERSION) {
-                LEDGER_VERSION => {}
+                version if (LEDGER_OLDEST..=newest).contains(&version) => {}
                 other => return Err(Unreadable::Version(other)),
             },
             _ => return Err(Unreadable::NoLedger),
         }
+        let version = memory.load32(H_VERSION).clamp(LEDGER_OLDEST, newest);
         memory.store32(H_EPOCH, epoch.0);
         let connections = memory.load32(H_CONNECTIONS).min(config.connections);
         let requests = memory.load32(H_REQUESTS).min(config.requests);
         let touched = memory.load32(H_TOUCHED).min(TOUCHED_MAX as u32);
-        let ledger = Ledger { memory, config, layout, staged: 0, connections, requests, touched };
+        let ledger = Ledger { memory, config, layout, staged: 0, connections, requests, touched, newest, version };
         ledger.apply();
         Ok(ledger)
+    }
+
+    /// The version that is written.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Writes `version` from now on, or the nearest one that there is. A newer one: as records change. An older one: all records are
+    /// written anew, and lose what only newer ones have; afterwards a build can go on that knows no other. Returns the version.
+    pub fn convert(&mut self, version: u32) -> u32 {
+        let version = version.clamp(LEDGER_OLDEST, self.newest);
+        if version >= self.version {
+            // First of all: the header is never older than a record.
+            self.memory.store32_release(H_VERSION, version);
+            self.version = version;
+            return version;
+        }
+        self.commit();
+        self.version = version;
+        for place in 0..self.connections {
+            if self.version_of(place) > version
+                && let Some(Ok(record)) = self.connection(place)
+            {
+                self.stage_connection(place, Some(&record));
+            }
+        }
+        self.commit();
+        self.memory.store32_release(H_VERSION, version);
+        version
     }
 
     /// What the first writer has drawn for itself and all its successors; zero until then.
@@ -213,7 +261,9 @@ impl<M: Memory> Ledger<M> {
             self.connections = place + 1;
             self.memory.store32_release(H_CONNECTIONS, self.connections);
         }
-        self.stage(TABLE_CONNECTIONS, place, &record.map_or([0; CONNECTION_BYTES], |record| record.encode(place)));
+        let version = self.version;
+        let bytes = record.map_or([0; CONNECTION_BYTES], |record| record.encode(place, version));
+        self.stage(TABLE_CONNECTIONS, place, &bytes);
     }
 
     /// The same for a request.
@@ -292,7 +342,14 @@ impl<M: Memory> Ledger<M> {
             return None;
         }
         self.memory.read(self.connection_at(place), &mut bytes);
-        ConnectionRecord::decode(place, &bytes)
+        ConnectionRecord::decode(place, &bytes, self.newest)
+    }
+
+    /// The version of the record at a place; 0: there is none.
+    fn version_of(&self, place: u32) -> u32 {
+        let mut head = [0; 8];
+        self.memory.read(self.connection_at(place), &mut head);
+        head[4].into()
     }
 
     /// All requests, and their places.

@@ -13,6 +13,7 @@ pub const REQUEST_BYTES: usize = 128;
 const ORDER: usize = 8;
 const SESSION: usize = 16;
 const COMMAND: usize = 64;
+/// The same in both versions of the ledger.
 const VERSION: u32 = 1;
 
 /// A command that is in force.

@@ -54,7 +54,13 @@ fn record(n: u32) -> ConnectionRecord {
         text: 15,
         text_len: 16,
         crashes: 17,
+        beyond: [(8 + i64::from(n), 9 + i64::from(n)), (1 << 30, (1 << 30) + 1460), (0, 0), (0, 0)],
     }
+}
+
+/// As one reads it that was written in version 1.
+fn record1(n: u32) -> ConnectionRecord {
+    ConnectionRecord { beyond: [(0, 0); BEYOND_MAX], ..record(n) }
 }
 
 fn request(n: u32) -> RequestRecord {
@@ -196,8 +202,8 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     let progress = Progress { acked: 1 << 50, received: 1 << 51, edge: 1 << 52 };
     ledger.store_progress(5, &progress);
     let found = ledger.connection(5).expect("it is there").expect("and whole");
-    assert_eq!(found, ConnectionRecord { progress, ..record(6) });
-    for at in 32..208 {
+    assert_eq!(found, ConnectionRecord { progress, ..record1(6) }, "what was out of order is in order now");
+    for at in 32..CONNECTION_BYTES {
         let place = SMALL.layout().connections + 5 * CONNECTION_BYTES + at;
         let mut octet = [0];
         heap.read(place, &mut octet);
@@ -228,6 +234,63 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
 }
 
 #[test]
+fn either_version_is_read_and_a_change_of_version_is_safe_wherever_its_writer_dies() {
+    let heap = HeapMemory::new(SMALL.bytes());
+    let left = Cell::new(u64::MAX);
+    let mortal = Mortal { memory: heap.clone(), left: &left };
+    assert_eq!(written_version(&heap), None);
+    let fill = |ledger: &mut Ledger<Mortal>| {
+        (0..8).for_each(|place| ledger.stage_connection(place, Some(&record(place))));
+        ledger.stage_request(0, Some(&request(1)));
+        ledger.commit();
+    };
+    let of = |record: fn(u32) -> ConnectionRecord| (0..8).map(|n| (n, record(n))).collect::<Vec<_>>();
+
+    // A build of before has made it: one of now reads it, and goes on in the version that is there.
+    let mut old = Ledger::open_as(mortal.clone(), SMALL, Epoch(1), 1).expect("an empty ledger");
+    fill(&mut old);
+    assert_eq!((contents(&old).0, written_version(&heap)), (of(record1), Some(1)));
+    let mut new = Ledger::open(mortal.clone(), SMALL, Epoch(2)).expect("an older ledger");
+    fill(&mut new);
+    assert_eq!((contents(&new).0, new.version()), (of(record1), 1));
+    let back = Ledger::open_as(mortal.clone(), SMALL, Epoch(3), 1).expect("a ledger of its own version");
+    assert_eq!(contents(&back).0, of(record1), "so the build of before can take over again");
+
+    // It is told that this was all: from now on what is written is of the new version.
+    assert_eq!(new.convert(9), LEDGER_VERSION);
+    new.stage_connection(3, Some(&record(3)));
+    new.commit();
+    assert_eq!(contents(&new).0[2..4], [(2, record1(2)), (3, record(3))]);
+    assert_eq!(Ledger::open_as(mortal.clone(), SMALL, Epoch(4), 1).err(), Some(Unreadable::Version(2)));
+
+    // And back again, with a death behind every store.
+    let mut outcomes = [0, 0];
+    for life in 0.. {
+        left.set(u64::MAX);
+        let mut new = Ledger::open(mortal.clone(), SMALL, Epoch(5)).expect("a ledger");
+        new.convert(2);
+        fill(&mut new);
+        assert_eq!(contents(&new).0, of(record));
+        left.set(life);
+        new.convert(1);
+        let survived = left.replace(u64::MAX) > 0;
+        let next = Ledger::open(mortal.clone(), SMALL, Epoch(6)).expect("a build that knows both reads it");
+        for ((place, found), n) in contents(&next).0.into_iter().zip(0..) {
+            assert!(place == n && (found == record(n) || found == record1(n)), "after {life} stores: {found:?}");
+        }
+        let old = Ledger::open_as(mortal.clone(), SMALL, Epoch(7), 1);
+        outcomes[usize::from(old.is_ok())] += 1;
+        if let Ok(old) = old {
+            assert_eq!(contents(&old), (of(record1), alloc::vec![(0, request(1))]), "after {life} stores");
+        }
+        if survived {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 10 && outcomes[1] >= 1, "{outcomes:?}");
+}
+
+#[test]
 fn text_is_kept_in_chains_and_its_units_come_back() {
     let heap = HeapMemory::new(64 * TEXT_UNIT_BYTES);
     let area = &TextArea { memory: &heap, start: 0, units: 64 };
@@ -254,11 +317,11 @@ fn text_is_kept_in_chains_and_its_units_come_back() {
 fn any_octets_decode_without_panic() {
     let mut rng = atoll_base::Rng::new(9);
     for _ in 0..20_000 {
-        let mut bytes = record(1).encode(0);
+        let mut bytes = record(1).encode(0, 1 + rng.below(2));
         for _ in 0..rng.below(4) {
             bytes[rng.below(CONNECTION_BYTES as u32) as usize] = rng.next_u32() as u8;
         }
-        let _ = ConnectionRecord::decode(0, &bytes);
+        let _ = ConnectionRecord::decode(0, &bytes, LEDGER_VERSION);
         let mut bytes = request(1).encode(0);
         bytes[rng.below(REQUEST_BYTES as u32) as usize] = rng.next_u32() as u8;
         let _ = RequestRecord::decode(0, &bytes);

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 pub use rustix::process::Signal;
 use rustix::process::{self as sys, Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
@@ -28,6 +29,8 @@ pub struct Spawn<'fd> {
     args: Vec<CString>,
     env: Vec<CString>,
     inherited: Vec<BorrowedFd<'fd>>,
+    /// The program, if it is named by a descriptor.
+    file: Option<BorrowedFd<'fd>>,
 }
 
 impl<'fd> Spawn<'fd> {
@@ -43,7 +46,14 @@ impl<'fd> Spawn<'fd> {
             env.push(c_string(&[key.as_bytes(), b"=", value.as_bytes()])?);
         }
         let program = c_string(&[path.as_os_str().as_bytes()])?;
-        Ok(Spawn { program, args: vec![c_string(&[name.as_ref().as_bytes()])?], env, inherited: Vec::new() })
+        let args = vec![c_string(&[name.as_ref().as_bytes()])?];
+        Ok(Spawn { program, args, env, inherited: Vec::new(), file: None })
+    }
+
+    /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It finds the descriptor open, behind
+    /// those that are passed on: a script is read by its interpreter.
+    pub fn file(file: BorrowedFd<'fd>, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
+        Ok(Spawn { file: Some(file), ..Spawn::program(Path::new(""), name)? })
     }
 
     /// Appends an argument; a NUL byte in it is `InvalidInput`.
@@ -79,10 +89,12 @@ impl<'fd> Spawn<'fd> {
 
     /// Starts the process. Fails as execve(2) does if the program cannot be run.
     pub fn start(&self) -> io::Result<Child> {
-        let end = FIRST_INHERITED + self.inherited.len() as RawFd;
+        let all = || self.inherited.iter().chain(&self.file);
+        let end = FIRST_INHERITED + all().count() as RawFd;
         // First out of the way: otherwise placing one descriptor could overwrite another that is still to be placed.
-        let sources: Vec<OwnedFd> =
-            self.inherited.iter().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
+        let program = of_file.as_ref().unwrap_or(&self.program);
         let mut actions = FileActions::new()?;
         for (target, source) in (FIRST_INHERITED..).zip(&sources) {
             actions.place(source.as_raw_fd(), target)?;
@@ -94,10 +106,10 @@ impl<'fd> Spawn<'fd> {
         let mut envp: Vec<*mut libc::c_char> = self.env.iter().map(|s| s.as_ptr().cast_mut()).collect();
         envp.push(ptr::null_mut());
         let mut pid = 0;
-        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings owned by `self`; both
+        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings that outlive the call; both
         // arrays end with a null pointer; `actions` is initialised; no attributes are given. posix_spawn writes to none.
         let error = unsafe {
-            libc::posix_spawn(&mut pid, self.program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
+            libc::posix_spawn(&mut pid, program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
         };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
@@ -105,15 +117,17 @@ impl<'fd> Spawn<'fd> {
         let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
         // Nobody else reaps our children, so the pid cannot have been reused before this.
         let pidfd = sys::pidfd_open(id, PidfdFlags::empty())?;
-        Ok(Child { pid: pid.cast_unsigned(), pidfd })
+        Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false })
     }
 }
 
-/// A process that we started. Dropping it neither kills nor reaps it.
+/// A process that we, or one whose place we have taken, started. Dropping it neither kills nor reaps it.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
     pidfd: OwnedFd,
+    /// Somebody else started it, and reaps it.
+    is_foster: bool,
 }
 
 /// How a process ended.
@@ -123,9 +137,21 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// Nobody tells us: another process has reaped it.
+    Unknown,
 }
 
 impl Child {
+    /// A process that another one started, by its number and its pidfd.
+    pub fn foster(pid: u32, pidfd: OwnedFd) -> Child {
+        Child { pid, pidfd, is_foster: true }
+    }
+
+    /// Its pidfd.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
     /// Its process number; after it was reaped the number may belong to another process.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -133,15 +159,34 @@ impl Child {
 
     /// How it ended, or `None` while it runs. Reaps it: afterwards the answer is the error ECHILD. waitid(2).
     pub fn try_wait(&self) -> io::Result<Option<Exit>> {
+        if self.is_foster {
+            return Ok(self.has_ended(Some(0))?.then_some(Exit::Unknown));
+        }
         reap(&self.pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
     /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it. waitid(2).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
+            if self.is_foster {
+                if self.has_ended(None)? {
+                    return Ok(Exit::Unknown);
+                }
+                continue;
+            }
             if let Some(exit) = reap(&self.pidfd, WaitIdOptions::EXITED)? {
                 return Ok(exit);
             }
+        }
+    }
+
+    /// Whether its pidfd is readable within so many milliseconds.
+    fn has_ended(&self, millis: Option<i64>) -> io::Result<bool> {
+        let time = millis.map(|millis| Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 });
+        match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], time.as_ref()) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -199,6 +244,11 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
         return Err(Errno::SRCH.into());
     }
     Ok(())
+}
+
+/// Takes [`die_with_parent`] back.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(sys::set_parent_process_death_signal(None)?)
 }
 
 /// Gives up, for this process and its descendants, gaining privileges by execve(2). PR_SET_NO_NEW_PRIVS(2const).

@@ -138,9 +138,14 @@ impl Channel {
     /// A message longer than `buffer`, or one of which descriptors were lost (our descriptor table is full), is
     /// `InvalidData`: it is gone, its descriptors are closed, and the channel can be used further.
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.receive_with(buffer, fds, RecvFlags::empty())
+    }
+
+    fn receive_with(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>, flags: RecvFlags) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received =
+            net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | flags)?;
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "message or its descriptors were cut off"));
         }
@@ -150,6 +155,18 @@ impl Channel {
             }
         }
         Ok(received.bytes)
+    }
+
+    /// The first octet of the next message, which stays where it is; `None` at the end of the connection. recvmsg(2), MSG_PEEK.
+    pub fn peek(&self) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let (_, len) = net::recv(&self.0, &mut first[..], RecvFlags::PEEK)?;
+        Ok((len > 0).then_some(first[0]))
+    }
+
+    /// As [`Channel::receive`], but the message stays where it is: the descriptors are duplicates, and what is `InvalidData` is there again.
+    pub fn look(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.receive_with(buffer, fds, RecvFlags::PEEK)
     }
 
     /// Who connected, or who listens. SO_PEERCRED, socket(7).

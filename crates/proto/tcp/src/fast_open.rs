@@ -97,6 +97,14 @@ impl Connection {
         connection
     }
 
+    /// A connection of a predecessor whose application has had it since its SYN.
+    pub fn resume_fast(&mut self) {
+        if self.state() == State::SynReceived {
+            let acknowledged = self.rcv.nxt > 0;
+            self.rare.get_or_insert_default().early = Early { is_open: true, acknowledged, ..Early::default() };
+        }
+    }
+
     /// The SYN-ACK brings the peer a cookie (RFC 7413 §4.1.3.1).
     pub fn grant_fast(&mut self, option: FastOpen) {
         self.rare.get_or_insert_default().early.option = Some(option);

@@ -57,7 +57,7 @@ pub use icmp::Unreachable;
 pub use info::Info;
 pub use isn::{initial_sequence, timestamp_offset};
 pub use outcome::{Events, Input, Reason, Text, Transmit, Verdict};
-pub use record::Record;
+pub use record::{BEYOND_MAX, Record};
 pub use recovery::Phase;
 pub use settings::{Algorithm, EcnMode, KeepAlive, Path, Settings};
 pub use state::State;

@@ -96,6 +96,11 @@ impl RangeSet {
         self.ranges.len()
     }
 
+    /// All ranges.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        self.ranges.iter().copied()
+    }
+
     /// The lowest range.
     pub(crate) fn first(&self) -> Option<(i64, i64)> {
         self.ranges.first().copied()

@@ -1,7 +1,10 @@
 //! What of a connection outlives the process that has it, and how does the next one go on?
 //!
-//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip times, scoreboard and text
-//! out of order may be lost: the successor takes everything as lost that may have been in flight, and sends it again.
+//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip times and scoreboard may be
+//! lost: the successor takes everything as lost that may have been in flight, and sends it again. Text out of order may be lost, too (RFC
+//! 2018 §8), but a peer that was told of it notices late: what can be kept of it is.
+
+use alloc::boxed::Box;
 
 use atoll_base::{Duration, Instant, SeqNum};
 
@@ -11,6 +14,7 @@ use crate::ecn::EcnState;
 use crate::options::Negotiated;
 use crate::pending::Pending;
 use crate::rcv::{NO_FIN, Rcv};
+use crate::reassembly::Reassembly;
 use crate::settings::Settings;
 use crate::snd::Snd;
 use crate::state::State;
@@ -54,7 +58,12 @@ pub struct Record {
     pub orphan: bool,
     /// Smoothed round-trip time in microseconds; 0: not measured.
     pub srtt_us: u32,
+    /// Text received out of order, `[from, to)`, ascending, the empty ones last. Who resumes has to have it at its place.
+    pub beyond: [(i64, i64); BEYOND_MAX],
 }
+
+/// Stretches of text out of order that a record names: the first ones, which the next text in order is likely to reach.
+pub const BEYOND_MAX: usize = 4;
 
 impl Connection {
     /// First offset that is not acknowledged (-1: our SYN is not), end of the text in order, right edge of what may have been sent:
@@ -95,6 +104,7 @@ impl Connection {
             passive: self.passive,
             orphan: self.orphan,
             srtt_us: self.recovery.rtt.srtt_us,
+            beyond: self.rcv.beyond(),
         }
     }
 
@@ -110,10 +120,12 @@ impl Connection {
         let fin = i64::from(record.receive_fin.is_some());
         let end = record.send_tail + i64::from(record.send_fin);
         let is_opening = matches!(state, State::SynSent | State::SynReceived);
-        let edge = record.edge.max(record.acked);
+        // Any text that was there may have gone along with the SYN (Fast Open): the SYN-ACK says how much of it has arrived.
+        let on_syn = if state == State::SynSent { record.send_tail } else { 0 };
+        let edge = if state == State::SynSent { 0 } else { record.edge.max(record.acked) };
         let mut snd = Snd::new(record.send_start.plus(u32::MAX), record.mss_path);
         snd.una = record.acked;
-        snd.nxt = if is_opening { 0 } else { edge.min(end).max(record.acked) };
+        snd.nxt = if is_opening { on_syn } else { edge.min(end).max(record.acked) };
         snd.tail = record.send_tail;
         snd.fin = record.send_fin;
         snd.edge = edge;
@@ -127,6 +139,9 @@ impl Connection {
         rcv.head = i64::try_from(head).unwrap_or(i64::MAX).clamp(0, record.received);
         rcv.edge = (rcv.head + i64::from(rcv.capacity)).max(rcv.nxt);
         rcv.acked = rcv.nxt;
+        if record.receive_fin.is_none() {
+            rcv.resume_beyond(&record.beyond);
+        }
         // Before everything that the peer sends from now on, so that its next segment sets the window.
         snd.wl1 = rcv.seq(rcv.nxt).plus(u32::MAX);
         snd.wl2 = snd.seq(snd.una);
@@ -184,6 +199,35 @@ impl Connection {
     }
 }
 
+impl Rcv {
+    fn beyond(&self) -> [(i64, i64); BEYOND_MAX] {
+        let mut beyond = [(0, 0); BEYOND_MAX];
+        let found = self.reassembly.iter().flat_map(|reassembly| reassembly.ranges.iter());
+        for (place, range) in beyond.iter_mut().zip(found) {
+            *place = range;
+        }
+        beyond
+    }
+
+    /// What lay within the window is kept, and reported; nothing else is.
+    fn resume_beyond(&mut self, beyond: &[(i64, i64)]) {
+        let mut reassembly = Reassembly::default();
+        // The first ones are reported first.
+        for &(from, to) in beyond.iter().rev().filter(|(from, to)| from < to && *from >= self.nxt) {
+            if to <= self.head + i64::from(self.capacity) {
+                reassembly.insert(from, to);
+            }
+        }
+        let Some(end) = reassembly.ranges.end() else { return };
+        self.edge = self.edge.max(end);
+        self.nxt = reassembly.advance(self.nxt);
+        self.acked = self.nxt;
+        if !reassembly.ranges.is_empty() {
+            self.reassembly = Some(Box::new(reassembly));
+        }
+    }
+}
+
 impl Record {
     fn is_consistent(&self) -> bool {
         let end = self.send_tail + i64::from(self.send_fin);
@@ -202,6 +246,8 @@ impl Record {
             && self.receive_fin.is_none_or(|fin| fin == self.received)
             && (is_closed || self.receive_fin.is_some() == has_their_fin)
             && (is_closed || !has_our_fin || self.send_fin)
+            // Whoever closes leaves these states at once, before the FIN does.
+            && !(self.send_fin && matches!(self.state, State::Established | State::CloseWait))
             && (is_closed || !is_ours_acked || self.acked == end)
             && self.snd_scale <= SCALE_MAX
             && self.rcv_scale <= SCALE_MAX

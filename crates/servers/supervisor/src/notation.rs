@@ -6,7 +6,8 @@
 //!   kind           =  part { part }              XnYm, m < n: n processes with X, the first m of them with Y, too
 //!   part           =  ("TS" | "IP" | "LS" | "CM") number
 //! ```
-//! IP may be left out: then it is in the processes of the transport servers. What the processes are: [`Plan`].
+//! IP may be left out: then it is in the processes of the transport servers. In processes without these it may be with link servers, or
+//! apart from everything. What the processes are: [`Plan`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -99,8 +100,11 @@ impl Notation {
     /// What makes no sense in any version.
     fn check(self) -> Result<(), NotationError> {
         let [ts, ip, ls, cm] = self.parts;
-        if ip.count != ts.count && ip.count != ls.count {
-            return Err(NotationError::IpCount { ip: ip.count, ts: ts.count, ls: ls.count });
+        if ip.count > ts.count {
+            return Err(NotationError::IdleIp { ip: ip.count, ts: ts.count });
+        }
+        if ip.kind != ts.kind && ls.kind == ts.kind {
+            return Err(NotationError::LinksAwayFromIp);
         }
         if cm.count > ts.count {
             return Err(NotationError::IdleManagers { cm: cm.count, ts: ts.count });
@@ -111,10 +115,10 @@ impl Notation {
     /// What this version cannot run.
     fn check_version(self) -> Result<(), NotationError> {
         let [ts, ip, ls, cm] = self.parts;
-        if ip != ts {
-            return Err(NotationError::IpApart);
+        if ip.kind == ts.kind && ip.count != ts.count {
+            return Err(NotationError::IpOfOthers);
         }
-        if cm.kind != ts.kind && cm.kind == ls.kind {
+        if cm.kind != ts.kind && (cm.kind == ls.kind || cm.kind == ip.kind) {
             return Err(NotationError::ManagersWithLinks);
         }
         Ok(())
@@ -202,15 +206,15 @@ pub enum NotationError {
     Twice(Component),
     /// A component that every stack needs is not there.
     Missing(Component),
-    /// The IP components are neither one for each TS nor one for each LS.
-    IpCount {
+    /// Some IP servers would have no TS.
+    IdleIp {
         /// How many there are.
         ip: u8,
         /// Transport servers.
         ts: u8,
-        /// Link servers.
-        ls: u8,
     },
+    /// Packets would go from the process of a TS to that of an IP server and back.
+    LinksAwayFromIp,
     /// Some CMs would have no TS.
     IdleManagers {
         /// How many there are.
@@ -218,9 +222,9 @@ pub enum NotationError {
         /// Transport servers.
         ts: u8,
     },
-    /// IP is not in the processes of the TSs, one each: not in this version.
-    IpApart,
-    /// The CMs are in processes with LSs, but without TSs: not in this version.
+    /// IP is in the processes of some TSs, but not of all: not in this version.
+    IpOfOthers,
+    /// The CMs are in processes with LSs or IP servers, but without TSs: not in this version.
     ManagersWithLinks,
     /// This many replicas were asked for, not 1 to [`REPLICAS_MAX`].
     Replicas(u8),
@@ -245,19 +249,23 @@ impl fmt::Display for NotationError {
             NotationError::Missing(component) => {
                 write!(f, "{} is missing: a stack cannot do without {}", component.name(), component.words())
             }
-            NotationError::IpCount { ip, ts, ls } => write!(
+            NotationError::IdleIp { ip, ts } => write!(
                 f,
-                "IP{ip} with TS{ts} and LS{ls}: there must be an IP component for each transport server, or one for each \
-                 link server"
+                "IP{ip} with TS{ts}: an IP component serves transport servers, so more of them than of these have nothing to \
+                 do"
+            ),
+            NotationError::LinksAwayFromIp => f.write_str(
+                "packets would go from the process of a transport server to that of its IP server and back: write LS with IP, \
+                 as in TS2CM2+IP2LS2, or behind a + of its own",
             ),
             NotationError::IdleManagers { cm, ts } => write!(
                 f,
                 "CM{cm} with TS{ts}: a connection manager serves transport servers, so more of them than of these have \
                  nothing to do"
             ),
-            NotationError::IpApart => f.write_str(
-                "this version runs IP in the process of each transport server only: leave IP out, or write as many of it as \
-                 TS, in the same place",
+            NotationError::IpOfOthers => f.write_str(
+                "this version runs IP in the process of every transport server, or in processes without any: leave IP out, \
+                 write as many of it as TS, or write it behind a +, as in TS4CM4+IP1LS1",
             ),
             NotationError::ManagersWithLinks => f.write_str(
                 "this version runs connection managers in the processes of transport servers or in processes of their own: \

@@ -5,6 +5,11 @@
 //!                server 1  TS IP    CM                     server 1  TS IP CM
 //!                server 2  TS IP    CM                     server 2        LS
 //!                server 3  TS IP    CM
+//!
+//!   TS2CM2+IP1LS1    server 0  TS       CM     TS2+IP2+LS1+CM2    servers 0, 1  TS
+//!                    server 1  TS       CM                        servers 2, 3     IP
+//!                    server 2     IP LS                           server 4            LS
+//!                                                                 servers 5, 6           CM
 //! ```
 //! Servers with a TS come first, so that the number of a replica is its server's. Every server has a row and a column of
 //! rings in the mesh.
@@ -80,6 +85,29 @@ impl Plan {
     /// Whether CMs are in processes of their own.
     pub fn are_managers_apart(&self) -> bool {
         self.servers_of(Component::Cm).any(|server| !self.processes[server].has(Component::Ts))
+    }
+
+    /// Whether IP is in processes without TSs.
+    pub fn is_ip_apart(&self) -> bool {
+        self.servers_of(Component::Ip).any(|server| !self.processes[server].has(Component::Ts))
+    }
+
+    /// The number of the IP component in `server`, if there is one.
+    pub fn ip_of(&self, server: usize) -> Option<usize> {
+        self.servers_of(Component::Ip).position(|other| other == server)
+    }
+
+    /// The replicas whose packets the IP component in `server` sends.
+    pub fn ip_for(&self, server: usize) -> impl Iterator<Item = usize> {
+        self.servers_of(Component::Ts).filter(move |&ts| self.server_for(ts, Component::Ip) == server)
+    }
+
+    /// The server with the queue over which `server`, which has IP, sends its frames.
+    pub fn link_of(&self, server: usize) -> usize {
+        match (self.queue_of(server), self.ip_of(server)) {
+            (None, Some(number)) => self.server_for(number, Component::Ls),
+            _ => server,
+        }
     }
 
     /// How many queues the device needs: one for each LS.

@@ -19,11 +19,15 @@ pub enum ReportPart {
     /// Of the status.
     LinkServer(Box<LinkServerReport>),
     /// Of the status.
+    IpServer(Box<IpServerReport>),
+    /// Of the status.
     Manager(Box<ManagerReport>),
     /// Of the status.
     Session(SessionReport),
     /// The rules of balancing.
     Balance(BalanceRules),
+    /// Of an upgrade: what has been done.
+    Progress(String),
     /// In how many processes the replicas are.
     Scaling(ScalingReport),
     /// Of the sockets: this server is being restarted, and has not told its own.
@@ -44,6 +48,9 @@ pub struct StatusReport {
     /// Link servers in processes of their own, by index.
     #[serde(default)]
     pub link_servers: Vec<LinkServerReport>,
+    /// IP servers in processes of their own, by index.
+    #[serde(default)]
+    pub ip_servers: Vec<IpServerReport>,
     /// Connection managers in processes of their own, by index.
     #[serde(default)]
     pub connection_managers: Vec<ManagerReport>,
@@ -58,6 +65,12 @@ pub struct StackReport {
     pub name: String,
     /// The supervisor's process.
     pub pid: u32,
+    /// The process that starts the next supervisor if this one dies; absent: nobody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guardian: Option<u32>,
+    /// How many supervisors have died.
+    #[serde(default)]
+    pub takeovers: u32,
     /// Pika's notation.
     pub configuration: String,
     /// Version of the program.
@@ -226,6 +239,9 @@ pub struct ReplicaReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -233,6 +249,9 @@ pub struct ReplicaReport {
     pub cpu: Option<u32>,
     /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
+    /// Version of what it writes for its successor; absent: nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<u32>,
     /// Flow groups that it owns, of 4096.
     pub flow_groups: u32,
     /// Its counters by name.
@@ -277,6 +296,16 @@ impl HandshakeReport {
             t_total_us: mean(Stat::TimeTotal),
         })
     }
+}
+
+/// A build of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// Its version.
+    pub version: String,
+    /// What the linker has made of its contents; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// The lives of a server.
@@ -330,6 +359,9 @@ pub struct LinkServerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -338,6 +370,37 @@ pub struct LinkServerReport {
     /// Processor time it has used, in milliseconds.
     pub cpu_ms: Option<u64>,
     /// The replicas whose frames it sends, or, if there are more link servers than replicas, brings.
+    pub serves: Vec<u8>,
+    /// Its counters by name.
+    pub stats: BTreeMap<String, u64>,
+    /// What happened lately; added by `atoll status`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
+}
+
+/// One IP server in a process of its own, perhaps with a link server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IpServerReport {
+    /// Its number.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
+    /// Its lives.
+    #[serde(default)]
+    pub recovery: RecoveryReport,
+    /// The processor it was last seen on.
+    pub cpu: Option<u32>,
+    /// Processor time it has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// The number of its queue, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u8>,
+    /// The replicas whose packets it sends.
     pub serves: Vec<u8>,
     /// Its counters by name.
     pub stats: BTreeMap<String, u64>,
@@ -355,6 +418,9 @@ pub struct ManagerReport {
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
+    /// What it is a process of.
+    #[serde(default)]
+    pub build: BuildReport,
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
@@ -409,22 +475,24 @@ impl StatusReport {
     /// Puts the parts of an answer together; `None` if the stack itself is missing.
     pub fn assemble(parts: impl IntoIterator<Item = ReportPart>) -> Option<StatusReport> {
         let (mut stack, mut replicas, mut sessions) = (None, Vec::new(), Vec::new());
-        let (mut link_servers, mut connection_managers) = (Vec::new(), Vec::new());
+        let (mut link_servers, mut ip_servers, mut connection_managers) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReportPart::Stack(report) => stack = Some(*report),
                 ReportPart::Replica(report) => replicas.push(*report),
                 ReportPart::LinkServer(report) => link_servers.push(*report),
+                ReportPart::IpServer(report) => ip_servers.push(*report),
                 ReportPart::Manager(report) => connection_managers.push(*report),
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Balance(_)
+                | ReportPart::Progress(_)
                 | ReportPart::Scaling(_)
                 | ReportPart::Restarting(_)
                 | ReportPart::Done(_)
                 | ReportPart::Error(_) => {}
             }
         }
-        Some(StatusReport { stack: stack?, replicas, link_servers, connection_managers, sessions })
+        Some(StatusReport { stack: stack?, replicas, link_servers, ip_servers, connection_managers, sessions })
     }
 }
 

@@ -16,11 +16,24 @@ pub enum CliRequest {
     /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is `ReportPart::Balance` with the rules
     /// that hold now, then `ReportPart::Done`.
     Balance(BalanceRules),
+    /// Replace all servers by those of another build, whose file this is. The answer is a sequence of
+    /// `ReportPart::Progress`, then `ReportPart::Done`, or `ReportPart::Error` if the old build is back.
+    Upgrade {
+        /// Its name, from the root.
+        path: String,
+    },
     /// Have so many processes for the replicas, or as many as they need now and then. The answer, once that is so, is `ReportPart::Scaling`,
     /// then `ReportPart::Done`.
     Scale {
         /// How many; absent: as many as they need.
         processes: Option<u8>,
+    },
+    /// Have these replicas in this process for replicas. The answer, once that is so, is as that of `Scale`.
+    Move {
+        /// Their numbers.
+        replicas: Vec<u8>,
+        /// That of the process.
+        to: u8,
     },
     /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
     Down,
@@ -47,12 +60,16 @@ pub enum Incoming {
 ///
 /// `descriptors`: how many came with it. No request of a client carries any.
 pub fn classify(bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
-    if descriptors > 0 {
-        return Err(format!("{descriptors} descriptors came with a request that takes none"));
-    }
+    let none_came = || {
+        let error = || format!("{descriptors} descriptors came with a request that takes none");
+        (descriptors == 0).then_some(()).ok_or_else(error)
+    };
     if bytes.first() == Some(&b'{') {
-        return serde_json::from_slice(bytes).map(Incoming::Cli).map_err(|error| format!("not a request: {error}"));
+        let request = serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))?;
+        none_came()?;
+        return Ok(Incoming::Cli(request));
     }
+    none_came()?;
     match Request::decode(bytes) {
         Ok(request @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. })) => {
             Ok(Incoming::Application(request))
@@ -95,12 +112,17 @@ mod tests {
         assert!(classify(&Request::Stop.encode(), 0).is_err());
         assert!(classify(&Request::SessionGone { session: 1 }.encode(), 0).is_err());
         assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
+        let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
+        assert!(classify(upgrade, 0).is_ok() && classify(upgrade, 1).is_err());
+        let moving = CliRequest::Move { replicas: vec![1, 3], to: 0 };
+        assert_eq!(classify(br#"{"cmd":"move","replicas":[1,3],"to":0}"#, 0), Ok(Incoming::Cli(moving)));
         for bytes in [
             &b""[..],
             b"{",
             b"{}",
             b"{\"cmd\":\"steal\"}",
             b"{\"cmd\":\"scale\",\"processes\":-1}",
+            b"{\"cmd\":\"move\",\"replicas\":[256],\"to\":0}",
             b"{\"cmd\":\"balance\",\"tarif\":2}",
             &[1; 55],
             &[1; 57],

@@ -2,7 +2,7 @@
 //!
 //! A session is a set of sockets; its members are the processes that can use them: the one that attached, and those
 //! that inherited them over `fork` or `exec`. A client is one connection to the control socket and stands for one
-//! process. State is lost with the supervisor.
+//! process. When the supervisor dies, the next one restores what its guardian has noted ([`Standing`]).
 //!
 //! ```text
 //!   client 1 --member 0--> session 1 <--member 1-- client 2 (forked from client 1)
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::control::Refusal;
+use serde::{Deserialize, Serialize};
 
 /// Most members of a session: sockets count their holders in a word of this many bits.
 pub const MEMBERS_MAX: u8 = 64;
@@ -58,6 +59,15 @@ pub struct Sessions {
     last: u32,
     sessions: BTreeMap<u32, Session>,
     clients: BTreeMap<ClientId, Vec<(u32, u8)>>,
+}
+
+/// Who is in a session, as it is noted for the next supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    key: u64,
+    members: BTreeMap<u8, u64>,
+    known: u64,
+    next_member: u8,
 }
 
 #[derive(Debug)]
@@ -145,6 +155,38 @@ impl Sessions {
         let is_gone =
             |session: &Session, member: u8| session.known >> member & 1 == 1 && !session.members.contains_key(&member);
         (0..MEMBERS_MAX).filter(move |&member| session.is_some_and(|session| is_gone(session, member)))
+    }
+
+    /// The number of the last session that was opened; 0: none was.
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// Goes on where another supervisor's numbers end.
+    pub fn resume(&mut self, last: u32) {
+        self.last = self.last.max(last);
+    }
+
+    /// What is to be known of a session; `None`: it is not open.
+    pub fn standing(&self, session: u32) -> Option<Standing> {
+        let Session { key, members, known, next_member } = self.sessions.get(&session)?;
+        let members = members.iter().map(|(member, client)| (*member, client.0)).collect();
+        Some(Standing { key: *key, members, known: *known, next_member: *next_member })
+    }
+
+    /// A session as it was known. One without members is none.
+    pub fn restore(&mut self, session: u32, standing: Standing) {
+        let Standing { key, members, known, next_member } = standing;
+        if members.is_empty() {
+            return;
+        }
+        let members: BTreeMap<u8, ClientId> =
+            members.into_iter().map(|(member, client)| (member % MEMBERS_MAX, ClientId(client))).collect();
+        for (member, client) in &members {
+            self.clients.entry(*client).or_default().push((session, *member));
+        }
+        self.sessions.insert(session, Session { key, members, known, next_member });
+        self.resume(session);
     }
 
     /// How many sessions are open.

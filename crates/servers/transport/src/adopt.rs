@@ -16,13 +16,13 @@ use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
+use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
-use crate::record::{connection, furnish, is_deferred, keep, state, summary};
+use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
 use crate::records::{Records, Requests};
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
@@ -58,7 +58,7 @@ pub enum Loss {
     Twice,
     /// Its application has died meanwhile.
     SessionGone,
-    /// Text that may have to be sent again is not there any more.
+    /// Text that may have to be sent again, or that nobody has read yet, is not there any more.
     TextGone,
     /// Nobody listens there any more.
     NoListener,
@@ -118,10 +118,24 @@ impl Seen {
     }
 }
 
+/// Whether text at `[from, to)` lies in these rings, of which the application has read up to `head`.
+fn holds(rings: &Rings, head: u64, (from, to): (i64, i64)) -> bool {
+    let (Ok(from), Ok(to), Some(current)) = (u64::try_from(from), u64::try_from(to), rings.current()) else {
+        return false;
+    };
+    let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
+    to <= current.base.max(head).saturating_add(current.size() as u64) && rings.pieces(from, len).is_some()
+}
+
+/// Whether the text that comes next, up to where the current ring begins, has a place in the old one.
+fn has_room_behind(rings: &Rings, received: i64) -> bool {
+    let (Ok(received), Some(current)) = (u64::try_from(received), rings.current()) else { return true };
+    let before = usize::try_from(current.base.saturating_sub(received)).unwrap_or(usize::MAX);
+    before == 0 || rings.pieces(received, before).is_some()
+}
+
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
-/// How long an established connection without text is kept from its application (TCP_DEFER_ACCEPT).
-const DEFERRED_FOR: Duration = Duration::from_secs(1);
 /// More text than any receive buffer holds.
 const AREA_MAX: usize = 16 << 20;
 /// More than this is never in a send buffer.
@@ -147,27 +161,35 @@ impl<M: Memory> Transport<M> {
         records.is_stateless = recovery == Recovery::Stateless;
         self.repeat_requests(now, found);
 
-        let all: Vec<_> = records.ledger.connections().collect();
         let touched = records.ledger.touched();
         let marked = records.ledger.marked().filter(|_| is_blamed);
-        let heads = all.iter().filter_map(|(_, found)| found.ok().map(|record| record.text));
-        records.text = TextPool::resume(&records.ledger.text_area(), heads);
         let mut adoption = Adoption::default();
-        let mut good = Vec::new();
-        for (index, found) in all {
+        // Each record is moved once: there may be many, in memory that is touched for the first time.
+        let (mut good, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, found) in records.ledger.connections() {
             let Ok(mut record) = found else {
-                adoption.lose(Loss::Unreadable);
-                records.ledger.stage_connection(index, None);
+                unreadable.push(index);
                 continue;
             };
             if marked == Some(index) {
                 record.crashes = record.crashes.saturating_add(1);
-                records.ledger.stage_connection(index, Some(&record));
             }
             if record.crashes > 0 {
                 records.crashes.insert(index, record.crashes);
             }
+            if record.text != 0 {
+                heads.push(record.text);
+            }
             good.push((index, record));
+        }
+        for index in unreadable {
+            adoption.lose(Loss::Unreadable);
+            records.ledger.stage_connection(index, None);
+        }
+        records.text = TextPool::resume(&records.ledger.text_area(), heads.into_iter());
+        self.flows.reserve(&self.entries, good.len());
+        if let Some((index, record)) = good.iter().find(|(index, _)| marked == Some(*index)) {
+            records.ledger.stage_connection(*index, Some(record));
         }
         let overlapping = self.resume_pools(&good);
         let mut parked = Vec::new();
@@ -293,12 +315,35 @@ impl<M: Memory> Transport<M> {
             // Its application has died with the server: what was in its arena is gone, too.
             return Err(Loss::SessionGone);
         }
+        let kept = i64::try_from(text.as_ref().map_or(0, Vec::len)).unwrap_or(0);
+        match record.phase {
+            // Its slot was given back: it was over, and only the record of that is missing.
+            Phase::Open | Phase::Ended if place.is_none() => return Ok(()),
+            Phase::Unclaimed if place.is_some() => return Err(Loss::Contradiction),
+            Phase::Closing if !record.send_fin && state != State::Closed => return Err(Loss::Contradiction),
+            Phase::Unclaimed | Phase::Offered if place.is_none() && kept < record.progress.received => {
+                return Err(Loss::TextGone);
+            }
+            _ => {}
+        }
         let head = seen.map_or(0, |seen| seen.head);
         let sent = seen.and_then(|seen| seen.sent).and_then(|sent| i64::try_from(sent).ok());
         let mut facts = *record;
+        let is_internal = record.flags & u32::from(Flags::INTERNAL.bits()) != 0;
+        facts.mss_path = facts.mss_path.min(self.path(record.tuple.remote.addr, is_internal).mss);
+        if record.phase == Phase::Closing {
+            facts.flags |= ORPHAN;
+        }
         // What was written, and has left, since the record was.
         if let Some(sent) = sent.filter(|sent| !record.send_fin && *sent - record.progress.acked <= SEND_MAX) {
             facts.send_tail = record.send_tail.max(sent);
+        }
+        let rings = Rings::from(record.receive);
+        if !has_room_behind(&rings, record.progress.received) {
+            return Err(Loss::Contradiction);
+        }
+        for range in facts.beyond.iter_mut().filter(|range| place.is_none() || !holds(&rings, head, **range)) {
+            *range = (0, 0);
         }
         let mut connection = connection(now, &facts, keep(record), head).ok_or(Loss::Contradiction)?;
         if record.phase == Phase::Closing && place.is_none() && connection.send_una() < connection.send_tail() {
@@ -314,12 +359,14 @@ impl<M: Memory> Transport<M> {
             }
             connection.abort();
         }
-        let stage = self.stage_of(record, state).ok_or(Loss::NoListener)?;
+        let (stage, patience) = self.stage_of(record, state, place.is_some()).ok_or(Loss::NoListener)?;
+        if stage.is_open() {
+            connection.resume_fast();
+        }
         let mut entry = Entry::new(connection, name, stage);
         furnish(&mut entry, record);
-        if let Stage::Deferred { .. } = stage {
-            // For how long it was to wait is not known any more.
-            entry.deadline = now + DEFERRED_FOR;
+        if patience > 0 && matches!(stage, Stage::Deferred { .. }) {
+            entry.deadline = now + Duration::from_secs(patience.into());
         }
         entry.place = place;
         entry.parked = text.map(Box::new);
@@ -373,32 +420,40 @@ impl<M: Memory> Transport<M> {
         is_there.then_some(Place { session, slot, generation })
     }
 
-    /// Whose it is. `None`: nobody's any more.
-    fn stage_of(&mut self, record: &ConnectionRecord, state: State) -> Option<Stage> {
-        match record.phase {
+    /// Whose it is, and for how many seconds it may wait for text. `None`: nobody's any more.
+    fn stage_of(&mut self, record: &ConnectionRecord, state: State, has_slot: bool) -> Option<(Stage, u16)> {
+        let stage = match record.phase {
             Phase::Unclaimed | Phase::Offered => {
                 // As if it had opened just now: so it is counted.
                 let syn = Syn { local: record.tuple.local, by_cookie: true };
-                match self.cm.handle_syn(&syn) {
-                    SynVerdict::Accept { listener, .. } if is_deferred(record) => Some(Stage::Deferred { listener }),
-                    SynVerdict::Accept { listener, .. } if state == State::SynReceived => {
-                        Some(Stage::Embryonic { listener, defer: 0 })
-                    }
-                    SynVerdict::Accept { listener, .. } => Some(Stage::Waiting { listener }),
-                    _ => None,
-                }
+                let SynVerdict::Accept { listener, defer_accept } = self.cm.handle_syn(&syn) else { return None };
+                let stage = if has_slot {
+                    // It was offered, perhaps before the handshake was complete (Fast Open).
+                    Stage::Waiting { listener }
+                } else if is_deferred(record) {
+                    Stage::Deferred { listener }
+                } else if state == State::SynReceived {
+                    Stage::Embryonic { listener, defer: defer_accept }
+                } else {
+                    Stage::Waiting { listener }
+                };
+                return Some((stage, defer_accept));
             }
-            Phase::Open if matches!(state, State::Closed | State::TimeWait) => Some(Stage::Ended(Service::UNMEASURED)),
-            Phase::Open => Some(Stage::Open(Service::UNMEASURED)),
-            Phase::Ended => Some(Stage::Ended(Service::UNMEASURED)),
-            Phase::Closing => Some(Stage::Closing),
-        }
+            Phase::Open if matches!(state, State::Closed | State::TimeWait) => Stage::Ended(Service::UNMEASURED),
+            Phase::Open => Stage::Open(Service::UNMEASURED),
+            Phase::Ended => Stage::Ended(Service::UNMEASURED),
+            Phase::Closing => Stage::Closing,
+        };
+        Some((stage, 0))
     }
 
     /// Tells both ends where things stand, as far as they may not know.
     fn go_on(&mut self, now: Instant, touched: Option<Vec<u32>>) {
         let all: Vec<(u32, Stage)> = self.entries.iter().map(|(index, entry)| (index, entry.stage)).collect();
         for (index, stage) in all {
+            if matches!(stage, Stage::Open(_)) && self.is_quiet(index) {
+                continue;
+            }
             self.touch(index);
             match stage {
                 Stage::Open(_) => {
@@ -444,6 +499,26 @@ impl<M: Memory> Transport<M> {
         }
     }
 
+    /// Whether nobody has anything to be told about an open connection, and no time counts for it. Most are so, and cost a look.
+    fn is_quiet(&self, index: u32) -> bool {
+        let Some(entry) = self.entries.get(index) else { return false };
+        let Some(place) = entry.place else { return false };
+        let Some(slot) = self.session(place.session).and_then(|session| session.slot(place.slot)) else { return false };
+        let connection = &entry.connection;
+        connection.state() == State::Established
+            && connection.next_timeout().is_none()
+            && connection.send_una() == connection.send_tail()
+            && entry.receive.current().is_none()
+            && slot.app_generation() == place.generation
+            && slot.send_tail() == connection.send_tail()
+            && slot.receive_head() == connection.receive_nxt()
+            && slot.receive_tail() == connection.receive_nxt()
+            && slot.acknowledged() == connection.send_una()
+            && slot.app_flags() & APP_SHUT_SEND == 0
+            && slot.send_limit() == entry.send_limit_now()
+            && slot.state() == SlotState::Open
+    }
+
     /// A connection was offered when the predecessor died: it is whose claim is there, or else is offered anew.
     fn resolve_offer(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
@@ -462,6 +537,8 @@ impl<M: Memory> Transport<M> {
         if let Some(pieces) = entry.receive.pieces(0, text.len()) {
             pieces.read(&session.arena, session.layout.receive_area, &mut text);
         }
+        // It goes with the slot.
+        entry.connection.drop_out_of_order();
         let rings = core::mem::replace(&mut entry.receive, Rings::NONE);
         entry.parked = (!text.is_empty()).then(|| Box::new(text));
         entry.place = None;

@@ -2,15 +2,18 @@
 
 use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
-use atoll_ipc::Memory;
 use atoll_ipc::arena::COMMANDS;
 use atoll_ipc::command::CloseMode;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::SlotState;
+use atoll_ipc::slot::{APP_RESET, SlotState};
+use atoll_ipc::{Command, Memory};
 
 use crate::entry::{Service, Stage};
 use crate::session::Occupant;
 use crate::transport::Transport;
+
+/// The number, in its session, of the process that has attached: it takes the events.
+const OWNER: u8 = 0;
 
 impl<M: Memory> Transport<M> {
     /// The application has closed the connection, or has ended.
@@ -33,8 +36,9 @@ impl<M: Memory> Transport<M> {
         let view = session.zip(entry.place).and_then(|(session, place)| session.slot(place.slot));
         // RFC 1122 §4.2.2.13, as on Linux: text that nobody has read makes the close a reset.
         let read = view.as_ref().map_or(0, |slot| slot.receive_head());
+        let is_reset = view.as_ref().is_some_and(|slot| slot.app_flags() & APP_RESET != 0);
         let is_crowded = self.orphans >= self.config.orphans_max;
-        if mode == CloseMode::Abort || read < entry.connection.receive_nxt() {
+        if mode == CloseMode::Abort || is_reset || read < entry.connection.receive_nxt() {
             entry.connection.abort();
         } else if is_crowded {
             self.stats.count(Stat::OrphansReset);
@@ -66,23 +70,39 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// One process of the session's family is gone: sockets that it alone held are closed.
+    /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
+    /// of counts. The session's owner has the listeners, too: those who inherited them have registered them for themselves.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
         let Some(&session_index) = self.session_index.get(&id) else { return };
         // What it asked for before it died still counts.
         self.handle_commands_of(now, session_index, COMMANDS as u32);
-        let Some(session) = self.session(session_index) else { return };
-        let mut orphans = alloc::vec::Vec::new();
-        for (slot, _, occupant) in session.occupants() {
-            // An offer has no holder yet; if nobody claims it, it times out.
-            let is_offer = matches!(occupant, Occupant::Connection(index)
-                if self.entries.get(index).is_some_and(|entry| matches!(entry.stage, Stage::Offered { .. })));
-            if !is_offer && session.slot(slot).is_some_and(|view| view.remove_holder(member) == 0) {
-                orphans.push((slot, occupant));
-            }
+        if member == OWNER {
+            self.cm.handle_session_gone(id);
+            self.drop_lease_requests(id);
+            self.run_directives(now);
         }
-        for (slot, occupant) in orphans {
-            self.abandon(now, session_index, slot, occupant);
+        let Some(session) = self.session(session_index) else { return };
+        for (slot, generation, occupant) in session.occupants() {
+            if let Occupant::Connection(index) = occupant
+                && let Some(entry) = self.entries.get(index)
+                && let Stage::Offered { listener, lease, .. } = entry.stage
+            {
+                // An offer has no holder yet, and only the owner could claim it.
+                if member != OWNER {
+                    continue;
+                }
+                if self.take_back(now, index) {
+                    self.cm.handle_returned(now, ConnectionId(index), listener, id, lease);
+                    self.run_directives(now);
+                    continue;
+                }
+            }
+            let view = self.session(session_index).and_then(|session| session.slot(slot));
+            if view.is_some_and(|view| view.remove_holder(member) == 0) {
+                self.abandon(now, session_index, slot, occupant);
+            } else {
+                self.handle_command(now, session_index, Command::Kick { slot, generation });
+            }
         }
     }
 

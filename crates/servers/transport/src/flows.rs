@@ -122,6 +122,12 @@ impl Flows {
         self.table.find(hash(&self.state, name), is_it).copied()
     }
 
+    /// So many more will be inserted.
+    pub(crate) fn reserve(&mut self, entries: &Slab<Entry>, more: usize) {
+        let state = &self.state;
+        self.table.reserve(more, |index| entries.get(*index).map_or(0, |entry| hash(state, &entry.name)));
+    }
+
     /// `index` must not be in the table, and its entry must exist.
     pub(crate) fn insert(&mut self, entries: &Slab<Entry>, index: u32) {
         let state = &self.state;

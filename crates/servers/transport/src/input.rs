@@ -250,7 +250,8 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
+    /// The network, or the IP server, says something about a packet that may be ours.
+    pub fn handle_network_error(&mut self, now: Instant, error: &NetworkError) {
         match error.protocol {
             Protocol::TCP => self.network_error_of_connection(now, error),
             _ => self.network_error_of_datagram(now, error),

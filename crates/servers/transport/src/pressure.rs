@@ -137,6 +137,8 @@ impl<M: Memory> Transport<M> {
                 continue;
             }
             self.stats.add(Stat::TextPruned, dropped);
+            // The record names it no more.
+            entry.flags.set(Flags::RECORD);
             let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
             let head = read.map_or(0, |slot| slot.receive_head());
             if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {

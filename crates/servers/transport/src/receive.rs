@@ -49,8 +49,17 @@ impl<M: Memory> Transport<M> {
         let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
         match session {
             Some(session) => {
+                if taken.offset > entry.connection.receive_nxt() {
+                    // Before the peer is told of it.
+                    entry.flags.set(entry::Flags::RECORD);
+                }
                 let pieces = entry.receive.pieces(taken.offset, len);
-                debug_assert!(pieces.is_some(), "room was made for it");
+                debug_assert!(
+                    pieces.is_some(),
+                    "room was made for it: {taken:?}, {:?}, {:?}",
+                    entry.receive,
+                    entry.connection
+                );
                 if let Some(pieces) = pieces {
                     pieces.write(&session.arena, session.layout.receive_area, bytes);
                 }

@@ -22,7 +22,7 @@ const TIMESTAMPS: u32 = 1 << 19;
 const SACK: u32 = 1 << 20;
 const WINDOW_SCALING: u32 = 1 << 21;
 const PASSIVE: u32 = 1 << 22;
-const ORPHAN: u32 = 1 << 23;
+pub(crate) const ORPHAN: u32 = 1 << 23;
 const KEEP_ALIVE: u32 = 1 << 24;
 /// It waits for text (TCP_DEFER_ACCEPT).
 const DEFERRED: u32 = 1 << 25;
@@ -120,6 +120,8 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
         text,
         text_len,
         crashes,
+        // Of a connection that nobody has, it is nowhere that lasts.
+        beyond: if place.is_some() { record.beyond } else { Default::default() },
     }
 }
 
@@ -173,6 +175,7 @@ pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, he
         passive: has(PASSIVE),
         orphan: has(ORPHAN),
         srtt_us: record.srtt_us,
+        beyond: record.beyond,
     };
     Connection::resume(now, &facts, head)
 }

@@ -177,9 +177,10 @@ impl<M: Memory> Transport<M> {
                     progressed.push(index);
                     continue;
                 }
-                // Text that nobody has only grows, until somebody has it.
+                // Text that nobody has grows until somebody has it, and what comes late fills its gaps.
                 let parked_len = entry.parked_len() as u32;
-                if chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
+                let is_filled = parked_len > 0 && entry.flags.has(Flags::RECORD);
+                if is_filled || chains.get(&index).map_or(0, |(_, len)| *len) != parked_len {
                     unchained.extend(chains.remove(&index).map(|(head, _)| head));
                     if let Some(parked) = &entry.parked {
                         chains.insert(index, (text.write(&ledger.text_area(), parked), parked_len));
@@ -207,6 +208,12 @@ impl<M: Memory> Transport<M> {
                 rings.release_all(&session.pool, &session.links);
             }
         }
+    }
+
+    /// Writes the ledger in `version` from now on, or the nearest one that there is: an older one wholly and at once, because a server may
+    /// come that knows no other. Returns the version; 0: there is no ledger. [`Ledger::convert`].
+    pub fn convert_ledger(&mut self, version: u32) -> u32 {
+        self.records.as_deref_mut().map_or(0, |records| records.ledger.convert(version))
     }
 
     /// The last flush is out: the commands that led to it need not be carried out again. Who dies from now on was working on nothing.
@@ -257,6 +264,17 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn drop_requests(&mut self, session: SessionId, subject: Option<Subject>) {
         if let Some(records) = self.records.as_deref_mut() {
             records.requests.remove_all(session, subject);
+        }
+    }
+
+    /// Ports, listeners and acceptors of the session are gone; its open sockets are not.
+    pub(crate) fn drop_lease_requests(&mut self, session: SessionId) {
+        if let Some(records) = self.records.as_deref_mut() {
+            let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
+            let is_meant = |key: &&Key| key.session == session && matches!(key.subject, Subject::Lease(_));
+            let places = &records.requests.places;
+            let keys: Vec<Key> = places.range(first..).map(|(key, _)| *key).take_while(|key| is_meant(&key)).collect();
+            keys.iter().for_each(|key| records.requests.remove(key));
         }
     }
 }

@@ -6,6 +6,7 @@ mod address;
 mod basic;
 mod flood;
 mod fragments;
+mod front;
 mod groups;
 pub(crate) mod kit;
 mod limits;

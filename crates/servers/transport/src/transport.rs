@@ -8,11 +8,9 @@ use atoll_base::{
     Duration, Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel,
 };
 use atoll_connmgr::{ConnMgr, ListenerId};
-use atoll_ip::{Ip, OwnAddress, Reason};
+use atoll_ip::Ip;
+use atoll_ip_server::{network_of, stats_of};
 use atoll_ipc::arena::ArenaLayout;
-use atoll_ipc::network::{
-    AddressFacts, AddressState, DhcpFacts, DhcpState, Network, PrefixFacts, RouterFacts, V4Facts,
-};
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
 use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
@@ -302,22 +300,11 @@ impl<M: Memory> Transport<M> {
         self.stats.set(Stat::TimeWaitsDropped, self.time_waits.dropped);
         let used = self.sessions.iter().flatten().map(|session| session.pool.used_bytes(&session.links) as u64).sum();
         self.stats.set(Stat::BufferBytes, used);
-        let counters = self.ip.counters();
         let balance = self.cm.balance_counts();
-        let dropped = Reason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
+        for (stat, value) in stats_of(&self.ip) {
+            self.stats.set(stat, value);
+        }
         for (stat, value) in [
-            (Stat::FramesDropped, dropped),
-            (Stat::FragmentsIn, counters.fragments_in),
-            (Stat::FragmentsOut, counters.fragments_out),
-            (Stat::Reassembled, counters.reassembled),
-            (Stat::ReassemblyTimeouts, counters.reassembly_timeouts),
-            (Stat::ReassemblyEvictions, self.ip.reassembly_evictions()),
-            (Stat::FragmentsMalformed, counters.dropped(Reason::FragmentMalformed)),
-            (Stat::FragmentsTiny, counters.dropped(Reason::FragmentTiny)),
-            (Stat::FragmentsOverlapping, counters.dropped(Reason::FragmentOverlap)),
-            (Stat::FragmentsDuplicate, counters.dropped(Reason::FragmentDuplicate)),
-            (Stat::DhcpIgnored, counters.dhcp_ignored),
-            (Stat::ArpConflicts, counters.arp_conflicts),
             (Stat::PeerOffersOut, balance.offers_out),
             (Stat::PeerOffersIn, balance.offers_in),
             (Stat::PeerOffersTaken, balance.offers_taken),
@@ -332,49 +319,7 @@ impl<M: Memory> Transport<M> {
 
     /// Tells programs which addresses the stack has. After every change.
     pub(crate) fn publish_network(&mut self) {
-        let nanos = |until: Instant| if until == Instant::FAR_FUTURE { u64::MAX } else { until.as_nanos() };
-        let facts = |own: &OwnAddress| AddressFacts {
-            addr: own.addr,
-            prefix_len: own.prefix_len,
-            state: match own.state {
-                atoll_ip::AddressState::Tentative { .. } => AddressState::Tentative,
-                atoll_ip::AddressState::Preferred => AddressState::Preferred,
-                atoll_ip::AddressState::Deprecated => AddressState::Deprecated,
-                atoll_ip::AddressState::Duplicate => AddressState::Duplicate,
-            },
-            dynamic: own.dynamic,
-            preferred_until: nanos(own.preferred_until),
-            valid_until: nanos(own.valid_until),
-        };
-        let v4 = self.ip.v4_address().map(|own| V4Facts {
-            addr: own.addr,
-            prefix_len: own.prefix_len,
-            gateway: own.gateway.unwrap_or(0),
-            mtu: self.ip.mtu(),
-            valid_until: nanos(own.valid_until),
-        });
-        let dhcp = self.ip.dhcp().map(|client| {
-            let state = DhcpState::from_u8(client.state() as u8);
-            let known = client.lease();
-            DhcpFacts {
-                state,
-                server: known.map_or(0, |lease| lease.server),
-                dns: known.map(|lease| lease.dns.clone()).unwrap_or_default(),
-                domain: known.map(|lease| lease.domain.clone()).unwrap_or_default(),
-            }
-        });
-        let network = Network {
-            v4,
-            dhcp,
-            addresses: self.ip.v6_addresses().iter().map(facts).collect(),
-            on_link: self
-                .ip
-                .v6_on_link()
-                .map(|(prefix, len, until)| PrefixFacts { prefix, len, until: nanos(until) })
-                .collect(),
-            routers: self.ip.v6_routers().map(|(addr, until)| RouterFacts { addr, until: nanos(until) }).collect(),
-        };
-        self.page.set_network(&network);
+        self.page.set_network(&network_of(&self.ip));
     }
 
     /// Whose server this is, and in which of its lives.

@@ -16,6 +16,7 @@ mod dhcp;
 mod features;
 mod input;
 mod ip;
+mod ip_server;
 mod ipc;
 mod manager;
 mod mutate;
@@ -34,11 +35,12 @@ pub use connection::tcp_connection;
 pub use control::{config_file, link_classify, supervisor_request};
 pub use dhcp::{dhcp_client, wire_dhcp};
 pub use ip::{ip_fragments, ip_frame, ip_script};
+pub use ip_server::{ip_server, ipc_ip};
 pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
 pub use options::{tcp_cookie, tcp_options};
-pub use stack::{stack_arena, stack_frames};
+pub use stack::{stack_arena, stack_frames, stack_ledger};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
 pub use wire::{wire_arp, wire_ethernet, wire_icmp, wire_icmpv6, wire_igmp, wire_ipv4, wire_ipv6, wire_udp, wire_vnet};
@@ -64,16 +66,19 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ip_fragments", run: ip_fragments, executions: 100_000 },
     Target { name: "ip_frame", run: ip_frame, executions: 200_000 },
     Target { name: "ip_script", run: ip_script, executions: 200_000 },
+    Target { name: "ip_server", run: ip_server, executions: 100_000 },
     Target { name: "ipc_balance", run: ipc_balance, executions: 200_000 },
     Target { name: "ipc_command", run: ipc_command, executions: 200_000 },
     Target { name: "ipc_control", run: ipc_control, executions: 200_000 },
     Target { name: "ipc_event", run: ipc_event, executions: 200_000 },
+    Target { name: "ipc_ip", run: ipc_ip, executions: 100_000 },
     Target { name: "ipc_manager", run: ipc_manager, executions: 200_000 },
     Target { name: "ipc_message", run: ipc_message, executions: 200_000 },
     Target { name: "link_classify", run: link_classify, executions: 200_000 },
     Target { name: "rpc_channel", run: rpc_channel, executions: 100_000 },
     Target { name: "stack_arena", run: stack_arena, executions: 20_000 },
     Target { name: "stack_frames", run: stack_frames, executions: 20_000 },
+    Target { name: "stack_ledger", run: stack_ledger, executions: 20_000 },
     Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },
     Target { name: "supervisor_request", run: supervisor_request, executions: 100_000 },
     Target { name: "tcp_cookie", run: tcp_cookie, executions: 200_000 },

@@ -4,6 +4,7 @@ use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
 use atoll_ipc::control::Request;
+use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
 use atoll_ipc::{Command, Event, Message as ServerMessage};
@@ -91,6 +92,7 @@ pub fn all() -> Vec<Seed> {
     }
     seeds.push(seed("config_file", "short", CONFIG.to_vec()));
     seeds.push(seed("config_file", "apart", b"configuration = \"TS2CM2IP2+LS1\"\n".to_vec()));
+    seeds.push(seed("config_file", "ip_apart", b"configuration = \"TS4CM2+IP2LS2\"\n".to_vec()));
     let options = &syn(PEER, US)[20..40];
     seeds.push(seed("tcp_options", "linux", [&[20], options, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 1]].concat()));
     let hostile = [2, 3, 5, 8, 10, 3, 0, 1, 3, 3, 255, 4, 2, 5, 2, 254, 255, 0];
@@ -120,6 +122,10 @@ pub fn all() -> Vec<Seed> {
     let body = ManagerBody::Registered { listener: 1 << 32, session: SessionId(1), lease: 7 };
     let message = ManagerMessage { epoch: Epoch(1), to: Epoch(1), at: sent_at, body };
     seeds.push(seed("ipc_manager", "registered", message.encode().to_vec()));
+    for (name, message) in ip_messages() {
+        seeds.push(seed("ipc_ip", name, message));
+    }
+    seeds.push(seed("ip_server", "everything", script_ip_server()));
     // Every message, to both, and connections that come and go.
     let messages = (0..200u8).flat_map(|i| {
         let head = [200, 0, i % 8, i % 6, i % 3, i % 4, 0, 0, i % 4, i % 8, i % 32];
@@ -383,4 +389,43 @@ fn syn(src: u32, dst: u32) -> Vec<u8> {
     let sum = checksum::pseudo_header(src, dst, Protocol::TCP.0, out.len()).bytes(&out).finish();
     out[16..18].copy_from_slice(&sum.to_be_bytes());
     out
+}
+
+/// One message of each kind between transport servers and IP servers.
+fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
+    let (local, remote) = (atoll_base::Endpoint::new(US, 80), atoll_base::Endpoint::new(PEER, 4000));
+    let own = atoll_ipc::network::AddressFacts { addr: US_V6, prefix_len: 64, ..Default::default() };
+    let v4 =
+        atoll_ipc::network::V4Facts { addr: US, prefix_len: 24, gateway: GATEWAY, mtu: 1500, valid_until: u64::MAX };
+    let network = atoll_ipc::network::Network { v4: Some(v4), addresses: vec![own], ..Default::default() };
+    let news = NetworkNews { network, routers: vec![ROUTER_V6], mtu_v6: 1500, hop_limit: 64 };
+    let bodies = [
+        ("hello", IpBody::Hello),
+        ("group", IpBody::Group { group: Addr::v4(0xe000_0005), joins: true }),
+        ("path", IpBody::Path { dst: Addr::v4(PEER), mtu: 1400 }),
+        ("network", IpBody::Network(Box::new(news))),
+        ("unreachable", IpBody::Unreachable { protocol: 6, local, remote, seq: 7 }),
+        ("neighbour", IpBody::Neighbour { addr: PEER, mac: MAC_PEER.0, learned: true }),
+    ];
+    bodies.map(|(name, body)| (name, IpMessage { epoch: Epoch(2), body }.encode())).into()
+}
+
+/// Every frame and every message, from and to everybody.
+fn script_ip_server() -> Vec<u8> {
+    let step = |opcode: u8, bytes: &[u8]| [&[opcode][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat();
+    let mut script = Vec::new();
+    for how in 0..4u8 {
+        for (_, message) in ip_messages() {
+            script.extend(step(4 | how << 3, &message));
+            script.extend(step(5, &message));
+        }
+        script.extend(step(7 | how << 3, &PEER.to_le_bytes()));
+        for (_, frame) in frames().into_iter().chain(frames_v6()) {
+            script.extend(step(3 | (how * 2 + 1) << 3, &frame));
+            script.extend(step(how & 1, &frame));
+        }
+        script.extend(step(6 | how << 3, &[]));
+        script.extend(step(2, &1100u32.to_le_bytes()));
+    }
+    script
 }

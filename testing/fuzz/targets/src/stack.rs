@@ -1,8 +1,10 @@
 //! Does a whole transport server survive whatever comes over the wire, and whatever its applications do to shared memory?
 //!
 //! One replica, one or two processes attached, and peers whose every segment is decided by the input: near what the connections
-//! expect, because the server's own answers are read. At the end everybody leaves, and nothing may be left behind.
+//! expect, because the server's own answers are read. At the end everybody leaves, and nothing may be left behind. The server may
+//! die in between: then another one goes on from its ledger, in which not everything is as it was written.
 
+mod legacy;
 mod memory;
 mod process;
 mod wire;
@@ -19,6 +21,7 @@ use atoll_wire::tcp::HEADER_MAX;
 use crate::features::mark;
 use crate::input::Input;
 use crate::ip::{MAC_PEER, MAC_US, PEER, US};
+use legacy::Legacy;
 use memory::SparseMemory;
 use process::Process;
 use wire::Peers;
@@ -36,6 +39,11 @@ pub fn stack_frames(data: &[u8]) {
 /// The same, and an application that writes what it likes to wherever it likes.
 pub fn stack_arena(data: &[u8]) {
     Machine::new(true).live(data);
+}
+
+/// The same, with servers that die, and ledgers that others have written to.
+pub fn stack_ledger(data: &[u8]) {
+    Machine::mortal().live(data);
 }
 
 /// Where frames go.
@@ -77,6 +85,8 @@ fn whole(headers: &[u8], text: &TextRef<'_, SparseMemory>) -> Vec<u8> {
 struct Machine {
     now: Instant,
     transport: Transport<SparseMemory>,
+    /// What the server leaves behind, if it may die.
+    legacy: Option<Legacy>,
     out: Out,
     peers: Peers,
     processes: Vec<Process>,
@@ -89,21 +99,7 @@ struct Machine {
 impl Machine {
     fn new(hostile: bool) -> Machine {
         let now = Instant::from_millis(1000);
-        let mut config = Config::new(ReplicaId(0), 1, Epoch(3), FlowKey { k0: 1, k1: 2 });
-        config.connections_max = CONNECTIONS_MAX;
-        config.time_waits_max = 4;
-        config.orphans_max = 3;
-        config.datagram_sockets_max = 4;
-        config.challenges_per_second = 2;
-        let ip_config = atoll_ip::Config { neighbours_max: 8, frames_max: 16, ..atoll_ip::Config::new(MAC_US, US, 24) };
-        let mut ip = Ip::new(ip_config, 7, now).expect("a valid network");
-        ip.handle_neighbour(
-            now,
-            atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned },
-        );
-        let page = ReplicaPage(SparseMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], table: 5, ports: 6 };
-        let mut transport = Transport::new(config, secrets, ip, page, now);
+        let mut transport = server(now, SparseMemory::new(REPLICA_PAGE_BYTES), Epoch(3));
         let mut processes = vec![Process::attach(&mut transport, SessionId(1), false)];
         if hostile {
             processes.push(Process::attach(&mut transport, SessionId(2), true));
@@ -112,7 +108,8 @@ impl Machine {
             process.listen();
         }
         let out = Out { outside: VecDeque::new(), inside: VecDeque::new(), room: usize::MAX, segment_max: 16 << 10 };
-        Machine { now, transport, out, peers: Peers::new(), processes, opcode: 0, counters: [0; WATCHED.len()] }
+        let (legacy, counters) = (None, [0; WATCHED.len()]);
+        Machine { now, transport, legacy, out, peers: Peers::new(), processes, opcode: 0, counters }
     }
 
     fn live(mut self, data: &[u8]) {
@@ -151,6 +148,7 @@ impl Machine {
                 let due = self.transport.next_timeout().unwrap_or(self.now);
                 self.now = self.now.max(due);
             }
+            _ if self.legacy.is_some() => self.die(input),
             _ => self.out.room = if input.flip() { usize::MAX } else { input.byte().into() },
         }
         if !input.byte().is_multiple_of(4) {
@@ -228,6 +226,21 @@ impl Machine {
         assert_eq!(left, [0; 5], "left behind: {rows:#?}");
         assert!(!self.transport.has_work(), "there is still something to do");
     }
+}
+
+/// A server as it starts.
+fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMemory> {
+    let mut config = Config::new(ReplicaId(0), 1, epoch, FlowKey { k0: 1, k1: 2 });
+    config.connections_max = CONNECTIONS_MAX;
+    config.time_waits_max = 4;
+    config.orphans_max = 3;
+    config.datagram_sockets_max = 4;
+    config.challenges_per_second = 2;
+    let ip_config = atoll_ip::Config { neighbours_max: 8, frames_max: 16, ..atoll_ip::Config::new(MAC_US, US, 24) };
+    let mut ip = Ip::new(ip_config, 7, now).expect("a valid network");
+    ip.handle_neighbour(now, atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned });
+    let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], table: 5, ports: 6 };
+    Transport::new(config, secrets, ip, ReplicaPage(page), now)
 }
 
 /// Counters whose magnitude tells that something new was reached.

@@ -54,6 +54,41 @@ fn every_component_apart() {
     serves("TS2+LS2+CM2", &[&[0], &[1]]);
 }
 
+#[test]
+fn one_ip_server_with_the_link_for_two_replicas() {
+    serves_with_ip("TS2CM2+IP1LS1", &[], &[&[0, 1]]);
+}
+
+#[test]
+fn one_ip_server_with_the_link_for_four_replicas() {
+    serves_with_ip("TS4CM4+IP1LS1", &[], &[&[0, 1, 2, 3]]);
+}
+
+#[test]
+fn an_ip_server_with_a_link_for_each_replica() {
+    serves_with_ip("TS2CM2+IP2LS2", &[], &[&[0], &[1]]);
+}
+
+#[test]
+fn of_two_ip_servers_one_has_the_link() {
+    serves_with_ip("TS2CM2+IP2LS1", &[], &[&[0], &[1]]);
+}
+
+#[test]
+fn more_link_servers_than_ip_servers() {
+    serves_with_ip("TS2CM2+IP1LS2", &[&[1]], &[&[0, 1]]);
+}
+
+#[test]
+fn every_component_of_one_replica_apart() {
+    serves_with_ip("TS1+IP1+LS1+CM1", &[&[0]], &[&[0]]);
+}
+
+#[test]
+fn every_component_of_two_replicas_apart() {
+    serves_with_ip("TS2+IP2+LS1+CM2", &[&[0, 1]], &[&[0], &[1]]);
+}
+
 /// Where connection managers are apart, P4 and P5 hold as they do inside: a worker that stands still is not waited for.
 #[test]
 fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
@@ -85,12 +120,19 @@ fn a_worker_that_stops_is_passed_over_by_a_connection_manager_apart() {
 
 /// `link_servers`: whom each of those that have a process of their own serves.
 fn serves(configuration: &str, link_servers: &[&[u64]]) {
+    serves_with_ip(configuration, link_servers, &[]);
+}
+
+/// `ip_servers`: the same of these.
+fn serves_with_ip(configuration: &str, link_servers: &[&[u64]], ip_servers: &[&[u64]]) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let status = net.atoll_says("status");
     assert_eq!(status["stack"]["configuration"], configuration);
     let listed = status["link_servers"].as_array().expect("status lists them").clone();
     assert_eq!(listed.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(link_servers));
     let (replicas, pids) = (net.replicas(), pids(&listed));
+    let with_ip = status["ip_servers"].as_array().expect("status lists them").clone();
+    assert_eq!(with_ip.iter().map(|server| server["serves"].clone()).collect::<Value>(), json!(ip_servers));
     let managers = status["connection_managers"].as_array().expect("status lists them").clone();
     let apart: u64 = configuration.split_once("+CM").map_or(0, |(_, count)| count.parse().expect("a number"));
     assert_eq!(managers.iter().map(|server| server["index"].clone()).collect::<Value>(), (0..apart).collect::<Value>());
@@ -98,15 +140,18 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
     files_in_short_and_long_connections(&net);
     the_stack_as_client(&net);
     over_ipv6(&net);
-    for size in ["56", "20000"] {
-        let said =
-            net.client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, Net::SERVER]).success(30);
-        assert!(said.contains(" 0% packet loss"), "{said}");
+    for (family, host) in [("-4", Net::SERVER), ("-6", Net::SERVER6)] {
+        for size in ["56", "20000"] {
+            let arguments = [family, "-q", "-c", "20", "-i", "0.02", "-W", "2", "-s", size, host];
+            let said = net.client("ping", &arguments).success(30);
+            assert!(said.contains(" 0% packet loss"), "{said}");
+        }
     }
     // In fragments.
     for reverse in [false, true] {
         fragments::assert_arrived(&fragments::datagrams(&net, Net::SERVER, reverse));
     }
+    fragments::assert_arrived(&fragments::datagrams(&net, Net::SERVER6, false));
 
     let status = net.atoll_says("status");
     let listed = status["link_servers"].as_array().expect("a list").clone();
@@ -115,13 +160,27 @@ fn serves(configuration: &str, link_servers: &[&[u64]]) {
         assert!(server["stats"]["frames_in"].as_u64() > Some(100), "{server}");
         assert_eq!(server["stats"]["forward_drops"], 0, "{server}");
     }
+    let served = status["ip_servers"].as_array().expect("a list").clone();
+    assert_eq!(self::pids(&served), self::pids(&with_ip), "an IP server has died");
+    for server in &served {
+        let stat = |name: &str| server["stats"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {server}"));
+        assert!(stat("frames_in") > 100 && stat("frames_out") > 100 && stat("messages_out") > 0, "{server}");
+        // What had to wait for its neighbour has left.
+        for nothing in ["messages_bad", "refused", "unresolved", "forward_drops"] {
+            assert_eq!(stat(nothing), 0, "{nothing}: {server}");
+        }
+    }
+    let whole: u64 = served.iter().map(|server| server["stats"]["reassembled"].as_u64().expect("a counter")).sum();
+    assert!(whole > 300 || served.is_empty(), "packets become whole where IP is: {status}");
     let served = status["connection_managers"].as_array().expect("a list").clone();
     assert_eq!(self::pids(&served), self::pids(&managers), "a connection manager has died");
     for server in &served {
         assert!(server["stats"]["messages_out"].as_u64() > Some(100), "{server}");
         assert_eq!(server["stats"]["messages_bad"], 0, "{server}");
     }
+    let served_inside = ip_servers.is_empty();
     for replica in status["replicas"].as_array().expect("a list") {
+        assert!(replica["stats"]["reassembled"] == 0 || served_inside, "{replica}");
         assert!(replica["stats"]["frames_out"].as_u64() > Some(100), "{replica}");
         assert!(replica["stats"]["passive_opens"].as_u64() > Some(0), "every replica has its share: {replica}");
         times_add_up(replica, configuration);
@@ -136,7 +195,8 @@ fn times_add_up(replica: &Value, configuration: &str) {
     assert!(time("t_cm_us") > 0.0 && time("t_tcp_us") > 0.0, "{times}");
     assert!(time("t_total_us") >= time("t_accept_us"), "{times}");
     // Only where the link server is another process there is a ring to wait in.
-    let is_apart = configuration.contains("+LS") || replica["index"] != 0 && configuration.contains("LS1");
+    let is_apart = ["+LS", "+IP"].iter().any(|part| configuration.contains(part))
+        || replica["index"] != 0 && configuration.contains("LS1");
     assert!(time("t_msg_us") > 0.0 || !is_apart, "{times}");
 }
 
@@ -207,7 +267,14 @@ fn a_configuration_that_cannot_work_says_why() {
             &["--configuration", "TS8+LS8CM1"],
             "this version runs connection managers in the processes of transport servers or in processes of their own",
         ),
-        (&["--configuration", "TS2+IP2+LS1+CM2"], "this version runs IP in the process of each transport server"),
+        (&["--configuration", "TS4CM4IP1LS1"], "this version runs IP in the process of every transport server"),
+        (
+            &["--configuration", "TS2LS2CM2+IP2"],
+            "from the process of a transport server to that of its IP server and back",
+        ),
+        (&["--configuration", "TS2CM2+IP3LS3"], "more of them than of these have nothing to do"),
+        (&["--configuration", "TS2CM2+IP1LS1", "--link", "none"], "without a link"),
+        (&["--configuration", "TS2CM2+IP2LS2", "--peer", "other"], "TS2LS2CM2"),
         (&["--configuration", "TS2CM2+LS1", "--link", "none"], "without a link"),
         (&["--configuration", "TS2CM2+LS1", "--peer", "other"], "TS2LS2CM2"),
         (&["--configuration", "2"], "such as TS2CM2+LS1"),

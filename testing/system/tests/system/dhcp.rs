@@ -7,12 +7,16 @@
 
 use std::process::Command;
 
-use atoll_system_tests::{Alone, Proc, Scratch, atoll, until};
+use atoll_system_tests::{Alone, Proc, Scratch, atoll, program, until};
 use serde_json::Value;
+
+use crate::recovery::signal;
 
 /// A link with a bridge, on which stacks have no address but by DHCP.
 struct Lan {
     scratch: Scratch,
+    /// Of its stacks.
+    configuration: String,
     name: String,
     stacks: Vec<String>,
     /// Other hosts, by their namespaces.
@@ -21,10 +25,11 @@ struct Lan {
 }
 
 impl Lan {
-    fn new() -> Lan {
+    fn new(configuration: &str) -> Lan {
         let alone = Alone::new();
         let lan = Lan {
             scratch: Scratch::new(),
+            configuration: configuration.into(),
             name: format!("dhcp{}", std::process::id()),
             stacks: Vec::new(),
             hosts: Vec::new(),
@@ -47,7 +52,7 @@ impl Lan {
     fn stack(&mut self) -> String {
         let name = format!("{}-{}", self.name, self.stacks.len());
         let mut up = Command::new(atoll());
-        up.args(["up", "--daemon", "--name", &name, "--netns", &self.name, "--configuration", "TS2LS2CM2"]);
+        up.args(["up", "--daemon", "--name", &name, "--netns", &self.name, "--configuration", &self.configuration]);
         up.args(["--address", "dhcp", "--dhcp-wait", "0", "--peer-address", "none"]);
         self.stacks.push(name.clone());
         Proc::start(&mut up, None).success(20);
@@ -132,21 +137,37 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {} (root?)", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The same where each replica has IP, and where IP is another process.
+macro_rules! with_ip_inside_and_apart {
+    ($($name:ident),*) => {
+        mod inside { $(#[test] fn $name() { super::$name("TS2LS2CM2"); })* }
+        mod apart { $(#[test] fn $name() { super::$name("TS2CM2+IP2LS2"); })* }
+    };
+}
+
+with_ip_inside_and_apart![
+    stacks_get_addresses_and_give_them_back,
+    a_lease_is_renewed_and_lost_and_connections_wait_for_it,
+    an_address_that_another_host_has_is_not_used
+];
+
 /// What `atoll status` says of a stack's link.
 fn link(stack: &str) -> Value {
+    status(stack)["stack"]["link"].clone()
+}
+
+fn status(stack: &str) -> Value {
     let mut ask = Command::new(atoll());
     let text = Proc::start(ask.args(["status", stack, "--json", "--interval", "0"]), None).success(10);
-    let status: Value = serde_json::from_str(&text).expect("it prints JSON");
-    status["stack"]["link"].clone()
+    serde_json::from_str(&text).expect("it prints JSON")
 }
 
 fn address(stack: &str) -> Option<String> {
     link(stack)["address"].as_str().map(str::to_owned)
 }
 
-#[test]
-fn stacks_get_addresses_and_give_them_back() {
-    let mut lan = Lan::new();
+fn stacks_get_addresses_and_give_them_back(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let (first, second) = (lan.stack(), lan.stack());
     assert_eq!((address(&first), link(&first)["dhcp"]["server"].is_null()), (None, true));
     let server = lan.dnsmasq("198.18.0.50,198.18.0.59");
@@ -192,9 +213,8 @@ fn stacks_get_addresses_and_give_them_back() {
     until("the release", 10, || (server.errors() + &server.output()).contains(&released).then_some(()));
 }
 
-#[test]
-fn a_lease_is_renewed_and_lost_and_connections_wait_for_it() {
-    let mut lan = Lan::new();
+fn a_lease_is_renewed_and_lost_and_connections_wait_for_it(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let stack = lan.stack();
     let mut server = lan.udhcpd();
     let given = until("an address", 40, || address(&stack));
@@ -239,9 +259,8 @@ s = socket.create_server(('127.0.0.1', 8)); socket.create_connection(('127.0.0.1
     client.success(10);
 }
 
-#[test]
-fn an_address_that_another_host_has_is_not_used() {
-    let mut lan = Lan::new();
+fn an_address_that_another_host_has_is_not_used(configuration: &str) {
+    let mut lan = Lan::new(configuration);
     let stack = lan.stack();
     lan.host("198.18.0.55");
     let server = lan.dnsmasq("198.18.0.55,198.18.0.55");
@@ -249,4 +268,39 @@ fn an_address_that_another_host_has_is_not_used() {
         assert_eq!(address(&stack), None);
         (server.errors() + &server.output()).contains("DHCPDECLINE(br0) 198.18.0.55").then_some(())
     });
+}
+
+/// Replicas die, also the one that has asked for the address: it is there again at once, nobody asks anew, and streams go on.
+#[test]
+fn a_lease_outlives_replicas() {
+    let mut lan = Lan::new("TS2LS2CM2");
+    let server = lan.dnsmasq("198.18.0.50,198.18.0.59");
+    let stack = lan.stack();
+    let given = until("an address", 40, || address(&stack));
+    let streams = program("streams.py");
+    let mut echo = lan.on(&stack, "/usr/bin/python3", &[&streams, "serve", "7000", "2"]);
+    let connects = || lan.run("nc.openbsd", &["-z", "-w", "1", &given, "7000"]).end(5).success();
+    until("the listener", 20, || connects().then_some(()));
+    let mut client = lan.run("/usr/bin/python3", &[&streams, "steady", &given, "7000", "6", "10000"]);
+    let said = |server: &Proc| server.errors() + &server.output();
+    let discovered = said(&server).matches("DHCPDISCOVER").count();
+    assert!(discovered > 0, "{}", said(&server));
+    for index in [0, 1, 0, 0, 1] {
+        let replica = || status(&stack)["replicas"][index].clone();
+        let before = replica();
+        signal("KILL", before["pid"].as_u64().expect("it runs"));
+        until("the next one", 20, || {
+            let now = replica();
+            (now["epoch"].as_u64() > before["epoch"].as_u64() && now["recovery"]["state"] == "serving").then_some(())
+        });
+        let link = link(&stack);
+        assert_eq!((link["address"].as_str(), &link["dhcp"]["state"]), (Some(&*given), &Value::from("bound")));
+        assert_eq!(link["dhcp"]["dns"], serde_json::json!(["198.18.0.1", "198.18.0.53"]));
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        assert!(client.runs(), "{}", client.report());
+    }
+    signal("INT", client.pid().into());
+    client.success(60);
+    assert!(echo.runs(), "{}", echo.report());
+    assert_eq!(said(&server).matches("DHCPDISCOVER").count(), discovered, "nobody has asked anew");
 }

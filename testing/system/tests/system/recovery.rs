@@ -100,6 +100,34 @@ fn a_killed_link_server_costs_no_request() {
     }
 }
 
+/// What an IP server knows of the network its successor finds out, or hears from those that it serves.
+#[test]
+fn a_killed_ip_server_costs_no_request() {
+    let net = Net::with(Stack::Atoll, "TS2CM2+IP2LS2", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let replicas = net.replicas();
+    let load = load(&net, true);
+    for round in 0..10 {
+        Victim { net: &net, kind: "ip_servers", index: round % 2 }.kill();
+    }
+    assert_unharmed(load);
+    assert_eq!(net.replicas(), replicas, "nobody else has died");
+    let said = net.client("ping", &["-q", "-c", "20", "-i", "0.02", "-W", "2", Net::SERVER]).success(30);
+    assert!(said.contains(" 0% packet loss"), "{said}");
+}
+
+/// Replicas die as well: they are told the network again.
+#[test]
+fn a_killed_replica_whose_ip_is_apart_costs_no_request() {
+    let net = Net::with(Stack::Atoll, "TS2CM2+IP2LS2", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let load = load(&net, true);
+    kill_replicas(&net, 10);
+    assert_unharmed(load);
+}
+
 /// Whichever replica it is, the stack goes on, and they know each other again. (What becomes of connections, other tests say.)
 #[test]
 fn a_killed_replica_is_started_again() {

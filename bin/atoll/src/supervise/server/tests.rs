@@ -1,8 +1,10 @@
 use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use atoll_base::Rng;
 use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{ConfigFile, Joined, Mac, ScalingReport, StatusReport, Steering};
@@ -10,6 +12,7 @@ use atoll_supervisor::{ConfigFile, Joined, Mac, ScalingReport, StatusReport, Ste
 use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
+use crate::supervise::estate::Found;
 use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
 
@@ -30,7 +33,9 @@ struct Launches {
     started: Vec<(usize, u32, Channel)>,
     /// Processes for replicas: their numbers, and their ends of the sockets over which they are given some.
     hosts: Vec<(usize, Channel)>,
-    /// Whether these say that they are up.
+    /// Versions of these, in the same order.
+    builds: Vec<String>,
+    /// Whether they do not say that they are up.
     are_dumb: bool,
     /// How many launches are to fail.
     failing: u32,
@@ -53,7 +58,9 @@ impl FakeLauncher {
 impl Launch for FakeLauncher {
     fn start_host(
         &mut self,
-        host: usize,
+        number: usize,
+        program: &Program,
+        _: BorrowedFd<'_>,
         _: &Config,
         _: &Identity,
         _: &StackMemory,
@@ -63,7 +70,8 @@ impl Launch for FakeLauncher {
         if !launches.are_dumb {
             theirs.send(setup::UP, &[]).unwrap();
         }
-        launches.hosts.push((host, theirs));
+        launches.builds.push(program.build.version.clone());
+        launches.hosts.push((number, theirs));
         Ok((None, ours))
     }
 
@@ -85,6 +93,7 @@ impl Launch for FakeLauncher {
     fn launch(
         &mut self,
         server: usize,
+        _: &Program,
         epochs: &[u32],
         _: &Config,
         _: &Identity,
@@ -117,6 +126,8 @@ impl Bench {
         let identity = Identity {
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
+            guardian: None,
+            takeovers: 0,
             socket: socket.clone(),
             started: Instant::now(),
             mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -577,4 +588,136 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
         }
     };
     assert_eq!(ending, Ending::ProgramEnded);
+}
+
+#[test]
+fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
+    let mut bench = Bench::new(2);
+    let (_client, joined, _) = bench.attach();
+    bench.told(0);
+    let ledger = ShmMemory::map(&bench.server.memory.ledgers[0], LEDGER_BYTES, Access::ReadWrite).unwrap();
+    Ledger::open_as(ledger, LedgerConfig::STACK, atoll_base::Epoch(1), 1).unwrap();
+    let own = Program::own();
+    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
+    let cli = bench.client();
+    cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
+    bench.settle();
+    let (refusal, _) = receive(&cli).expect("there is no such file");
+    assert!(String::from_utf8_lossy(&refusal).contains("next: No such file"));
+
+    let own_ledger = new.build.ledger.newest;
+    let id = ClientId(bench.server.next_client - 1);
+    bench.server.exchange(id, new).unwrap();
+    bench.settle();
+    assert_eq!(bench.told(0), [Request::HandOver { ledger: 1 }]);
+    assert_eq!(bench.told(1).len(), 1, "of the session, and nothing of an upgrade");
+    // It leaves, and the next one is told everything.
+    drop(bench.replicas.remove(0));
+    bench.settle();
+    let next = bench.comes_back(0, 2);
+    bench.settle();
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&next)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert!(matches!(told[0], Request::SessionOpened { session, .. } if session == joined.session));
+    assert!(told.contains(&Request::Adopt { blamed: false }));
+    assert!(
+        !told.iter().any(|request| matches!(request, Request::WriteLedger { .. })),
+        "not before it has proved itself"
+    );
+    assert_eq!(bench.server.replicas[0].life.crashes, 0);
+    // It crashes.
+    drop(next);
+    bench.settle();
+    let back = bench.comes_back(0, 3);
+    bench.settle();
+    assert_eq!(
+        bench.launches.borrow().builds,
+        [env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION"), "next", env!("CARGO_PKG_VERSION")]
+    );
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert_eq!(told.last(), Some(&Request::WriteLedger { version: own_ledger }));
+    let said: String =
+        std::iter::from_fn(|| receive(&cli)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
+    assert!(said.contains("replica 0 is of next") && said.contains("the old build is back"), "{said}");
+    assert!(bench.server.succession.is_none() && bench.server.all_ready());
+}
+
+/// What a supervisor has noted, as its guardian would have it.
+fn notes_of(guardian: &Channel) -> crate::guardian::Notes {
+    let mut notes = crate::guardian::Notes::new();
+    loop {
+        let mut descriptors = Vec::new();
+        let Ok(Some(note)) = crate::guardian::receive(guardian, &mut descriptors) else { return notes };
+        crate::guardian::take_note(&mut notes, note, descriptors);
+    }
+}
+
+#[test]
+fn another_supervisor_goes_on_where_one_has_died() {
+    let mut bench = Bench::new(2);
+    let (early, first, _) = bench.attach();
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let lock = std::fs::File::open("/dev/null").unwrap();
+    bench.server.leave_to(Estate::new(theirs), lock.as_fd());
+    let (late, second, _) = bench.attach();
+    let child = bench.client();
+    let (joined, _) = bench.ask(&child, &Request::Join { session: first.session, key: first.key });
+    assert_eq!(joined.unwrap().member, 1);
+    // It is gone by the time that there is a supervisor again.
+    let (short, third, _) = bench.attach();
+    // Replica 1 has been somebody else since, and one client has asked, and got no answer.
+    bench.replicas.remove(1);
+    bench.settle();
+    let replica1 = bench.comes_back(1, 2);
+    bench.settle();
+    let notes = notes_of(&guardian);
+    let asking = bench.client();
+    let Bench { server, replicas, launches, socket } = &mut bench;
+    let mut config = server.config.clone();
+    let identity = server.identity.clone();
+    asking.send(&Request::Attach { layout_version: LAYOUT_VERSION }.encode(), &[]).unwrap();
+    drop((short, child));
+    let mut found = Found::read(notes, &mut config).unwrap();
+    assert!(std::mem::take(&mut found.queues).is_empty());
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let launcher = Box::new(FakeLauncher(launches.clone()));
+    let mut next = found.resume(config, identity, launcher, None, Estate::new(theirs)).unwrap();
+    // The one before lives no more: what it does not own alone stays open.
+    std::mem::swap(server, &mut next);
+    drop(next);
+    for end in [&replicas[0], &replica1] {
+        let told: Vec<_> =
+            std::iter::from_fn(|| receive(end)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+        let opened = |number: u32| {
+            told.iter().any(|request| matches!(request, Request::SessionOpened { session, .. } if *session == number))
+        };
+        assert!(opened(first.session) && opened(second.session), "{told:?}");
+    }
+    for _ in 0..30 {
+        server.turn(Some(0)).unwrap();
+    }
+    let (packet, fds) = receive(&asking).expect("whoever has asked in between is answered");
+    let answer = Reply::decode(&packet).unwrap();
+    assert!(matches!(answer, Reply::Joined { session, .. } if session == third.session + 1), "{answer:?}");
+    assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
+    let told: Vec<_> =
+        std::iter::from_fn(|| receive(&replica1)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
+    assert!(told.contains(&Request::SessionGone { session: third.session }), "{told:?}");
+    assert!(told.contains(&Request::MemberGone { session: first.session, member: 1 }), "{told:?}");
+    assert_eq!(server.sessions.len(), 3);
+    assert_eq!(
+        server.replicas.iter().map(|replica| (replica.epoch, replica.life.crashes)).collect::<Vec<_>>(),
+        [(1, 0), (2, 1)]
+    );
+
+    // It can die as well, and what has happened since is known to the third one.
+    drop((late, early));
+    for _ in 0..30 {
+        server.turn(Some(0)).unwrap();
+    }
+    let names: Vec<String> = notes_of(&guardian).into_keys().collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("session.")).count(), 1, "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.starts_with(crate::guardian::CLIENTS)).count(), 1, "{names:?}");
+    let _ = std::fs::remove_file(socket);
 }

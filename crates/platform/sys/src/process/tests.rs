@@ -138,3 +138,28 @@ fn a_process_whose_parent_is_gone_is_told_so() {
     let spawn = again("a_process_whose_parent_is_gone_is_told_so");
     assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));
 }
+
+#[test]
+fn the_end_of_a_process_of_others_is_noticed_and_nothing_is_known_of_it() {
+    let child = shell("exec sleep 1000").start().unwrap();
+    let foster = Child::foster(child.pid(), child.pidfd().try_clone_to_owned().unwrap());
+    assert_eq!(foster.try_wait().unwrap(), None);
+    foster.kill(Signal::KILL).unwrap();
+    assert_eq!(foster.wait().unwrap(), Exit::Unknown);
+    assert_eq!(foster.try_wait().unwrap(), Some(Exit::Unknown));
+    assert_eq!(child.wait().unwrap(), Exit::Signal(libc::SIGKILL));
+}
+
+#[test]
+fn a_program_is_started_from_its_descriptor_whatever_becomes_of_its_name() {
+    let path = std::env::temp_dir().join(format!("atoll-spawn-test-{}", std::process::id()));
+    std::fs::write(&path, "#!/bin/sh\n[ $1 = ok ] && exit 9\n").unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let file = rustix::fs::open(&path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let mut spawn = Spawn::file(file.as_fd(), "x").unwrap();
+    spawn.arg("ok").unwrap();
+    assert_eq!(spawn.inherit(writer.as_fd()), 3);
+    assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(9));
+}

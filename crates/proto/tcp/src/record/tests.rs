@@ -47,6 +47,66 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
 }
 
+/// The SYN took text along, and the peer has it, a part of it, or nothing.
+#[test]
+fn an_answer_to_the_predecessors_syn_with_text_is_understood() {
+    for taken in [0u32, 4, 10] {
+        let mut client = Connection::connect(NOW, SeqNum(7), 3, Path { mss: 1000 }, &Settings::default());
+        client.open_fast(atoll_wire::fast_open::FastOpen::cookie(&[1; 8]).expect("a cookie"), 1000);
+        client.handle_send_tail(NOW, 10);
+        let record = client.record();
+        let syn = client.poll_transmit(NOW, 1000).expect("a SYN");
+        assert_eq!((syn.segment.len, syn.segment.has(Flags::SYN)), (10, true));
+        let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+        next.check_invariants();
+        let again = next.poll_transmit(NOW, 1000).expect("a SYN");
+        assert_eq!((again.segment.seq, again.segment.len), (syn.segment.seq, 0));
+        let ack = SeqNum(8).plus(taken);
+        let answer =
+            Segment { flags: Flags::SYN | Flags::ACK, seq: SeqNum(99), ack, window: 5000, ..Segment::default() };
+        next.handle_segment(NOW, &answer);
+        next.check_invariants();
+        assert_eq!((next.state(), next.send_una()), (State::Established, u64::from(taken)));
+        let first = next.poll_transmit(NOW, 1000).expect("an acknowledgement, or text");
+        assert_eq!((first.segment.seq, first.segment.len), (ack, 10 - taken));
+    }
+}
+
+/// A segment of text from the peer.
+fn text(offset: u32, len: u32) -> Segment {
+    Segment { flags: Flags::ACK, seq: SeqNum(100 + offset), ack: SeqNum(8), window: 5000, len, ..Segment::default() }
+}
+
+#[test]
+fn what_has_arrived_out_of_order_need_not_come_again() {
+    let mut connection = established();
+    for offset in [1000, 3000, 5000, 7000, 9000] {
+        connection.handle_segment(NOW, &text(offset, 500));
+    }
+    let record = connection.record();
+    assert_eq!(record.beyond, [(1000, 1500), (3000, 3500), (5000, 5500), (7000, 7500)]);
+    let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!(next.record(), record);
+    next.handle_segment(NOW, &text(0, 1000));
+    assert_eq!(next.receive_nxt(), 1500);
+    next.handle_segment(NOW, &text(1500, 1500));
+    assert_eq!(next.receive_nxt(), 3500);
+
+    // Its progress says more than the rest of the record: what it has reached is in order.
+    let later = Record { received: 3000, ..record };
+    let next = Connection::resume(NOW, &later, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!((next.receive_nxt(), next.record().beyond[0]), (3500, (5000, 5500)));
+
+    // What no window has ever allowed is left out.
+    let window = i64::from(record.settings.receive_capacity);
+    let beyond = [(window - 500, window), (window + 1, window + 2), (i64::MAX - 1, i64::MAX), (5, -5)];
+    let next = Connection::resume(NOW, &Record { beyond, ..record }, 0).expect("it is consistent");
+    next.check_invariants();
+    assert_eq!(next.record().beyond, [(window - 500, window), (0, 0), (0, 0), (0, 0)]);
+}
+
 #[test]
 fn a_record_that_contradicts_itself_is_refused() {
     let good = established().record();
@@ -62,6 +122,7 @@ fn a_record_that_contradicts_itself_is_refused() {
         Record { receive_fin: Some(0), ..good },
         Record { state: State::CloseWait, ..good },
         Record { state: State::FinWait1, ..good },
+        Record { send_fin: true, ..good },
         Record { state: State::SynSent, ..good },
         Record { snd_scale: 15, ..good },
         Record { mss_path: 0, ..good },
@@ -96,6 +157,10 @@ fn no_record_makes_a_successor_panic() {
             ecn: rng.next_u32() as u8,
             mss_path: rng.next_u32() as u16,
             mss_peer: rng.next_u32() as u16,
+            beyond: core::array::from_fn(|_| {
+                let near = received.saturating_add(i64::from(rng.below(3000)));
+                (near, near.saturating_add(i64::from(rng.below(2000)) - 100))
+            }),
             ..good
         };
         let Some(mut next) = Connection::resume(NOW, &record, rng.next_u64()) else { continue };

@@ -29,6 +29,12 @@ fn however_it_is_written_it_is_printed_in_the_normal_form() {
         ("CM2+TS2+LS2", "TS2+LS2+CM2"),
         ("TS4LS1+CM4", "TS4LS1+CM4"),
         ("TS02LS2CM2", "TS2LS2CM2"),
+        ("TS2IP2+LS1+CM2", "TS2+LS1+CM2"),
+        ("TS2+IP2+LS1+CM2", "TS2+IP2+LS1+CM2"),
+        ("LS1IP1+CM4TS4", "TS4CM4+IP1LS1"),
+        ("TS2CM2+IP2LS2", "TS2CM2+IP2LS2"),
+        ("TS4CM4+IP3+LS2", "TS4CM4+IP3+LS2"),
+        ("TS2CM2+LS3IP2", "TS2CM2+IP2LS3"),
     ] {
         assert_eq!(text.parse::<Notation>().map(|notation| notation.to_string()), Ok(normal.to_owned()), "{text}");
     }
@@ -48,7 +54,9 @@ fn what_cannot_work_says_why() {
         ("TS2LS2", NotationError::Missing(Cm)),
         ("TS2CM2", NotationError::Missing(Ls)),
         ("LS2CM2", NotationError::Missing(Ts)),
-        ("TS4CM4LS2+IP3", NotationError::IpCount { ip: 3, ts: 4, ls: 2 }),
+        ("TS2CM2+IP3LS3", NotationError::IdleIp { ip: 3, ts: 2 }),
+        ("TS2LS2CM2+IP2", NotationError::LinksAwayFromIp),
+        ("TS2LS2+CM1+IP1", NotationError::LinksAwayFromIp),
         ("TS2LS2CM3", NotationError::IdleManagers { cm: 3, ts: 2 }),
         ("TS2LS2+CM3", NotationError::IdleManagers { cm: 3, ts: 2 }),
     ] {
@@ -61,8 +69,9 @@ fn what_this_version_cannot_run_is_told_apart_from_nonsense() {
     for (text, error) in [
         ("TS8+LS8CM8", NotationError::ManagersWithLinks),
         ("TS2+CM1LS2", NotationError::ManagersWithLinks),
-        ("TS2+IP2+LS1+CM2", NotationError::IpApart),
-        ("TS4CM4IP1LS1", NotationError::IpApart),
+        ("TS2+IP2CM2+LS2", NotationError::ManagersWithLinks),
+        ("TS4CM4IP1LS1", NotationError::IpOfOthers),
+        ("TS4CM4IP2+LS1", NotationError::IpOfOthers),
     ] {
         assert_eq!(text.parse::<Notation>(), Err(error), "{text}");
         assert!(error.to_string().contains("this version"), "{text}");

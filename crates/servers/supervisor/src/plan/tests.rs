@@ -18,6 +18,10 @@ fn each_process_has_what_the_notation_gives_it() {
     assert_eq!(letters("TS2CM2+LS1"), ["TI-C", "TI-C", "--L-"]);
     assert_eq!(letters("LS3+TS1CM1"), ["TI-C", "--L-", "--L-", "--L-"]);
     assert_eq!(letters("TS1LS3CM1"), ["TILC", "--L-", "--L-"]);
+    assert_eq!(letters("TS2CM2+IP1LS1"), ["T--C", "T--C", "-IL-"]);
+    assert_eq!(letters("TS2+IP2+LS1+CM2"), ["T---", "T---", "-I--", "-I--", "--L-", "---C", "---C"]);
+    assert_eq!(letters("TS2CM2+IP2LS3"), ["T--C", "T--C", "-IL-", "-IL-", "--L-"]);
+    assert_eq!(letters("TS2CM2+IP2LS1"), ["T--C", "T--C", "-IL-", "-I--"]);
 }
 
 #[test]
@@ -83,4 +87,21 @@ fn connection_managers_take_turns_in_choosing() {
     assert_eq!((plan.manager_of(0), plan.manager_of(4), plan.manager_of(5)), (None, Some(0), Some(1)));
     assert_eq!([4, 5].map(|server| plan.managed_by(server).collect::<Vec<_>>()), [vec![0, 2], vec![1]]);
     assert!(plan.are_managers_apart() && !self::plan("TS2LS2CM1").are_managers_apart());
+}
+
+#[test]
+fn ip_servers_take_turns_and_send_over_a_link_server() {
+    let served_by = |text: &str| -> Vec<usize> {
+        let plan = plan(text);
+        plan.servers_of(Component::Ts).map(|ts| plan.server_for(ts, Component::Ip)).collect()
+    };
+    assert_eq!(served_by("TS4LS4CM4"), [0, 1, 2, 3]);
+    assert_eq!(served_by("TS4CM4+IP1LS1"), [4, 4, 4, 4]);
+    assert_eq!(served_by("TS4CM4+IP2+LS1"), [4, 5, 4, 5]);
+    let plan = plan("TS4CM4+IP3+LS2");
+    assert_eq!([4, 5, 6].map(|server| plan.ip_for(server).collect::<Vec<_>>()), [vec![0, 3], vec![1], vec![2]]);
+    assert_eq!([3, 4, 6, 7].map(|server| plan.ip_of(server)), [None, Some(0), Some(2), None]);
+    assert_eq!([4, 5, 6].map(|server| plan.link_of(server)), [7, 8, 7]);
+    assert_eq!([2, 3].map(|server| self::plan("TS2CM2+IP2LS1").link_of(server)), [2, 2]);
+    assert!(plan.is_ip_apart() && !self::plan("TS2+LS2+CM1").is_ip_apart());
 }

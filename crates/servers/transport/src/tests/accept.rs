@@ -362,6 +362,97 @@ fn sockets_of_a_lost_member_close_unless_another_holds_them() {
     assert!(!client.take_ready(b).contains(Ready::RDHUP));
 }
 
+/// A process that listens has died. A child of its, which listens no more, goes on with a connection of that session.
+#[test]
+fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connections() {
+    for is_claimed in [false, true] {
+        let (mut net, mut servers, mut client) = shared_listener(1);
+        let kept = connect(&mut net, &mut client);
+        let held = servers[0].accept().expect("offered");
+        net.settle();
+        servers[0].slot(held).set_holders(1 << 3 | 1);
+        // One more is on offer; it may be claimed so late that no command says so.
+        let offered = connect(&mut net, &mut client);
+        servers[0].poll();
+        let offer = servers[0].offers.pop_front().expect("offered");
+        if is_claimed {
+            let slot = servers[0].slot(offer);
+            slot.app_reset(offer.generation);
+            slot.set_holders(1);
+            assert!(slot.claim(offer.generation));
+        }
+        let (now, id) = (net.now, servers[0].id);
+        net.stack(0).transport.member_gone(now, id, 0);
+        net.settle();
+        assert!(!net.stack(0).page.has_port(false, 80));
+        assert!(!net.stack(0).transport.cm.is_leased(Protocol::Tcp, 80), "another process may have the port");
+        let expected = if is_claimed { Cause::None } else { Cause::ConnectionReset };
+        assert_eq!(client.state(offered).1, expected, "as the kernel ends the accept queue and the sockets");
+        assert!(client.take_ready(offered).contains(Ready::RDHUP));
+        let refused = connect(&mut net, &mut client);
+        assert_eq!(client.state(refused).1, Cause::ConnectionRefused);
+        // The child notices nothing.
+        servers[0].write(held, b"still here");
+        net.settle();
+        assert_eq!(client.read(kept), b"still here");
+        net.stack(0).transport.member_gone(now, id, 3);
+        net.settle();
+        assert!(client.take_ready(kept).contains(Ready::RDHUP));
+    }
+}
+
+#[test]
+fn what_a_listening_process_was_offered_before_it_died_goes_to_another_at_once() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    let all: Vec<Socket> = (0..4).map(|_| connect(&mut net, &mut client)).collect();
+    let held = servers[0].accept().expect("offered");
+    net.settle();
+    servers[0].slot(held).set_holders(1 << 3);
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.member_gone(now, id, 0);
+    net.settle();
+    assert_eq!((0..).map_while(|_| servers[1].accept()).count(), 3);
+    assert!(all.iter().all(|c| client.state(*c).1 == Cause::None));
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 0);
+}
+
+#[test]
+fn a_dead_process_resets_what_it_has_said_it_would() {
+    for is_member in [false, true] {
+        let (mut net, mut servers, mut client) = shared_listener(1);
+        let (reset, closed) = (connect(&mut net, &mut client), connect(&mut net, &mut client));
+        let (a, b) = (servers[0].accept().expect("a"), servers[0].accept().expect("b"));
+        net.settle();
+        servers[0].slot(a).set_app_flags(atoll_ipc::slot::APP_RESET);
+        let (now, id) = (net.now, servers[0].id);
+        if is_member {
+            servers[0].slot(a).set_holders(1 << 3);
+            servers[0].slot(b).set_holders(1 << 3);
+            net.stack(0).transport.member_gone(now, id, 3);
+        } else {
+            net.stack(0).transport.close_session(now, id);
+        }
+        net.settle();
+        assert_eq!((client.state(reset).1, client.state(closed).1), (Cause::ConnectionReset, Cause::None));
+        assert!(client.take_ready(closed).contains(Ready::RDHUP));
+    }
+}
+
+/// Whoever dies between a store and the command that tells of it: those who share the socket get what was stored.
+#[test]
+fn what_a_dead_member_stored_and_did_not_tell_counts_for_the_living() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let c = connect(&mut net, &mut client);
+    let s = servers[0].accept().expect("offered");
+    net.settle();
+    servers[0].slot(s).set_holders(1 << 3 | 1);
+    servers[0].store(s, b"text");
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.member_gone(now, id, 3);
+    net.settle();
+    assert_eq!(client.read(c), b"text");
+}
+
 #[test]
 fn a_refused_port_is_answered_and_a_shared_one_is_not_refused() {
     let mut net = Net::new(vec![Stack::new(1)]);

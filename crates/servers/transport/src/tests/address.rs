@@ -13,7 +13,7 @@ use super::limits::{first_record, record, udp_open};
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 
 fn set(net: &mut Net, address: Option<V4Address>) {
-    net.stack(0).transport.ip_mut().handle_v4_address(address);
+    net.stack(0).whole_ip().handle_v4_address(address);
     net.settle();
 }
 

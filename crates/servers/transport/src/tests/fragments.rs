@@ -71,8 +71,8 @@ fn a_datagram_of_every_size_arrives() {
     net.stack(0).transport.publish_stats();
     let fragments = net.stack(1).stat(Stat::FragmentsOut);
     assert_eq!(fragments, 2 + 2 + 3 + 21 + 45);
-    assert_eq!(net.stack(0).stat(Stat::FragmentsIn), fragments);
-    assert_eq!(net.stack(0).stat(Stat::Reassembled), 5);
+    assert_eq!(net.stack(0).whole_ip().counters().fragments_in, fragments);
+    assert_eq!(net.stack(0).whole_ip().counters().reassembled, 5);
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn a_datagram_of_every_size_arrives_over_ipv6() {
     let fragments = net.stack(1).stat(Stat::FragmentsOut);
     // 1448 octets in each, header of UDP included.
     assert_eq!(fragments, 2 + 2 + 3 + 21 + 46);
-    assert_eq!(net.stack(0).stat(Stat::FragmentsIn), fragments);
-    assert_eq!(net.stack(0).stat(Stat::Reassembled), 5);
+    assert_eq!(net.stack(0).whole_ip().counters().fragments_in, fragments);
+    assert_eq!(net.stack(0).whole_ip().counters().reassembled, 5);
 }
 
 #[test]

@@ -13,8 +13,10 @@ use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, 
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, Memory, Ready};
+use atoll_testkit::Front;
 use atoll_wire::Mac;
 
+use super::front::is_ip_apart;
 use crate::{Adoption, Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
 
 pub(crate) const ARENA: ArenaConfig = ArenaConfig { slots: 1024, send_log2: 22, receive_log2: 22 };
@@ -33,6 +35,8 @@ pub(crate) struct Stack {
     pub(crate) page: ReplicaPage<HeapMemory>,
     pub(crate) out: Out,
     pub(crate) bells: Vec<(SessionId, u32)>,
+    /// The IP server, if that is apart.
+    front: Option<Front>,
     /// What a successor needs.
     host: u8,
     config: Config,
@@ -131,12 +135,14 @@ impl Stack {
         let now = Instant::from_millis(1000);
         let mut ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), addr(host), 24);
         network(&mut ip_config);
+        let front = is_ip_apart().then(|| Front::new(Ip::new(ip_config.clone(), 7, now).expect("a valid network")));
+        ip_config.apart = front.is_some();
         let ip = Ip::new(ip_config.clone(), 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         let (out, bells) = (Out::default(), Vec::new());
-        Stack { transport, page, out, bells, host, config, network: ip_config, ledger: None }
+        Stack { transport, page, out, bells, front, host, config, network: ip_config, ledger: None }
     }
 
     /// Its server can die: see [`Stack::restart`].
@@ -168,9 +174,51 @@ impl Stack {
     pub(crate) fn round(&mut self, now: Instant) {
         self.transport.handle_commands(now, 64);
         self.transport.handle_timers(now);
-        self.transport.flush(now, &mut self.out);
+        self.flush(now);
         let bells = &mut self.bells;
         self.transport.take_bells(|session, bell| bells.push((session, bell)));
+    }
+
+    /// What the transport has to send.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        let before = core::mem::take(&mut self.out.outside);
+        self.transport.flush(now, &mut self.out);
+        let mut frames = core::mem::replace(&mut self.out.outside, before);
+        if let Some(front) = &mut self.front {
+            let (sent, errors) = front.round(now, self.transport.ip_mut(), frames);
+            errors.iter().for_each(|error| self.transport.handle_network_error(now, error));
+            frames = sent;
+        }
+        self.out.outside.append(&mut frames);
+    }
+
+    /// A frame has come over the outside link.
+    pub(crate) fn hear(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload) {
+        if let Some(front) = &mut self.front {
+            let (mut sent, delivered) = front.hear(now, offload, frame);
+            self.out.outside.append(&mut sent);
+            for (offload, frame) in delivered {
+                self.transport.handle_frame(now, &frame, offload, false);
+            }
+            return;
+        }
+        self.transport.handle_frame(now, frame, offload, false);
+        while let Some(whole) = self.transport.ip_mut().poll_whole() {
+            self.transport.handle_frame(now, &whole.bytes, ChecksumOffload::Unknown, false);
+        }
+    }
+
+    /// Where all of IP is.
+    pub(crate) fn whole_ip(&mut self) -> &mut Ip {
+        match &mut self.front {
+            Some(front) => front.ip_mut(),
+            None => self.transport.ip_mut(),
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let front = self.front.as_ref().and_then(Front::next_timeout);
+        self.transport.next_timeout().into_iter().chain(front).min()
     }
 
     pub(crate) fn stat(&self, stat: Stat) -> u64 {
@@ -216,10 +264,7 @@ impl Net {
                     continue;
                 }
                 for (_, other) in self.stacks.iter_mut().enumerate().filter(|(j, _)| *j != i) {
-                    other.transport.handle_frame(self.now, &frame, ChecksumOffload::Partial, false);
-                    while let Some(whole) = other.transport.ip_mut().poll_whole() {
-                        other.transport.handle_frame(self.now, &whole.bytes, ChecksumOffload::Unknown, false);
-                    }
+                    other.hear(self.now, &frame, ChecksumOffload::Partial);
                 }
             }
         }
@@ -240,7 +285,7 @@ impl Net {
 
     /// To the next timer, but not beyond `limit`.
     pub(crate) fn advance(&mut self, limit: Instant) {
-        let next = self.stacks.iter().filter_map(|stack| stack.transport.next_timeout()).min();
+        let next = self.stacks.iter().filter_map(Stack::next_timeout).min();
         self.now = next.unwrap_or(limit).min(limit).max(self.now + Duration::from_micros(10));
         self.settle();
     }

@@ -10,13 +10,17 @@ fn given(bench: &Bench, at: usize) -> (usize, Vec<u8>) {
 /// The replica was asked to hand over. It does, and goes on.
 fn move_on(bench: &mut Bench, replica: usize, epoch: u32) {
     let told = bench.told(replica);
-    assert_eq!(told.last(), Some(&Request::HandOver), "replica {replica}: {told:?}");
+    assert!(matches!(told.last(), Some(Request::HandOver { .. })), "replica {replica}: {told:?}");
     bench.replicas[replica].send(setup::LEFT, &[]).unwrap();
     bench.settle();
     bench.replicas[replica] = bench.comes_back(replica, epoch);
     let told = bench.told(replica);
     assert!(told.contains(&Request::Adopt { blamed: false }), "{told:?}");
     bench.settle();
+}
+
+fn is_hand_over(request: &Request) -> bool {
+    matches!(request, Request::HandOver { .. })
 }
 
 fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
@@ -31,7 +35,7 @@ fn answers(client: &Channel) -> Vec<ReportPart> {
 }
 
 fn hosts(bench: &Bench) -> Vec<usize> {
-    bench.server.replicas.iter().map(|replica| replica.host).collect()
+    (0..bench.server.replicas.len()).map(|index| bench.server.process_of(index)).collect()
 }
 
 fn scaled(processes: u8, max: u8) -> Vec<ReportPart> {
@@ -60,7 +64,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     drop(gone);
     bench.settle();
     let told = bench.told(1);
-    assert_eq!(told[0], Request::HandOver);
+    assert!(matches!(told[..], [Request::HandOver { .. }, ..]));
     bench.replicas[1].send(setup::LEFT, &[]).unwrap();
     bench.settle();
     assert_eq!(hosts(&bench), [0, 1, 0]);
@@ -149,7 +153,7 @@ fn all_replicas_of_a_process_that_dies_come_back_together() {
 fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
     let asks = ask_to_scale(&mut bench, "2");
-    assert_eq!(bench.told(1).last(), Some(&Request::HandOver));
+    assert!(bench.told(1).iter().any(is_hand_over));
     // Both die instead.
     bench.launches.borrow_mut().hosts.remove(0);
     bench.settle();
@@ -158,7 +162,7 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     bench.replicas[0] = bench.comes_back(0, 2);
     bench.settle();
     assert_eq!(answers(&asks), scaled(2, 2));
-    // And when it dies in the process that it has come to.
+    // And when it dies in the process that it has come to: that takes the other one along.
     let asks = ask_to_scale(&mut bench, "1");
     bench.told(1);
     bench.replicas[1].send(setup::LEFT, &[]).unwrap();
@@ -166,11 +170,12 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     let (_, epoch, dies) = bench.launches.borrow_mut().started.pop().unwrap();
     assert_eq!((epoch, hosts(&bench)), (3, vec![0, 0]));
     drop(dies);
-    // It has died before, not long ago: it is given a moment.
-    while bench.launches.borrow().started.is_empty() {
+    // They have died before, not long ago: they are given a moment.
+    while bench.launches.borrow().started.len() < 2 {
         bench.server.turn(None).unwrap();
     }
     bench.replicas[1] = bench.comes_back(1, 4);
+    bench.replicas[0] = bench.comes_back(0, 3);
     bench.settle();
     assert_eq!(answers(&asks), scaled(1, 2));
     let life = bench.server.replicas[1].life.report();
@@ -194,7 +199,7 @@ fn processes_that_cannot_be_had_leave_everything_as_it_was() {
         matches!(&answer, ReportPart::Error(reason) if reason.contains("it stays with 1 processes: no process today")),
         "{answer:?}"
     );
-    assert!(bench.server.all_ready() && !bench.told(1).contains(&Request::HandOver));
+    assert!(bench.server.all_ready() && !bench.told(1).iter().any(is_hand_over));
     // Who asks again is heard at once.
     let asks = ask_to_scale(&mut bench, "2");
     move_on(&mut bench, 1, 2);
@@ -206,7 +211,7 @@ fn a_process_that_is_not_up_is_given_nobody() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
     bench.launches.borrow_mut().are_dumb = true;
     let asks = ask_to_scale(&mut bench, "2");
-    assert_eq!((bench.told(1).contains(&Request::HandOver), answers(&asks).len()), (false, 0));
+    assert_eq!((bench.told(1).iter().any(is_hand_over), answers(&asks).len()), (false, 0));
     bench.launches.borrow().hosts[1].1.send(setup::UP, &[]).unwrap();
     bench.settle();
     move_on(&mut bench, 1, 2);
@@ -234,4 +239,129 @@ fn a_stack_may_be_left_to_itself() {
     let asks = ask_to_scale(&mut bench, "null");
     assert_eq!(answers(&asks)[1], ReportPart::Done(true));
     assert!(bench.server.scaling_report().auto);
+}
+
+fn ask_to_move(bench: &mut Bench, replicas: &str, to: u8) -> Channel {
+    let client = bench.client();
+    client.send(format!(r#"{{"cmd":"move","replicas":{replicas},"to":{to}}}"#).as_bytes(), &[]).unwrap();
+    bench.settle();
+    client
+}
+
+#[test]
+fn replicas_move_where_they_are_wanted() {
+    let mut bench = Bench::new(4);
+    let asks = ask_to_move(&mut bench, "[1,3]", 0);
+    move_on(&mut bench, 1, 2);
+    move_on(&mut bench, 3, 2);
+    assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 0, 2, 0], scaled(2, 4)));
+    // One that is there already, and one to a process that there is not yet, in turn.
+    let asks = ask_to_move(&mut bench, "[0]", 0);
+    assert_eq!(answers(&asks), scaled(2, 4));
+    let asks = ask_to_move(&mut bench, "[3,3]", 1);
+    move_on(&mut bench, 3, 3);
+    assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 0, 2, 1], scaled(3, 4)));
+    // Who dies comes back where it was.
+    bench.launches.borrow_mut().hosts.retain(|(number, _)| *number != 0);
+    bench.settle();
+    assert_eq!(hosts(&bench), [0, 0, 2, 1]);
+    for (what, to, reason) in [
+        ("[4]", 0, "there is no replica 4: this stack has 0 to 3"),
+        ("[0,255]", 0, "there is no replica 255"),
+        ("[1]", 4, "there is no process 4: those for replicas are numbered 0 to 3"),
+    ] {
+        let answer = answers(&ask_to_move(&mut bench, what, to));
+        assert!(matches!(&answer[..], [ReportPart::Error(said)] if said.contains(reason)), "{answer:?}");
+    }
+    assert_eq!(hosts(&bench), [0, 0, 2, 1]);
+}
+
+#[test]
+fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
+    let mut bench = Bench::with(2, "[scaling]\nstart = 1");
+    let own = Program::own();
+    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
+    let client = bench.client();
+    bench.settle();
+    let id = ClientId(bench.server.next_client - 1);
+    bench.server.exchange(id, new).unwrap();
+    bench.settle();
+    // Nobody goes elsewhere meanwhile.
+    let asks = ask_to_scale(&mut bench, "2");
+    assert!(matches!(&answers(&asks)[..], [ReportPart::Error(said)] if said.contains("an upgrade is under way")));
+    move_on(&mut bench, 0, 2);
+    assert_eq!(hosts(&bench), [0, 0], "the same number, but not the same process");
+    assert_eq!(bench.launches.borrow().hosts.len(), 2);
+    let builds = |bench: &Bench| bench.launches.borrow().builds.clone();
+    assert_eq!(builds(&bench), [env!("CARGO_PKG_VERSION"), "next"]);
+    while bench.told(1).iter().all(|request| !is_hand_over(request)) {
+        bench.server.turn(None).unwrap();
+    }
+    bench.replicas[1].send(setup::LEFT, &[]).unwrap();
+    bench.settle();
+    bench.replicas[1] = bench.comes_back(1, 2);
+    bench.settle();
+    assert_eq!((builds(&bench).len(), given(&bench, 1).1), (2, vec![0, 1]), "in the one that is there");
+    // One of the old build would have ended; one of the new build dies, and takes both along. The old one comes back.
+    bench.launches.borrow_mut().hosts.clear();
+    bench.settle();
+    assert_eq!((builds(&bench)[2..].to_vec(), given(&bench, 0).1), (vec![own_version()], vec![0, 1]));
+    bench.replicas[1] = bench.comes_back(1, 3);
+    bench.replicas[0] = bench.comes_back(0, 3);
+    bench.settle();
+    let said: String =
+        std::iter::from_fn(|| receive(&client)).map(|(packet, _)| String::from_utf8(packet).unwrap()).collect();
+    assert!(said.contains("the old build is back"), "{said}");
+    assert!(bench.server.succession.is_none() && bench.server.all_ready());
+    // Now they may.
+    let asks = ask_to_scale(&mut bench, "2");
+    move_on(&mut bench, 1, 4);
+    assert_eq!(answers(&asks), scaled(2, 2));
+}
+
+fn own_version() -> String {
+    env!("CARGO_PKG_VERSION").into()
+}
+
+#[test]
+fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way() {
+    let mut bench = Bench::with(4, "[scaling]\nstart = 2");
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let lock = std::fs::File::open("/dev/null").unwrap();
+    bench.server.leave_to(Estate::new(theirs), lock.as_fd());
+    let asks = ask_to_move(&mut bench, "[1,2]", 3);
+    // Replica 1 was asked to leave, and has left, but there is nobody to hear it.
+    assert!(bench.told(1).iter().any(is_hand_over));
+    bench.replicas[1].send(setup::LEFT, &[]).unwrap();
+    let notes = notes_of(&guardian);
+    let Bench { server, launches, .. } = &mut bench;
+    let (mut config, identity) = (server.config.clone(), server.identity.clone());
+    let found = Found::read(notes, &mut config).unwrap();
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let launcher = Box::new(FakeLauncher(launches.clone()));
+    let mut next = found.resume(config, identity, launcher, None, Estate::new(theirs)).unwrap();
+    std::mem::swap(server, &mut next);
+    drop(next);
+    bench.settle();
+    bench.replicas[1] = bench.comes_back(1, 2);
+    bench.settle();
+    assert!(bench.told(2).iter().any(is_hand_over), "it goes on with what was asked for");
+    bench.replicas[2].send(setup::LEFT, &[]).unwrap();
+    bench.settle();
+    bench.replicas[2] = bench.comes_back(2, 2);
+    bench.settle();
+    assert_eq!(hosts(&bench), [0, 3, 3, 1]);
+    assert_eq!(answers(&asks), [], "whoever has asked was told by nobody");
+    let report = StatusReport::assemble(bench.server.report()).unwrap();
+    assert_eq!(report.replicas.iter().map(|replica| replica.recovery.moves).collect::<Vec<_>>(), [0, 1, 1, 0]);
+    assert_eq!(report.replicas.iter().map(|replica| replica.recovery.crashes).collect::<Vec<_>>(), [0; 4]);
+    // Replicas that share a process die together under this supervisor, too.
+    bench.launches.borrow_mut().hosts.retain(|(number, _)| *number != 3);
+    bench.settle();
+    bench.replicas[2] = bench.comes_back(2, 3);
+    bench.replicas[1] = bench.comes_back(1, 3);
+    bench.settle();
+    assert!(bench.server.all_ready() && hosts(&bench) == [0, 3, 3, 1]);
+    let names: Vec<String> = notes_of(&guardian).into_keys().filter(|name| name.starts_with("host.")).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
 }

@@ -1,0 +1,260 @@
+//! What if the supervisor itself dies? A process that does nothing but keep what it had, and starts the next one.
+//!
+//! ```text
+//!   supervisor --notes, with descriptors--> guardian --the same notes--> next supervisor
+//! ```
+//! Servers and applications notice nothing: their sockets to the supervisor have a second owner here, and stay open. Only when both are gone
+//! they close, and servers end. What the supervisor knows is noted before anybody else hears of it; a note is in the socket's buffer when the
+//! supervisor dies, and is read before the next one starts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::process::{self, Child, Exit, Spawn};
+use atoll_sys::signal::{Signal, Signals};
+use atoll_sys::unix::{Blocking, Channel};
+use rustix::event::{PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, OrFail};
+use crate::privileges;
+use crate::runtime;
+use crate::supervise::{DESCRIPTORS_WANTED, Life, signal_name};
+
+/// What a supervisor tells its guardian, and what that tells the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Note {
+    /// This is so. The descriptors that come with it take the place of those that came before.
+    Put(String, String),
+    /// This is so now. The descriptors stay.
+    Amend(String, String),
+    /// This is not so any more. The descriptors are closed.
+    Drop(String),
+    /// The stack works, and this was all there is to say of it.
+    Ready,
+    /// The stack ends.
+    Bye,
+}
+
+/// What is known under a name.
+#[derive(Debug)]
+pub struct Known {
+    /// As the supervisor wrote it.
+    pub text: String,
+    /// What came with it.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Everything that a supervisor has noted, by name.
+pub type Notes = BTreeMap<String, Known>;
+
+/// Receives one note; `None` at the end.
+pub fn receive(channel: &Channel, descriptors: &mut Vec<OwnedFd>) -> io::Result<Option<Note>> {
+    let mut buffer = vec![0; NOTE_MAX];
+    match channel.receive(&mut buffer, descriptors)? {
+        0 => Ok(None),
+        len => serde_json::from_slice(&buffer[..len]).map(Some).map_err(io::Error::from),
+    }
+}
+
+/// Sends one note.
+pub fn send(channel: &Channel, note: &Note, descriptors: &[impl AsFd]) -> io::Result<()> {
+    let packet = serde_json::to_vec(note).map_err(io::Error::from)?;
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    channel.send(&packet, &descriptors)
+}
+
+/// Notes what `note` says. Returns it if it says something else.
+pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Option<Note> {
+    match note {
+        Note::Put(name, text) => {
+            notes.insert(name, Known { text, descriptors });
+        }
+        Note::Amend(name, text) => {
+            if let Some(known) = notes.get_mut(&name) {
+                known.text = text;
+            }
+        }
+        Note::Drop(name) => {
+            notes.remove(&name);
+        }
+        other => return Some(other),
+    }
+    None
+}
+
+/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`: others are to enter its namespaces
+/// through this process; `report`: where the supervisor says that the stack is ready.
+pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Failure> {
+    let what = "watching over the supervisor";
+    process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail(what)?;
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail(what)?;
+    let epoll = Epoll::new().or_fail(what)?;
+    epoll.add(&signals, SIGNALS, EventFlags::IN).or_fail(what)?;
+    let mut guardian = Guardian { notes: Notes::new(), is_over: false, visible: Some(visible), epoll, signals };
+    let mut life = Life::new(Instant::now());
+    let (child, channel) = start(job, &["--guarded"], Some(&report)).or_fail(what)?;
+    drop(report);
+    let mut exit = guardian.watch(&child, &channel, &mut life).or_fail(what)?;
+    drop(channel);
+    while !guardian.is_over && guardian.notes.contains_key(STACK) && !life.is_hopeless() {
+        let delay = life.died(Instant::now());
+        eprintln!("atoll: {}; the next one takes over", death(child.pid(), exit));
+        // Servers and applications do not need one for now.
+        std::thread::sleep(delay);
+        let (child, channel) = start(job, &["--takeover"], None::<&OwnedFd>).or_fail(what)?;
+        life.started(Instant::now());
+        exit = match guardian.tell(&channel) {
+            Ok(()) => guardian.watch(&child, &channel, &mut life).or_fail(what)?,
+            // It has died meanwhile.
+            Err(_) => child.wait().or_fail(what)?,
+        };
+    }
+    if life.is_hopeless() {
+        eprintln!("atoll: no supervisor could take over; the stack ends");
+    }
+    guardian.let_go();
+    Ok(match exit {
+        Exit::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Exit::Signal(_) | Exit::Unknown => ExitCode::FAILURE,
+    })
+}
+
+struct Guardian {
+    notes: Notes,
+    /// The stack has ended, as it was asked to.
+    is_over: bool,
+    /// Whether it stays visible when it gives up its privileges; `None`: it has.
+    visible: Option<bool>,
+    epoll: Epoll,
+    signals: Signals,
+}
+
+impl Guardian {
+    /// Takes notes until the supervisor has died, and says how.
+    fn watch(&mut self, child: &Child, channel: &Channel, life: &mut Life) -> io::Result<Exit> {
+        self.epoll.add(channel, NOTES, EventFlags::IN)?;
+        self.epoll.add(child, PROCESS, EventFlags::IN)?;
+        let exit = loop {
+            let mut events = [epoll::EMPTY; 4];
+            let count = self.epoll.wait(&mut events, None)?;
+            for event in &events[..count] {
+                if epoll::token(event) == SIGNALS {
+                    while let Some(caught) = self.signals.next()? {
+                        // The supervisor ends the stack.
+                        let _ = (caught, child.kill(Signal::TERM));
+                    }
+                }
+            }
+            while self.take_notes(channel, life)? {}
+            if let Some(exit) = child.try_wait()? {
+                // What it has said last.
+                while self.take_notes(channel, life)? {}
+                break exit;
+            }
+        };
+        self.epoll.delete(child)?;
+        self.epoll.delete(channel)?;
+        Ok(exit)
+    }
+
+    /// Takes a note if there is one.
+    fn take_notes(&mut self, channel: &Channel, life: &mut Life) -> io::Result<bool> {
+        let mut descriptors = Vec::new();
+        let note = match receive(channel, &mut descriptors) {
+            Ok(Some(note)) => note,
+            Ok(None) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                eprintln!("atoll: a note of the supervisor is lost: {error}");
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        match take_note(&mut self.notes, note, descriptors) {
+            Some(Note::Ready) => {
+                life.ready(Instant::now());
+                if let Some(visible) = self.visible.take() {
+                    // The stack is made: the next supervisors need no more than this one has kept.
+                    privileges::confine_supervisor(visible)?;
+                }
+            }
+            Some(Note::Bye) => self.is_over = true,
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Tells the next supervisor everything.
+    fn tell(&self, channel: &Channel) -> io::Result<()> {
+        let all = self
+            .notes
+            .iter()
+            .map(|(name, known)| (Note::Put(name.clone(), known.text.clone()), &known.descriptors[..]));
+        for (note, descriptors) in all.chain([(Note::Ready, &[][..])]) {
+            loop {
+                match send(channel, &note, descriptors) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_for_room(channel),
+                    sent => break sent?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes everything; connections to the supervisor last, because whoever waits for their end finds name and device free.
+    fn let_go(mut self) {
+        let last = self.notes.split_off(CLIENTS);
+        drop(self.notes);
+        drop(last);
+    }
+}
+
+/// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its descriptors.
+fn start(job: &str, arguments: &[&str], report: Option<&OwnedFd>) -> io::Result<(Child, Channel)> {
+    let (ours, theirs) = Channel::pair(Blocking::No)?;
+    let mut spawn = Spawn::this_binary("atoll")?;
+    // In a user namespace it would take itself for root, and look elsewhere.
+    spawn.env(runtime::DIRECTORY_VARIABLE, runtime::directory())?;
+    for argument in ["supervise", job].iter().chain(arguments) {
+        spawn.arg(argument)?;
+    }
+    if let Some(report) = report {
+        spawn.inherit(report.as_fd());
+    }
+    spawn.inherit(theirs.as_fd());
+    Ok((spawn.start()?, ours))
+}
+
+/// Waits until a socket takes something, or its other end is gone.
+pub fn wait_for_room(channel: &Channel) {
+    wait_for(channel, PollFlags::OUT);
+}
+
+/// Waits until a socket is ready for something, or its other end is gone.
+pub fn wait_for(channel: &Channel, what: PollFlags) {
+    let _ = rustix::event::poll(&mut [PollFd::new(channel, what)], None);
+}
+
+fn death(pid: u32, exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("the supervisor (pid {pid}) has ended with status {code}"),
+        Exit::Signal(signal) => format!("the supervisor (pid {pid}) was ended by {}", signal_name(signal)),
+        Exit::Unknown => format!("the supervisor (pid {pid}) is gone"),
+    }
+}
+
+/// The note without which there is no stack yet.
+pub const STACK: &str = "stack";
+/// Names of notes about connections to the control socket begin so, and no others are behind them.
+pub const CLIENTS: &str = "~client.";
+/// Longest note: a configuration.
+const NOTE_MAX: usize = 128 << 10;
+const SIGNALS: u64 = 0;
+const NOTES: u64 = 1;
+const PROCESS: u64 = 2;

@@ -1,0 +1,421 @@
+//! What does an IP server in a process of its own do all day? Frames of the link become checked packets for transport servers (TS), and their
+//! packets frames with a station. It may have a queue of the device itself, or send over a link server. One thread.
+//!
+//! ```text
+//!   loop   frames of the queue (at most a batch) -> IP -> the rings of their owners
+//!          frames and messages of link servers, TSs and other IP servers (at most a batch) -> IP -> queue, rings
+//!          timers -> IP; what IP has to say
+//!          bells of those that sleep
+//! ```
+//! It knows nothing of connections, and of sessions only which groups they want. What IP does is in `atoll_ip_server`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use atoll_base::{Epoch, FourTuple, Instant, ReplicaId};
+use atoll_ip::{Ip, V6Config};
+use atoll_ip_server::{Exits, IpServer, Party};
+use atoll_ipc::control::Request;
+use atoll_ipc::ip::IpMessage;
+use atoll_ipc::mesh::{KIND_FRAME, KIND_IP, PAYLOAD_MAX};
+use atoll_ipc::page::{StackFacts, StackPage, Stat};
+use atoll_link::{Destination, Steering};
+use atoll_shm::ShmMemory;
+use atoll_sys::{process, sched};
+use atoll_tap::{FRAME_LEN_MAX, Queue};
+use atoll_transport::past;
+use atoll_wire::{Mac, vnet};
+
+use crate::link::{Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix};
+use crate::privileges::Kind;
+use crate::replica::partner_of;
+use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::setup::{IpServerSetup, mesh_ring};
+
+/// Frames taken from the queue, and from the rings, before the other side gets its turn.
+const BATCH: usize = 64;
+/// Batches taken from the rings before the end, at most.
+const STOP_ROUNDS: usize = 4096;
+
+/// Runs an IP server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+pub fn main(setup: &IpServerSetup) -> ExitCode {
+    server::run(&format!("IP server {}", setup.index), IpProcess::start(setup))
+}
+
+struct IpProcess {
+    server: Server,
+    stack: StackPage<ShmMemory>,
+    replicas: u8,
+    /// Own number among the IP servers.
+    index: usize,
+    ip: IpServer,
+    ways: Ways,
+    /// TSs are not listened to, because the link takes no more.
+    holds_up: bool,
+    frame: Box<[u8]>,
+    counts: Counts,
+}
+
+/// Where things go.
+struct Ways {
+    /// The own queue of the device.
+    queue: Option<Queue>,
+    /// Without one: the server that has it.
+    link: usize,
+    /// To and from each server.
+    rings: Rings,
+    courier: Courier,
+    steering: Box<Steering>,
+    /// All IP servers, as servers.
+    ip_servers: Vec<usize>,
+    /// How the frame that is being handled came: when, above all.
+    prefix: [u8; FRAME_PREFIX],
+    /// Frames that left over the link server, and their octets from the Ethernet header on.
+    frames_out: u64,
+    bytes_out: u64,
+    failures: u64,
+}
+
+/// What it counts itself.
+#[derive(Default)]
+struct Counts {
+    frames_in: u64,
+    bytes_in: u64,
+    forwarded: u64,
+    bad: u64,
+}
+
+impl IpProcess {
+    fn start(setup: &IpServerSetup) -> io::Result<IpProcess> {
+        let mut inherited = Inherited::take(setup.descriptors)?;
+        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
+        let (facts, me) = (inherited.facts, usize::from(setup.server));
+        let places: Vec<_> =
+            (0..usize::from(setup.servers)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        let bells = inherited.take_next(places.len())?;
+        let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
+        let now = inherited.clock().now();
+        let past = past(&inherited.page.network(), now);
+        let habits = Habits {
+            name: &format!("atoll-ip{}", setup.index),
+            kind: Kind::IpServer { queue: queue.is_some() },
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack: CONTROL_EVERY,
+            guarded: setup.guarded,
+        };
+        let server = Server::settle(inherited, &habits, queue.as_ref())?;
+        let rings = Rings::resume(mesh, &places, bells);
+        let mut steering = Box::new(Steering::new(facts.key));
+        steering.refresh(&stack, facts.replicas);
+        let mut seed = [0; 8];
+        process::random(&mut seed)?;
+        let ip_servers: Vec<usize> = setup.ip_servers.iter().copied().map(usize::from).collect();
+        // Identifications are shared with the TSs, which send fragments as well.
+        let config = atoll_ip::Config {
+            sibling: (setup.index, setup.ip_servers.len() as u8 + facts.replicas),
+            ..network_config(&facts)
+        };
+        let mut ip =
+            Ip::new(config, u64::from_ne_bytes(seed), now).map_err(|error| io::Error::other(error.to_string()))?;
+        ip.resume(now, &past);
+        if setup.index == 0 {
+            ip.announce(now);
+        }
+        server.announce(setup.server, setup.epoch);
+        let config = atoll_ip_server::Config {
+            number: setup.index,
+            servers: setup.ip_servers.len() as u8,
+            replicas: facts.replicas,
+            epoch: Epoch(setup.epoch),
+        };
+        Ok(IpProcess {
+            server,
+            stack,
+            replicas: facts.replicas,
+            index: setup.index.into(),
+            ip: IpServer::new(config, ip),
+            ways: Ways {
+                queue,
+                link: setup.link_server.into(),
+                courier: Courier::new(rings.len()),
+                rings,
+                steering,
+                ip_servers,
+                prefix: [0; FRAME_PREFIX],
+                frames_out: 0,
+                bytes_out: 0,
+                failures: 0,
+            },
+            holds_up: false,
+            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Takes up to a batch of frames from the own queue.
+    fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
+        for taken in 0..BATCH {
+            let Some(queue) = &mut self.ways.queue else { return Ok(taken > 0) };
+            let Some(len) = queue.receive(&mut self.frame)? else { return Ok(taken > 0) };
+            self.counts.frames_in += 1;
+            self.counts.bytes_in += len.saturating_sub(vnet::HEADER_LEN) as u64;
+            let bytes = &self.frame[..len.min(self.frame.len())];
+            let Some((header, frame)) = bytes.split_first_chunk() else { continue };
+            self.server.patience.met(partner_of(frame));
+            self.ways.prefix = forwarded_prefix(now, header);
+            if self.ways.share(self.index, frame) {
+                self.ip.handle_frame(now, header, frame, &mut self.ways);
+            } else {
+                self.counts.forwarded += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes up to a batch of frames and messages from the other servers.
+    fn receive_from_rings(&mut self, now: Instant) -> bool {
+        for turn in 0..BATCH {
+            let Some(Received { peer, kind, len }) = self.ways.rings.receive(turn, &mut self.frame) else {
+                return turn > 0;
+            };
+            let is_replica = peer < usize::from(self.replicas);
+            match kind {
+                KIND_FRAME => self.handle_record(now, peer, len, is_replica),
+                KIND_IP => {
+                    let sibling = self.ways.ip_servers.iter().position(|server| *server == peer);
+                    // Cannot truncate: there are no more servers.
+                    let party = if is_replica {
+                        Some(Party::Transport(peer as u8))
+                    } else {
+                        sibling.map(|number| Party::Sibling(number as u8))
+                    };
+                    match (party, IpMessage::decode(&self.frame[..len])) {
+                        (Some(party), Ok(message)) => self.ip.handle_message(now, party, &message),
+                        _ => self.counts.bad += 1,
+                    }
+                }
+                _ => self.counts.bad += 1,
+            }
+        }
+        true
+    }
+
+    /// A frame lies in the first `len` octets of the frame buffer, prefix first.
+    fn handle_record(&mut self, now: Instant, peer: usize, len: usize, is_replica: bool) {
+        let record = &mut self.frame[..len];
+        let Some((prefix, frame)) = record.split_first_chunk_mut::<FRAME_PREFIX>() else {
+            self.counts.bad += 1;
+            return;
+        };
+        let Some(&vnet) = prefix.first_chunk() else { return };
+        self.server.patience.met(partner_of(frame));
+        match prefix[vnet::HEADER_LEN] {
+            OUTBOUND if is_replica => {
+                self.ip.transmit(now, peer as u8, &vnet, frame, &mut self.ways);
+                if self.ip.is_crowded() && !self.holds_up {
+                    self.hold_up(true);
+                }
+            }
+            // Of an IP server without a queue.
+            OUTBOUND => {
+                let Ways { queue, rings, courier, .. } = &mut self.ways;
+                match queue {
+                    Some(queue) => courier.send(queue, rings, peer, record),
+                    None => self.counts.bad += 1,
+                }
+            }
+            FORWARDED if !is_replica => {
+                self.counts.frames_in += 1;
+                self.counts.bytes_in += frame.len() as u64;
+                self.ways.prefix = *prefix;
+                self.ip.handle_frame(now, &vnet, frame, &mut self.ways);
+            }
+            _ => self.counts.bad += 1,
+        }
+    }
+
+    /// Whether frames of TSs stay in their rings for now.
+    fn hold_up(&mut self, holds_up: bool) {
+        self.holds_up = holds_up;
+        (0..self.replicas).for_each(|ts| self.ways.rings.hold_up(ts.into(), holds_up));
+    }
+
+    /// What IP has to say.
+    fn flush(&mut self, now: Instant) {
+        self.ip.handle_timeout(now);
+        self.ip.flush(now, &mut self.ways);
+        if self.holds_up && !self.ip.is_crowded() {
+            self.hold_up(false);
+        }
+    }
+}
+
+impl Ways {
+    /// Gives a frame of the own queue to the IP server whose it is, as a link server does. Returns whether it is this one's, `index`, too.
+    fn share(&mut self, index: usize, frame: &[u8]) -> bool {
+        let count = self.ip_servers.len();
+        if count == 1 {
+            return true;
+        }
+        // What belongs to no flow is handled here: this is the number of a replica that is served here, too.
+        match self.steering.destination(frame, ReplicaId(index as u8)) {
+            Destination::One(owner) => {
+                let owner = usize::from(owner.0) % count;
+                if owner != index {
+                    self.courier.pass_on(&mut self.rings, self.ip_servers[owner], self.prefix, frame);
+                }
+                owner == index
+            }
+            Destination::All => {
+                for other in (0..count).filter(|other| *other != index) {
+                    self.courier.pass_on(&mut self.rings, self.ip_servers[other], self.prefix, frame);
+                }
+                true
+            }
+        }
+    }
+}
+
+impl Exits for Ways {
+    fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
+        if let Some(queue) = &mut self.queue {
+            return self.courier.put(queue, vnet, frame);
+        }
+        let mut prefix = [0; FRAME_PREFIX];
+        prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
+        prefix[vnet::HEADER_LEN] = OUTBOUND;
+        let taken = self.rings.send_frame(self.link, &Outgoing { prefix, headers: frame, slice: &[], pieces: None });
+        if taken {
+            self.frames_out += 1;
+            self.bytes_out += frame.len() as u64;
+        } else {
+            self.failures += 1;
+        }
+        taken
+    }
+
+    fn deliver(&mut self, tuple: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
+        let owner = self.steering.owner(tuple).0;
+        self.prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
+        self.courier.pass_on(&mut self.rings, owner.into(), self.prefix, frame);
+    }
+
+    fn tell(&mut self, to: Party, message: &IpMessage) -> bool {
+        let server = match to {
+            Party::Transport(ts) => usize::from(ts),
+            Party::Sibling(number) => match self.ip_servers.get(usize::from(number)) {
+                Some(server) => *server,
+                None => return true,
+            },
+        };
+        self.rings.send(server, KIND_IP, &message.encode())
+    }
+}
+
+impl Role for IpProcess {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    fn round(&mut self, now: Instant) -> io::Result<bool> {
+        let Ways { queue, rings, courier, .. } = &mut self.ways;
+        courier.retry(queue.as_mut(), rings);
+        let mut busy = self.receive_from_queue(now)?;
+        busy |= self.receive_from_rings(now);
+        self.flush(now);
+        self.server.bells_rung += self.ways.rings.publish();
+        Ok(busy)
+    }
+
+    fn say_good_night(&mut self, _: Instant) -> u64 {
+        0
+    }
+
+    fn set_sleep_word(&mut self, word: u32) {
+        self.ways.rings.set_sleep_word(word);
+    }
+
+    fn past_sleep_word(&self) -> u32 {
+        self.ways.rings.sleep_word()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ways.rings.is_ready()
+    }
+
+    fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
+        let keeps = self.ways.courier.keeps() || self.ip.has_work();
+        [keeps.then_some(now + CONTROL_EVERY), self.ip.next_timeout()].into_iter().flatten().min()
+    }
+
+    fn refresh(&mut self) {
+        self.ways.steering.refresh(&self.stack, self.replicas);
+    }
+
+    fn publish(&mut self) {
+        let (counts, ways, ip) = (&self.counts, &self.ways, self.ip.counts());
+        for (stat, value) in [
+            (Stat::FramesIn, counts.frames_in),
+            (Stat::BytesIn, counts.bytes_in),
+            (Stat::FramesOut, ways.frames_out + ways.courier.frames_out),
+            (Stat::BytesOut, ways.bytes_out + ways.courier.bytes_out),
+            (Stat::FramesForwarded, counts.forwarded),
+            (Stat::ForwardDrops, ways.courier.dropped),
+            (Stat::SendFailures, ways.failures + ways.courier.failures),
+            (Stat::MessagesIn, ip.received),
+            (Stat::MessagesOut, ip.sent),
+            (Stat::MessagesBad, ip.bad + counts.bad),
+            (Stat::Unresolved, ip.unresolved),
+            (Stat::Refused, ip.refused),
+        ] {
+            self.server.publish_stat(stat, value);
+        }
+        for (stat, value) in atoll_ip_server::stats_of(self.ip.ip()) {
+            self.server.publish_stat(stat, value);
+        }
+    }
+
+    fn hand_over(&mut self, now: Instant, _: u32) -> io::Result<()> {
+        for _ in 0..STOP_ROUNDS {
+            let Ways { queue, rings, courier, .. } = &mut self.ways;
+            courier.retry(queue.as_mut(), rings);
+            self.flush(now);
+            self.ways.rings.publish();
+            if !self.ways.courier.keeps() {
+                break;
+            }
+            sched::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Of sessions it hears from transport servers.
+    fn handle_request(&mut self, now: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
+        if request != Request::Stop {
+            return Ok(Verdict::Go);
+        }
+        // The TSs have ended: what they said last goes out.
+        for _ in 0..STOP_ROUNDS {
+            if !self.receive_from_rings(now) {
+                break;
+            }
+        }
+        self.ip.ip_mut().release(now);
+        self.flush(now);
+        self.ways.rings.publish();
+        Ok(Verdict::Stop)
+    }
+}
+
+/// The network as the stack page has it, for a replica without siblings.
+pub(crate) fn network_config(facts: &StackFacts) -> atoll_ip::Config {
+    atoll_ip::Config {
+        gateway: (facts.gateway != 0).then_some(facts.gateway),
+        dhcp: facts.addr == 0,
+        mtu: facts.mtu,
+        v6: facts.v6.map(|v6| V6Config { address: v6.address, gateway: v6.gateway, autoconf: v6.autoconf }),
+        ..atoll_ip::Config::new(Mac(facts.mac), facts.addr, facts.prefix_len)
+    }
+}

@@ -1,0 +1,520 @@
+//! What does a supervisor leave behind, and how does the next one go on with it? Everything that it alone knows, as notes of its guardian.
+//!
+//! ```text
+//!   stack         identity; descriptors: stack page, mesh, control socket, lock of the name
+//!   memory.N      server N; descriptors: page, bell, and of a replica the ledger
+//!   queue.N       descriptor: queue N of the device
+//!   program.N     a build; descriptor: its file
+//!   host.N        a process for replicas; descriptors: page, pidfd, control socket
+//!   server.N      process of server N, or which process replica N is in; descriptors: control socket, pidfd
+//!   session.N     who is in it; descriptors: application page, bells, arenas
+//!   ~client.N     descriptor: a connection to the control socket
+//! ```
+//! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of sessions that have ended,
+//! answers to the command line that were under way, and an upgrade that was: its servers stay what they are.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::control::Request;
+use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Mac, Sessions, Standing, Steering};
+use atoll_sys::Clock;
+use atoll_sys::process::Child;
+use atoll_sys::signal::Signals;
+use atoll_sys::unix::{Channel, Listener};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
+use super::launch::Launch;
+use super::life::Life;
+use super::memory::{SessionMemory, StackMemory};
+use super::report::Identity;
+use super::scaling::Scaling;
+use super::server::{Ending, Replica, Server};
+use super::succession::Program;
+use crate::failure::{Failure, OrFail};
+use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK};
+
+/// The way to the guardian.
+#[derive(Debug, Default)]
+pub struct Estate {
+    channel: Option<Channel>,
+    /// Builds that were noted, by number.
+    programs: Vec<Rc<Program>>,
+}
+
+/// `stack`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackNote {
+    pub mac: [u8; 6],
+    pub device: Option<String>,
+    pub offload: bool,
+    pub steering: Steering,
+    /// When the stack started, in nanoseconds of the kernel's monotonic clock.
+    pub started_ns: u64,
+    pub balance: BalanceRules,
+    /// The number of the process that each replica is to be in.
+    pub places: Vec<u8>,
+    /// Whether that follows from how busy they are.
+    pub scales: bool,
+    pub opened: u64,
+    /// The last session's number, which is not used again.
+    pub last_session: u32,
+    pub next_client: u64,
+    /// Somebody has asked for the end of the stack.
+    pub is_ending: bool,
+    pub takeovers: u32,
+}
+
+/// `program.N`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct ProgramNote {
+    build: Build,
+}
+
+/// `host.N`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct HostNote {
+    /// 0: none, in tests.
+    pid: u32,
+    number: usize,
+    is_up: bool,
+    /// It has no replica any more, and is to end.
+    is_ending: bool,
+    /// As in [`ServerNote`].
+    program: Option<usize>,
+}
+
+/// `server.N`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct ServerNote {
+    /// 0: it has no process.
+    pid: u32,
+    /// The key of a replica's process.
+    host: Option<usize>,
+    /// It was asked to leave.
+    is_leaving: bool,
+    epoch: u32,
+    crashes: u64,
+    moves: u64,
+    is_ready: bool,
+    /// The others know that it was started.
+    is_announced: bool,
+    /// Number of its build; `None`: the supervisor's own.
+    program: Option<usize>,
+}
+
+/// `session.N`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SessionNote {
+    pid: u32,
+    /// `None`: it has ended, and a replica was not there to hear of it.
+    standing: Option<Standing>,
+}
+
+impl Estate {
+    /// With a guardian at the other end.
+    pub fn new(channel: Channel) -> Estate {
+        Estate { channel: Some(channel), programs: Vec::new() }
+    }
+
+    /// Says that the stack ends now, so that nobody takes over.
+    pub fn bye(&mut self) {
+        self.send(&Note::Bye, &[]);
+        self.channel = None;
+    }
+
+    fn is_kept(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    fn put(&mut self, name: String, note: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
+        let Ok(text) = serde_json::to_string(note) else { return };
+        self.send(&Note::Put(name, text), descriptors);
+    }
+
+    fn amend(&mut self, name: String, note: &impl Serialize) {
+        let Ok(text) = serde_json::to_string(note) else { return };
+        self.send(&Note::Amend(name, text), &[]);
+    }
+
+    /// Waits while the guardian has too much to read: it does nothing else.
+    fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) {
+        let Some(channel) = &self.channel else { return };
+        loop {
+            match guardian::send(channel, note, descriptors) {
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guardian::wait_for_room(channel),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    eprintln!("atoll: the guardian is gone ({error}): if the supervisor dies, the stack ends");
+                    self.channel = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The number of a build, which is noted if it was not.
+    fn program(&mut self, program: &Rc<Program>) -> Option<usize> {
+        let file = program.file.as_ref()?;
+        if let Some(number) = self.programs.iter().position(|noted| Rc::ptr_eq(noted, program)) {
+            return Some(number);
+        }
+        let number = self.programs.len();
+        self.programs.push(program.clone());
+        self.put(format!("program.{number}"), &ProgramNote { build: program.build.clone() }, &[file.as_fd()]);
+        Some(number)
+    }
+}
+
+impl Server {
+    /// Leaves everything to a guardian, from now on.
+    pub(super) fn leave_to(&mut self, estate: Estate, lock: BorrowedFd<'_>) {
+        self.estate = estate;
+        let queues = self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default();
+        for (number, queue) in queues.iter().enumerate() {
+            self.estate.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
+        }
+        for (number, memory) in self.memory.servers().enumerate() {
+            let ledger = self.memory.ledgers.get(number).map(AsFd::as_fd);
+            let descriptors: Vec<_> =
+                [memory.page_write.as_fd(), memory.bell.as_fd()].into_iter().chain(ledger).collect();
+            self.estate.put(format!("memory.{number}"), &(), &descriptors);
+        }
+        for key in self.hosts.keys() {
+            self.note_host(key);
+        }
+        for index in 0..self.replicas.len() + self.others.len() {
+            self.note_server(index, true);
+        }
+        let (sessions, clients): (Vec<u32>, Vec<ClientId>) =
+            (self.open.keys().copied().collect(), self.clients.keys().copied().collect());
+        sessions.into_iter().for_each(|session| self.note_session(session, true));
+        clients.into_iter().for_each(|client| self.note_client(client));
+        let note = self.stack_note();
+        let memory = &self.memory;
+        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), self.listener.as_fd(), lock];
+        self.estate.put(STACK.into(), &note, &descriptors);
+        self.estate.send(&Note::Ready, &[]);
+    }
+
+    fn stack_note(&self) -> StackNote {
+        let identity = &self.identity;
+        let age = identity.started.elapsed().as_nanos() as u64;
+        StackNote {
+            mac: identity.mac.0,
+            device: identity.device.clone(),
+            offload: identity.offload,
+            steering: identity.steering,
+            started_ns: Clock::kernel().now().as_nanos().saturating_sub(age),
+            balance: self.config.accept.told(),
+            places: self.scaling.places().to_vec(),
+            scales: self.scaling.is_auto(),
+            opened: self.opened,
+            last_session: self.sessions.last(),
+            next_client: self.next_client,
+            is_ending: self.ending == Some(Ending::Asked),
+            takeovers: identity.takeovers,
+        }
+    }
+
+    /// What is known of the stack as a whole has changed.
+    pub(super) fn note_stack(&mut self) {
+        if self.estate.is_kept() {
+            let note = self.stack_note();
+            self.estate.amend(STACK.into(), &note);
+        }
+    }
+
+    /// There is a process for replicas more, or one less, or something else is known of it.
+    pub(super) fn note_host(&mut self, key: usize) {
+        if !self.estate.is_kept() {
+            return;
+        }
+        let name = format!("host.{key}");
+        let Some(host) = self.hosts.get(key) else { return self.estate.send(&Note::Drop(name), &[]) };
+        let note = HostNote {
+            pid: host.child.as_ref().map_or(0, |child| child.pid()),
+            number: host.number,
+            is_up: host.is_up,
+            is_ending: host.control.is_none(),
+            program: self.estate.program(&host.program),
+        };
+        self.estate.put(name, &note, &host.descriptors());
+    }
+
+    /// A server has another process, or something else is known of it. `is_announced`: to the others.
+    pub(super) fn note_server(&mut self, index: usize, is_announced: bool) {
+        if !self.estate.is_kept() {
+            return;
+        }
+        let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return };
+        let note = ServerNote {
+            pid: server.child.as_ref().map_or(0, |child| child.pid()),
+            host: server.host,
+            is_leaving: server.is_leaving,
+            epoch: server.epoch,
+            crashes: server.life.crashes,
+            moves: server.life.moves,
+            is_ready: server.life.is_serving(),
+            is_announced,
+            program: self.estate.program(&server.program),
+        };
+        let control = server.control.as_ref().map(AsFd::as_fd);
+        let child = server.child.as_ref().filter(|_| server.host.is_none()).map(|child| child.pidfd());
+        let descriptors: Vec<_> = control.into_iter().chain(child).collect();
+        self.estate.put(format!("server.{index}"), &note, &descriptors);
+    }
+
+    /// Who is in a session has changed. `is_new`: nobody knows of it.
+    pub(super) fn note_session(&mut self, session: u32, is_new: bool) {
+        if !self.estate.is_kept() {
+            return;
+        }
+        let lingers = self.lingering.iter().find(|(number, _)| *number == session).map(|(_, memory)| &**memory);
+        let Some(memory) = self.open.get(&session).or(lingers) else {
+            return self.estate.send(&Note::Drop(format!("session.{session:010}")), &[]);
+        };
+        let note = SessionNote { pid: memory.pid, standing: self.sessions.standing(session) };
+        let name = format!("session.{session:010}");
+        if is_new {
+            let descriptors = memory.descriptors();
+            let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+            self.estate.put(name, &note, &descriptors);
+        } else {
+            self.estate.amend(name, &note);
+        }
+    }
+
+    /// There is a client more, or one less.
+    pub(super) fn note_client(&mut self, id: ClientId) {
+        let name = format!("{CLIENTS}{:020}", id.0);
+        match self.clients.get(&id) {
+            Some(client) => self.estate.put(name, &(), &[client.channel.as_fd()]),
+            None => self.estate.send(&Note::Drop(name), &[]),
+        }
+    }
+}
+
+/// The stack as the last supervisor has left it.
+pub struct Found {
+    /// What is known of it as a whole.
+    pub stack: StackNote,
+    /// The device's queues.
+    pub queues: Vec<OwnedFd>,
+    /// The lock of its name.
+    pub lock: OwnedFd,
+    memory: StackMemory,
+    listener: Listener,
+    notes: Notes,
+}
+
+impl Found {
+    /// Reads the notes, as far as they concern the stack as a whole. `config`: as it was at the start.
+    pub fn read(mut notes: Notes, config: &mut Config) -> Result<Found, Failure> {
+        let missing = || Failure::new("the last supervisor has left no stack");
+        let (stack, descriptors) = take::<StackNote>(&mut notes, STACK).ok_or_else(missing)?;
+        let [stack_page, mesh, listener, lock] = descriptors.try_into().map_err(|_| missing())?;
+        config.accept = config.accept.changed(&stack.balance).or_fail("the rules of balancing")?;
+        let count = config.notation.plan().processes().len();
+        let mut parts = Vec::new();
+        for number in 0..count {
+            let (_, descriptors) = take::<()>(&mut notes, &format!("memory.{number}")).ok_or_else(missing)?;
+            parts.push(descriptors);
+        }
+        let what = "taking over the stack's memory";
+        let memory = StackMemory::resume(stack_page, mesh, parts, config.replicas().into()).or_fail(what)?;
+        let mut queues = Vec::new();
+        while let Some((_, descriptors)) = take::<()>(&mut notes, &format!("queue.{}", queues.len())) {
+            queues.extend(descriptors);
+        }
+        Ok(Found { stack, queues, lock, memory, listener: listener.into(), notes })
+    }
+
+    /// Goes on with it.
+    pub fn resume(
+        self,
+        config: Config,
+        identity: Identity,
+        launcher: Box<dyn Launch>,
+        signals: Option<Signals>,
+        estate: Estate,
+    ) -> Result<Server, Failure> {
+        let what = "taking over the stack";
+        let Found { stack, lock, memory, listener, mut notes, .. } = self;
+        let mut programs = Vec::new();
+        while let Some((note, descriptors)) = take::<ProgramNote>(&mut notes, &format!("program.{}", programs.len())) {
+            programs.push(Rc::new(Program { file: descriptors.into_iter().next(), build: note.build }));
+        }
+        let own = Rc::new(Program::own());
+        let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
+        let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales);
+        while let Some(name) = notes.keys().find(|name| name.starts_with("host.")).cloned() {
+            let (Some((note, descriptors)), Some(key)) =
+                (take::<HostNote>(&mut notes, &name), name.strip_prefix("host.").and_then(|key| key.parse().ok()))
+            else {
+                continue;
+            };
+            let host = found_host(&note, descriptors, program(note.program)).or_fail(what)?;
+            server.install_host(key, host).or_fail(what)?;
+        }
+        let mut unannounced = Vec::new();
+        for index in 0..server.config.notation.plan().processes().len() {
+            let (note, descriptors) = take::<ServerNote>(&mut notes, &format!("server.{index}"))
+                .ok_or_else(|| Failure::new(format!("the last supervisor has left no server {index}")))?;
+            let found = server.found(&note, descriptors, program(note.program)).or_fail(what)?;
+            if !note.is_announced {
+                unannounced.push(index);
+            }
+            server.install(index, found).or_fail(what)?;
+        }
+        server.sessions = Sessions::new(server.config.sessions.max);
+        server.sessions.resume(stack.last_session);
+        let mut ended = Vec::new();
+        while let Some(name) = notes.keys().find(|name| name.starts_with("session.")).cloned() {
+            let (Some((note, descriptors)), Some(number)) =
+                (take::<SessionNote>(&mut notes, &name), name.strip_prefix("session.").and_then(|n| n.parse().ok()))
+            else {
+                continue;
+            };
+            let arena: ArenaConfig = server.config.sessions.arena;
+            let Some(memory) = SessionMemory::resume(note.pid, descriptors, server.replicas.len(), arena) else {
+                continue;
+            };
+            match note.standing {
+                Some(standing) => {
+                    server.sessions.restore(number, standing);
+                    server.open.insert(number, memory);
+                }
+                None => {
+                    server.lingering.push((number, Rc::new(memory)));
+                    ended.push(number);
+                }
+            }
+        }
+        server.opened = stack.opened;
+        server.next_client = stack.next_client;
+        for (name, known) in notes {
+            let Some(number) = name.strip_prefix(CLIENTS).and_then(|number| number.parse().ok()) else { continue };
+            let Some(channel) = known.descriptors.into_iter().next().map(Channel::from) else { continue };
+            server.next_client = server.next_client.max(number + 1);
+            server.restore_client(ClientId(number), channel);
+        }
+        server.lose_members();
+        if stack.is_ending {
+            server.ending = Some(Ending::Asked);
+        }
+        server.ready = true;
+        server.listen().or_fail(what)?;
+        server.remind(&unannounced, &ended).or_fail(what)?;
+        server.leave_to(estate, lock.as_fd());
+        Ok(server)
+    }
+}
+
+impl Server {
+    /// A server as it was found. One without a process is to be started.
+    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Replica> {
+        let mut descriptors = descriptors.into_iter();
+        // A process that is gone has taken the replica along.
+        let host = note.host.filter(|key| self.hosts.get(*key).is_some());
+        let control = descriptors.next().map(Channel::from).filter(|_| host.is_some() == note.host.is_some());
+        let child = match host.and_then(|key| self.hosts.get(key)) {
+            Some(host) => host.child.clone(),
+            None => descriptors.next().map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
+        };
+        let now = Instant::now();
+        let mut life = Life::new(now);
+        (life.crashes, life.moves) = (note.crashes, note.moves);
+        if control.is_none() {
+            life.absent(now);
+        } else if note.is_ready {
+            life.ready(now);
+        }
+        let is_leaving = note.is_leaving && control.is_some();
+        let due_by = is_leaving.then_some(now + LEAVE_TIME);
+        let host = host.filter(|_| control.is_some());
+        Ok(Replica { host, control, is_leaving, due_by, ..Replica::new(child, note.epoch, life, program) })
+    }
+
+    /// Ends the memberships of clients of which there is no note: they are gone.
+    fn lose_members(&mut self) {
+        let members: BTreeMap<ClientId, ()> =
+            self.sessions.ids().flat_map(|id| self.sessions.members(id)).map(|(_, client)| (client, ())).collect();
+        for client in members.into_keys().filter(|client| !self.clients.contains_key(client)) {
+            self.gone_meanwhile.extend(self.sessions.closed(client));
+        }
+    }
+
+    /// Tells servers what the last supervisor may have had to tell them: all of it does no harm twice. `unannounced`: servers of which the
+    /// others may not know; `ended`: sessions of which replicas may not know that they have ended.
+    fn remind(&mut self, unannounced: &[usize], ended: &[u32]) -> io::Result<()> {
+        for index in 0..self.replicas.len() + self.others.len() {
+            if self.server_mut(index).is_none_or(|server| server.control.is_none()) {
+                continue;
+            }
+            self.tell_sessions(index)?;
+            for session in ended {
+                self.send_to_replica(index, &Request::SessionGone { session: *session }, Vec::new())?;
+            }
+            if let Some(version) = self.ledger_wanted(index) {
+                self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
+            }
+        }
+        for &index in unannounced {
+            self.announce_restart(index)?;
+        }
+        self.spread_balance()?;
+        let departures = std::mem::take(&mut self.gone_meanwhile);
+        self.announce(departures)
+    }
+}
+
+/// A process for replicas as it was found.
+fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Host> {
+    let mut descriptors = descriptors.into_iter();
+    let page = descriptors.next().ok_or_else(|| io::Error::other("a process without a page"))?;
+    let child = if note.pid == 0 { None } else { descriptors.next() };
+    Ok(Host {
+        number: note.number,
+        program,
+        child: child.map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
+        control: descriptors.next().map(Channel::from),
+        page: HostPage::resume(page)?,
+        is_up: note.is_up,
+        until: note.is_ending.then(|| Instant::now() + ENDING_TIME),
+    })
+}
+
+/// Takes what is noted under a name.
+fn take<T: DeserializeOwned>(notes: &mut Notes, name: &str) -> Option<(T, Vec<OwnedFd>)> {
+    let Known { text, descriptors } = notes.remove(name)?;
+    Some((serde_json::from_str(&text).ok()?, descriptors))
+}
+
+impl StackNote {
+    /// What the next supervisor says of itself.
+    pub fn identity(&self, pid: u32, guardian: u32, socket: std::path::PathBuf) -> Identity {
+        let age = Clock::kernel().now().as_nanos().saturating_sub(self.started_ns);
+        let now = Instant::now();
+        Identity {
+            uid: rustix::process::geteuid().as_raw(),
+            pid,
+            guardian: Some(guardian),
+            takeovers: self.takeovers + 1,
+            socket,
+            started: now.checked_sub(Duration::from_nanos(age)).unwrap_or(now),
+            mac: Mac(self.mac),
+            device: self.device.clone(),
+            offload: self.offload,
+            steering: self.steering,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How do the processes of a family take turns in an arena that they share? One lock in the arena, which outlives its holder's death.
+//!
+//! ```text
+//!   bits 0..29   thread number of the holder, in its own namespace; 0: nobody
+//!   bit 29       the kernel does not know of the holder: others ask whether it is alive
+//!   bit 30       the holder has died (FUTEX_OWNER_DIED)
+//!   bit 31       somebody waits (FUTEX_WAITERS)
+//! ```
+//! The kernel is told of the lock as the C library tells it of a robust mutex (get_robust_list(2)): when a thread ends that holds it, for
+//! whatever reason, the kernel sets bit 30 and wakes one who waits. That needs no system call, and it holds where asking would not: a thread
+//! number may be another's by then, or of another namespace, and whoever waits may be the very one who has to reap the dead. There is room
+//! for one such lock in each thread (the list's pending operation), which is enough: a second one at the same time, or that of a thread without such a
+//! list, has bit 29.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
+
+use atoll_base::Duration;
+use atoll_shm::ShmMemory;
+
+use crate::real::sys;
+
+const NUMBER: u32 = (1 << 29) - 1;
+const UNWATCHED: u32 = 1 << 29;
+const DIED: u32 = 1 << 30;
+const WAITED_FOR: u32 = 1 << 31;
+
+/// How long to sleep between two looks: a hostile process may keep us from being woken.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The lock, held.
+#[derive(Debug)]
+pub struct FamilyLock {
+    memory: ShmMemory,
+    at: usize,
+    watched: bool,
+}
+
+/// How the last holder has left the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// It gave it back.
+    Done,
+    /// It died, perhaps in the middle of a change.
+    Died,
+}
+
+impl FamilyLock {
+    /// Waits for the lock whose word is at `at`.
+    pub fn acquire(memory: ShmMemory, at: usize) -> (FamilyLock, Before) {
+        let mut lock = FamilyLock { memory, at, watched: false };
+        let mut before = Before::Done;
+        if let Some(word) = lock.memory.atomic32(at) {
+            lock.watched = watch(word);
+            before = wait_for(word, thread_number() | if lock.watched { 0 } else { UNWATCHED });
+        }
+        (lock, before)
+    }
+}
+
+impl Drop for FamilyLock {
+    fn drop(&mut self) {
+        if let Some(word) = self.memory.atomic32(self.at)
+            && word.swap(0, Ordering::Release) & WAITED_FOR != 0
+        {
+            let _ = atoll_sys::futex::wake(word, u32::MAX);
+        }
+        if self.watched {
+            unwatch();
+        }
+    }
+}
+
+fn wait_for(word: &AtomicU32, me: u32) -> Before {
+    let mut spins = 0;
+    loop {
+        let Err(found) = word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) else {
+            return Before::Done;
+        };
+        if found & DIED != 0 || found & UNWATCHED != 0 && spins >= SPINS && is_gone(found & NUMBER) {
+            let mine = me | found & WAITED_FOR;
+            if word.compare_exchange(found, mine, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Before::Died;
+            }
+        } else if spins < SPINS {
+            spins += 1;
+            std::hint::spin_loop();
+        } else {
+            let waited = found | WAITED_FOR;
+            if found == waited
+                || found != 0 && word.compare_exchange(found, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                let _ = atoll_sys::futex::wait(word, waited, Some(LOOK_EVERY));
+            }
+        }
+    }
+}
+
+/// Looks before the first sleep.
+const SPINS: u32 = 200;
+
+/// Whether there is no thread of that number. It says nothing of threads in other namespaces.
+fn is_gone(number: u32) -> bool {
+    // SAFETY: signal 0 only asks whether the thread exists.
+    let asked = unsafe { sys!(libc::SYS_kill, number, 0) };
+    asked < 0 && crate::wait::last_errno().0 == libc::ESRCH
+}
+
+/// The head of a thread's list of robust futexes, as the kernel defines it.
+#[repr(C)]
+struct RobustList {
+    first: usize,
+    /// From an entry to its futex.
+    offset: isize,
+    /// The entry that is being locked or unlocked; 0: none.
+    pending: AtomicUsize,
+}
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// Address of the list, 0 if the thread has none.
+    static LIST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn thread_number() -> u32 {
+    if THREAD.get() == 0 {
+        // SAFETY: no arguments.
+        THREAD.set(unsafe { sys!(libc::SYS_gettid) } as u32);
+        let (mut list, mut len) = (0usize, 0usize);
+        // SAFETY: two words to be written.
+        let found = unsafe { sys!(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut len) };
+        LIST.set(if found == 0 && len == size_of::<RobustList>() { list } else { 0 });
+    }
+    THREAD.get()
+}
+
+/// The child of a fork has another thread number.
+pub fn forget_thread() {
+    THREAD.set(0);
+}
+
+fn list<'a>() -> Option<&'a RobustList> {
+    thread_number();
+    // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as long as the thread. Others than the
+    // thread itself do not look at it, and it is reached here through an atomic only.
+    unsafe { (LIST.get() as *const RobustList).as_ref() }
+}
+
+/// Makes the kernel look at the lock if this thread ends. False: it will not.
+fn watch(word: &AtomicU32) -> bool {
+    let Some(list) = list().filter(|list| list.pending.load(Ordering::Relaxed) == 0) else { return false };
+    list.pending.store((word.as_ptr() as usize).wrapping_add_signed(-list.offset), Ordering::Relaxed);
+    // The kernel sees what this thread has done, in its order.
+    compiler_fence(Ordering::SeqCst);
+    true
+}
+
+fn unwatch() {
+    compiler_fence(Ordering::SeqCst);
+    if let Some(list) = list() {
+        list.pending.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_shm::Access;
+
+    fn memory() -> ShmMemory {
+        let fd = atoll_sys::create_memfd("lock", 4096).expect("a memfd");
+        ShmMemory::map(&fd, 4096, Access::ReadWrite).expect("mapped")
+    }
+
+    /// Runs `f` in a child, which is dead, and not waited for, when this returns.
+    fn in_a_child(f: impl FnOnce()) -> i32 {
+        // SAFETY: the child does what is said here, and dies.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            f();
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        // SAFETY: a valid siginfo; the child stays a zombie.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let waited = unsafe { libc::waitid(libc::P_PID, child as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        assert_eq!(waited, 0);
+        child
+    }
+
+    #[test]
+    fn the_lock_of_a_dead_process_is_taken_over_even_if_nobody_has_reaped_it() {
+        let memory = memory();
+        let child = in_a_child(|| std::mem::forget(FamilyLock::acquire(memory.clone(), 64)));
+        let (lock, before) = FamilyLock::acquire(memory.clone(), 64);
+        assert_eq!(before, Before::Died);
+        drop(lock);
+        assert_eq!(FamilyLock::acquire(memory.clone(), 64).1, Before::Done);
+        // SAFETY: the child of above.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn who_holds_two_locks_loses_both_with_its_life() {
+        let memory = memory();
+        let child = in_a_child(|| {
+            std::mem::forget(FamilyLock::acquire(memory.clone(), 64));
+            std::mem::forget(FamilyLock::acquire(memory.clone(), 128));
+        });
+        // SAFETY: the child of above. Of the second lock nothing is known before it is gone.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        for at in [64, 128] {
+            assert_eq!(FamilyLock::acquire(memory.clone(), at).1, Before::Died);
+        }
+    }
+
+    #[test]
+    fn one_at_a_time_holds_it_and_all_get_it() {
+        let memory = memory();
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let (lock, before) = FamilyLock::acquire(memory.clone(), 64);
+                        assert_eq!((before, inside.fetch_add(1, Ordering::SeqCst)), (Before::Done, 0));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+    }
+}

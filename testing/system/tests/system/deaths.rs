@@ -1,0 +1,89 @@
+//! What becomes of the connections of a program that is killed, in whatever state, at whatever instruction?
+
+use atoll_system_tests::{Net, Proc, Stack, compiled, program, soak, until};
+
+use crate::load::number;
+
+on_both_stacks![connections_end_as_their_state_says, children_die_at_any_instruction_and_their_family_goes_on];
+
+/// The same on both stacks, down to the number of octets.
+const ENDS: &str = "\
+idle: FIN after 0
+answered: FIN after 0
+unread: RST after 0
+unread after shutdown: FIN after 0
+half closed by peer: FIN after 0
+half closed: FIN after 0
+half closed and unread: FIN after 0
+linger 0: RST after 0
+linger 0 inherited: RST after 0
+linger 5: FIN after 0
+unsent: FIN
+unsent and unread: RST
+made: FIN after 0
+in the queue: RST after 0
+in the queue with text: RST after 0
+port: ECONNREFUSED
+other port: ECONNREFUSED
+";
+
+fn connections_end_as_their_state_says(stack: Stack) {
+    let net = Net::new(stack);
+    let path = program("deaths.py");
+    let mut victim = net.serve("/usr/bin/python3", &[&path, "victim", "9300", "198.18.0.1", "9400"]);
+    victim.says("listening", 10);
+    let mut watcher = net.client("/usr/bin/python3", &[&path, "watch", Net::SERVER, "9300", "9400"]);
+    watcher.says("all there", 20);
+    victim.says("ready", 20);
+    victim.kill();
+    let said = watcher.success(60);
+    let ends = said.split_once("all there\n").expect("said before").1;
+    assert_eq!(ends, ENDS, "{stack:?}");
+    nothing_is_left(&net);
+}
+
+/// A victim is stopped under load, goes on instruction by instruction into the library, and is killed there; its parent goes on with the connections
+/// that both had, and every octet of it arrives.
+fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
+    let net = Net::new(stack);
+    let replicas = net.replicas();
+    let rounds = if soak() { 2000 } else { 200 };
+    for seed in 1..=2 {
+        let arguments = ["9500", "6", &(rounds / 2).to_string(), &seed.to_string()];
+        let mut hunt = Proc::start(net.on_stack(&compiled("hunt")).args(arguments), None);
+        hunt.says("listening", 20);
+        let mut peer = net.client("/usr/bin/python3", &[&program("hunted.py"), Net::SERVER, "9500", "6"]);
+        peer.says("connected", 20);
+        let wrote = hunt_report(&mut hunt, &mut peer);
+        let seen = peer.success(60);
+        assert_eq!(number(&seen, "elder"), number(&wrote, "wrote"), "{seen}{wrote}");
+        assert!(number(&seen, "served") > 0 && number(&seen, "victims") > 0, "{seen}");
+        assert!(number(&wrote, "inside") > rounds * 5, "{wrote}");
+    }
+    nothing_is_left(&net);
+    assert_eq!(net.replicas(), replicas, "a replica has died");
+}
+
+/// What the hunter says at its end. Fails at once if the peer has ended before, because then something was wrong.
+fn hunt_report(hunt: &mut Proc, peer: &mut Proc) -> String {
+    until("the end of the hunt", 600, || {
+        assert!(peer.runs() || peer.errors().is_empty(), "{}", peer.report());
+        (!hunt.runs()).then_some(())
+    });
+    assert!(hunt.end(1).success(), "{}", hunt.report());
+    hunt.output()
+}
+
+/// No connection, orphan, session or octet of a buffer.
+fn nothing_is_left(net: &Net) {
+    if net.stack == Stack::Kernel {
+        return;
+    }
+    until("a stack without sessions, connections and buffers", 90, || {
+        let status = net.atoll_says("status");
+        let replicas = status["replicas"].as_array().expect("a list").clone();
+        let left = |name: &str| replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum::<u64>();
+        let counts = ["connections", "sessions", "buffer_bytes"].map(left);
+        (counts == [0; 3] && status["sessions"].as_array().is_some_and(Vec::is_empty)).then_some(())
+    });
+}

@@ -1,0 +1,112 @@
+//! Do servers and applications notice when the supervisor itself is killed?
+
+use std::process::Command;
+
+use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
+
+use crate::recovery::{assert_unharmed, connections, load, log, signal};
+use crate::servers::{fetch, megabyte, start_nginx};
+
+/// Kills the supervisor, and waits until the next one answers.
+fn kill_supervisor(net: &Net) {
+    let stack = net.atoll_says("status")["stack"].clone();
+    let takeovers = stack["takeovers"].as_u64().expect("it is counted");
+    signal("KILL", stack["pid"].as_u64().expect("it has a process"));
+    until("another supervisor", 20, || {
+        let next = net.atoll_says("status")["stack"].clone();
+        assert_eq!(next["guardian"], stack["guardian"]);
+        (next["takeovers"].as_u64() == Some(takeovers + 1) && next["pid"] != stack["pid"]).then_some(())
+    });
+}
+
+fn outlives(configuration: &str) {
+    let net = Net::with(Stack::Atoll, configuration, None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let echo = program("echo.py");
+    let mut echoing = net.serve("/usr/bin/python3", &[&echo, "serve", "7777"]);
+    echoing.says("listening", 10);
+    let mut client = net.client("/usr/bin/python3", &["-u", &echo, Net::SERVER, "7777", "3", "30"]);
+    client.says("under way", 20);
+    let load = load(&net, false);
+    let replicas = net.replicas();
+    let sessions = net.atoll_says("status")["sessions"].as_array().expect("a list").len();
+
+    for _ in 0..10 {
+        // One that attaches while there is nobody to answer.
+        let mut asking = net.serve(
+            "/usr/bin/curl",
+            &["-sS", "--max-time", "20", "-o", "/dev/null", &format!("http://{}/small", Net::SERVER)],
+        );
+        kill_supervisor(&net);
+        assert!(asking.end(25).success(), "{}", asking.report());
+    }
+    assert_eq!(net.replicas(), replicas, "no server has noticed");
+    until("the sessions of those that are there, and no others", 10, || {
+        (net.atoll_says("status")["sessions"].as_array()?.len() == sessions).then_some(())
+    });
+
+    // The new one does what the old one did: it restarts servers, even one that died while there was no supervisor.
+    let epoch = |index: usize| net.atoll_says("status")["replicas"][index]["epoch"].as_u64();
+    let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
+    signal("STOP", supervisor);
+    signal("KILL", replicas[0]);
+    signal("KILL", supervisor);
+    until("replica 0 in epoch 2", 20, || (epoch(0) == Some(2)).then_some(()));
+    until("replica 0 to serve", 20, || {
+        (net.atoll_says("status")["replicas"][0]["recovery"]["state"] == "serving").then_some(())
+    });
+    signal("KILL", *replicas.last().expect("there are two"));
+    let last = replicas.len() - 1;
+    until("the last replica in epoch 2", 20, || {
+        let replica = net.atoll_says("status")["replicas"][last].clone();
+        (replica["epoch"] == 2 && replica["recovery"]["state"] == "serving").then_some(())
+    });
+    assert!(connections(&net, "connections_kept") > 0 && connections(&net, "connections_lost") == 0, "{}", log(&net));
+    kill_supervisor(&net);
+
+    assert!(fetch(&net, 80, "/big") == megabyte());
+    client.terminate();
+    let said = client.success(60);
+    assert!(said.contains("33 kept"), "{said}");
+    assert_eq!(echoing.errors(), "", "no connection of the server has failed");
+    assert_unharmed(load);
+    // The one that knows it only from notes hears of the end of a program.
+    drop((server, echoing));
+    until("the end of all sessions", 10, || net.atoll_says("status")["sessions"].as_array()?.is_empty().then_some(()));
+}
+
+#[test]
+fn servers_and_applications_outlive_the_supervisor() {
+    outlives("TS2LS2CM2");
+}
+
+#[test]
+fn servers_of_all_kinds_outlive_the_supervisor() {
+    outlives("TS2+IP1+LS1+CM1");
+}
+
+/// What ends the stack is not taken for a death, and when both are gone nothing stays behind.
+#[test]
+fn without_supervisor_and_guardian_the_servers_end() {
+    let net = Net::new(Stack::Atoll);
+    let mut server: Proc = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let (stack, replicas) = (net.atoll_says("status")["stack"].clone(), net.replicas());
+    let pid = |key: &str| stack[key].as_u64().expect("it has a process");
+    signal("KILL", pid("guardian"));
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    signal("KILL", pid("pid"));
+    until("the end of the servers", 20, || {
+        let is_gone = |pid: &u64| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.contains("atoll-replica") || stat.contains(") Z ")
+        };
+        replicas.iter().all(is_gone).then_some(())
+    });
+    drop(server);
+    // The name is free, and what was left in its place is no obstacle.
+    let mut again = Command::new(atoll());
+    again.args(["up", "--daemon", "--name", net.name(), "--link", "none"]);
+    Proc::start(&mut again, None).success(20);
+}
