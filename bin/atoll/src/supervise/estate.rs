@@ -11,7 +11,7 @@
 //!   ~client.N     descriptor: a connection to the control socket
 //! ```
 //! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of sessions that have ended,
-//! answers to the command line that were under way, and an upgrade that was: its servers stay what they are.
+//! answers to the command line that were under way, but for `atoll scale` and `atoll move`, and an upgrade that was: its servers stay what they are.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -62,6 +62,8 @@ pub struct StackNote {
     pub places: Vec<u8>,
     /// Whether that follows from how busy they are.
     pub scales: bool,
+    /// Clients that wait until all replicas are where they are to be.
+    pub asking: Vec<u64>,
     pub opened: u64,
     /// The last session's number, which is not used again.
     pub last_session: u32,
@@ -216,6 +218,7 @@ impl Server {
             balance: self.config.accept.told(),
             places: self.scaling.places().to_vec(),
             scales: self.scaling.is_auto(),
+            asking: self.scaling.asking().iter().map(|client| client.0).collect(),
             opened: self.opened,
             last_session: self.sessions.last(),
             next_client: self.next_client,
@@ -355,7 +358,8 @@ impl Found {
         let own = Rc::new(Program::own());
         let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
         let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
-        server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales);
+        let asking = stack.asking.iter().copied().map(ClientId).collect();
+        server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales, asking);
         while let Some(name) = notes.keys().find(|name| name.starts_with("host.")).cloned() {
             let (Some((note, descriptors)), Some(key)) =
                 (take::<HostNote>(&mut notes, &name), name.strip_prefix("host.").and_then(|key| key.parse().ok()))

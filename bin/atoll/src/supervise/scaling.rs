@@ -80,14 +80,14 @@ impl Scaling {
     }
 
     /// As another supervisor has left it.
-    pub fn resume(config: &Config, places: &[u8], auto: bool) -> Scaling {
+    pub fn resume(config: &Config, places: &[u8], auto: bool, asking: Vec<ClientId>) -> Scaling {
         let replicas = usize::from(config.replicas());
         let own = Scaling::new(config);
         if places.len() != replicas || places.iter().any(|place| usize::from(*place) >= replicas) {
             return own;
         }
         let auto = auto.then(|| Auto::new(config));
-        Scaling { places: places.to_vec(), reached: places.to_vec(), auto, ..own }
+        Scaling { places: places.to_vec(), reached: places.to_vec(), auto, asking, ..own }
     }
 
     /// The number of the process that a replica is to be in.
@@ -103,6 +103,11 @@ impl Scaling {
     /// Whether the number of processes follows from how busy replicas are.
     pub fn is_auto(&self) -> bool {
         self.auto.is_some()
+    }
+
+    /// Who waits until all are where they are to be.
+    pub fn asking(&self) -> &[ClientId] {
+        &self.asking
     }
 
     /// When to look again, if nothing happens.
@@ -194,8 +199,8 @@ impl Server {
         if places != self.scaling.places {
             self.answer_askers(&ReportPart::Error(instead.into()))?;
         }
-        self.want(places);
         self.scaling.asking.push(id);
+        self.want(places);
         self.look_after_scaling(Instant::now())
     }
 
@@ -206,11 +211,16 @@ impl Server {
     }
 
     fn answer_askers(&mut self, last: &ReportPart) -> io::Result<()> {
-        for id in std::mem::take(&mut self.scaling.asking) {
+        let asking = std::mem::take(&mut self.scaling.asking);
+        let is_news = !asking.is_empty();
+        for id in asking {
             if *last == ReportPart::Done(true) {
                 self.answer(id, &ReportPart::Scaling(self.scaling_report()))?;
             }
             self.answer(id, last)?;
+        }
+        if is_news {
+            self.note_stack();
         }
         Ok(())
     }

@@ -133,6 +133,75 @@ fn replicas_move_whose_other_components_are_elsewhere() {
     }
 }
 
+/// `atoll move`: of one replica, of several, to a process that is there and to one that is not.
+#[test]
+fn replicas_move_where_they_are_wanted_under_load() {
+    let net = Net::with(Stack::Atoll, "TS4LS4CM4", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let echoes = Echoes::start(&net, true);
+    let (kept, short) = (wrk(&net), load(&net, false));
+    let processes = || -> Vec<u64> {
+        let status = net.atoll_says("status");
+        let replicas = status["replicas"].as_array().expect("a list").clone();
+        replicas.iter().map(|replica| replica["process"].as_u64().expect("it has a number")).collect()
+    };
+    let ask = |replicas: &str, to: &str| {
+        Command::new(atoll()).args(["move", net.name(), replicas, "--to", to]).output().expect("it ends")
+    };
+    for (replicas, to, then) in [
+        ("1,3", "0", [0, 0, 2, 0]),
+        ("0,1", "2", [2, 2, 2, 0]),
+        ("3", "1", [2, 2, 2, 1]),
+        ("0,1,2,3", "3", [3, 3, 3, 3]),
+        ("2", "2", [3, 3, 2, 3]),
+    ] {
+        let ended = ask(replicas, to);
+        assert!(ended.status.success(), "{}\n{}", String::from_utf8_lossy(&ended.stderr), log(&net));
+        assert_eq!(processes(), then, "{replicas} to {to}");
+        let distinct = then.iter().collect::<BTreeSet<_>>().len();
+        assert_eq!(net.replicas().into_iter().collect::<BTreeSet<_>>().len(), distinct);
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("processes {distinct}\n"));
+        assert!(fetch(&net, 80, "/big") == megabyte());
+    }
+    for (replicas, to, said) in [
+        ("4", "0", "there is no replica 4"),
+        ("1", "4", "there is no process 4"),
+        ("one", "0", "give numbers of replicas"),
+    ] {
+        let ended = ask(replicas, to);
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && error.contains(said), "{error}");
+    }
+    scale(&net, 4);
+    assert_eq!(processes(), [0, 1, 2, 3]);
+    assert_wrk_unharmed(kept);
+    assert_unharmed(short);
+    echoes.end();
+    assert_eq!((counts(&net, "crashes"), connections(&net, "connections_lost")), (0, 0), "{}", log(&net));
+    assert!(server.runs(), "{}", server.report());
+}
+
+/// Deaths and moves in any order, which `atoll chaos` makes.
+#[test]
+fn replicas_die_and_move_at_random() {
+    let net = small("TS4LS4CM4");
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let echoes = Echoes::start(&net, true);
+    let load = load(&net, true);
+    let mut chaos = Command::new(atoll());
+    chaos.args(["chaos", net.name(), "--for", "30s", "--every", "300ms", "--kill", "--move", "--seed", "7", "--json"]);
+    let said = Proc::start(&mut chaos, None).success(120);
+    let report: Value = serde_json::from_str(&said).expect("it is JSON");
+    let count = |what: &str| report[what].as_u64().expect("it is counted");
+    assert!(count("kills") > 0 && count("rearrangements") > 0 && count("moves") > 0, "{said}");
+    assert_eq!((count("connections_lost"), report["missing"].as_array().map(Vec::len)), (0, Some(0)), "{said}");
+    assert_eq!(net.replicas().into_iter().collect::<BTreeSet<_>>().len(), 1, "as it was");
+    assert_unharmed(load);
+    echoes.end();
+}
+
 fn moves_in(log: &str) -> usize {
     log.matches("goes on in another process").count()
 }
