@@ -95,7 +95,7 @@ fn replicas_on_their_way_outlive_the_supervisor() {
     for processes in [4, 1, 3, 2, 4, 1] {
         let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
         let mut command = Command::new(atoll());
-        let mut scaling = Proc::start(command.args(["scale", net.name(), &processes.to_string()]), None);
+        let scaling = Proc::start(command.args(["scale", net.name(), &processes.to_string()]), None);
         // When the first has left, or before, or at the end.
         std::thread::sleep(std::time::Duration::from_millis(processes * 7));
         signal("KILL", supervisor);
