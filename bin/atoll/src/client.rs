@@ -5,7 +5,7 @@ use std::path::Path;
 
 use atoll_base::Duration;
 use atoll_ipc::control::{Refusal, Reply};
-use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, StackName, StatusReport};
+use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, ScalingReport, StackName, StatusReport};
 use atoll_sys::unix::{Blocking, Channel};
 
 use crate::failure::{Failure, OrFail};
@@ -89,6 +89,27 @@ impl Supervisor {
         })
     }
 
+    /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is when that is done.
+    pub fn scale(&self, processes: Option<u8>) -> Result<ScalingReport, Failure> {
+        self.place(&CliRequest::Scale { processes })
+    }
+
+    /// Has these replicas in the process with this number. Returns what there is when that is done.
+    pub fn relocate(&self, replicas: Vec<u8>, to: u8) -> Result<ScalingReport, Failure> {
+        self.place(&CliRequest::Move { replicas, to })
+    }
+
+    fn place(&self, request: &CliRequest) -> Result<ScalingReport, Failure> {
+        let mut told = None;
+        self.channel.set_timeouts(SCALE_TIME).or_fail("setting a time limit")?;
+        self.ask(request, |packet| {
+            if let Ok(ReportPart::Scaling(report)) = serde_json::from_slice::<ReportPart>(packet) {
+                told = Some(report);
+            }
+        })?;
+        told.ok_or_else(|| self.failure("it did not say how many processes there are"))
+    }
+
     /// Asks it to end.
     pub fn end(&self) -> Result<(), Failure> {
         self.ask(&CliRequest::Down, |_| {})
@@ -107,8 +128,8 @@ impl Supervisor {
     }
 
     fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
-        let request = serde_json::to_vec(request).or_fail("writing the request")?;
-        self.channel.send(&request, &[]).map_err(|error| self.failure(error))?;
+        let bytes = serde_json::to_vec(request).or_fail("writing the request")?;
+        self.channel.send(&bytes, &[]).map_err(|error| self.failure(error))?;
         let mut buffer = vec![0; 512 << 10];
         loop {
             let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {
@@ -165,3 +186,5 @@ fn connect(socket: &Path) -> io::Result<Channel> {
 const UPGRADE_TIME: Duration = Duration::from_secs(60);
 /// How long a supervisor may say nothing.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The same while replicas move, even if each of them takes all the time that it has.
+const SCALE_TIME: Duration = Duration::from_secs(180);

@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod failure;
 mod guardian;
+mod host;
 mod ip_server;
 mod link;
 mod link_server;
@@ -43,6 +44,8 @@ enum Command {
     Status(commands::status::Status),
     Ss(commands::ss::Ss),
     Balance(commands::balance::Balance),
+    Scale(commands::scale::Scale),
+    Move(commands::relocate::Move),
     Chaos(commands::chaos::Chaos),
     Config(commands::config::Config),
     Upgrade(commands::upgrade::Upgrade),
@@ -56,9 +59,9 @@ enum Command {
     /// Recorded connections, served again.
     #[command(hide = true)]
     Replay(commands::paper::Replayed),
-    /// A replica of a stack.
+    /// Replicas of a stack, in one process.
     #[command(hide = true)]
-    Replica(setup::ReplicaArgs),
+    Replicas(setup::HostArgs),
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
     LinkServer(setup::LinkServerArgs),
@@ -80,6 +83,8 @@ fn main() -> ExitCode {
         Command::Status(status) => printing(|| status.run()),
         Command::Ss(ss) => printing(|| ss.run()),
         Command::Balance(balance) => printing(|| balance.run()),
+        Command::Scale(scale) => printing(|| scale.run()),
+        Command::Move(relocate) => printing(|| relocate.run()),
         Command::Chaos(chaos) => chaos.run(),
         Command::Paper(paper) => printing(|| paper.run()),
         Command::Replay(replay) => replay.run(),
@@ -91,7 +96,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Supervise(supervise) => return supervise.run(),
-        Command::Replica(args) => return run_server(args.setup.supervisor, || replica::main(&args.setup)),
+        Command::Replicas(args) => return run_server(args.setup.supervisor, || host::main(&args.setup)),
         Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
         Command::IpServer(args) => return run_server(args.setup.supervisor, || ip_server::main(&args.setup)),
         Command::ConnectionManager(args) => {

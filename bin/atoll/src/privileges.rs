@@ -24,7 +24,7 @@ use atoll_sys::seccomp::{self, Calls, Condition};
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Gets memory and bells of sessions at any time.
+    /// Gets replicas, with their memory, rings, bells and queues, and memory and bells of their sessions, at any time.
     Replica {
         /// Whether it has a queue of the device.
         queue: bool,
@@ -99,7 +99,7 @@ pub fn calls(kind: Kind) -> Calls {
     end_of_all(&mut calls);
     match kind {
         Kind::Replica { queue } => {
-            sessions(&mut calls);
+            coming_and_going(&mut calls);
             if queue {
                 device(&mut calls);
             }
@@ -167,8 +167,14 @@ fn end_of_all(calls: &mut Calls) {
     calls.allow_if(libc::SYS_writev, &[Condition::Is(0, libc::STDERR_FILENO as u32)]);
 }
 
-/// The memory of a session that comes: is it sealed, how large is it, map it. What its applications do not use any more goes back.
-fn sessions(calls: &mut Calls) {
+/// What comes after it was confined: replicas, one a packet (`host.rs`), and their sessions. A replica cannot have all it will ever need
+/// before, because it may have to go on in a process that is there already; so a process for replicas gets descriptors for as long as it lives,
+/// which other servers cannot (they may have no more of them), maps shared memory, and watches something else. All of it the
+/// supervisor's doing: descriptors come over its sockets only.
+fn coming_and_going(calls: &mut Calls) {
+    // A replica's control socket, bell and queue are watched, and the last two not any more when it leaves.
+    calls.allow(libc::SYS_epoll_ctl);
+    // Memory that comes: is it sealed, how large is it, map it. What applications do not use any more goes back.
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
     const SHARED: u64 = libc::MAP_SHARED as u64;

@@ -1,4 +1,4 @@
-//! What does a replica process do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
+//! What does a replica do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -9,11 +9,11 @@
 //!          bells of sleeping applications and replicas
 //!          nothing to do: spin for a while, then sleep on {device, bell, control socket, timer}
 //! ```
+//! Which process it is in, `host.rs` says.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::process::ExitCode;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
@@ -41,10 +41,9 @@ use atoll_wire::vnet;
 use crate::address;
 use crate::ip_server::network_config;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
-use crate::privileges::Kind;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::self_check;
-use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
 use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
 use crate::siblings::Siblings;
 
@@ -54,19 +53,12 @@ const BATCH: usize = 64;
 const STOP_ROUNDS: usize = 4096;
 /// Rounds in which a replica that is succeeded gets rid of what it has kept, at most: nobody waits long for one that takes nothing.
 const HAND_OVER_ROUNDS: usize = 256;
-/// How late a timer may be: as the kernel's own TCP timers at HZ=250.
-const TIMER_SLACK: Duration = Duration::from_millis(4);
 
 /// State of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
 
-/// Runs a replica with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
-pub fn main(setup: &ReplicaSetup) -> ExitCode {
-    server::run(&format!("replica {}", setup.index), Replica::start(setup))
-}
-
 /// One replica, from start to end.
-struct Replica {
+pub struct Replica {
     index: ReplicaId,
     server: Server,
     stack: StackPage<ShmMemory>,
@@ -97,8 +89,8 @@ struct Counts {
 }
 
 impl Replica {
-    fn start(setup: &ReplicaSetup) -> io::Result<Replica> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+    /// A replica with the descriptors and the setup that the supervisor gave it.
+    pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
         let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
         let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
@@ -108,22 +100,14 @@ impl Replica {
         let me = usize::from(setup.index);
         let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
         let bells = inherited.take_next(servers)?;
-        let for_messages = bells.iter().take(replicas).map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let for_messages = inherited.take_next(replicas)?;
         let link = match (&queue, setup.link) {
             (None, Some(link)) => {
                 Some((link, inherited.next()?, inherited.next()?, inherited.take_next(REPLICAS_MAX)?))
             }
             _ => None,
         };
-        let habits = Habits {
-            name: &format!("atoll-replica{}", setup.index),
-            kind: Kind::Replica { queue: queue.is_some() },
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: TIMER_SLACK,
-            guarded: setup.guarded,
-        };
-        let server = Server::settle(inherited, &habits, queue.as_ref())?;
+        let server = Server::new(inherited);
 
         let mut fast_open = [0; 16];
         mesh.read(COOKIE_KEY, &mut fast_open);
@@ -513,6 +497,12 @@ impl Role for Replica {
         self.transport.publish_stats();
     }
 
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        if let Device::Tap(queue) = &self.links.device { Some(queue.as_fd()) } else { None }
+    }
+
+    /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of this process find their way as far as
+    /// others take them; what is left then is lost as on a wire.
     fn hand_over(&mut self, now: Instant, ledger: u32) -> io::Result<()> {
         // What this process alone has: frames to itself, and those that a ring or the device did not take.
         for _ in 0..HAND_OVER_ROUNDS {

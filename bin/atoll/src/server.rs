@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
-//!   loop   one round of the server's own work
+//!   loop   one round of the work of each server in the process
 //!          now and then: requests of the supervisor, counters
-//!          nothing to do: spin for a while, then sleep on {bell, control socket, timer, device}
+//!          nothing to do for any of them: spin for a while, then sleep on {bells, control sockets, timer, devices}
 //! ```
+//! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they were apart.
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
 
 use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
 use atoll_ipc::control::Request;
@@ -21,7 +23,7 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, process, sched, unix};
 
 use crate::privileges::{self, Kind};
-use crate::setup::{MESH_MEMORY_BYTES, READY};
+use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
@@ -30,16 +32,22 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// Longest request of the supervisor.
 const REQUEST_MAX: usize = 4096;
 
+/// Kinds of tokens; the rest of a token is the server's number in its process.
 const TOKEN_DEVICE: u64 = 0;
 const TOKEN_BELL: u64 = 1;
 const TOKEN_CONTROL: u64 = 2;
-const TOKEN_TIMER: u64 = 3;
+const TOKEN_KINDS: u64 = 4;
+const TOKEN_TIMER: u64 = u64::MAX;
+const TOKEN_INTAKE: u64 = u64::MAX - 1;
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
+    /// It is over.
     Stop,
+    /// Somebody else goes on with it, and finds a ledger of this version.
+    Leave(u32),
 }
 
 /// What every server is given, in the order of `setup.rs`, and what more there is.
@@ -58,9 +66,14 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed.
+    /// Takes the `descriptors` that the supervisor passed when the process was started.
     pub fn take(descriptors: usize) -> io::Result<Inherited> {
-        let mut rest = process::take_inherited(descriptors)?.into_iter();
+        Inherited::of(process::take_inherited(descriptors)?)
+    }
+
+    /// What these descriptors are.
+    pub fn of(descriptors: Vec<OwnedFd>) -> io::Result<Inherited> {
+        let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
         let stack = StackPage(ShmMemory::map(next(&mut rest)?, STACK_PAGE_BYTES, Access::ReadOnly)?);
         let page = ReplicaPage(ShmMemory::map(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
@@ -82,16 +95,21 @@ impl Inherited {
 
     /// A clock that agrees with those of the other processes of the stack.
     pub fn clock(&self) -> Clock {
-        let [tsc0, ns0, mult, _] = self.facts.calibration;
-        Clock::new(Calibration { tsc0, ns0, mult })
+        clock_of(&self.facts)
     }
+}
+
+/// A clock that agrees with those of the other processes of the stack.
+pub fn clock_of(facts: &StackFacts) -> Clock {
+    let [tsc0, ns0, mult, _] = facts.calibration;
+    Clock::new(Calibration { tsc0, ns0, mult })
 }
 
 fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
     fds.next().ok_or_else(|| io::Error::other("the supervisor passed too few descriptors"))
 }
 
-/// How a server is to run.
+/// How a process is to run.
 pub struct Habits<'a> {
     /// What `ps` shows.
     pub name: &'a str,
@@ -107,14 +125,38 @@ pub struct Habits<'a> {
     pub guarded: bool,
 }
 
-/// The part of a server that waits.
-pub struct Server {
+/// What a process sleeps with.
+struct Waiting {
     clock: Clock,
     epoll: Epoll,
     timer: LazyTimer,
+    /// Watches the control socket alone, until the supervisor has said everything. Without it, what wakes a server is watched when that is so.
+    briefing: Option<Epoll>,
+    /// It outlives its supervisor.
+    guarded: bool,
+}
+
+impl Waiting {
+    /// With a timer, and nothing else yet.
+    fn new(clock: Clock, habits: &Habits<'_>) -> io::Result<Waiting> {
+        sched::set_name(habits.name)?;
+        if let Some(cpu) = habits.cpu {
+            sched::set_affinity(&[cpu])?;
+        }
+        if habits.batch {
+            sched::set_batch()?;
+        }
+        let timer = LazyTimer::new(habits.slack)?;
+        let epoll = Epoll::new()?;
+        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        Ok(Waiting { clock, epoll, timer, briefing: None, guarded: habits.guarded })
+    }
+}
+
+/// What each server has for itself, also where there are several in a process.
+pub struct Server {
     control: unix::Channel,
-    /// Open as long as it is waited for.
-    _bell: OwnedFd,
+    bell: OwnedFd,
     /// The own page.
     pub page: ReplicaPage<ShmMemory>,
     /// What predecessors have counted.
@@ -129,7 +171,6 @@ pub struct Server {
     rounds: u64,
     busy_nanos: u64,
     sleep_word: u32,
-    control_at: Instant,
     publish_at: Instant,
     /// Something has happened that the counters on the page do not tell.
     unpublished: bool,
@@ -137,42 +178,39 @@ pub struct Server {
     guarded: bool,
     /// It serves: the supervisor has said everything that there was to say.
     is_ready: bool,
-    /// Watches the control socket alone, until the supervisor has said everything.
-    briefing: Option<Epoll>,
+    /// It is to leave as soon as its answers are out, and to write its ledger in this version.
+    leaving: Option<u32>,
+    /// It has nothing to do, and whether that is a reason to spin.
+    waits: Option<bool>,
+    /// Of the one server of a process: what that sleeps with.
+    waiting: Option<Waiting>,
 }
 
 impl Server {
-    /// Settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
+    /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
     ///
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
     pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
-        sched::set_name(habits.name)?;
-        if let Some(cpu) = habits.cpu {
-            sched::set_affinity(&[cpu])?;
-        }
-        if habits.batch {
-            sched::set_batch()?;
-        }
-        let timer = LazyTimer::new(habits.slack)?;
-        let epoll = Epoll::new()?;
+        let mut waiting = Waiting::new(inherited.clock(), habits)?;
         if let Some(device) = device {
-            epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
+            waiting.epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
         }
-        epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
-        epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
-        epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
+        waiting.epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
+        waiting.epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         let briefing = Epoll::new()?;
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
+        waiting.briefing = Some(briefing);
         privileges::confine(habits.kind, &inherited.page)?;
-        let clock = inherited.clock();
-        let now = clock.now();
-        Ok(Server {
-            clock,
-            epoll,
-            timer,
+        Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
+    }
+
+    /// One of several, in a process that has settled.
+    pub fn new(inherited: Inherited) -> Server {
+        let now = inherited.clock().now();
+        Server {
             patience: Patience::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
-            _bell: inherited.bell,
+            bell: inherited.bell,
             tally: Tally::read(&inherited.page),
             page: inherited.page,
             answers: VecDeque::new(),
@@ -181,13 +219,14 @@ impl Server {
             rounds: 0,
             busy_nanos: 0,
             sleep_word: 0,
-            control_at: now,
             publish_at: now,
             unpublished: true,
-            guarded: habits.guarded,
+            guarded: false,
             is_ready: false,
-            briefing: Some(briefing),
-        })
+            leaving: None,
+            waits: None,
+            waiting: None,
+        }
     }
 
     /// Says on the page who this is.
@@ -205,6 +244,26 @@ impl Server {
             };
         }
         Ok(())
+    }
+
+    /// A round has taken from `now` to `then`.
+    fn account(&mut self, now: Instant, then: Instant, busy: bool) {
+        self.rounds += 1;
+        if busy {
+            self.busy_nanos += then.since(now).as_nanos() as u64;
+            self.unpublished = true;
+            if self.waits.take().is_some() {
+                self.patience.end(now);
+            }
+        }
+    }
+
+    /// Nobody in the process has anything to do. Whether to spin for this one.
+    fn spins(&mut self, now: Instant) -> bool {
+        match self.waits {
+            Some(_) => self.patience.goes_on(now),
+            None => *self.waits.insert(self.patience.begin(now)),
+        }
     }
 
     /// Puts what this life has counted on the page, on top of what those before it have.
@@ -229,7 +288,7 @@ impl Server {
 
 /// What a kind of server does, and how it does it.
 pub trait Role {
-    /// The part that waits.
+    /// What it has for itself.
     fn server(&mut self) -> &mut Server;
 
     /// One turn of everything. Returns whether there was anything to do.
@@ -256,6 +315,11 @@ pub trait Role {
     /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the page's.
     fn past_sleep_word(&self) -> u32;
 
+    /// What wakes it when a frame has come from outside, where that is not watched from the start.
+    fn device(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Takes over what a predecessor has left. It has been told of everything that there is now.
     /// `blamed`: who died by its own fault.
     fn adopt(&mut self, _now: Instant, _blamed: bool) -> io::Result<()> {
@@ -271,101 +335,6 @@ pub trait Role {
     /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
-    /// Serves until the supervisor says stop or goes away.
-    fn serve(&mut self) -> io::Result<()> {
-        if self.take_over()? == Verdict::Stop {
-            return Ok(());
-        }
-        let clock = self.server().clock;
-        let mut now = clock.now();
-        let mut waits = false;
-        loop {
-            let busy = self.round(now)?;
-            let then = clock.now();
-            let server = self.server();
-            server.rounds += 1;
-            if busy {
-                server.busy_nanos += then.since(now).as_nanos() as u64;
-                server.unpublished = true;
-                if std::mem::take(&mut waits) {
-                    server.patience.end(now);
-                }
-            }
-            now = then;
-            if now >= server.control_at && self.housekeeping(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            if busy {
-                continue;
-            }
-            let server = self.server();
-            let spins = if waits { server.patience.goes_on(now) } else { server.patience.begin(now) };
-            waits = true;
-            if spins {
-                // The application may be waiting for this very core.
-                sched::yield_now();
-                now = clock.now();
-                server.patience.yielded(now.since(then));
-                continue;
-            }
-            if self.sleep(now)? == Verdict::Stop {
-                return Ok(());
-            }
-            now = clock.now();
-        }
-    }
-
-    /// Listens to the supervisor until it says that this is all. Before that nothing is served: a replica would answer for connections that
-    /// it does not know yet.
-    fn take_over(&mut self) -> io::Result<Verdict> {
-        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
-        let (page, rings) = (self.server().page.sleep_word(), self.past_sleep_word());
-        let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
-        self.change_sleep_word(last.wrapping_add(1) & !1);
-        let Some(control) = self.server().briefing.take() else { return Ok(Verdict::Go) };
-        loop {
-            let now = self.server().clock.now();
-            if self.housekeeping(now)? == Verdict::Stop {
-                return Ok(Verdict::Stop);
-            }
-            if self.server().is_ready {
-                return Ok(Verdict::Go);
-            }
-            control.wait(&mut [epoll::EMPTY; 1], None)?;
-        }
-    }
-
-    /// Sleeps until a bell, the device, the supervisor or the timer wakes it.
-    fn sleep(&mut self, now: Instant) -> io::Result<Verdict> {
-        let rung = self.say_good_night(now);
-        self.server().bells_rung += rung;
-        let asleep = self.server().sleep_word | 1;
-        self.change_sleep_word(asleep);
-        // Partner: who sends fences between the store into the ring and the look at the sleep word.
-        self.server().page.0.fence();
-        let mut verdict = Verdict::Go;
-        if !self.is_ready() {
-            let timeout = self.next_timeout(now);
-            let server = self.server();
-            let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
-            // Who sleeps for long has told what happened before.
-            let publish_at = server.unpublished.then_some(server.publish_at);
-            if let Some(deadline) = [timeout, answers_at, publish_at].into_iter().flatten().min() {
-                server.timer.wake_at(now, deadline)?;
-            }
-            server.sleeps += 1;
-            let mut events = [epoll::EMPTY; 8];
-            let count = server.epoll.wait(&mut events, None)?;
-            let of_control = |event: &epoll::Event| epoll::token(event) == TOKEN_CONTROL;
-            if !server.answers.is_empty() || events[..count].iter().any(of_control) {
-                let now = server.clock.now();
-                verdict = self.housekeeping(now)?;
-            }
-        }
-        self.change_sleep_word(asleep.wrapping_add(1));
-        Ok(verdict)
-    }
-
     /// Tells everybody the new sleep word.
     fn change_sleep_word(&mut self, word: u32) {
         let server = self.server();
@@ -377,7 +346,6 @@ pub trait Role {
     /// What is done now and then: the supervisor's requests, the counters.
     fn housekeeping(&mut self, now: Instant) -> io::Result<Verdict> {
         let server = self.server();
-        server.control_at = now + CONTROL_EVERY;
         if now >= server.publish_at {
             server.publish_at = now + PUBLISH_EVERY;
             self.refresh();
@@ -386,7 +354,8 @@ pub trait Role {
         }
         self.server().send_answers()?;
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
-        loop {
+        // What comes behind the request to leave is for the successor, who is told of everything.
+        while self.server().leaving.is_none() {
             fds.clear();
             match self.server().control.receive(&mut packet, &mut fds) {
                 Ok(0) => return Ok(Verdict::Stop),
@@ -406,8 +375,8 @@ pub trait Role {
                         continue;
                     }
                     if let Request::HandOver { ledger } = request {
-                        self.hand_over(now, ledger)?;
-                        return Ok(Verdict::Stop);
+                        self.server().leaving = Some(ledger);
+                        continue;
                     }
                     if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
                         return Ok(Verdict::Stop);
@@ -417,22 +386,265 @@ pub trait Role {
                 Err(error) => return Err(error),
             }
         }
-        self.server().send_answers()?;
-        Ok(Verdict::Go)
+        let server = self.server();
+        server.send_answers()?;
+        Ok(server.leaving.filter(|_| server.answers.is_empty()).map_or(Verdict::Go, Verdict::Leave))
     }
 }
 
-/// Tells the supervisor that `role` is ready, and serves until told to stop. `name`: who fails, for people.
-pub fn run(name: &str, role: io::Result<impl Role>) -> std::process::ExitCode {
-    let serve = |mut role: _| {
-        Role::server(&mut role).control.send(READY, &[])?;
-        Role::serve(&mut role)
-    };
-    match role.and_then(serve) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+/// Where a process gets more servers from.
+pub struct Intake<R> {
+    /// The supervisor's end of it gives them, one a packet, with their descriptors.
+    pub control: unix::Channel,
+    /// What a packet means.
+    pub take: fn(&[u8], Vec<OwnedFd>) -> io::Result<R>,
+}
+
+/// The servers of one process, and what it sleeps with.
+pub struct Process<R> {
+    waiting: Waiting,
+    members: Vec<Member<R>>,
+    /// The number of the next one.
+    next: u64,
+    intake: Option<Intake<R>>,
+    /// When to look at control sockets and counters again.
+    look_at: Instant,
+}
+
+struct Member<R> {
+    number: u64,
+    role: R,
+    /// It serves, and what wakes it is watched.
+    serves: bool,
+}
+
+impl<R: Role> Process<R> {
+    /// A process that is given servers by and by settles down, and gives up all privileges. `page`: where it says so, and what it dies of if it
+    /// does not keep to it.
+    ///
+    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
+    pub fn settle(
+        clock: Clock,
+        habits: &Habits<'_>,
+        page: &ReplicaPage<ShmMemory>,
+        intake: Intake<R>,
+    ) -> io::Result<Process<R>> {
+        let waiting = Waiting::new(clock, habits)?;
+        waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
+        privileges::confine(habits.kind, page)?;
+        intake.control.send(UP, &[])?;
+        let look_at = clock.now();
+        Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
+    }
+
+    /// The process of one server, which has settled.
+    fn of(mut role: R) -> io::Result<Process<R>> {
+        let waiting = role.server().waiting.take();
+        let waiting = waiting.ok_or_else(|| io::Error::other("a server that has not settled"))?;
+        let look_at = waiting.clock.now();
+        let mut process = Process { waiting, members: Vec::new(), next: 0, intake: None, look_at };
+        process.add(role);
+        Ok(process)
+    }
+
+    /// One server more. It serves once the supervisor says that this is all: before that a replica would answer for connections that it
+    /// does not know yet. Returns its number.
+    fn add(&mut self, mut role: R) -> u64 {
+        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
+        let (page, rings) = (role.server().page.sleep_word(), role.past_sleep_word());
+        let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
+        role.change_sleep_word(last.wrapping_add(1) & !1);
+        role.server().guarded = self.waiting.guarded;
+        let number = self.next;
+        self.next += 1;
+        self.members.push(Member { number, role, serves: false });
+        number
+    }
+
+    /// Serves until all have left or were told to stop, or the supervisor goes away.
+    pub fn serve(mut self) -> io::Result<()> {
+        let clock = self.waiting.clock;
+        let mut now = clock.now();
+        loop {
+            let mut busy = false;
+            for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+                let was_busy = role.round(now)?;
+                let then = clock.now();
+                role.server().account(now, then, was_busy);
+                busy |= was_busy;
+                now = then;
+            }
+            if now >= self.look_at && self.look(now)? == Verdict::Stop {
+                return Ok(());
+            }
+            if busy {
+                continue;
+            }
+            let mut spins = false;
+            for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+                // Each is asked: it is told by this that it waits.
+                spins |= role.server().spins(now);
+            }
+            if spins {
+                let then = now;
+                // The application may be waiting for this very core.
+                sched::yield_now();
+                now = clock.now();
+                for Member { role, .. } in &mut self.members {
+                    role.server().patience.yielded(now.since(then));
+                }
+                continue;
+            }
+            self.sleep(now)?;
+            now = clock.now();
+        }
+    }
+
+    /// Hears what the supervisor says to each server and to the process.
+    fn look(&mut self, now: Instant) -> io::Result<Verdict> {
+        self.look_at = now + CONTROL_EVERY;
+        let mut at = 0;
+        while let Some(member) = self.members.get_mut(at) {
+            let verdict = member.role.housekeeping(now)?;
+            if verdict == Verdict::Go {
+                if member.role.server().is_ready && !member.serves {
+                    self.begin(at)?;
+                }
+                at += 1;
+                continue;
+            }
+            self.end(at, now, verdict)?;
+            if self.members.is_empty() {
+                return Ok(Verdict::Stop);
+            }
+        }
+        self.take_in()
+    }
+
+    /// A server begins to serve.
+    fn begin(&mut self, at: usize) -> io::Result<()> {
+        let Some(member) = self.members.get_mut(at) else { return Ok(()) };
+        member.serves = true;
+        if self.waiting.briefing.take().is_some() {
+            // What wakes the only one is watched from the start.
+            return Ok(());
+        }
+        let (epoll, first) = (&self.waiting.epoll, member.number * TOKEN_KINDS);
+        if let Some(device) = member.role.device() {
+            epoll.add(device, first + TOKEN_DEVICE, EventFlags::IN)?;
+        }
+        epoll.add(&member.role.server().bell, first + TOKEN_BELL, EventFlags::IN | EventFlags::ET)
+    }
+
+    /// A server does not serve any more.
+    fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
+        let Member { mut role, serves, .. } = self.members.remove(at);
+        if let (Verdict::Leave(ledger), true) = (verdict, serves) {
+            role.hand_over(now, ledger)?;
+            role.publish();
+            role.server().publish(now);
+        }
+        if serves && self.intake.is_some() {
+            // The supervisor has the same files open, so that closing ours does not take them out of the set.
+            if let Some(device) = role.device() {
+                self.waiting.epoll.delete(device)?;
+            }
+            self.waiting.epoll.delete(&role.server().bell)?;
+        }
+        if matches!(verdict, Verdict::Leave(_)) {
+            // Behind everything: from here on somebody else may write where this one has written.
+            role.server().control.send(LEFT, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Takes servers that the supervisor gives.
+    fn take_in(&mut self) -> io::Result<Verdict> {
+        let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
+        loop {
+            let Some(intake) = &self.intake else { return Ok(Verdict::Go) };
+            match intake.control.receive(&mut packet, &mut fds) {
+                Ok(0) => return Ok(Verdict::Stop),
+                Ok(len) => {
+                    let role = (intake.take)(&packet[..len], std::mem::take(&mut fds))?;
+                    let token = self.add(role) * TOKEN_KINDS + TOKEN_CONTROL;
+                    if let Some(member) = self.members.last_mut() {
+                        self.waiting.epoll.add(&member.role.server().control, token, EventFlags::IN)?;
+                    }
+                    // It may have been told everything meanwhile.
+                    self.look_at = self.waiting.clock.now();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Verdict::Go),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sleeps until a bell, a device, the supervisor or the timer wakes it.
+    fn sleep(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(briefing) = &self.waiting.briefing {
+            briefing.wait(&mut [epoll::EMPTY; 1], None)?;
+            self.look_at = now;
+            return Ok(());
+        }
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+            let rung = role.say_good_night(now);
+            role.server().bells_rung += rung;
+            let asleep = role.server().sleep_word | 1;
+            role.change_sleep_word(asleep);
+        }
+        if let Some(member) = self.members.first_mut() {
+            // Partner: who sends fences between the store into the ring and the look at the sleep word.
+            member.role.server().page.0.fence();
+        }
+        let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
+        if !is_ready {
+            let mut deadline: Option<Instant> = None;
+            let mut answers = false;
+            for Member { role, serves, .. } in &mut self.members {
+                let timeout = if *serves { role.next_timeout(now) } else { None };
+                let server = role.server();
+                answers |= !server.answers.is_empty();
+                let answers_at = (!server.answers.is_empty()).then_some(now + CONTROL_EVERY);
+                // Who sleeps for long has told what happened before.
+                let publish_at = server.unpublished.then_some(server.publish_at).filter(|_| *serves);
+                server.sleeps += u64::from(*serves);
+                deadline = [deadline, timeout, answers_at, publish_at].into_iter().flatten().min();
+            }
+            if let Some(deadline) = deadline {
+                self.waiting.timer.wake_at(now, deadline)?;
+            }
+            let mut events = [epoll::EMPTY; 32];
+            let count = self.waiting.epoll.wait(&mut events, None)?;
+            let of_control = |event: &epoll::Event| match epoll::token(event) {
+                TOKEN_TIMER => false,
+                TOKEN_INTAKE => true,
+                token => token % TOKEN_KINDS == TOKEN_CONTROL,
+            };
+            if answers || events[..count].iter().any(of_control) {
+                self.look_at = now;
+            }
+        }
+        for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+            let awake = (role.server().sleep_word | 1).wrapping_add(1);
+            role.change_sleep_word(awake);
+        }
+        Ok(())
+    }
+}
+
+/// Serves as the one server of a process, until told to stop. `name`: who fails, for people.
+pub fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
+    report(name, role.and_then(Process::of).and_then(Process::serve))
+}
+
+/// How a process ends. `name`: who it is, for people.
+pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
 //!
-//! Descriptors from number 3 on, without gaps:
+//! Descriptors, from number 3 on, without gaps; of a replica, in the packet with its setup:
 //!
 //! ```text
 //!   control socket (SOCK_SEQPACKET, nonblocking)
@@ -12,11 +12,13 @@
 //!   TAP queue                                  of a replica or IP server: only if `has_tap`; of a connection manager: none
 //!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link server: those of its `peers`
 //!                                              only; of a connection manager: those of all CMs, then those of the replicas
+//!   bells of the replicas                      of a replica only: once more, because it may not copy descriptors
 //!   link memory, LINK_BYTES                    }
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
-//! Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
+//! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the stack page, and a page of its own, which says
+//! how it is confined. Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
@@ -25,7 +27,7 @@ use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
-pub const SETUP_VERSION: u32 = 1;
+pub const SETUP_VERSION: u32 = 2;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -66,15 +68,15 @@ pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
     (sender as usize) * LINK_SIDE_BYTES + (from * REPLICAS_MAX + to) * RING_STRIDE
 }
 
-/// The command line of `atoll replica`.
+/// The command line of `atoll replicas`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ReplicaArgs {
+pub struct HostArgs {
     /// Its number; for people who look at the process list.
     #[arg(long)]
     pub index: u8,
     /// Everything else.
-    #[arg(long, value_parser = ReplicaSetup::from_json)]
-    pub setup: ReplicaSetup,
+    #[arg(long, value_parser = HostSetup::from_json)]
+    pub setup: HostSetup,
 }
 
 /// The command line of `atoll link-server`.
@@ -110,9 +112,9 @@ pub struct ManagerArgs {
     pub setup: ManagerSetup,
 }
 
-/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+/// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplicaSetup {
+pub struct HostSetup {
     /// Name of the stack.
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
@@ -121,6 +123,19 @@ pub struct ReplicaSetup {
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
+    /// Own number among these processes.
+    pub index: u8,
+    /// Whether replicas may come with a TAP queue.
+    pub has_tap: bool,
+    /// The processor to run on.
+    pub cpu: Option<usize>,
+    /// Whether to run as SCHED_BATCH.
+    pub batch_scheduling: bool,
+}
+
+/// What a replica is told when it starts. What all processes of the stack share is on the stack page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaSetup {
     /// Own number.
     pub index: u8,
     /// How many replicas the stack has.
@@ -155,10 +170,6 @@ pub struct ReplicaSetup {
     pub link: Option<LinkSetup>,
     /// What becomes of the connections that a predecessor had.
     pub recovery: RecoveryMode,
-    /// The processor to run on.
-    pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
-    pub batch_scheduling: bool,
 }
 
 /// What a link server in a process of its own is told when it starts.
@@ -272,8 +283,20 @@ impl LinkSide {
 }
 
 impl ReplicaSetup {
+    /// Reads the packet by which a process is given a replica.
+    pub fn from_json(text: &[u8]) -> Result<ReplicaSetup, String> {
+        serde_json::from_slice(text).map_err(|error| error.to_string())
+    }
+
+    /// That packet.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
+}
+
+impl HostSetup {
     /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<ReplicaSetup, String> {
+    pub fn from_json(text: &str) -> Result<HostSetup, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
@@ -321,6 +344,10 @@ impl ManagerSetup {
 
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
+/// The last packet of a server that was asked to hand over. It touches nothing any more that it was given.
+pub const LEFT: &[u8] = br#"{"left":true}"#;
+/// The packet that a process for replicas sends when it may be given some.
+pub const UP: &[u8] = br#"{"up":true}"#;
 
 #[cfg(test)]
 mod tests {
@@ -328,11 +355,18 @@ mod tests {
 
     #[test]
     fn the_setup_survives_the_command_line() {
-        let setup = ReplicaSetup {
+        let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
             guarded: true,
-            descriptors: 21,
+            descriptors: 3,
+            index: 1,
+            has_tap: true,
+            cpu: Some(1),
+            batch_scheduling: true,
+        };
+        assert_eq!(HostSetup::from_json(&setup.to_json()), Ok(setup));
+        let setup = ReplicaSetup {
             index: 1,
             replicas: 2,
             servers: 3,
@@ -350,10 +384,8 @@ mod tests {
             software_steering: false,
             link: Some(LinkSetup { side: LinkSide::Guest }),
             recovery: RecoveryMode::Stateless,
-            cpu: Some(1),
-            batch_scheduling: true,
         };
-        assert_eq!(ReplicaSetup::from_json(&setup.to_json()), Ok(setup));
+        assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()), Ok(setup));
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,

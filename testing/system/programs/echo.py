@@ -26,7 +26,11 @@ def serve(port):
     while True:
         for key, _ in chosen.select():
             if key.data is None:
-                connection, _ = listener.accept()
+                try:
+                    connection, _ = listener.accept()
+                except BlockingIOError:
+                    # It has gone to nobody: offered, and taken back (accept(2)).
+                    continue
                 connection.setblocking(False)
                 chosen.register(connection, selectors.EVENT_READ, bytearray())
                 continue

@@ -16,10 +16,10 @@ use super::options::stack_name;
 use crate::client::Supervisor;
 use crate::failure::{Failure, OrFail};
 
-/// Kill and stop servers of a stack at random, one or two at a time, and tell what came of it.
+/// Kill and stop servers of a stack at random, one or two at a time, move replicas from process to process, and tell what came of it.
 ///
-/// Applications should not notice. Servers that were stopped go on after a while, unless the supervisor has replaced them before. Ends early on
-/// SIGINT. Fails if a server does not come back.
+/// Applications should not notice. Servers that were stopped go on after a while, unless the supervisor has replaced them before. Replicas that
+/// have moved are back where they were at the end. Ends early on SIGINT. Fails if a server does not come back.
 #[derive(clap::Args)]
 pub struct Chaos {
     /// The stack.
@@ -28,12 +28,15 @@ pub struct Chaos {
     /// For how long, such as 90s, 10m or 1h.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     time: Duration,
-    /// Kill servers (SIGKILL). Without this and --stop: both.
+    /// Kill servers (SIGKILL). Without this, --stop and --move: all three.
     #[arg(long)]
     kill: bool,
     /// Stop servers (SIGSTOP), some for so long that they are replaced.
     #[arg(long)]
     stop: bool,
+    /// Move replicas, and change the number of their processes, while the others go on; of a stack with several.
+    #[arg(long = "move")]
+    moves: bool,
     /// How much time passes between two deeds in the mean.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     every: Duration,
@@ -51,6 +54,14 @@ enum Deed {
     Kill,
     /// And lets it go on after this time.
     Stop(Duration),
+}
+
+/// What may be done.
+#[derive(Clone, Copy, Debug)]
+struct Kinds {
+    kill: bool,
+    stop: bool,
+    moves: bool,
 }
 
 /// A server as the supervisor reports it.
@@ -76,7 +87,10 @@ struct Report {
     stops: u64,
     /// Deeds that were done to two servers at once.
     pairs: u64,
-    /// Servers that were started again, for any reason, by name.
+    /// Times that replicas were asked to be in other processes, and moves that came of it.
+    rearrangements: u64,
+    moves: u64,
+    /// Servers that were started again, for any other reason, by name.
     restarts: BTreeMap<String, u64>,
     /// Of recoveries that were watched to their ends, in milliseconds.
     recoveries: u64,
@@ -106,7 +120,13 @@ impl Chaos {
         let supervisor = Supervisor::connect(&self.name)?;
         let signals = Signals::catch(&[Signal::INT, Signal::TERM]).or_fail("catching signals")?;
         let mut course = Course::new(&supervisor, seed, signals)?;
-        let kinds = (self.kill || !self.stop, self.stop || !self.kill);
+        let any = self.kill || self.stop || self.moves;
+        let kinds = Kinds { kill: self.kill || !any, stop: self.stop || !any, moves: self.moves || !any };
+        if self.moves && course.before.replicas.len() < 2 {
+            return Err(Failure::new(
+                "the stack has one replica, which is always in process 0 alone: --move does nothing",
+            ));
+        }
         let start = Instant::now();
         while start.elapsed() < self.time && !course.is_interrupted()? {
             course.act(kinds)?;
@@ -138,6 +158,8 @@ struct Course<'a> {
     /// Those that are stopped, and when they go on.
     stopped: Vec<(Instant, OwnedFd)>,
     recoveries: Vec<u64>,
+    /// Replicas on their way.
+    moving: Option<thread::JoinHandle<Result<(), Failure>>>,
     report: Report,
 }
 
@@ -155,13 +177,18 @@ impl<'a> Course<'a> {
             crashes,
             stopped: Vec::new(),
             recoveries: Vec::new(),
+            moving: None,
             report: Report::default(),
         })
     }
 
-    /// Does something to one or two servers that serve. Nothing if there are none.
-    fn act(&mut self, (kill, stop): (bool, bool)) -> Result<(), Failure> {
+    /// Does something to one or two servers that serve, or to where replicas are. Nothing if there are none.
+    fn act(&mut self, Kinds { kill, stop, moves }: Kinds) -> Result<(), Failure> {
         let status = self.watch()?;
+        let moves = moves && status.replicas.len() > 1;
+        if moves && (!kill && !stop || self.rng.below(3) == 0) {
+            return self.rearrange(&status);
+        }
         let mut serving: Vec<Victim> =
             victims(&status).into_iter().filter(|victim| victim.recovery.state == ServerState::Serving).collect();
         let count = if serving.len() > 1 && self.rng.below(4) == 0 { 2 } else { 1 };
@@ -204,6 +231,51 @@ impl<'a> Course<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// Has replicas elsewhere, one way or another, while the rest goes on.
+    fn rearrange(&mut self, status: &StatusReport) -> Result<(), Failure> {
+        if self.moving.as_ref().is_some_and(|moving| !moving.is_finished()) {
+            return Ok(());
+        }
+        self.await_moves()?;
+        let replicas = status.replicas.len() as u32;
+        let (number, to) = (1 + self.rng.below(replicas) as u8, self.rng.below(replicas) as u8);
+        let some: Vec<u8> = (0..replicas as u8).filter(|_| self.rng.below(2) == 0).collect();
+        let name = stack_name(&status.stack.name).map_err(Failure::new)?;
+        let scales = self.rng.below(2) == 0;
+        self.report.rearrangements += 1;
+        // On a connection of its own: this one is needed to look on.
+        self.moving = Some(thread::spawn(move || {
+            let supervisor = Supervisor::connect(&name)?;
+            let done = if scales { supervisor.scale(Some(number)) } else { supervisor.relocate(some, to) };
+            done.map(|_| ())
+        }));
+        Ok(())
+    }
+
+    /// Waits until replicas that were asked to be elsewhere are there.
+    fn await_moves(&mut self) -> Result<(), Failure> {
+        let Some(moving) = self.moving.take() else { return Ok(()) };
+        moving.join().unwrap_or_else(|_| Err(Failure::new("who has moved replicas has failed")))
+    }
+
+    /// Has replicas where they were at the start.
+    fn restore(&self) -> Result<(), Failure> {
+        if self.report.rearrangements == 0 {
+            return Ok(());
+        }
+        let mut processes: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+        for replica in &self.before.replicas {
+            processes.entry(replica.process).or_default().push(replica.index);
+        }
+        for (process, replicas) in processes {
+            self.supervisor.relocate(replicas, process)?;
+        }
+        if self.before.stack.scaling.auto {
+            self.supervisor.scale(None)?;
+        }
+        Ok(())
     }
 
     /// Lets time pass, in which those that were stopped go on and recoveries are noticed.
@@ -254,6 +326,8 @@ impl<'a> Course<'a> {
             // It may have been replaced.
             let _ = process::send_signal(&process, Signal::CONT);
         }
+        self.await_moves()?;
+        self.restore()?;
         let deadline = Instant::now() + RETURN_TIME;
         let status = loop {
             let status = self.watch()?;
@@ -264,7 +338,11 @@ impl<'a> Course<'a> {
             thread::sleep(LOOK_EVERY);
         };
         let (before, after) = (victims(&self.before), victims(&status));
-        let restarts = before.iter().zip(&after).map(|(old, new)| (new.name.clone(), u64::from(new.epoch - old.epoch)));
+        let moves = |old: &Victim, new: &Victim| new.recovery.moves.saturating_sub(old.recovery.moves);
+        let restarts = before.iter().zip(&after).map(|(old, new)| {
+            let lives = u64::from(new.epoch.saturating_sub(old.epoch));
+            (new.name.clone(), lives.saturating_sub(moves(old, new)))
+        });
         let count = |name: &str| sum(&status, name).saturating_sub(sum(&self.before, name));
         self.recoveries.sort_unstable();
         let times = &self.recoveries;
@@ -274,6 +352,7 @@ impl<'a> Course<'a> {
             stack: name.to_string(),
             seed,
             seconds,
+            moves: before.iter().zip(&after).map(|(old, new)| moves(old, new)).sum(),
             restarts: restarts.collect(),
             recoveries: times.len() as u64,
             recovery_median_ms: millis(at(50)),
@@ -333,6 +412,9 @@ fn text(report: &Report) -> String {
     let Report { stack, seed, seconds, kills, stops, pairs, .. } = report;
     let mut out = format!("stack {stack}  {seconds:.1} s  seed {seed}\n");
     out += &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once\n");
+    if report.rearrangements > 0 {
+        out += &format!("moves        {} of replicas, in {} rearrangements\n", report.moves, report.rearrangements);
+    }
     let restarts: Vec<String> = report.restarts.iter().map(|(name, count)| format!("{name}: {count}")).collect();
     out += &format!("restarts     {}\n", restarts.join(", "));
     out += &format!(
@@ -401,6 +483,9 @@ mod tests {
         let said = text(&report);
         assert!(said.starts_with("stack default  90.0 s  seed 7\ndeeds        50 killed, 0 stopped"), "{said}");
         assert!(said.contains("connections  1000 kept, 0 lost") && !said.contains("missing"), "{said}");
+        assert!(!said.contains("moves"), "{said}");
+        let moved = Report { rearrangements: 3, moves: 5, ..report.clone() };
+        assert!(text(&moved).contains("moves        5 of replicas, in 3 rearrangements\n"));
         assert!(text(&Report { missing: vec!["replica 1".into()], ..report }).ends_with("missing      replica 1\n"));
     }
 

@@ -79,6 +79,9 @@ pub struct StackOptions {
     /// What becomes of connections when a replica dies: stateful (they go on) or stateless (they are reset).
     #[arg(long, value_name = "MODE", value_parser = recovery)]
     pub recovery: Option<RecoveryMode>,
+    /// In how many processes the replicas are at the start: 1 to their number.
+    #[arg(long, value_name = "N")]
+    pub processes: Option<u8>,
 }
 
 impl StackOptions {
@@ -121,6 +124,7 @@ impl StackOptions {
         set(&mut file.wait.spin_us, &self.spin_us);
         set(&mut file.scheduling.cpus, &self.cpus);
         set(&mut file.recovery.mode, &self.recovery);
+        set_option(&mut file.scaling.start, &self.processes);
         Ok(file)
     }
 
@@ -158,6 +162,7 @@ impl StackOptions {
             spin_us,
             cpus,
             recovery,
+            processes,
         } = self;
         let texts = [
             configuration,
@@ -184,6 +189,7 @@ impl StackOptions {
             || spin_us.is_some()
             || cpus.is_some()
             || recovery.is_some()
+            || processes.is_some()
             || texts.iter().any(|text| text.is_some())
     }
 }

@@ -105,6 +105,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
         share(stack.library_calls, stack.library_calls_with_syscall),
         stack.sessions_opened
     );
+    out += &processes(report);
     let mut replicas = vec![row(REPLICA_COLUMNS)];
     replicas.extend(report.replicas.iter().map(replica_row));
     out += "\n";
@@ -213,6 +214,22 @@ fn link(report: &StatusReport) -> String {
         out += &format!("  valid_lft {} preferred_lft {}\n", seconds(own.valid_s), seconds(own.preferred_s));
     }
     out
+}
+
+/// Which replicas share a process; nothing if each has its own, and that is how it stays.
+fn processes(report: &StatusReport) -> String {
+    let scaling = &report.stack.scaling;
+    if usize::from(scaling.processes) == report.replicas.len() && scaling.wanted == scaling.processes && !scaling.auto {
+        return String::new();
+    }
+    let mut hosted: BTreeMap<u8, (u32, Vec<String>)> = BTreeMap::new();
+    for replica in &report.replicas {
+        let (pid, replicas) = hosted.entry(replica.process).or_default();
+        *pid = replica.pid;
+        replicas.push(replica.index.to_string());
+    }
+    let all: Vec<String> = hosted.values().map(|(pid, replicas)| format!("{} in {pid}", replicas.join(","))).collect();
+    format!("{}  replicas {}\n", super::scale::text(scaling), all.join("  "))
 }
 
 /// What the servers do without; what the kernel does not let them do without is in capitals.
@@ -375,7 +392,7 @@ fn build(build: &BuildReport) -> String {
     format!("{}-{id}", build.version)
 }
 
-/// Servers that have died, or are not there.
+/// Servers that have died, have moved to another process, or are not there.
 fn recoveries(report: &StatusReport) -> String {
     let replicas = report.replicas.iter().map(|server| ("replica", server.index, server.recovery, &server.stats));
     let link_servers =
@@ -403,6 +420,7 @@ fn recoveries(report: &StatusReport) -> String {
             format!("{role} {index}"),
             state.into(),
             recovery.crashes.to_string(),
+            recovery.moves.to_string(),
             time(times.start_us),
             time(times.ready_us),
             kept,
@@ -413,8 +431,8 @@ fn recoveries(report: &StatusReport) -> String {
     if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
 }
 
-const RECOVERY_COLUMNS: [&str; 8] =
-    ["RESTARTED", "STATE", "CRASHES", "STARTED-IN", "READY-IN", "KEPT", "LOST", "QUARANTINED"];
+const RECOVERY_COLUMNS: [&str; 9] =
+    ["RESTARTED", "STATE", "CRASHES", "MOVED", "STARTED-IN", "READY-IN", "KEPT", "LOST", "QUARANTINED"];
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()

@@ -150,12 +150,18 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
-/// What differs: sessions are for replicas, frames for those with a queue.
+/// What differs: sessions are for replicas, and so is watching something new; frames are for those with a queue.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {
         match inside.what.as_str() {
             "map a session" => drop(ShmMemory::map(&inside.arena, MAPPED, Access::ReadWrite).unwrap()),
+            "watch something else" => {
+                // What is no instance says so; whoever may not ask does not hear it.
+                let data = rustix::event::epoll::EventData::new_u64(0);
+                let (bell, control) = (&inside.bell, &inside.control);
+                assert!(rustix::event::epoll::add(bell, control, data, rustix::event::epoll::EventFlags::IN).is_err());
+            }
             "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 8]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();
@@ -168,6 +174,7 @@ fn each_kind_has_a_list_of_its_own() {
     let (replica, with_queue, link_server, manager) = (0, 1, 2, 3);
     for (what, allowed, name) in [
         ("map a session", [replica, with_queue].as_slice(), "fcntl"),
+        ("watch something else", &[replica, with_queue], "epoll_ctl"),
         ("read a frame", &[with_queue, link_server], "read"),
         ("write a frame", &[with_queue, link_server], "writev"),
     ] {

@@ -5,12 +5,13 @@
 //!   memory.N      server N; descriptors: page, bell, and of a replica the ledger
 //!   queue.N       descriptor: queue N of the device
 //!   program.N     a build; descriptor: its file
-//!   server.N      process of server N; descriptors: control socket, pidfd
+//!   host.N        a process for replicas; descriptors: page, pidfd, control socket
+//!   server.N      process of server N, or which process replica N is in; descriptors: control socket, pidfd
 //!   session.N     who is in it; descriptors: application page, bells, arenas
 //!   ~client.N     descriptor: a connection to the control socket
 //! ```
 //! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of sessions that have ended,
-//! answers to the command line that were under way, and an upgrade that was: its servers stay what they are.
+//! answers to the command line that were under way, but for `atoll scale` and `atoll move`, and an upgrade that was: its servers stay what they are.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,10 +31,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::guarded::Wardship;
+use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
 use super::launch::Launch;
 use super::life::Life;
 use super::memory::{SessionMemory, StackMemory};
 use super::report::Identity;
+use super::scaling::Scaling;
 use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
 use crate::failure::{Failure, OrFail};
@@ -59,6 +62,12 @@ pub struct StackNote {
     /// When the stack started, in nanoseconds of the kernel's monotonic clock.
     pub started_ns: u64,
     pub balance: BalanceRules,
+    /// The number of the process that each replica is to be in.
+    pub places: Vec<u8>,
+    /// Whether that follows from how busy they are.
+    pub scales: bool,
+    /// Clients that wait until all replicas are where they are to be.
+    pub asking: Vec<u64>,
     pub opened: u64,
     /// The last session's number, which is not used again.
     pub last_session: u32,
@@ -77,13 +86,31 @@ struct ProgramNote {
     build: Build,
 }
 
+/// `host.N`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct HostNote {
+    /// 0: none, in tests.
+    pid: u32,
+    number: usize,
+    is_up: bool,
+    /// It has no replica any more, and is to end.
+    is_ending: bool,
+    /// As in [`ServerNote`].
+    program: Option<usize>,
+}
+
 /// `server.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ServerNote {
     /// 0: it has no process.
     pid: u32,
+    /// The key of a replica's process.
+    host: Option<usize>,
+    /// It was asked to leave.
+    is_leaving: bool,
     epoch: u32,
     crashes: u64,
+    moves: u64,
     is_ready: bool,
     /// The others know that it was started.
     is_announced: bool,
@@ -171,6 +198,9 @@ impl Server {
                 [memory.page_write.as_fd(), memory.bell.as_fd()].into_iter().chain(ledger).collect();
             self.estate.put(format!("memory.{number}"), &(), &descriptors);
         }
+        for key in self.hosts.keys() {
+            self.note_host(key);
+        }
         for index in 0..self.replicas.len() + self.others.len() {
             self.note_server(index, true);
         }
@@ -195,6 +225,9 @@ impl Server {
             steering: identity.steering,
             started_ns: Clock::kernel().now().as_nanos().saturating_sub(age),
             balance: self.config.accept.told(),
+            places: self.scaling.places().to_vec(),
+            scales: self.scaling.is_auto(),
+            asking: self.scaling.asking().iter().map(|client| client.0).collect(),
             opened: self.opened,
             last_session: self.sessions.last(),
             next_client: self.next_client,
@@ -212,6 +245,23 @@ impl Server {
         }
     }
 
+    /// There is a process for replicas more, or one less, or something else is known of it.
+    pub(super) fn note_host(&mut self, key: usize) {
+        if !self.estate.is_kept() {
+            return;
+        }
+        let name = format!("host.{key}");
+        let Some(host) = self.hosts.get(key) else { return self.estate.send(&Note::Drop(name), &[]) };
+        let note = HostNote {
+            pid: host.child.as_ref().map_or(0, |child| child.pid()),
+            number: host.number,
+            is_up: host.is_up,
+            is_ending: host.control.is_none(),
+            program: self.estate.program(&host.program),
+        };
+        self.estate.put(name, &note, &host.descriptors());
+    }
+
     /// A server has another process, or something else is known of it. `is_announced`: to the others.
     pub(super) fn note_server(&mut self, index: usize, is_announced: bool) {
         if !self.estate.is_kept() {
@@ -219,15 +269,19 @@ impl Server {
         }
         let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return };
         let note = ServerNote {
-            pid: server.child.as_ref().map_or(0, Child::pid),
+            pid: server.child.as_ref().map_or(0, |child| child.pid()),
+            host: server.host,
+            is_leaving: server.is_leaving,
             epoch: server.epoch,
             crashes: server.life.crashes,
+            moves: server.life.moves,
             is_ready: server.life.is_serving(),
             is_announced,
             program: self.estate.program(&server.program),
         };
         let control = server.control.as_ref().map(AsFd::as_fd);
-        let descriptors: Vec<_> = control.into_iter().chain(server.child.as_ref().map(Child::pidfd)).collect();
+        let child = server.child.as_ref().filter(|_| server.host.is_none()).map(|child| child.pidfd());
+        let descriptors: Vec<_> = control.into_iter().chain(child).collect();
         self.estate.put(format!("server.{index}"), &note, &descriptors);
     }
 
@@ -312,13 +366,25 @@ impl Found {
         while let Some((note, descriptors)) = take::<ProgramNote>(&mut notes, &format!("program.{}", programs.len())) {
             programs.push(Rc::new(Program { file: descriptors.into_iter().next(), build: note.build }));
         }
+        let own = Rc::new(Program::own());
+        let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
         let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        let asking = stack.asking.iter().copied().map(ClientId).collect();
+        server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales, asking);
+        while let Some(name) = notes.keys().find(|name| name.starts_with("host.")).cloned() {
+            let (Some((note, descriptors)), Some(key)) =
+                (take::<HostNote>(&mut notes, &name), name.strip_prefix("host.").and_then(|key| key.parse().ok()))
+            else {
+                continue;
+            };
+            let host = found_host(&note, descriptors, program(note.program)).or_fail(what)?;
+            server.install_host(key, host).or_fail(what)?;
+        }
         let mut unannounced = Vec::new();
         for index in 0..server.config.notation.plan().processes().len() {
             let (note, descriptors) = take::<ServerNote>(&mut notes, &format!("server.{index}"))
                 .ok_or_else(|| Failure::new(format!("the last supervisor has left no server {index}")))?;
-            let known = note.program.and_then(|number| programs.get(number));
-            let found = server.found(&note, descriptors, known.cloned()).or_fail(what)?;
+            let found = server.found(&note, descriptors, program(note.program)).or_fail(what)?;
             if !note.is_announced {
                 unannounced.push(index);
             }
@@ -373,19 +439,27 @@ impl Found {
 
 impl Server {
     /// A server as it was found. One without a process is to be started.
-    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Option<Rc<Program>>) -> io::Result<Replica> {
+    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Replica> {
         let mut descriptors = descriptors.into_iter();
-        let control = descriptors.next().map(Channel::from);
-        let child = descriptors.next().map(|pidfd| Child::foster(note.pid, pidfd));
-        let mut life = Life::new(Instant::now());
-        life.crashes = note.crashes;
+        // A process that is gone has taken the replica along.
+        let host = note.host.filter(|key| self.hosts.get(*key).is_some());
+        let control = descriptors.next().map(Channel::from).filter(|_| host.is_some() == note.host.is_some());
+        let child = match host.and_then(|key| self.hosts.get(key)) {
+            Some(host) => host.child.clone(),
+            None => descriptors.next().map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
+        };
+        let now = Instant::now();
+        let mut life = Life::new(now);
+        (life.crashes, life.moves) = (note.crashes, note.moves);
         if control.is_none() {
-            life.left(Instant::now());
+            life.absent(now);
         } else if note.is_ready {
-            life.ready(Instant::now());
+            life.ready(now);
         }
-        let program = program.unwrap_or_else(|| Rc::new(Program::own()));
-        Ok(Replica { control, ..Replica::new(child, note.epoch, life, program) })
+        let is_leaving = note.is_leaving && control.is_some();
+        let due_by = is_leaving.then_some(now + LEAVE_TIME);
+        let host = host.filter(|_| control.is_some());
+        Ok(Replica { host, control, is_leaving, due_by, ..Replica::new(child, note.epoch, life, program) })
     }
 
     /// Ends the memberships of clients of which there is no note: they are gone.
@@ -419,6 +493,22 @@ impl Server {
         let departures = std::mem::take(&mut self.gone_meanwhile);
         self.announce(departures)
     }
+}
+
+/// A process for replicas as it was found.
+fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Host> {
+    let mut descriptors = descriptors.into_iter();
+    let page = descriptors.next().ok_or_else(|| io::Error::other("a process without a page"))?;
+    let child = if note.pid == 0 { None } else { descriptors.next() };
+    Ok(Host {
+        number: note.number,
+        program,
+        child: child.map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
+        control: descriptors.next().map(Channel::from),
+        page: HostPage::resume(page)?,
+        is_up: note.is_up,
+        until: note.is_ending.then(|| Instant::now() + ENDING_TIME),
+    })
 }
 
 /// Takes what is noted under a name.

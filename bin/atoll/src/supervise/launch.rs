@@ -1,9 +1,9 @@
 //! Who starts the processes of servers, for the first time and again?
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use atoll_supervisor::{Component, Config};
+use atoll_supervisor::{Component, Config, Plan};
 use atoll_sys::process::Child;
 use atoll_sys::unix::Channel;
 
@@ -22,8 +22,32 @@ pub trait Launch {
         &[]
     }
 
-    /// Starts the server with this number, of this build, as the incarnation that `epochs`, by number, say of it. Returns its process, and the
+    /// Starts a process for replicas, of this build, which has none yet. `number`: its own; `page`: where it says how it is confined. Returns it,
+    /// and the end of the socket over which it is given some.
+    fn start_host(
+        &mut self,
+        number: usize,
+        program: &Program,
+        page: BorrowedFd<'_>,
+        config: &Config,
+        identity: &Identity,
+        memory: &StackMemory,
+    ) -> Result<(Option<Child>, Channel), Failure>;
+
+    /// Gives the replica with this number to the process at the other end of `host`, as the incarnation that `epochs` say of it. Returns the
     /// control socket's end.
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        config: &Config,
+        identity: &Identity,
+        memory: &StackMemory,
+    ) -> Result<Channel, Failure>;
+
+    /// Starts the server with this number, which is no replica, of this build, as the incarnation that `epochs`, by number, say of it. Returns
+    /// its process, and the control socket's end.
     fn launch(
         &mut self,
         server: usize,
@@ -45,9 +69,44 @@ pub struct Launcher {
     pub link_side: Option<LinkSide>,
 }
 
+impl Launcher {
+    fn shared<'a>(&'a self, plan: &'a Plan, memory: &'a StackMemory) -> Shared<'a> {
+        Shared { plan, memory, queues: self.queues(), link: &self.link }
+    }
+}
+
 impl Launch for Launcher {
     fn queues(&self) -> &[OwnedFd] {
         self.device.as_ref().map_or(&[], |device| &device.queues)
+    }
+
+    fn start_host(
+        &mut self,
+        number: usize,
+        program: &Program,
+        page: BorrowedFd<'_>,
+        config: &Config,
+        identity: &Identity,
+        memory: &StackMemory,
+    ) -> Result<(Option<Child>, Channel), Failure> {
+        let setup = super::host_setup(config, identity, number as u8);
+        let (child, control) = spawn::start_host(setup, program, page, memory)?;
+        Ok((Some(child), control))
+    }
+
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        config: &Config,
+        identity: &Identity,
+        memory: &StackMemory,
+    ) -> Result<Channel, Failure> {
+        let plan = config.notation.plan();
+        let has_device = self.device.is_some();
+        let setup = super::replica_setup(config, identity, &plan, epochs, replica as u8, has_device, self.link_side);
+        spawn::place_replica(&setup, host, &self.shared(&plan, memory))
     }
 
     fn launch(
@@ -61,22 +120,16 @@ impl Launch for Launcher {
     ) -> Result<(Option<Child>, Channel), Failure> {
         let plan = config.notation.plan();
         let process = plan.processes().get(server).ok_or_else(|| Failure::new("a server that is not in the plan"))?;
-        let queues: &[OwnedFd] = self.device.as_ref().map_or(&[], |device| &device.queues);
-        let shared = Shared { plan: &plan, program, memory, queues, link: &self.link };
+        let shared = self.shared(&plan, memory);
         // Cannot truncate: there are few servers.
         let number = server as u8;
-        let (child, control) = if process.has(Component::Ts) {
-            let (has_device, side) = (self.device.is_some(), self.link_side);
-            spawn::start_replica(
-                super::replica_setup(config, identity, &plan, epochs, number, has_device, side),
-                &shared,
-            )?
-        } else if process.has(Component::Ip) {
-            spawn::start_ip_server(super::ip_server_setup(config, identity, &plan, epochs, number), &shared)?
+        let (child, control) = if process.has(Component::Ip) {
+            spawn::start_ip_server(super::ip_server_setup(config, identity, &plan, epochs, number), program, &shared)?
         } else if process.has(Component::Cm) {
-            spawn::start_manager(super::manager_setup(config, identity, &plan, epochs, number), &shared)?
+            spawn::start_manager(super::manager_setup(config, identity, &plan, epochs, number), program, &shared)?
         } else {
-            spawn::start_link_server(super::link_server_setup(config, identity, &plan, epochs, number), &shared)?
+            let setup = super::link_server_setup(config, identity, &plan, epochs, number);
+            spawn::start_link_server(setup, program, &shared)?
         };
         Ok((Some(child), control))
     }

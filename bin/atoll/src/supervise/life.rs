@@ -25,6 +25,12 @@ pub struct Life {
     pub crashes: u64,
     /// How long the last recovery took.
     pub last: Option<Recovery>,
+    /// Times that it went on in another process without having died: it was asked to hand over.
+    pub moves: u64,
+    /// How long nobody served at the last of them.
+    last_move: Option<Duration>,
+    /// Its last process has handed over.
+    is_moving: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub struct Recovery {
     pub start: Duration,
     /// From then until it was ready.
     pub ready: Duration,
+    /// It had not died: it was asked to hand over.
+    pub is_move: bool,
 }
 
 impl Recovery {
@@ -57,11 +65,21 @@ impl Life {
     /// Its first process was started.
     pub fn new(now: Instant) -> Life {
         let phase = Phase::Starting { since: now, died: None };
-        Life { phase, short_lives: 0, vain_starts: 0, crashes: 0, last: None }
+        Life {
+            phase,
+            short_lives: 0,
+            vain_starts: 0,
+            crashes: 0,
+            last: None,
+            moves: 0,
+            last_move: None,
+            is_moving: false,
+        }
     }
 
     /// Its process has ended. Returns after what time the next one is due.
     pub fn died(&mut self, now: Instant) -> Duration {
+        self.is_moving = false;
         let (died, lived) = match self.phase {
             Phase::Starting { died, .. } => {
                 self.vain_starts += 1;
@@ -74,8 +92,14 @@ impl Life {
         self.fall(now, died, lived)
     }
 
-    /// Its process has ended, as it was asked to: the next one is due now.
+    /// It has handed over, as it was asked to: the next one is due now.
     pub fn left(&mut self, now: Instant) {
+        self.absent(now);
+        self.is_moving = true;
+    }
+
+    /// It has no process, for what reason ever: the next one is due now.
+    pub fn absent(&mut self, now: Instant) {
         self.phase = Phase::Down { died: now, due: now };
     }
 
@@ -129,8 +153,14 @@ impl Life {
         self.phase = Phase::Serving { since: now };
         self.vain_starts = 0;
         let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
-        self.last = Some(Recovery { start, ready });
-        self.last
+        let recovery = Recovery { start, ready, is_move: std::mem::take(&mut self.is_moving) };
+        if recovery.is_move {
+            self.moves += 1;
+            self.last_move = Some(recovery.total());
+        } else {
+            self.last = Some(recovery);
+        }
+        Some(recovery)
     }
 
     /// Whether it serves.
@@ -150,7 +180,13 @@ impl Life {
             let (start_us, ready_us) = (micros(last.start), micros(last.ready));
             RecoveryTimes { start_us, ready_us, total_us: start_us + ready_us }
         };
-        RecoveryReport { state, crashes: self.crashes, last: self.last.map(times) }
+        RecoveryReport {
+            state,
+            crashes: self.crashes,
+            last: self.last.map(times),
+            moves: self.moves,
+            last_move_us: self.last_move.map(micros),
+        }
     }
 
     /// Whether it has not become ready in the time that there is for that.
@@ -271,7 +307,15 @@ mod tests {
         life.left(now + 41 * MS);
         assert!(life.is_due(now + 41 * MS));
         life.started(now + 42 * MS);
-        life.ready(now + 43 * MS);
-        assert_eq!((life.crashes, life.last.map(|last| last.total())), (2, Some(2 * MS)));
+        assert!(life.ready(now + 43 * MS).is_some_and(|back| back.is_move && back.total() == 2 * MS));
+        assert_eq!((life.crashes, life.last), (2, Some(recovery)), "it is no recovery");
+        assert_eq!((life.moves, life.report().last_move_us), (1, Some(2000)));
+        // If the next one dies before it serves, it is one.
+        life.left(now + 44 * MS);
+        life.started(now + 44 * MS);
+        let delay = life.died(now + 45 * MS);
+        life.started(now + 45 * MS + delay);
+        assert!(life.ready(now + 60 * MS).is_some_and(|back| !back.is_move));
+        assert_eq!((life.crashes, life.moves), (3, 1));
     }
 }

@@ -4,20 +4,22 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
 use atoll_supervisor::{Component, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::eventfd;
-use atoll_sys::process::{Child, Exit, Signal};
+use atoll_sys::process::{Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
 use super::outbox::Outbox;
-use super::server::{Ending, REPLICA_CONTROL, REPLICA_PROCESS, Server};
+use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Replica, Server};
 use super::spawn;
 use super::vigil::{Judgement, Signs, Watch};
+use crate::failure::{Failure, OrFail};
 
 impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
@@ -86,19 +88,23 @@ impl Server {
         let now = Instant::now();
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         let build = server.program.build.name();
-        let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, Child::pid));
-        (server.blamed, server.due_by) = (false, None);
+        let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, |child| child.pid()));
+        (server.blamed, server.is_leaving, server.due_by) = (false, false, None);
         let recovery = server.life.ready(now);
         if let Some(recovery) = recovery {
-            let Recovery { start, ready } = recovery;
+            let Recovery { start, ready, is_move } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
-            eprintln!(
-                "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
-                 {ready:.1} until it was ready"
-            );
+            if is_move {
+                eprintln!("atoll: {role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
+            } else {
+                eprintln!(
+                    "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
+                     {ready:.1} until it was ready"
+                );
+            }
             self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
         }
-        if self.replicas.iter().all(|replica| replica.life.is_serving()) {
+        if self.replicas.iter().all(Replica::hears) {
             for (session, _) in std::mem::take(&mut self.lingering) {
                 self.note_session(session, false);
             }
@@ -110,6 +116,12 @@ impl Server {
     /// The process of a server has ended, or does not speak to us any more.
     pub(super) fn replica_ended(&mut self, index: usize) -> io::Result<()> {
         let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
+        if let Some(key) = server.host {
+            // Nothing more is to be heard here until the process has ended.
+            let control = self.replicas.get(index).and_then(|replica| replica.control.as_ref());
+            let _ = control.map_or(Ok(()), |control| self.epoll.delete(control));
+            return self.host_broke(key);
+        }
         let exit = server.child.as_ref().and_then(|child| child.try_wait().ok().flatten());
         if let (None, Some(child)) = (exit, &server.child) {
             // It closed its socket and still runs, for a moment at least. Its end will be reported with the reason, which this one is only if
@@ -118,14 +130,24 @@ impl Server {
             let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return Ok(()) };
             return server.control.as_ref().map_or(Ok(()), |control| self.epoll.delete(control).or(Ok(())));
         }
-        let pid = server.child.as_ref().map(Child::pid);
+        let pid = server.child.as_ref().map(|child| child.pid());
+        let forbidden = self.memory.servers().nth(index).and_then(|memory| memory.page.forbidden_call());
+        self.server_ended(index, pid, exit, forbidden)
+    }
+
+    /// A server is gone. `forbidden`: the system call that has ended it, if one has.
+    pub(super) fn server_ended(
+        &mut self,
+        index: usize,
+        pid: Option<u32>,
+        exit: Option<Exit>,
+        forbidden: Option<u32>,
+    ) -> io::Result<()> {
         let role = self.role(index);
         if !self.ready {
-            let forbidden = self.forbidden_call(index);
             self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit, forbidden });
             return Ok(());
         }
-        let forbidden = self.forbidden_call(index);
         let (how, on_trial) = (death(role, pid, exit, forbidden), self.is_on_trial(index));
         let asked = self.succeed(index, &how)?;
         let Some(server) = self.server_mut(index) else { return Ok(()) };
@@ -137,17 +159,27 @@ impl Server {
         let is_own =
             exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
         server.blamed |= is_own && !asked && !on_trial;
-        let (child, control) = (server.child.take(), server.control.take());
-        server.outbox = Outbox::default();
-        let listings = std::mem::take(&mut server.listings);
-        // The guardian has them, too: only so are they out of the set.
-        for fd in child.iter().map(AsFd::as_fd).chain(control.iter().map(AsFd::as_fd)) {
-            let _ = self.epoll.delete(fd);
-        }
-        self.note_server(index, true);
         if !asked {
             eprintln!("atoll: {how}; it is started again {}", when(delay));
         }
+        self.forget_process(index)
+    }
+
+    /// A server has no process any more. Who waits for it is told.
+    pub(super) fn forget_process(&mut self, index: usize) -> io::Result<()> {
+        let role = self.role(index);
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        // That of replicas is watched as such.
+        let child = server.child.take().filter(|_| server.host.is_none());
+        let control = server.control.take();
+        (server.host, server.outbox) = (None, Outbox::default());
+        (server.is_leaving, server.due_by) = (false, None);
+        let listings = std::mem::take(&mut server.listings);
+        // The guardian has them, too: only so are they out of the set.
+        for fd in child.iter().map(|child| (**child).as_fd()).chain(control.iter().map(AsFd::as_fd)) {
+            let _ = self.epoll.delete(fd);
+        }
+        self.note_server(index, true);
         for id in listings {
             self.answer(id, &ReportPart::Restarting(role.to_string()))?;
             self.listing_ended(id)?;
@@ -155,15 +187,13 @@ impl Server {
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
     }
 
-    /// The system call that has ended a server, if one has.
-    fn forbidden_call(&self, index: usize) -> Option<u32> {
-        self.memory.servers().nth(index)?.page.forbidden_call()
-    }
-
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let due = lives.chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
+        let others = [self.hosts.next_timeout(), self.scaling.next_timeout()];
+        // Before the stack is ready nobody looks at these.
+        let others = others.into_iter().flatten().filter(|_| self.ready);
+        let due = lives.chain(others).chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -192,6 +222,8 @@ impl Server {
                 self.restart(index)?;
             }
         }
+        self.hosts.look_after(now);
+        self.look_after_scaling(now)?;
         self.keep_vigil(now)
     }
 
@@ -234,35 +266,49 @@ impl Server {
         Ok(())
     }
 
-    fn restart(&mut self, index: usize) -> io::Result<()> {
-        let (role, count) = (self.role(index), self.replicas.len());
-        let mut epochs: Vec<u32> = self.replicas.iter().chain(&self.others).map(|server| server.epoch).collect();
-        let Some(epoch) = epochs.get_mut(index) else { return Ok(()) };
-        *epoch += 1;
-        let epoch = *epoch;
-        let Some(program) = self.server_mut(index).map(|server| server.program.clone()) else { return Ok(()) };
-        let Some(launcher) = &mut self.launcher else { return Ok(()) };
-        let launched = launcher.launch(index, &program, &epochs, &self.config, &self.identity, &self.memory);
-        let Some(server) =
-            (if index < count { self.replicas.get_mut(index) } else { self.others.get_mut(index - count) })
-        else {
-            return Ok(());
-        };
-        let (child, control) = match launched {
-            Ok(launched) => launched,
-            Err(failure) => {
-                let delay = server.life.not_started(Instant::now());
-                eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
-                return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
-            }
-        };
-        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
+    /// Starts a server as its next incarnation: a process of its own, or a replica in the process that it is to be in.
+    pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
+        let Some(at) = index.checked_sub(self.replicas.len()) else { return self.place(index) };
+        let (epoch, epochs) = self.next_epoch(index);
+        let (Some(launcher), Some(server)) = (&mut self.launcher, self.others.get_mut(at)) else { return Ok(()) };
+        let (child, control) =
+            launcher.launch(index, &server.program, &epochs, &self.config, &self.identity, &self.memory)?;
+        let what = "watching a server";
+        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
         if let Some(child) = &child {
-            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
+            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
         }
-        server.life.started(Instant::now());
-        (server.child, server.control, server.epoch) = (child, Some(control), epoch);
-        self.has_started(index, Instant::now());
+        (server.child, server.control, server.epoch) = (child.map(Rc::new), Some(control), epoch);
+        Ok(())
+    }
+
+    /// The incarnation of a server that is to be started, and those of all, by number, as they are then.
+    pub(super) fn next_epoch(&self, index: usize) -> (u32, Vec<u32>) {
+        // Those that have none yet are about to have their first one.
+        let epochs = self.replicas.iter().chain(&self.others).map(|server| server.epoch.max(FIRST_EPOCH));
+        let mut epochs: Vec<u32> = epochs.collect();
+        let mut own = FIRST_EPOCH;
+        if let (Some(epoch), Some(server)) =
+            (epochs.get_mut(index), self.replicas.iter().chain(&self.others).nth(index))
+        {
+            *epoch = server.epoch + 1;
+            own = *epoch;
+        }
+        (own, epochs)
+    }
+
+    fn restart(&mut self, index: usize) -> io::Result<()> {
+        let role = self.role(index);
+        let started = self.start(index);
+        let now = Instant::now();
+        let Some(server) = self.server_mut(index) else { return Ok(()) };
+        if let Err(failure) = started {
+            let delay = server.life.not_started(now);
+            eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
+            return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
+        }
+        server.life.started(now);
+        self.has_started(index, now);
         // It dies with this supervisor as long as the next one would not know of it.
         self.note_server(index, false);
         self.brief(index)?;

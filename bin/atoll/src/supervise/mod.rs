@@ -3,6 +3,7 @@
 mod device;
 mod estate;
 mod guarded;
+mod hosts;
 mod join;
 mod launch;
 mod life;
@@ -11,6 +12,7 @@ mod memory;
 mod outbox;
 mod owner;
 mod report;
+mod scaling;
 mod server;
 mod spawn;
 mod succession;
@@ -45,7 +47,9 @@ use crate::failure::{Failure, OrFail};
 use crate::guardian::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
-use crate::setup::{IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX};
+use crate::setup::{
+    HostSetup, IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX,
+};
 
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
@@ -351,10 +355,6 @@ fn replica_setup(
     let served_by = ip_server.unwrap_or(plan.server_for(server, Component::Ls)) as u8;
     let manager = plan.server_for(server, Component::Cm);
     ReplicaSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        guarded: identity.guardian.is_some(),
-        descriptors: 0, // Counted when they are gathered.
         index,
         replicas: config.replicas(),
         servers: plan.processes().len() as u8,
@@ -372,7 +372,19 @@ fn replica_setup(
         software_steering: identity.steering == Steering::Software,
         link: link.map(|side| LinkSetup { side }),
         recovery: config.recovery.mode,
-        cpu: cpu_of(config, server),
+    }
+}
+
+fn host_setup(config: &Config, identity: &Identity, number: u8) -> HostSetup {
+    let (plan, replicas) = (config.notation.plan(), usize::from(config.replicas()));
+    HostSetup {
+        stack: config.name.to_string(),
+        supervisor: identity.pid,
+        guarded: identity.guardian.is_some(),
+        descriptors: 0, // Counted when they are gathered.
+        index: number,
+        has_tap: identity.device.is_some() && (0..replicas).any(|replica| plan.queue_of(replica).is_some()),
+        cpu: cpu_of(config, usize::from(number)),
         batch_scheduling: config.scheduling.batch,
     }
 }

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
-use atoll_ipc::page::Stat;
+use atoll_ipc::page::{ReplicaPage, Stat};
+use atoll_shm::ShmMemory;
 use atoll_supervisor::{
     AddressReport, ConfinementReport, DhcpReport, HandshakeReport, IpServerReport, LinkReport, LinkServerReport,
     LinkType, Mac, ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
-use atoll_sys::process::Child;
 
 use super::memory::LibraryCalls;
 use super::server::Server;
@@ -175,11 +175,17 @@ impl Server {
                     (None, None) => None,
                 },
             },
+            scaling: self.scaling_report(),
             sessions_opened: self.opened,
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
-            confinement: ConfinementReport::of(self.memory.servers().map(|server| server.page.layers())),
+            confinement: ConfinementReport::of(self.confined_pages().map(|page| page.layers())),
         }
+    }
+
+    /// The page of each process that says how it is confined.
+    fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
+        self.hosts.pages().chain(self.memory.others.iter().map(|server| &server.page))
     }
 
     /// What the first replica says of its IPv4 address, and of where that comes from.
@@ -225,13 +231,14 @@ impl Server {
 
     fn replica_report(&self, index: usize) -> ReplicaReport {
         let (replica, memory) = (&self.replicas[index], &self.memory.replicas[index]);
-        let pid = replica.child.as_ref().map_or(0, Child::pid);
+        let pid = replica.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         let owned = |group: &u16| usize::from(self.memory.stack.owner(FlowGroup(*group)).0) == index;
         let stats: BTreeMap<String, u64> =
             Stat::ALL.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect();
         ReplicaReport {
             index: index as u8,
+            process: self.process_of(index) as u8,
             pid,
             epoch: replica.epoch,
             build: replica.program.report(),
@@ -253,7 +260,7 @@ impl Server {
         if plan.ip_of(server).is_some() {
             return None;
         }
-        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(LinkServerReport {
             index: plan.queue_of(server)? as u8,
@@ -273,7 +280,7 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
-        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(IpServerReport {
             index: plan.ip_of(server)? as u8,
@@ -294,7 +301,7 @@ impl Server {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
         let plan = self.config.notation.plan();
-        let pid = process.child.as_ref().map_or(0, Child::pid);
+        let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
         Some(ManagerReport {
             index: plan.manager_of(server)? as u8,

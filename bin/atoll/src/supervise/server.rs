@@ -28,6 +28,7 @@ use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
 use super::estate::Estate;
+use super::hosts::Hosts;
 use super::join::HostedLink;
 use super::launch::Launch;
 use super::life::Life;
@@ -35,6 +36,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
+use super::scaling::Scaling;
 use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
@@ -48,6 +50,9 @@ pub struct Server {
     pub(super) replicas: Vec<Replica>,
     /// The servers that are no replicas: link servers and connection managers.
     pub(super) others: Vec<Replica>,
+    /// The processes that replicas are in.
+    pub(super) hosts: Hosts,
+    pub(super) scaling: Scaling,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
     /// Sessions that have ended while a replica was down, which has to end their connections yet.
@@ -87,8 +92,10 @@ pub struct Server {
 
 /// A replica, or another server, as the supervisor sees it.
 pub(super) struct Replica {
-    /// Its process; `None` while it has none, and in tests.
-    pub(super) child: Option<Child>,
+    /// Of a replica: the key of its process among those for replicas; `None` while it has none.
+    pub(super) host: Option<usize>,
+    /// Its process, which may have other replicas, too; `None` while it has none, and in tests.
+    pub(super) child: Option<Rc<Child>>,
     pub(super) epoch: u32,
     /// `None` while it is down.
     pub(super) control: Option<Channel>,
@@ -101,14 +108,17 @@ pub(super) struct Replica {
     pub(super) blamed: bool,
     /// What it is, or will be, a process of.
     pub(super) program: Rc<Program>,
-    /// Until when, in an upgrade, it is to have handed over, or to be ready.
+    /// It was asked to hand over, and has not yet. It hears nothing more.
+    pub(super) is_leaving: bool,
+    /// Until when it is to have handed over or, in an upgrade, to be ready.
     pub(super) due_by: Option<Instant>,
 }
 
 impl Replica {
     /// One without a control socket.
-    pub(super) fn new(child: Option<Child>, epoch: u32, life: Life, program: Rc<Program>) -> Replica {
+    pub(super) fn new(child: Option<Rc<Child>>, epoch: u32, life: Life, program: Rc<Program>) -> Replica {
         Replica {
+            host: None,
             child,
             epoch,
             control: None,
@@ -118,8 +128,14 @@ impl Replica {
             watch: Watch::default(),
             blamed: false,
             program,
+            is_leaving: false,
             due_by: None,
         }
+    }
+
+    /// Whether it serves, and reads what it is told: who is asked to leave does not.
+    pub(super) fn hears(&self) -> bool {
+        self.life.is_serving() && !self.is_leaving
     }
 }
 
@@ -204,11 +220,16 @@ pub(super) const GUARDIAN: u64 = 4;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
+/// And the key of a process for replicas.
+pub(super) const HOST_CONTROL: u64 = REPLICA_PROCESS + SERVERS_MAX as u64;
+pub(super) const HOST_PROCESS: u64 = HOST_CONTROL + HOSTS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
-const _: () = assert!(REPLICA_PROCESS + SERVERS_MAX as u64 <= FIRST_CLIENT);
+const _: () = assert!(HOST_PROCESS + HOSTS_MAX as u64 <= FIRST_CLIENT);
+/// Most processes for replicas: as many as replicas, those of another build, and those that are ending.
+pub(super) const HOSTS_MAX: usize = 128;
 
 /// The first incarnation of every server.
-const FIRST_EPOCH: u32 = 1;
+pub(super) const FIRST_EPOCH: u32 = 1;
 /// Most connections to the control socket; each application process has one.
 const CLIENTS_MAX: usize = 65_536;
 /// Requests taken from one client before the others get their turn.
@@ -224,23 +245,20 @@ impl Server {
         config: Config,
         identity: Identity,
         memory: StackMemory,
-        mut launcher: Box<dyn Launch>,
+        launcher: Box<dyn Launch>,
         listener: Listener,
         signals: Option<Signals>,
     ) -> Result<Server, Failure> {
         let what = "starting the supervisor";
         let count = config.notation.plan().processes().len();
-        let mut servers = Vec::new();
         let program = Rc::new(Program::own());
-        for index in 0..count {
-            let epochs = vec![FIRST_EPOCH; count];
-            let (child, control) = launcher.launch(index, &program, &epochs, &config, &identity, &memory)?;
-            let life = Life::new(Instant::now());
-            servers.push(Replica { control: Some(control), ..Replica::new(child, FIRST_EPOCH, life, program.clone()) });
-        }
         let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
-        for (index, found) in servers.into_iter().enumerate() {
-            server.install(index, found).or_fail(what)?;
+        for index in 0..count {
+            let unborn = Replica::new(None, FIRST_EPOCH - 1, Life::new(Instant::now()), program.clone());
+            server.install(index, unborn).or_fail(what)?;
+        }
+        for index in 0..count {
+            server.start(index)?;
         }
         for index in 0..count {
             server.brief(index).or_fail(what)?;
@@ -264,6 +282,8 @@ impl Server {
         Ok(Server {
             sessions: Sessions::new(config.sessions.max),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
+            hosts: Hosts::default(),
+            scaling: Scaling::new(&config),
             config,
             identity,
             memory,
@@ -297,8 +317,8 @@ impl Server {
         if let Some(control) = &server.control {
             self.epoll.add(control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
         }
-        if let Some(child) = &server.child {
-            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
+        if let (Some(child), None) = (&server.child, server.host) {
+            self.epoll.add(&**child, REPLICA_PROCESS + index as u64, EventFlags::IN)?;
         }
         if index < usize::from(self.config.replicas()) {
             self.replicas.push(server)
@@ -371,7 +391,9 @@ impl Server {
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
-                token @ REPLICA_PROCESS..FIRST_CLIENT => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
+                token @ REPLICA_PROCESS..HOST_CONTROL => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
+                token @ HOST_CONTROL..HOST_PROCESS => self.host_spoke((token - HOST_CONTROL) as usize)?,
+                token @ HOST_PROCESS..FIRST_CLIENT => self.host_ended((token - HOST_PROCESS) as usize)?,
                 client => self.client_spoke(ClientId(client), epoll::flags(event))?,
             }
         }
@@ -450,7 +472,7 @@ impl Server {
         }
     }
 
-    fn replica_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
+    pub(super) fn replica_spoke(&mut self, index: usize, flags: EventFlags) -> io::Result<()> {
         if flags.contains(EventFlags::OUT) {
             self.flush_replica(index)?;
         }
@@ -471,6 +493,9 @@ impl Server {
             let packet = &buffer[..len];
             if packet == setup::READY {
                 self.server_ready(index)?;
+            } else if packet == setup::LEFT {
+                // That of another server is followed by the end of its process.
+                self.replica_left(index)?;
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -607,7 +632,7 @@ impl Server {
                 // Beside the replicas this waits for the end of this very loop.
                 client.listings_due = 1;
                 for index in 0..self.replicas.len() {
-                    if !self.replicas[index].life.is_serving() {
+                    if !self.replicas[index].hears() {
                         self.answer(id, &ReportPart::Restarting(self.role(index).to_string()))?;
                         continue;
                     }
@@ -633,6 +658,8 @@ impl Server {
                 }
                 self.answer(id, &ReportPart::Done(true))
             }
+            CliRequest::Scale { processes } => self.scale(id, *processes),
+            CliRequest::Move { replicas, to } => self.relocate(id, replicas, *to),
             // Comes with a descriptor, and goes another way.
             CliRequest::Upgrade { .. } => Ok(()),
             CliRequest::Down => {
@@ -680,7 +707,7 @@ impl Server {
                         let past = &mut self.past_calls;
                         past.calls = past.calls.saturating_add(calls.calls);
                         past.with_system_call = past.with_system_call.saturating_add(calls.with_system_call);
-                        if !self.replicas.iter().all(|replica| replica.life.is_serving()) {
+                        if !self.replicas.iter().all(Replica::hears) {
                             self.lingering.push((session, Rc::new(memory)));
                         }
                     }
@@ -846,6 +873,7 @@ impl Server {
         for servers in [others, ip_servers, carriers] {
             self.stop_servers(&servers);
         }
+        self.hosts.end(STOP_TIME);
         if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
             let _ = channel.send(&stats, &[]);
@@ -859,20 +887,52 @@ impl Server {
         let deadline = Instant::now() + STOP_TIME;
         for &index in servers {
             let Some(replica) = self.server_mut(index) else { continue };
-            let Some(child) = &replica.child else { continue };
-            loop {
-                // An error says that it was reaped before.
-                if !matches!(child.try_wait(), Ok(None)) {
-                    break;
-                }
+            let (Some(child), Some(control)) = (&replica.child, &replica.control) else { continue };
+            // Where several replicas are in one process, it is the socket that says of each that it is over.
+            while !is_closed(control) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     let _ = child.kill(process::Signal::KILL);
-                    let _ = child.wait();
                     break;
                 }
-                wait_readable(child.as_fd(), left);
+                wait_readable(control.as_fd(), left);
             }
+        }
+        // Processes of replicas are waited for when there are none in them any more.
+        for index in servers.iter().filter_map(|index| index.checked_sub(self.replicas.len())) {
+            if let Some(child) = self.others.get(index).and_then(|server| server.child.as_deref()) {
+                await_end(child, deadline);
+            }
+        }
+    }
+}
+
+/// Waits for the end of a process, and kills it when that takes too long.
+pub(super) fn await_end(child: &Child, deadline: Instant) {
+    // An error says that it was reaped before.
+    while matches!(child.try_wait(), Ok(None)) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let _ = child.kill(process::Signal::KILL);
+            let _ = child.wait();
+            break;
+        }
+        wait_readable(child.as_fd(), left);
+    }
+}
+
+/// Whether the other end has closed the socket. What it has still said is passed over.
+fn is_closed(control: &Channel) -> bool {
+    let (mut buffer, mut fds) = ([0; 4096], Vec::new());
+    loop {
+        match control.receive(&mut buffer, &mut fds) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => return false,
+                io::ErrorKind::InvalidData | io::ErrorKind::Interrupted => {}
+                _ => return true,
+            },
         }
     }
 }

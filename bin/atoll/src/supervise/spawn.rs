@@ -12,14 +12,12 @@ use super::memory::StackMemory;
 use super::succession::Program;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
+use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
     /// Who they are.
     pub plan: &'a Plan,
-    /// What the new one is a process of.
-    pub program: &'a Program,
     /// The stack's memory.
     pub memory: &'a StackMemory,
     /// Queues of the TAP, by link server; empty: none.
@@ -28,57 +26,85 @@ pub struct Shared<'a> {
     pub link: &'a [Rc<OwnedFd>],
 }
 
-/// Starts the replica of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
-pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+/// Starts a process of `program` for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the
+/// socket over which it is given some.
+pub fn start_host(
+    mut setup: HostSetup,
+    program: &Program,
+    page: BorrowedFd<'_>,
+    memory: &StackMemory,
+) -> Result<(Child, Channel), Failure> {
+    let (control, theirs) = control_socket()?;
+    let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
+    setup.descriptors = descriptors.len();
+    let child = start_process("replicas", setup.index, &setup.to_json(), program, descriptors.into_iter())?;
+    Ok((child, control))
+}
+
+/// Gives the replica of `setup` to the process at the other end of `host`. Returns the control socket's end.
+pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) -> Result<Channel, Failure> {
     let index = setup.index;
     let ledger =
         shared.memory.ledgers.get(usize::from(index)).ok_or_else(|| Failure::new("a replica without a ledger"))?;
-    let mut more = vec![ledger.as_fd()];
+    let (control, theirs) = control_socket()?;
+    let mut more = common(index.into(), &theirs, shared)?;
+    more.push(ledger.as_fd());
     if setup.has_tap {
         more.push(queue_of(index.into(), shared)?);
     }
     more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
+    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
     if setup.link.is_some() {
         more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
-    start("replica", index, index.into(), &more, shared, |descriptors| {
-        setup.descriptors = descriptors;
-        setup.to_json()
-    })
+    host.send(setup.to_json().as_bytes(), &more).or_fail(format!("giving replica {index} to a process"))?;
+    Ok(control)
 }
 
-/// The same for a link server.
-pub fn start_link_server(mut setup: LinkServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
+pub fn start_link_server(
+    mut setup: LinkServerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let mut more = vec![queue_of(server, shared)?];
     let peers = setup.peers.iter().filter_map(|peer| shared.memory.servers().nth(usize::from(*peer)));
     more.extend(peers.map(|server| server.bell.as_fd()));
-    start("link-server", index, server, &more, shared, |descriptors| {
+    start("link-server", index, server, &more, program, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })
 }
 
 /// The same for an IP server.
-pub fn start_ip_server(mut setup: IpServerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+pub fn start_ip_server(
+    mut setup: IpServerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let mut more = Vec::new();
     if setup.has_tap {
         more.push(queue_of(server, shared)?);
     }
     more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
-    start("ip-server", index, server, &more, shared, |descriptors| {
+    start("ip-server", index, server, &more, program, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })
 }
 
 /// The same for a connection manager.
-pub fn start_manager(mut setup: ManagerSetup, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+pub fn start_manager(
+    mut setup: ManagerSetup,
+    program: &Program,
+    shared: &Shared<'_>,
+) -> Result<(Child, Channel), Failure> {
     let (index, server) = (setup.index, usize::from(setup.server));
     let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().nth(server));
     let more: Vec<_> = managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()).collect();
-    start("connection-manager", index, server, &more, shared, |descriptors| {
+    start("connection-manager", index, server, &more, program, shared, |descriptors| {
         setup.descriptors = descriptors;
         setup.to_json()
     })
@@ -96,21 +122,45 @@ fn start(
     index: u8,
     server: usize,
     more: &[BorrowedFd<'_>],
+    program: &Program,
     shared: &Shared<'_>,
     setup: impl FnOnce(usize) -> String,
 ) -> Result<(Child, Channel), Failure> {
-    let starting = || format!("starting {role} {index}");
+    let (control, theirs) = control_socket()?;
+    let common = common(server, &theirs, shared)?;
+    let setup = setup(common.len() + more.len());
+    let child = start_process(role, index, &setup, program, common.iter().chain(more).copied())?;
+    Ok((child, control))
+}
+
+/// A control socket: the supervisor's end, over which no descriptors come, and the other one.
+fn control_socket() -> Result<(Channel, Channel), Failure> {
     let (control, theirs) = Channel::pair(Blocking::No).or_fail("making a control socket")?;
     Channel::refuse_descriptors(&control).or_fail("making a control socket")?;
+    Ok((control, theirs))
+}
+
+/// What every server is given: the own end of its control socket, and its memory.
+fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
     let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
-    let common = [
+    Ok(vec![
         theirs.as_fd(),
         shared.memory.stack_read.as_fd(),
         own.page_write.as_fd(),
         own.bell.as_fd(),
         shared.memory.mesh.as_fd(),
-    ];
-    let mut spawn = shared.program.spawn().or_fail(starting())?;
+    ])
+}
+
+fn start_process<'a>(
+    role: &str,
+    index: u8,
+    setup: &str,
+    program: &Program,
+    descriptors: impl Iterator<Item = BorrowedFd<'a>>,
+) -> Result<Child, Failure> {
+    let starting = || format!("starting {role} {index}");
+    let mut spawn = program.spawn().or_fail(starting())?;
     spawn.env_clear();
     for (key, value) in std::env::vars_os() {
         // What helps to find faults; everything else is none of a server's business.
@@ -118,15 +168,13 @@ fn start(
             spawn.env(key, value).or_fail(starting())?;
         }
     }
-    let (index, setup) = (index.to_string(), setup(common.len() + more.len()));
-    for argument in [role, "--index", &index, "--setup", &setup] {
+    for argument in [role, "--index", &index.to_string(), "--setup", setup] {
         spawn.arg(argument).or_fail(starting())?;
     }
-    for fd in common.iter().chain(more) {
-        spawn.inherit(*fd);
+    for fd in descriptors {
+        spawn.inherit(fd);
     }
-    let child = spawn.start().or_fail(starting())?;
-    Ok((child, control))
+    spawn.start().or_fail(starting())
 }
 
 /// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`.

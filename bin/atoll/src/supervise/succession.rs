@@ -73,6 +73,10 @@ impl Server {
         if self.succession.is_some() {
             return self.answer(client, &ReportPart::Error("an upgrade is under way".into()));
         }
+        if !self.are_in_place() {
+            let reason = "replicas are on their way to other processes: try again when they are there";
+            return self.answer(client, &ReportPart::Error(reason.into()));
+        }
         // By its name, because clients cannot pass descriptors (THREAT_MODEL.md); from now on by the file.
         let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => file,
@@ -244,10 +248,7 @@ impl Server {
         let newest = next.map_or(0, |program| program.build.ledger.newest);
         // Never a newer one than there is: the way back stays open.
         let ledger = self.ledger_version(index).unwrap_or(newest).min(newest);
-        if let Some(server) = self.server_mut(index) {
-            server.due_by = Some(now + LEAVE_TIME);
-        }
-        self.send_to_replica(index, &Request::HandOver { ledger }, Vec::new())
+        self.ask_to_leave(index, ledger, now)
     }
 
     /// The version that the ledger of a replica says of itself.
@@ -267,7 +268,7 @@ impl Server {
         Ok(())
     }
 
-    /// Kills servers that do not end although they were asked to, and those of the new build that do not become ready.
+    /// Kills servers that do not leave although they were asked to, and those of a new build that do not become ready.
     fn kill_late(&mut self, now: Instant) {
         for index in 0..self.replicas.len() + self.others.len() {
             let role = self.role(index);
@@ -275,7 +276,7 @@ impl Server {
             let is_late = server.due_by.take_if(|until| now >= *until).is_some();
             if let (Some(child), true) = (&server.child, is_late) {
                 let what = if server.life.is_serving() { "does not hand over" } else { "is not ready" };
-                eprintln!("atoll: upgrade: {role} {what} in time: it is killed");
+                eprintln!("atoll: {role} {what} in time: it is killed");
                 let _ = child.kill(Signal::KILL);
             }
         }
@@ -307,7 +308,5 @@ fn ask(file: &OwnedFd) -> Result<(Child, Channel), Failure> {
 const CHECK_TIME: Duration = Duration::from_secs(5);
 /// The longest answer.
 const CHECK_MAX: usize = 64 << 10;
-/// How long a server may take to hand over: its ledger may have to be written anew.
-const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// How long one of a new build may take to become ready.
 const START_TIME: Duration = Duration::from_secs(5);

@@ -21,6 +21,8 @@ use crate::names::StackName;
 use crate::notation::{Component, Notation, NotationError};
 use crate::plan::Process;
 
+use file::ScalingFile;
+
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
     AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling, TcpFile as Tcp,
@@ -52,6 +54,8 @@ pub struct Config {
     pub scheduling: Scheduling,
     /// What happens when a server dies.
     pub recovery: Recovery,
+    /// In how many processes replicas are.
+    pub scaling: Scaling,
 }
 
 /// The link and the addresses on it.
@@ -185,6 +189,19 @@ impl FastOpen {
     }
 }
 
+/// In how many processes the replicas are: each number is from 1 to that of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scaling {
+    /// At the start.
+    pub start: u8,
+    /// Whether it follows from how busy they are.
+    pub auto: bool,
+    /// How few there may be then.
+    pub min: u8,
+    /// How many there may be then.
+    pub max: u8,
+}
+
 /// How applications and stack agree on who has a connection (P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -261,6 +278,7 @@ impl Config {
             sessions: SessionSizes { max: sizes.max, arena },
             scheduling: file.scheduling.clone(),
             recovery: file.recovery.clone(),
+            scaling: scaling(&file.scaling, notation.replicas())?,
         })
     }
 
@@ -284,6 +302,21 @@ fn notation(file: &ConfigFile) -> Result<Notation, ConfigError> {
         (Some(notation), _) | (None, Some(notation)) => Ok(notation),
         (None, None) => Ok(Notation::symmetric(1).expect("one replica is allowed")),
     }
+}
+
+fn scaling(file: &ScalingFile, replicas: u8) -> Result<Scaling, ConfigError> {
+    let ScalingFile { start, auto, min, max } = *file;
+    for (key, given) in [("start", start), ("min", min), ("max", max)] {
+        if let Some(n) = given.filter(|n| !(1..=replicas).contains(n)) {
+            return Err(ConfigError::Scaling(key, n, replicas));
+        }
+    }
+    let (min, max) = (min.unwrap_or(1), max.unwrap_or(replicas));
+    let start = start.unwrap_or(if auto { min } else { replicas });
+    if min > max || auto && !(min..=max).contains(&start) {
+        return Err(ConfigError::ScalingLimits(min, max));
+    }
+    Ok(Scaling { start, auto, min, max })
 }
 
 /// Whether every transport server has a connection manager in its process.
@@ -448,6 +481,10 @@ pub enum ConfigError {
     Balance,
     /// The time without a sign of life.
     Hang(u32),
+    /// A number of processes: which, and of how many replicas.
+    Scaling(&'static str, u8, u8),
+    /// The fewest and the most processes.
+    ScalingLimits(u8, u8),
 }
 
 impl fmt::Display for ConfigError {
@@ -531,6 +568,14 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::Hang(ms) => {
                 write!(f, "recovery.hang_ms: {ms} is neither 0 (for ever) nor from {HANG_MS_MIN} to {HANG_MS_MAX}")
+            }
+            ConfigError::Scaling(key, n, replicas) => write!(
+                f,
+                "scaling.{key}: {replicas} replicas can be in 1 to {replicas} processes, not in {n}; more processes need more \
+                 replicas (configuration)"
+            ),
+            ConfigError::ScalingLimits(min, max) => {
+                write!(f, "scaling: min is {min} and max is {max}: give min <= max and, with auto, a start between them")
             }
         }
     }

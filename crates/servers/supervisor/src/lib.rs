@@ -11,21 +11,23 @@ mod notation;
 mod plan;
 mod report;
 mod request;
+mod scaling;
 mod sessions;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, SelfCheck};
 pub use config::{
     Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
-    LinkV6, Ports, Recovery, RecoveryMode, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
+    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
     AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, IpServerReport, LinkReport,
-    LinkServerReport, ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ServerState,
-    SessionReport, StackReport, StatusReport,
+    LinkServerReport, ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ScalingReport,
+    ServerState, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
+pub use scaling::{Scaler, host_of};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, Standing};

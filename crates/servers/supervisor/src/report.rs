@@ -28,6 +28,8 @@ pub enum ReportPart {
     Balance(BalanceRules),
     /// Of an upgrade: what has been done.
     Progress(String),
+    /// In how many processes the replicas are.
+    Scaling(ScalingReport),
     /// Of the sockets: this server is being restarted, and has not told its own.
     Restarting(String),
     /// The answer is complete.
@@ -79,6 +81,9 @@ pub struct StackReport {
     pub socket: String,
     /// The link.
     pub link: LinkReport,
+    /// In how many processes its replicas are.
+    #[serde(default)]
+    pub scaling: ScalingReport,
     /// Sessions opened since the start.
     pub sessions_opened: u64,
     /// Socket calls of all programs, those that ended included.
@@ -129,6 +134,21 @@ pub enum FileSystem {
     /// Nothing: the kernel has no Landlock, and allows no other root.
     #[default]
     Open,
+}
+
+/// In how many processes the replicas are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingReport {
+    /// Now.
+    pub processes: u8,
+    /// How many there are to be.
+    pub wanted: u8,
+    /// Whether that follows from how busy they are.
+    pub auto: bool,
+    /// How few there may be then.
+    pub min: u8,
+    /// How many there may be then.
+    pub max: u8,
 }
 
 /// The link.
@@ -212,7 +232,10 @@ pub struct AddressReport {
 pub struct ReplicaReport {
     /// Its number; also that of its queue.
     pub index: u8,
-    /// Its process.
+    /// The number of its process among those for replicas.
+    #[serde(default)]
+    pub process: u8,
+    /// Its process, which may have other replicas, too.
     pub pid: u32,
     /// Its incarnation.
     pub epoch: u32,
@@ -222,9 +245,9 @@ pub struct ReplicaReport {
     /// Its lives.
     #[serde(default)]
     pub recovery: RecoveryReport,
-    /// The processor it was last seen on.
+    /// The processor that its process was last seen on.
     pub cpu: Option<u32>,
-    /// Processor time it has used, in milliseconds.
+    /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
     /// Version of what it writes for its successor; absent: nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -295,6 +318,12 @@ pub struct RecoveryReport {
     /// The last time that it was started again; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<RecoveryTimes>,
+    /// Times that it went on in another process.
+    #[serde(default)]
+    pub moves: u64,
+    /// For how many microseconds nobody served at the last of them; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_move_us: Option<u64>,
 }
 
 /// Whether a server serves.
@@ -457,6 +486,7 @@ impl StatusReport {
                 ReportPart::Session(report) => sessions.push(report),
                 ReportPart::Balance(_)
                 | ReportPart::Progress(_)
+                | ReportPart::Scaling(_)
                 | ReportPart::Restarting(_)
                 | ReportPart::Done(_)
                 | ReportPart::Error(_) => {}

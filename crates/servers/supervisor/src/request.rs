@@ -22,6 +22,19 @@ pub enum CliRequest {
         /// Its name, from the root.
         path: String,
     },
+    /// Have so many processes for the replicas, or as many as they need now and then. The answer, once that is so, is `ReportPart::Scaling`,
+    /// then `ReportPart::Done`.
+    Scale {
+        /// How many; absent: as many as they need.
+        processes: Option<u8>,
+    },
+    /// Have these replicas in this process for replicas. The answer, once that is so, is as that of `Scale`.
+    Move {
+        /// Their numbers.
+        replicas: Vec<u8>,
+        /// That of the process.
+        to: u8,
+    },
     /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
     Down,
     /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open while that
@@ -85,6 +98,11 @@ mod tests {
         let text = serde_json::to_string(&CliRequest::Balance(rules.clone())).unwrap();
         assert_eq!(text, r#"{"cmd":"balance","tariff":3,"watermarks":[100,50]}"#);
         assert_eq!(classify(text.as_bytes(), 0), Ok(Incoming::Cli(CliRequest::Balance(rules))));
+        for (text, processes) in
+            [(&br#"{"cmd":"scale","processes":4}"#[..], Some(4)), (br#"{"cmd":"scale","processes":null}"#, None)]
+        {
+            assert_eq!(classify(text, 0), Ok(Incoming::Cli(CliRequest::Scale { processes })));
+        }
         let join = CliRequest::JoinLink { from: "a".into(), layout_version: 1 };
         assert_eq!(classify(serde_json::to_string(&join).unwrap().as_bytes(), 0), Ok(Incoming::Cli(join)));
     }
@@ -96,9 +114,19 @@ mod tests {
         assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
         assert!(classify(upgrade, 0).is_ok() && classify(upgrade, 1).is_err());
-        for bytes in
-            [&b""[..], b"{", b"{}", b"{\"cmd\":\"steal\"}", b"{\"cmd\":\"balance\",\"tarif\":2}", &[1; 55], &[1; 57]]
-        {
+        let moving = CliRequest::Move { replicas: vec![1, 3], to: 0 };
+        assert_eq!(classify(br#"{"cmd":"move","replicas":[1,3],"to":0}"#, 0), Ok(Incoming::Cli(moving)));
+        for bytes in [
+            &b""[..],
+            b"{",
+            b"{}",
+            b"{\"cmd\":\"steal\"}",
+            b"{\"cmd\":\"scale\",\"processes\":-1}",
+            b"{\"cmd\":\"move\",\"replicas\":[256],\"to\":0}",
+            b"{\"cmd\":\"balance\",\"tarif\":2}",
+            &[1; 55],
+            &[1; 57],
+        ] {
             assert!(classify(bytes, 0).is_err(), "{bytes:?}");
         }
     }

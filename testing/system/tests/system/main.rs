@@ -32,6 +32,7 @@ mod naive_accept;
 mod privileges;
 mod recovery;
 mod rootless;
+mod scaling;
 mod semantics;
 mod servers;
 mod stack;

@@ -19,8 +19,7 @@ fn kill_supervisor(net: &Net) {
     });
 }
 
-fn outlives(configuration: &str) {
-    let net = Net::with(Stack::Atoll, configuration, None);
+fn outlives(net: Net) {
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
     let echo = program("echo.py");
@@ -78,12 +77,43 @@ fn outlives(configuration: &str) {
 
 #[test]
 fn servers_and_applications_outlive_the_supervisor() {
-    outlives("TS2LS2CM2");
+    outlives(Net::with(Stack::Atoll, "TS2LS2CM2", None));
+}
+
+#[test]
+fn replicas_that_share_processes_outlive_the_supervisor() {
+    outlives(Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nstart = 2\n"));
+}
+
+/// The next one goes on with what the last one was asked for, and answers.
+#[test]
+fn replicas_on_their_way_outlive_the_supervisor() {
+    let net = Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nstart = 1\n");
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let load = load(&net, true);
+    for processes in [4, 1, 3, 2, 4, 1] {
+        let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a process");
+        let mut command = Command::new(atoll());
+        let scaling = Proc::start(command.args(["scale", net.name(), &processes.to_string()]), None);
+        // When the first has left, or before, or at the end.
+        std::thread::sleep(std::time::Duration::from_millis(processes * 7));
+        signal("KILL", supervisor);
+        let said = scaling.success(30);
+        assert_eq!(said, format!("processes {processes}\n"), "{}", log(&net));
+        let mut pids = net.replicas();
+        pids.sort_unstable();
+        pids.dedup();
+        assert_eq!(pids.len() as u64, processes, "{}", log(&net));
+    }
+    assert!(fetch(&net, 80, "/big") == megabyte());
+    assert_unharmed(load);
+    assert_eq!(connections(&net, "connections_lost"), 0, "{}", log(&net));
 }
 
 #[test]
 fn servers_of_all_kinds_outlive_the_supervisor() {
-    outlives("TS2+IP1+LS1+CM1");
+    outlives(Net::with(Stack::Atoll, "TS2+IP1+LS1+CM1", None));
 }
 
 /// Who watches is watched, too: each of both can die again and again, if not at the same moment.

@@ -1,5 +1,6 @@
 //! Do connections notice when servers of another build take over, and does a build that is no good go by itself?
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -69,8 +70,8 @@ fn process(net: &Net, key: &str) -> u64 {
     net.atoll_says("status")["stack"][key].as_u64().expect("it is there")
 }
 
-fn there_and_back(configuration: &str) {
-    let net = Net::with(Stack::Atoll, configuration, None);
+fn there_and_back(net: Net) {
+    let processes: BTreeSet<u64> = net.replicas().into_iter().collect();
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
     let echo = program("echo.py");
@@ -89,6 +90,8 @@ fn there_and_back(configuration: &str) {
         let environment = std::fs::read(format!("/proc/{}/environ", process(&net, key))).expect("it is there");
         assert!(String::from_utf8_lossy(&environment).contains("BUILD=before"), "{key} is of the new build");
     }
+    let next: BTreeSet<u64> = net.replicas().into_iter().collect();
+    assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
     // A file that is gone as soon as it has been read: servers that die later are started from it all the same.
     let next = net.scratch.file("next", std::fs::read(atoll()).expect("it can be read"));
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -125,12 +128,17 @@ fn there_and_back(configuration: &str) {
 
 #[test]
 fn another_build_takes_over_and_goes_again_and_nobody_notices() {
-    there_and_back("TS2LS2CM2");
+    there_and_back(Net::with(Stack::Atoll, "TS2LS2CM2", None));
+}
+
+#[test]
+fn another_build_takes_over_replicas_that_share_processes() {
+    there_and_back(Net::with_settings(Stack::Atoll, "TS4LS4CM4", "[scaling]\nstart = 2\n"));
 }
 
 #[test]
 fn another_build_takes_over_where_every_component_is_apart() {
-    there_and_back("TS2+IP1+LS1+CM1");
+    there_and_back(Net::with(Stack::Atoll, "TS2+IP1+LS1+CM1", None));
 }
 
 #[test]

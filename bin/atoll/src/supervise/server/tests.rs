@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use atoll_base::Rng;
@@ -6,13 +7,16 @@ use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
-use atoll_supervisor::{ConfigFile, Joined, Mac, StatusReport, Steering};
+use atoll_supervisor::{ConfigFile, Joined, Mac, ScalingReport, StatusReport, Steering};
 
 use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
+use crate::supervise::estate::Found;
 use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
+
+mod scaling;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {
@@ -27,45 +31,94 @@ struct Bench {
 struct Launches {
     /// Which server, its incarnation, and its end of the control socket.
     started: Vec<(usize, u32, Channel)>,
-    /// Versions of what was started, in the same order.
+    /// Processes for replicas: their numbers, and their ends of the sockets over which they are given some.
+    hosts: Vec<(usize, Channel)>,
+    /// Versions of these, in the same order.
     builds: Vec<String>,
+    /// Whether they do not say that they are up.
+    are_dumb: bool,
     /// How many launches are to fail.
     failing: u32,
 }
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
+impl FakeLauncher {
+    /// What is started is a socket.
+    fn socket(&mut self) -> Result<(Channel, Channel), Failure> {
+        let failing = &mut self.0.borrow_mut().failing;
+        if *failing > 0 {
+            *failing -= 1;
+            return Err(Failure::new("no process today"));
+        }
+        Channel::pair(Blocking::No).or_fail("a socket")
+    }
+}
+
 impl Launch for FakeLauncher {
+    fn start_host(
+        &mut self,
+        number: usize,
+        program: &Program,
+        _: BorrowedFd<'_>,
+        _: &Config,
+        _: &Identity,
+        _: &StackMemory,
+    ) -> Result<(Option<Child>, Channel), Failure> {
+        let (ours, theirs) = self.socket()?;
+        let mut launches = self.0.borrow_mut();
+        if !launches.are_dumb {
+            theirs.send(setup::UP, &[]).unwrap();
+        }
+        launches.builds.push(program.build.version.clone());
+        launches.hosts.push((number, theirs));
+        Ok((None, ours))
+    }
+
+    fn place(
+        &mut self,
+        replica: usize,
+        host: &Channel,
+        epochs: &[u32],
+        _: &Config,
+        _: &Identity,
+        _: &StackMemory,
+    ) -> Result<Channel, Failure> {
+        let (ours, theirs) = self.socket()?;
+        host.send(&[replica as u8], &[]).or_fail("a place")?;
+        self.0.borrow_mut().started.push((replica, epochs[replica], theirs));
+        Ok(ours)
+    }
+
     fn launch(
         &mut self,
         server: usize,
-        program: &Program,
+        _: &Program,
         epochs: &[u32],
         _: &Config,
         _: &Identity,
         _: &StackMemory,
     ) -> Result<(Option<Child>, Channel), Failure> {
-        let mut launches = self.0.borrow_mut();
-        if launches.failing > 0 {
-            launches.failing -= 1;
-            return Err(Failure::new("no process today"));
-        }
-        let (ours, theirs) = Channel::pair(Blocking::No).or_fail("a socket")?;
-        launches.builds.push(program.build.version.clone());
-        launches.started.push((server, epochs[server], theirs));
+        let (ours, theirs) = self.socket()?;
+        self.0.borrow_mut().started.push((server, epochs[server], theirs));
         Ok((None, ours))
     }
 }
 
 impl Bench {
     fn new(replicas: u8) -> Bench {
+        Bench::with(replicas, "")
+    }
+
+    /// With more configuration.
+    fn with(replicas: u8, more: &str) -> Bench {
         process::raise_nofile_limit(1 << 16).unwrap();
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!("atoll-server-test-{}-{number}", std::process::id()));
         let text = format!(
             "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\nsend_log2 = 16\n\
-             receive_log2 = 16"
+             receive_log2 = 16\n{more}"
         );
         let config = ConfigFile::parse(&text).unwrap().validate().unwrap();
         let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
@@ -549,7 +602,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     let cli = bench.client();
     cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
     bench.settle();
-    let (refusal, _) = receive(&cli).expect("an answer");
+    let (refusal, _) = receive(&cli).expect("there is no such file");
     assert!(String::from_utf8_lossy(&refusal).contains("next: No such file"));
 
     let own_ledger = new.build.ledger.newest;
@@ -640,8 +693,6 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
 
 #[test]
 fn another_supervisor_goes_on_where_one_has_died() {
-    use crate::supervise::estate::Found;
-
     let mut bench = Bench::new(2);
     let (early, first, _) = bench.attach();
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();

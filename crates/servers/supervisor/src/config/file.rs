@@ -35,6 +35,8 @@ pub struct ConfigFile {
     pub scheduling: SchedulingFile,
     /// What happens when a server dies.
     pub recovery: RecoveryFile,
+    /// In how many processes replicas are.
+    pub scaling: ScalingFile,
 }
 
 /// `[link]`
@@ -164,6 +166,23 @@ pub struct RecoveryFile {
     pub hang_ms: u32,
 }
 
+/// `[scaling]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScalingFile {
+    /// In how many processes the replicas are at the start; `None`: one for each, or with `auto` the fewest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<u8>,
+    /// Whether the number follows from how busy they are.
+    pub auto: bool,
+    /// How few there may be then; `None`: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<u8>,
+    /// How many there may be then; `None`: one for each replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u8>,
+}
+
 impl ConfigFile {
     /// Reads TOML.
     pub fn parse(text: &str) -> Result<ConfigFile, ConfigError> {
@@ -196,6 +215,7 @@ impl Default for ConfigFile {
             sessions: SessionsFile::default(),
             scheduling: SchedulingFile::default(),
             recovery: RecoveryFile::default(),
+            scaling: ScalingFile::default(),
         }
     }
 }

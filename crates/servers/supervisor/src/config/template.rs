@@ -142,6 +142,17 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("mode", Some(quoted(recovery_mode(file))), "");
     out.text("A server that gives no sign of life for so many milliseconds is killed and replaced. 0: never.");
     out.key("hang_ms", Some(recovery.hang_ms.to_string()), "");
+
+    let scaling = &file.scaling;
+    let number = |n: Option<u8>| n.map(|n| n.to_string());
+    out.section("scaling");
+    out.text("In how many processes the replicas are at the start, from 1 (all in one) to as many as there are replicas, which is usual.");
+    out.text("`atoll scale` changes it while connections are open.");
+    out.key("start", number(scaling.start), "1");
+    out.text("Have as many as they need: more while they are busy, fewer while they are not, within these limits.");
+    out.key("auto", Some(scaling.auto.to_string()), "");
+    out.key("min", number(scaling.min), "1");
+    out.key("max", number(scaling.max), "4");
     out.0
 }
 

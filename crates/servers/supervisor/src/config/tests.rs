@@ -114,6 +114,10 @@ fn values_are_refused_with_their_reason() {
         ("[accept]\nwatermarks = [50, 75]", "watermarks"),
         ("[recovery]\nhang_ms = 100", "recovery.hang_ms"),
         ("[recovery]\nmode = \"none\"", "stateless"),
+        ("replicas = 4\n[scaling]\nstart = 5", "scaling.start: 4 replicas can be in 1 to 4 processes"),
+        ("replicas = 4\n[scaling]\nmin = 0", "scaling.min"),
+        ("replicas = 4\n[scaling]\nmin = 3\nmax = 2", "min is 3 and max is 2"),
+        ("replicas = 4\n[scaling]\nauto = true\nmin = 2\nstart = 1", "a start between them"),
     ] {
         let message = parse(text).unwrap_err().to_string();
         assert!(message.contains(error), "{text}: {message}");
@@ -126,6 +130,14 @@ fn configuration_and_replicas_may_agree() {
     assert_eq!(parse("configuration = \"TS4LS4CM4\"").unwrap().replicas(), 4);
     assert_eq!(parse("configuration = \"TS4CM4+LS2\"").unwrap().replicas(), 4);
     assert!(parse("configuration = \"TS4CM4LS2\"\n[link]\ntype = \"none\"").is_ok());
+}
+
+#[test]
+fn replicas_have_a_process_each_unless_it_is_said_otherwise() {
+    let scaling = |text: &str| parse(&format!("replicas = 4\n[scaling]\n{text}")).unwrap().scaling;
+    assert_eq!(scaling(""), Scaling { start: 4, auto: false, min: 1, max: 4 });
+    assert_eq!(scaling("start = 2"), Scaling { start: 2, auto: false, min: 1, max: 4 });
+    assert_eq!(scaling("auto = true\nmin = 2\nmax = 3"), Scaling { start: 2, auto: true, min: 2, max: 3 });
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! What is a process for replicas? It starts without any, and is given them by the supervisor, one or several; it ends with the last one.
+//!
+//! ```text
+//!   one replica in each process      they do the most at a time, and each dies alone
+//!   several in one                   they take less of the machine; who dies takes the others with him, and all come back together
+//! ```
+//! A replica that leaves goes on in another process, with all that it has written down (`docs/ledger.md`): nobody outside sees that.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use atoll_base::Duration;
+use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
+use atoll_shm::{Access, ShmMemory};
+use atoll_sys::{process, unix};
+
+use crate::privileges::Kind;
+use crate::replica::Replica;
+use crate::server::{self, Habits, Inherited, Intake, Process};
+use crate::setup::{HostSetup, ReplicaSetup};
+
+/// How late a timer may be: as the kernel's own TCP timers at HZ=250.
+const TIMER_SLACK: Duration = Duration::from_millis(4);
+
+/// Runs replicas until the last one has left, or was told to stop.
+pub fn main(setup: &HostSetup) -> ExitCode {
+    server::report(&format!("process {} of replicas", setup.index), serve(setup))
+}
+
+fn serve(setup: &HostSetup) -> io::Result<()> {
+    let inherited: [OwnedFd; 3] = process::take_inherited(setup.descriptors)?
+        .try_into()
+        .map_err(|_| io::Error::other("the supervisor passed other descriptors than three"))?;
+    let [control, stack, page] = inherited;
+    let stack = StackPage(ShmMemory::map(stack, STACK_PAGE_BYTES, Access::ReadOnly)?);
+    let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
+    let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
+    let habits = Habits {
+        name: &format!("atoll-replica{}", setup.index),
+        kind: Kind::Replica { queue: setup.has_tap },
+        cpu: setup.cpu,
+        batch: setup.batch_scheduling,
+        slack: TIMER_SLACK,
+        guarded: setup.guarded,
+    };
+    let intake = Intake { control: unix::Channel::from(control), take };
+    Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()
+}
+
+/// The replica that the supervisor gives by a packet.
+fn take(packet: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Replica> {
+    let setup = ReplicaSetup::from_json(packet).map_err(io::Error::other)?;
+    let start = || Replica::start(&setup, Inherited::of(descriptors)?);
+    start().map_err(|error| io::Error::new(error.kind(), format!("replica {}: {error}", setup.index)))
+}
