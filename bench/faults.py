@@ -155,6 +155,11 @@ LISTS = {"TS": "replicas", "IP": "ip_servers", "LS": "link_servers", "CM": "conn
 Death = collections.namedtuple("Death", "served served_lost others others_lost served_ms others_ms short short_failed ready_ms")
 
 
+def whole_lines(process):
+    """What a client has said, but for a line that it has begun."""
+    return log_of(process).rpartition("\n")[0].splitlines()
+
+
 def list_of(kind):
     """In which list of `atoll status` processes are that hold these components."""
     return LISTS[next(part for part in LISTS if part in kind)]
@@ -204,7 +209,7 @@ def measure(lab, configuration, kind, recovery, options):
             time.sleep(1.2 + number % 7 * 0.013)
         # Whoever is silent is found out after ten seconds.
         settled(stack, load, options.connections)
-        yield from judge(log_of(load), log_of(short), kills)
+        yield from judge(whole_lines(load), whole_lines(short), kills)
         for process in (load, short, echo):
             end(process)
     finally:
@@ -217,7 +222,7 @@ def settled(stack, load, wanted):
     while True:
         ports = by_replica(stack)
         open_now = set()
-        for _, what, port, *_ in map(str.split, log_of(load).splitlines()):
+        for _, what, port, *_ in map(str.split, whole_lines(load)):
             if what == "open":
                 open_now.add(int(port))
             elif what == "lost":
@@ -231,13 +236,13 @@ def settled(stack, load, wanted):
 
 def judge(log, shorts, kills):
     """From what the clients have said: what became of each death."""
-    lines = [line.split() for line in log.splitlines()]
+    lines = [line.split() for line in log]
     lost = [(float(line[0]), int(line[2])) for line in lines if line[1] == "lost"]
     waits = collections.defaultdict(list)
     for line in lines:
         if line[1] == "wait":
             waits[int(line[2])].append((float(line[3]), float(line[4])))
-    made = [(float(began), why, float(took)) for began, why, took in map(str.split, shorts.splitlines())]
+    made = [(float(began), why, float(took)) for began, why, took in map(str.split, shorts)]
     for number, (killed, ports, served, ready) in enumerate(kills):
         until = kills[number + 1][0] if number + 1 < len(kills) else float("inf")
         gone = {port for at, port in lost if killed <= at < until} & set(ports)

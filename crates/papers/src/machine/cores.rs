@@ -59,9 +59,13 @@ pub(crate) enum Ask {
 pub(crate) enum Item {
     /// Device to LS.
     Frame { connection: u32, frame: Frame },
-    /// LS to TS, where they are different processes.
+    /// LS to IP, where IP is not with the TS, and not with the LS either.
+    Packet { connection: u32, frame: Frame },
+    /// LS or IP to TS, where they are different processes.
     Segment { connection: u32, frame: Frame },
-    /// TS to LS, likewise.
+    /// TS to IP, where IP is not with the TS.
+    Route { connection: u32, reply: Reply },
+    /// TS or IP to LS, where they are different processes.
     Transmit { connection: u32, reply: Reply },
     /// TS to CM, likewise.
     Ask { connection: u32, ask: Ask },

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   clients --frames--> queue of a link server                 each box is a process on a core of its own
-//!                         | LS | -- | TS | -- | CM | <--offers--> other CMs       (the real ConnMgr)
-//!                                     |
+//!                         | LS | -- | IP, TS | -- | CM | <--offers--> other CMs   (the real ConnMgr)
+//!                                       |
 //!                        CONNECTION-AVAILABLE, claim, text, close
-//!                                     |
+//!                                       |
 //!                                 application
 //! ```
 //! Components of one process call each other, those of different processes send messages. The connection managers are the real
@@ -51,8 +51,9 @@ pub struct Machine {
     apps: Vec<App>,
     connections: Connections,
     report: Report,
-    /// Where TS, LS and CM of each number are.
+    /// Where TS, IP, LS and CM of each number are.
     ts: Vec<usize>,
+    ip: Vec<usize>,
     ls: Vec<usize>,
     cm: Vec<usize>,
 }
@@ -107,7 +108,8 @@ impl Machine {
         let of = |kind: fn(&crate::configuration::Roles) -> Option<usize>| -> Vec<usize> {
             (0..roles.len()).filter(|&at| kind(&roles[at]).is_some()).collect()
         };
-        let (ts, ls, cm) = (of(|roles| roles.ts), of(|roles| roles.ls), of(|roles| roles.cm));
+        let (ts, ip) = (of(|roles| roles.ts), of(|roles| roles.ip));
+        let (ls, cm) = (of(|roles| roles.ls), of(|roles| roles.cm));
         let apps = settings.apps;
         // Server n and application n lie side by side; servers that have no application come last.
         let place = |core: usize| match core.checked_sub(roles.len()) {
@@ -130,6 +132,7 @@ impl Machine {
             connections: Connections::default(),
             report: Report::new(count, roles.len()),
             ts,
+            ip,
             ls,
             cm,
             costs,

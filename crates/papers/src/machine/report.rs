@@ -21,6 +21,8 @@ pub enum Purpose {
     Poll,
     /// The application and its library.
     App,
+    /// IP, where it is in another process than the transport server.
+    Ip,
 }
 
 /// One connection from its first offer to its close.
@@ -54,7 +56,7 @@ pub struct Report {
     ended: u64,
     is_on: bool,
     servers: usize,
-    spent: Vec<[u64; 7]>,
+    spent: Vec<[u64; 8]>,
     /// Connections that clients began.
     pub opened: u64,
     /// Connections that clients have seen to the end.
@@ -85,7 +87,7 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(cores: usize, servers: usize) -> Report {
-        Report { spent: vec![[0; 7]; cores], servers, ..Report::default() }
+        Report { spent: vec![[0; 8]; cores], servers, ..Report::default() }
     }
 
     pub(crate) fn begin(&mut self, at: u64) {

@@ -1,4 +1,4 @@
-//! What does a server do with what reaches it? P1, P4: link, transport, connection manager, in one process or several.
+//! What does a server do with what reaches it? P1, P4, N6: link, IP, transport, connection manager, in one process or several.
 
 use std::collections::VecDeque;
 
@@ -119,12 +119,21 @@ impl Machine {
         match item {
             Item::Frame { connection, frame } => {
                 self.spend(batch, Purpose::Link, self.costs.frame_in);
-                let ts = self.ts[self.connections.get(connection).ts];
-                if ts == batch.core {
+                let (ts, ip) = self.transport_and_ip(connection);
+                if ip == batch.core && ip != ts {
+                    self.packet(batch, connection, frame);
+                } else if ip != ts {
+                    self.send(batch, ip, Item::Packet { connection, frame });
+                } else if ts == batch.core {
                     self.segment(batch, connection, frame);
                 } else {
                     self.send(batch, ts, Item::Segment { connection, frame });
                 }
+            }
+            Item::Packet { connection, frame } => self.packet(batch, connection, frame),
+            Item::Route { connection, reply } => {
+                self.spend(batch, Purpose::Ip, self.costs.ip_out);
+                self.give_to_link(batch, connection, reply);
             }
             Item::Segment { connection, frame } => self.segment(batch, connection, frame),
             Item::Transmit { connection, reply } => self.put_on_wire(batch, connection, reply),
@@ -150,6 +159,25 @@ impl Machine {
                 unreachable!("these go to applications")
             }
         }
+    }
+
+    /// Where a connection's transport server and its IP are.
+    fn transport_and_ip(&mut self, connection: u32) -> (usize, usize) {
+        let ts = self.connections.get(connection).ts;
+        (self.ts[ts], self.ip[ts % self.ip.len()])
+    }
+
+    /// Where a connection's frames come and go: the link server of its IP server, or of its transport server if IP is there.
+    pub(crate) fn link_of(&mut self, connection: u32) -> usize {
+        let ts = self.connections.get(connection).ts;
+        self.ls[ts % self.ip.len() % self.ls.len()]
+    }
+
+    /// A packet at an IP server, which gives it to its transport server.
+    fn packet(&mut self, batch: &mut Batch, connection: u32, frame: Frame) {
+        self.spend(batch, Purpose::Ip, self.costs.ip_in);
+        let (ts, _) = self.transport_and_ip(connection);
+        self.send(batch, ts, Item::Segment { connection, frame });
     }
 
     /// A segment at its transport server.
@@ -364,7 +392,16 @@ impl Machine {
     }
 
     fn transmit(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
-        let ls = self.ls[self.connections.get(connection).ts % self.ls.len()];
+        let (ts, ip) = self.transport_and_ip(connection);
+        if ip == ts {
+            self.give_to_link(batch, connection, reply);
+        } else {
+            self.send(batch, ip, Item::Route { connection, reply });
+        }
+    }
+
+    fn give_to_link(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
+        let ls = self.link_of(connection);
         if ls == batch.core {
             self.put_on_wire(batch, connection, reply);
         } else {

@@ -32,7 +32,8 @@ fn a_pair_serves_as_many_as_its_server_has_time_for() {
 
 #[test]
 fn few_connections_are_all_served_in_every_configuration() {
-    for name in ["TS2LS2CM2", "TS2LS2CM1", "TS2LS2+CM1", "TS2+LS2+CM2", "TS2CM2+LS1", "TS1LS1+CM2"] {
+    for name in ["TS2LS2CM2", "TS2LS2CM1", "TS2LS2+CM1", "TS2+LS2+CM2", "TS2CM2+LS1", "TS1LS1+CM2", "TS2CM2+IP2LS2", "TS2+IP1+LS2+CM2"]
+    {
         let configuration = Configuration::parse(name).expect(name);
         let report = run(Settings {
             configuration,
