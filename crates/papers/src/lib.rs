@@ -19,5 +19,5 @@ pub use configuration::Configuration;
 pub use costs::{Cost, Costs, Table};
 pub use experiments::{Cachegrind, Context, EXPERIMENTS, Experiment, Outcome};
 pub use kernel::{Queues, serve};
-pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, percentile};
+pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, Waiting, percentile};
 pub use rig::{Replay, measure, record, replay};

@@ -140,7 +140,7 @@ impl Machine {
             Item::Ask { connection, ask } => self.asked(batch, connection, ask),
             Item::Verdict { connection, listener } => self.verdict(batch, connection, listener),
             Item::Offer { connection, session } => self.offer(batch, connection, session),
-            Item::Peer(message) => self.heard(batch, &message),
+            Item::Peer { message, .. } => self.heard(batch, &message),
             Item::Claim { connection } => {
                 let (app, offered_at) = self.offered(connection);
                 self.ask(batch, connection, Ask::Claimed { app, offered_at });
@@ -400,8 +400,10 @@ impl Machine {
         }
     }
 
+    /// A packet leaves the process that has IP. The connection may be over.
     fn give_to_link(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
-        let ls = self.link_of(connection);
+        let ip = self.servers[batch.core].roles.ip.unwrap_or(0);
+        let ls = self.ls[ip % self.ls.len()];
         if ls == batch.core {
             self.put_on_wire(batch, connection, reply);
         } else {
@@ -435,18 +437,30 @@ impl Machine {
 
     /// Tells other connection managers what is due, at the end of a batch.
     pub(crate) fn speak_with_peers(&mut self, batch: &mut Batch) {
-        let all = Reach { awake: u64::MAX, takes: u64::MAX };
+        let mut reach = Reach { awake: u64::MAX, takes: u64::MAX };
+        let managers = self.cm.clone();
+        for (number, &core) in managers.iter().enumerate().filter(|(_, core)| **core != batch.core) {
+            if self.sleeps(core, batch.clock) {
+                reach.awake &= !(1 << number);
+            }
+        }
+        let waits = self.settings.waiting.is_some();
+        // Who goes to sleep has a last word; who never sleeps has another moment.
+        let last = waits && self.cores[batch.core].has_nothing();
         loop {
             let now = Machine::instant(batch.clock);
             let Some(manager) = &mut self.servers[batch.core].cm else { return };
-            let Some(output) = manager.cm.poll_peer(now, all, false) else { break };
+            let Some(output) = manager.cm.poll_peer(now, reach, last) else { break };
             self.spend(batch, Purpose::Peer, self.costs.peer_out);
-            for (number, to) in self.cm.clone().into_iter().enumerate() {
-                if output.to & 1 << number != 0 {
-                    self.spend(batch, Purpose::Peer, self.costs.send);
-                    batch.out.push((Sent::Message { to, item: Item::Peer(output.message) }, batch.clock));
-                }
+            for (number, &to) in managers.iter().enumerate().filter(|(number, _)| output.to & 1 << number != 0) {
+                debug_assert!(output.wakes || reach.takes & 1 << number != 0, "nobody is told who does not take it");
+                self.spend(batch, Purpose::Peer, self.costs.send);
+                let item = Item::Peer { message: output.message, wakes: output.wakes };
+                batch.out.push((Sent::Message { to, item }, batch.clock));
             }
+        }
+        if waits {
+            return; // No timer: who has nothing to do has nothing to tell.
         }
         let now = Machine::instant(batch.clock);
         let period = u64::from(self.settings.balance.offer_us) * 1000;

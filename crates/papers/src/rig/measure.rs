@@ -159,9 +159,7 @@ fn ip() -> Vec<(&'static str, f64)> {
                 server.flush(now, &mut exit);
             });
             assert!(exit.count >= inward.len() + outward.len(), "every packet goes on: {step:?}");
-            for (packets, each, samples) in
-                [(inward.len(), in_each, &mut ins), (outward.len(), out_each, &mut outs)]
-            {
+            for (packets, each, samples) in [(inward.len(), in_each, &mut ins), (outward.len(), out_each, &mut outs)] {
                 if packets > 0 && round >= WARM_UP {
                     samples.push(each);
                 }
