@@ -49,12 +49,14 @@ pub struct Settings {
 pub struct Waiting {
     /// For how long they look for work at most before they sleep.
     pub spin: Duration,
+    /// Whether they do so although they serve many at a time.
+    pub always: bool,
 }
 
 impl Default for Waiting {
-    /// As servers and programs do (`wait.spin_us`).
+    /// As servers and programs do (`wait.spin_us`): not where there are many conversations, because whoever sleeps finds a batch.
     fn default() -> Waiting {
-        Waiting { spin: Duration::from_micros(100) }
+        Waiting { spin: Duration::from_micros(100), always: false }
     }
 }
 

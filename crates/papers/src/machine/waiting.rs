@@ -11,6 +11,7 @@ use super::{Machine, Purpose, What};
 pub(crate) struct Wait {
     patience: Patience,
     limit: u64,
+    always: bool,
     since: u64,
     /// For how many nanoseconds it looks for work this time.
     looks: u64,
@@ -22,12 +23,15 @@ impl Wait {
     /// Has waited since `now`, asleep.
     pub(crate) fn new(waiting: &Waiting, now: u64) -> Wait {
         let limit = waiting.spin.as_nanos() as u64;
-        Wait { patience: Patience::new(Machine::duration(limit)), limit, since: now, looks: 0, is_rung: false }
+        let patience = Patience::new(Machine::duration(limit));
+        Wait { patience, limit, always: waiting.always, since: now, looks: 0, is_rung: false }
     }
 
     /// There was something to do for a connection.
     pub(crate) fn met(&mut self, connection: u32) {
-        self.patience.met(connection);
+        if !self.always {
+            self.patience.met(connection);
+        }
     }
 
     fn begin(&mut self, now: u64) {

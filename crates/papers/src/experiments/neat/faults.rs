@@ -179,11 +179,8 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     let mut found = Vec::new();
     for form in [Form::Single, Form::Multi, Form::Apart] {
         let (mut neat, mut stateful) = (Vec::new(), Vec::new());
-        // As many web servers as cores are left; at least as many as the stack has, so that it is the stack that is measured.
         for n in (1..=most).filter(|n| 2 * n * form.cores() <= CORES) {
-            let settings = lighttpd(context, form.configuration(n)?, CORES - n * form.cores());
-            let name = settings.configuration.to_string();
-            let rate = context.simulate(&name, settings).page_rate();
+            let (name, rate) = most_of(context, form, n)?;
             let percent = |recovery, weights: &[(&str, f64)]| {
                 preserved(&measured, form, n, recovery, weights).map(|share| 100.0 * share)
             };
@@ -217,15 +214,21 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
         return Err("a configuration is missing".into());
     };
     let grows = many.2 > one.2 && many.3 > one.3 && many_parts.2 > two_parts.2 && many_parts.3 > two_parts.3;
+    // As many replicas keep more if they are in parts.
+    let parts_keep_more = two_parts.3 > one.3;
     // With as many cores: two replicas of one component, or one of two.
-    let is_tradeoff = two.2 > two_parts.2 && two_parts.3 > one.3;
+    let of_two_cores = match (two.2 > two_parts.2, two.3 > two_parts.3) {
+        (true, true) => "one component is better at both",
+        (false, false) => "two components are better at both",
+        _ => "each is better at one",
+    };
     let least = found.iter().map(|(.., new)| *new).fold(f64::INFINITY, f64::min);
-    let reproduced = grows && is_tradeoff;
+    let reproduced = grows && parts_keep_more;
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
     let sentence = format!(
         "{}: with NEaT's recovery {} replicas of one component keep {:.1} % of the connections at {} million requests a second, one none at {}; with TCP and \
-         IP apart {} keep {:.1} % at {}, one {:.1} % at {}, so both grow with the cores, and two cores are worth {:.1} % at {} or {:.1} % at {}; with \
-         this stack's recovery each keeps at least {least:.1} %. Weights are lines of code: TS {:.0} %, IP {:.0} %, LS {:.0} %, CM {:.0} %.",
+         IP apart {} keep {:.1} % at {}, one {:.1} % at {}: both grow with the cores; of two cores, {of_two_cores} ({:.1} % at {}, {:.1} % at {}); with this \
+         stack's recovery none keeps less than {least:.1} %. Weights are lines of code: TS {:.0} %, IP {:.0} %, LS {:.0} %, CM {:.0} %.",
         said(reproduced),
         many.1,
         many.3,
@@ -255,6 +258,20 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
+/// The most requests a second that a stack serves, with as many web servers as are best: one for each process of the stack, or two, or all that fit.
+fn most_of(context: &mut Context<'_>, form: Form, n: usize) -> Result<(String, f64), String> {
+    let (cores, mut best) = (n * form.cores(), 0.0f64);
+    let configuration = form.configuration(n)?;
+    let mut counts = vec![cores, 2 * n, 3 * n, 4 * n, CORES - cores];
+    counts.sort_unstable();
+    counts.dedup();
+    for apps in counts.into_iter().filter(|apps| apps + cores <= CORES) {
+        let settings = lighttpd(context, configuration.clone(), apps);
+        best = best.max(context.simulate(&format!("{configuration}, {apps} web servers"), settings).page_rate());
+    }
+    Ok((configuration.to_string(), best))
+}
+
 fn share_of(weights: &[(&str, f64)], at: usize) -> f64 {
     100.0 * weights[at].1 / weights.iter().map(|(_, weight)| weight).sum::<f64>()
 }
@@ -272,24 +289,30 @@ fn time_in_components(context: &mut Context<'_>) -> Result<Vec<(&'static str, f6
     ])
 }
 
+/// A peer on Linux that hears nothing sends again after so long (RFC 6298 has it at a second; Linux at 200 ms), in milliseconds.
+const AGAIN_MS: f64 = 200.0;
+
 /// How long connections wait when a process dies and the next one takes over.
 pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outcome, String> {
     let measured = Measured::new(context, WAITS);
     let mut rows = vec![row(["died", "percentile", "wait_ms"])];
     let mut series = Vec::new();
     let mut texts = Vec::new();
-    let (mut reproduced, mut longest) = (true, 0.0f64);
+    let (mut reproduced, mut longest, mut longest_other) = (true, 0.0f64, 0.0f64);
     for name in measured.names() {
         let points: Vec<(f64, f64)> = measured.of(name).collect();
         rows.extend(points.iter().map(|(ms, percent)| vec![name.into(), percent.to_string(), format!("{ms:.3}")]));
-        longest = points.iter().map(|point| point.0).fold(longest, f64::max);
+        let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
         let at = |percent: f64| points.iter().find(|point| point.1 >= percent).map_or(f64::NAN, |point| point.0);
-        if !name.ends_with("(others)") {
-            let others =
-                measured.of(&format!("{name} (others)")).find(|point| point.1 >= 50.0).map_or(f64::NAN, |p| p.0);
-            texts.push(format!("{name} {:.1} and {:.1} ms (others {others:.1})", at(50.0), at(99.0)));
-            // Nobody's connection stands for longer than its peer's second time-out, and half of the others' no longer than its own.
-            reproduced &= at(50.0) < 1000.0 && others <= at(50.0);
+        if name.ends_with("(others)") {
+            longest_other = longest_other.max(most);
+            // Whose process lives loses nothing, so that no peer has to send again.
+            reproduced &= most < AGAIN_MS;
+        } else {
+            longest = longest.max(most);
+            texts.push(format!("{name} {:.1} and {:.1} ms", at(50.0), at(99.0)));
+            // Once, but not twice.
+            reproduced &= at(99.0) < 2.0 * AGAIN_MS;
         }
         let style = if name.ends_with("(others)") { Style::Dashed } else { Style::Line };
         series.push(Series::line(name, points).styled(style));
@@ -298,8 +321,8 @@ pub(in crate::experiments) fn recovery(context: &mut Context<'_>) -> Result<Outc
         return Err("no waits were measured".into());
     }
     let sentence = format!(
-        "{}: after a death {} the connections it served wait, median and 99th percentile, {}; at most {longest:.0} ms, and connections of the other replica go \
-         on (paper: no numbers; only the replica that died is out of service).",
+        "{}: when a process dies {} the connections it served wait, median and 99th percentile, {}; at most {longest:.0} ms, those of the other replica at most \
+         {longest_other:.0} ms, on processors that all processes share (paper: no numbers; only what died is out of service, for a short time).",
         said(reproduced),
         measured.place(),
         texts.join(", ")

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::configuration::Configuration;
-use crate::machine::{Load, Settings};
+use crate::machine::{Load, Settings, Waiting};
 
 /// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of them is a core.
 const CORES: usize = 16;
@@ -41,6 +41,15 @@ impl Form {
             Form::Single => "one component",
             Form::Multi => "TCP and IP apart",
             Form::Apart => "everything apart",
+        }
+    }
+
+    /// So many replicas, as NEaT names its own.
+    fn of(self, n: usize) -> String {
+        match self {
+            Form::Single => format!("NEaT {n}x"),
+            Form::Multi => format!("Multi {n}x"),
+            Form::Apart => format!("Apart {n}x"),
         }
     }
 
@@ -77,6 +86,15 @@ fn lighttpd(context: &Context<'_>, configuration: Configuration, apps: usize) ->
         ..Settings::saturated(apps)
     }
 }
+
+/// How processes wait that have nothing to do: as NEaT's, which have a core each, and as this stack's.
+const WAYS: [(&str, Waiting); 2] = [
+    ("looking always", Waiting { spin: SPIN, always: true }),
+    ("looking if few talk", Waiting { spin: SPIN, always: false }),
+];
+
+/// This stack's `wait.spin_us`.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// Lines of what was measured, and whether that was on this machine.
 struct Measured<'a> {
