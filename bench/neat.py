@@ -15,7 +15,7 @@ import sys
 import time
 
 import faults
-from lab import SERVER, Atoll, Failure, Kernel, end, log_of, say, sh, wait_for
+from lab import NO_BATCH, SERVER, Atoll, Failure, Kernel, end, log_of, say, sh, wait_for
 
 PERCENTILES = [n / 2 for n in range(200)] + [99.9, 100]
 # Opens connections one after another, each with an octet there and back, says from which ports, and keeps them.
@@ -30,6 +30,11 @@ for _ in range(int(sys.argv[2])):
 print("ports", *(peer.getsockname()[1] for peer in peers), flush=True)
 time.sleep(600)
 """
+
+
+def stack_of(lab, configuration):
+    """A stack, whose servers are scheduled as whoever starts this if that is not as usual (chrt -r 1, where others use the CPUs)."""
+    return Atoll(lab, configuration, settings="" if os.sched_getscheduler(0) == os.SCHED_OTHER else NO_BATCH)
 
 
 def start_lighttpd(lab, stack, cpu, workers):
@@ -63,8 +68,8 @@ def scaling(lab, options):
         where = f"0-{cpus - 1}"
         makers = {
             "Linux": lambda: Kernel(lab),
-            "NEaT, as many replicas": lambda: Atoll(lab, f"TS{cpus}LS{cpus}CM{cpus}"),
-            "Multi, as many replicas": lambda: Atoll(lab, f"TS{cpus}CM{cpus}+IP{cpus}LS{cpus}"),
+            "NEaT": lambda: stack_of(lab, f"TS{cpus}LS{cpus}CM{cpus}"),
+            "Multi": lambda: stack_of(lab, f"TS{cpus}CM{cpus}+IP{cpus}LS{cpus}"),
         }
         for name, make in makers.items():
             stack = make()
@@ -84,7 +89,7 @@ def scaling(lab, options):
 def calls(lab, options):
     """The share of socket calls without a system call, by connections at a time."""
     for connections in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        stack = Atoll(lab, "TS1LS1CM1")
+        stack = stack_of(lab, "TS1LS1CM1")
         server = start_lighttpd(lab, stack, "0-1", 1)
         try:
             wait_for(stack, "0-1", server, 80)
@@ -152,7 +157,7 @@ def mappings(pid):
 
 def layouts(lab, options):
     """Page numbers of each process that was a replica; the replica of each connection, in their order."""
-    stack = Atoll(lab, "TS4LS4CM4")
+    stack = stack_of(lab, "TS4LS4CM4")
     try:
         echo = lab.start(stack.on_server("0-1", sys.executable, "-c", faults.ECHO))
         wait_for(stack, "0-1", echo, 7)
