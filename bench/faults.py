@@ -22,7 +22,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lab as place
-from lab import ATOLL, SERVER, Atoll, Lab, end, log_of, say, sh, wait_for
+from lab import ATOLL, NO_BATCH, SERVER, Atoll, Lab, end, log_of, say, sh, wait_for
 
 # Every kind of process, in NEaT's two forms (one component, several) and with everything apart.
 CASES = ["TS2LS2CM2:TSIPLSCM", "TS2CM2+IP2LS2:TSCM", "TS2CM2+IP2LS2:IPLS", *(f"TS2+IP2+LS2+CM2:{kind}" for kind in ("TS", "IP", "LS", "CM"))]
@@ -155,6 +155,12 @@ LISTS = {"TS": "replicas", "IP": "ip_servers", "LS": "link_servers", "CM": "conn
 Death = collections.namedtuple("Death", "served served_lost others others_lost served_ms others_ms short short_failed ready_ms")
 
 
+def stack_of(lab, configuration, options=()):
+    """A stack, whose servers are scheduled as whoever starts this if that is not as usual (chrt -r 1, where others use the CPUs)."""
+    usual = os.sched_getscheduler(0) == os.SCHED_OTHER
+    return Atoll(lab, configuration, settings="" if usual else NO_BATCH, options=options)
+
+
 def whole_lines(process):
     """What a client has said, but for a line that it has begun."""
     return log_of(process).rpartition("\n")[0].splitlines()
@@ -188,7 +194,7 @@ def back(stack, name, index, epoch, deadline):
 
 def measure(lab, configuration, kind, recovery, options):
     """Kills processes of `kind`; yields a `Death` for each."""
-    stack = Atoll(lab, configuration, options=("--recovery", recovery))
+    stack = stack_of(lab, configuration, ("--recovery", recovery))
     cpus = sorted(os.sched_getaffinity(0))
     try:
         echo = lab.start(stack.on_server(cpus[0], sys.executable, "-c", ECHO))

@@ -15,7 +15,8 @@ import sys
 import time
 
 import faults
-from lab import NO_BATCH, SERVER, Atoll, Failure, Kernel, end, log_of, say, sh, wait_for
+from faults import stack_of
+from lab import SERVER, Failure, Kernel, end, log_of, say, sh, wait_for
 
 PERCENTILES = [n / 2 for n in range(200)] + [99.9, 100]
 # Opens connections one after another, each with an octet there and back, says from which ports, and keeps them.
@@ -30,11 +31,6 @@ for _ in range(int(sys.argv[2])):
 print("ports", *(peer.getsockname()[1] for peer in peers), flush=True)
 time.sleep(600)
 """
-
-
-def stack_of(lab, configuration):
-    """A stack, whose servers are scheduled as whoever starts this if that is not as usual (chrt -r 1, where others use the CPUs)."""
-    return Atoll(lab, configuration, settings="" if os.sched_getscheduler(0) == os.SCHED_OTHER else NO_BATCH)
 
 
 def start_lighttpd(lab, stack, cpu, workers):

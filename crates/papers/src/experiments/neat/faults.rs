@@ -198,8 +198,8 @@ pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Ou
             stateful.push((rate, new));
             found.push((form, n, rate, old, new));
         }
-        series.push(Series::line(&format!("{}, NEaT's", form.name()), neat));
-        ours.push(Series::line(&format!("{}, this stack's", form.name()), stateful).styled(Style::Marks));
+        series.push(Series::line(&format!("{}, stateless", form.name()), neat));
+        ours.push(Series::line(&format!("{}, stateful", form.name()), stateful).styled(Style::Marks));
     }
     series.extend(ours);
     let of = |form, n| found.iter().find(|(f, m, ..)| (*f, *m) == (form, n)).copied();
