@@ -77,7 +77,7 @@ pub(crate) enum Item {
     /// CM to TS.
     Offer { connection: u32, session: SessionId },
     /// CM to CM. `wakes`: even if the other one sleeps.
-    Peer { message: PeerMessage, wakes: bool },
+    Peer { message: Box<PeerMessage>, wakes: bool },
     /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered again.
     Available { connection: u32, offer: u64 },
     /// TS to application: text of a connection that it has.
@@ -161,7 +161,8 @@ impl Machine {
         let is_quiet = matches!(item, Item::Peer { wakes: false, .. });
         self.cores[core].inbox.push_back((from, item));
         // What is not worth waking anybody for is read when something else does.
-        if !self.cores[core].is_busy && !(is_quiet && self.sleeps(core, self.now)) {
+        let is_left = is_quiet && self.sleeps(core, self.now);
+        if !self.cores[core].is_busy && !is_left {
             match self.end_wait(core) {
                 0 => self.run_batch(core),
                 after => self.wake_later(core, after),

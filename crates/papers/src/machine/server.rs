@@ -455,7 +455,7 @@ impl Machine {
             for (number, &to) in managers.iter().enumerate().filter(|(number, _)| output.to & 1 << number != 0) {
                 debug_assert!(output.wakes || reach.takes & 1 << number != 0, "nobody is told who does not take it");
                 self.spend(batch, Purpose::Peer, self.costs.send);
-                let item = Item::Peer { message: output.message, wakes: output.wakes };
+                let item = Item::Peer { message: Box::new(output.message), wakes: output.wakes };
                 batch.out.push((Sent::Message { to, item }, batch.clock));
             }
         }

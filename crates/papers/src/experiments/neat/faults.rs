@@ -13,7 +13,7 @@ use crate::machine::Purpose;
 
 /// Deaths: series `CONFIGURATION:KIND RECOVERY[ others]`, connections, those of them that went on.
 const DEATHS: &str = include_str!("../../measured/deaths.csv");
-/// Waits: series `KIND[ (others)]`, milliseconds, percentile.
+/// Waits: series `KIND[ (others)]`, milliseconds (0 where it was less than one), percentile.
 const WAITS: &str = include_str!("../../measured/waits.csv");
 
 /// Lines of code of each component that are neither blank, comment nor test. A test counts again. What all processes share - layouts,
