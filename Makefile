@@ -23,7 +23,7 @@ test: install-deps build
 bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
 
-# The papers' experiments: CSV, SVG and a sentence each, in papers/. Some minutes.
+# The papers' experiments: CSV, SVG and a sentence each, in papers/. Half an hour, most of it for real.
 papers:
 	testing/install-deps valgrind:valgrind
 	$(CARGO) xtask papers $(PAPERS)

@@ -243,7 +243,8 @@ class Atoll(Kernel):
     def servers(self):
         """The processes of its servers."""
         status = self.status()
-        return [server["pid"] for server in status["replicas"] + status["link_servers"]]
+        kinds = ("replicas", "link_servers", "ip_servers", "connection_managers")
+        return [server["pid"] for kind in kinds for server in status[kind]]
 
     def status(self):
         """What `atoll status` says."""

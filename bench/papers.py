@@ -1,4 +1,4 @@
-"""What of Pika's experiments runs for real on the machine at hand, as files that `atoll paper` draws beside its simulation.
+"""What of the papers' experiments runs for real on the machine at hand, as files that `atoll paper` draws beside its simulation.
 
     make papers                                  everything: this, then the simulation
     python3 bench/papers.py --out papers         this alone; --quick for shorter runs, --only NAME
@@ -7,6 +7,7 @@
     pika-fig4b   the same with connections that stay open
     pika-fig7    connect to close under imbalance, by scheme, and on the kernel (bench/balance.py)
     pika-fig5    the same, of Tournament 2 and the kernel
+    neat-...     see neat.py
 
 CSV: series, x, y. Run it on a quiet machine.
 """
@@ -16,6 +17,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import balance
+import neat
 from bench import Keep, Short
 from lab import Atoll, Failure, Kernel, Lab, end, say, sh, start_nginx, wait_for
 
@@ -78,6 +80,7 @@ def main():
         "pika-fig4b": lambda lab: throughput(lab, keep, options),
         "pika-fig5": lambda lab: imbalance(lab, ["tournament-2", *kernel], options),
         "pika-fig7": lambda lab: imbalance(lab, [*balance.SCHEMES, *kernel], options),
+        **neat.experiments(options),
     }
     folder = os.path.join(options.out, "real")
     os.makedirs(folder, exist_ok=True)

@@ -1,4 +1,4 @@
-//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`.
+//! Which server does what? Pika's notation (P2): `TS8LS8CM8`, `TS8LS8CM2`, `TS8LS8+CM1`, `TS8+LS8+CM8`; and with IP apart (N6): `TS2CM2+IP2LS2`.
 
 use std::fmt;
 
@@ -9,6 +9,8 @@ pub struct Roles {
     pub ls: Option<usize>,
     /// Transport server.
     pub ts: Option<usize>,
+    /// IP.
+    pub ip: Option<usize>,
     /// Connection manager.
     pub cm: Option<usize>,
 }
@@ -33,7 +35,7 @@ impl Configuration {
     }
 
     /// Reads the notation. At most 64 of a kind, because a CM knows no more others. Components that are joined without `+` share
-    /// processes: of `TS8LS8CM2` the first two hold all three.
+    /// processes: of `TS8LS8CM2` the first two hold all three. IP that is not written is with the transport servers.
     pub fn parse(text: &str) -> Result<Configuration, String> {
         let mut servers: Vec<Roles> = Vec::new();
         for group in text.split('+') {
@@ -50,6 +52,9 @@ impl Configuration {
                     *roles.of_mut(&part.kind) = Some(number);
                 }
             }
+        }
+        if servers.iter().all(|roles| roles.ip.is_none()) {
+            servers.iter_mut().for_each(|roles| roles.ip = roles.ts);
         }
         let configuration = Configuration { name: text.into(), servers };
         match configuration.counts() {
@@ -80,6 +85,7 @@ impl Roles {
     fn of(&self, kind: &str) -> Option<usize> {
         match kind {
             "TS" => self.ts,
+            "IP" => self.ip,
             "LS" => self.ls,
             _ => self.cm,
         }
@@ -88,6 +94,7 @@ impl Roles {
     fn of_mut(&mut self, kind: &str) -> &mut Option<usize> {
         match kind {
             "TS" => &mut self.ts,
+            "IP" => &mut self.ip,
             "LS" => &mut self.ls,
             _ => &mut self.cm,
         }
@@ -99,7 +106,7 @@ fn parts(group: &str) -> Option<Vec<Part>> {
     let mut rest = group;
     let mut found = Vec::new();
     while !rest.is_empty() {
-        let (kind, after) = rest.split_at_checked(2).filter(|(kind, _)| matches!(*kind, "TS" | "LS" | "CM"))?;
+        let (kind, after) = rest.split_at_checked(2).filter(|(kind, _)| matches!(*kind, "TS" | "IP" | "LS" | "CM"))?;
         let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
         found.push(Part { kind: kind.into(), count: after[..digits].parse().ok()? });
         rest = &after[digits..];
@@ -114,7 +121,10 @@ mod tests {
     fn servers(text: &str) -> Vec<String> {
         let parsed = Configuration::parse(text).expect(text);
         let name = |kind: &str, number: Option<usize>| number.map(|n| format!("{kind}{n}")).unwrap_or_default();
-        parsed.servers().iter().map(|r| name("TS", r.ts) + &name("LS", r.ls) + &name("CM", r.cm)).collect()
+        let is_apart = text.contains("IP");
+        let ip = |roles: &Roles| name("IP", roles.ip.filter(|_| is_apart));
+        let of = |r: &Roles| name("TS", r.ts) + &ip(r) + &name("LS", r.ls) + &name("CM", r.cm);
+        parsed.servers().iter().map(of).collect()
     }
 
     #[test]
@@ -124,6 +134,10 @@ mod tests {
         assert_eq!(servers("TS2LS2+CM1"), ["TS0LS0", "TS1LS1", "CM0"]);
         assert_eq!(servers("TS2+LS1+CM1"), ["TS0", "TS1", "LS0", "CM0"]);
         assert_eq!(servers("TS2CM2+LS1"), ["TS0CM0", "TS1CM1", "LS0"]);
+        assert_eq!(servers("TS2CM2+IP2LS2"), ["TS0CM0", "TS1CM1", "IP0LS0", "IP1LS1"]);
+        assert_eq!(servers("TS1+IP1+LS1+CM1"), ["TS0", "IP0", "LS0", "CM0"]);
+        let inside = Configuration::parse("TS2CM2+LS1").expect("it works");
+        assert_eq!(inside.servers().iter().map(|roles| roles.ip).collect::<Vec<_>>(), [Some(0), Some(1), None]);
     }
 
     #[test]

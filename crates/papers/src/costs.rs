@@ -41,10 +41,11 @@ macro_rules! costs {
 }
 
 costs! {
-    frame_in, frame_out, send, receive, line, latency, poll,
+    frame_in, frame_out, ip_in, ip_out, send, receive, line, latency, poll,
     tcp_syn, tcp_ack, tcp_text, tcp_respond, tcp_reply, tcp_fin,
     cm_syn, cm_choose, cm_choose_each, cm_claimed, cm_closed, cm_asked, peer_out, peer_in,
-    app_accept, app_request, app_close, app_work, kernel_connection,
+    app_accept, app_request, app_close, app_work, app_lighttpd,
+    ring, wake, suspend, kernel_connection,
 }
 
 /// A file of costs.

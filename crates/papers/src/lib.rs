@@ -1,4 +1,4 @@
-//! The papers' experiments (P8), repeated: simulated machines of many cores, their costs, and the pictures.
+//! The papers' experiments (P8, N9), repeated: simulated machines of many cores, their costs, and the pictures.
 //!
 //! ```text
 //!   costs.toml --> machine (real connection managers, simulated cores) --> experiment --> CSV, SVG, a sentence
@@ -19,5 +19,5 @@ pub use configuration::Configuration;
 pub use costs::{Cost, Costs, Table};
 pub use experiments::{Cachegrind, Context, EXPERIMENTS, Experiment, Outcome};
 pub use kernel::{Queues, serve};
-pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, percentile};
+pub use machine::{Assigned, Delay, Load, Machine, Purpose, Report, Service, Settings, Waiting, percentile};
 pub use rig::{Replay, measure, record, replay};

@@ -47,7 +47,7 @@ impl Paper {
         match self.name.as_str() {
             "list" => {
                 for experiment in EXPERIMENTS {
-                    println!("{:12} {}", experiment.name, experiment.about);
+                    println!("{:14} {}", experiment.name, experiment.about);
                 }
             }
             "measure" => {

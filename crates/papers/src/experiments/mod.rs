@@ -4,6 +4,7 @@ mod accept;
 mod cache;
 mod components;
 mod imbalance;
+mod neat;
 mod scale;
 
 use atoll_ipc::balance::{Balance, Scheme};
@@ -50,7 +51,7 @@ pub struct Outcome {
     pub sentence: String,
 }
 
-/// All of them, in the paper's order.
+/// All of them, Pika's and NEaT's, each in its paper's order; NEaT's figures and tables are those of chapter 6.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "pika-fig4a", about: "short connections a second against cores", run: scale::short },
     Experiment { name: "pika-fig4b", about: "requests on long connections a second against cores", run: scale::long },
@@ -90,6 +91,18 @@ pub const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment { name: "pika-fig11", about: "nine configurations", run: components::configurations },
     Experiment { name: "pika-fig12", about: "cache misses against cache size", run: cache::misses },
+    Experiment { name: "neat-calls", about: "socket calls without a system call, by load", run: neat::calls },
+    Experiment { name: "neat-layout", about: "memory layouts of replicas, and who meets which", run: neat::addresses },
+    Experiment {
+        name: "neat-fig6",
+        about: "requests a second against web servers, by replicas (and Fig. 6.9, 6.11)",
+        run: neat::replicas,
+    },
+    Experiment { name: "neat-fig12", about: "one request a connection, by stack and load", run: neat::configurations },
+    Experiment { name: "neat-table2", about: "polling and sleeping of the driver, by load", run: neat::driver },
+    Experiment { name: "neat-faults", about: "connections that outlive a process, by what it holds", run: neat::kept },
+    Experiment { name: "neat-recovery", about: "waits when a process dies", run: neat::recovery },
+    Experiment { name: "neat-fig13", about: "state kept after a fault against throughput", run: neat::throughput },
 ];
 
 impl Experiment {
@@ -120,13 +133,7 @@ impl Context<'_> {
     /// What was measured for real, by series.
     fn real_series(&self) -> Vec<Series> {
         let mut all: Vec<Series> = Vec::new();
-        for line in self.real.unwrap_or_default().lines().skip(1) {
-            let mut fields = line.split(',');
-            let (Some(name), Some(Ok(x)), Some(Ok(y))) =
-                (fields.next(), fields.next().map(str::parse), fields.next().map(str::parse))
-            else {
-                continue;
-            };
+        for (name, x, y) in real_lines(self.real.unwrap_or_default()) {
             let name = format!("{name} (measured)");
             match all.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push((x, y)),
@@ -141,6 +148,16 @@ impl Context<'_> {
         let series: Vec<Series> = self.real_series().into_iter().map(|series| series.styled(style)).collect();
         (!series.is_empty()).then_some(("-real", Chart { series, ..chart }))
     }
+}
+
+/// Lines of `series,x,y` behind a header; others are passed over.
+fn real_lines(text: &str) -> impl Iterator<Item = (&str, f64, f64)> {
+    text.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split(',');
+        let name = fields.next()?;
+        let mut number = || fields.next()?.parse().ok().filter(|number: &f64| number.is_finite());
+        Some((name, number()?, number()?))
+    })
 }
 
 /// The five schemes of the paper, by its names.

@@ -7,14 +7,18 @@ fn reproduces(name: &str) {
 }
 
 fn reproduces_with(name: &str, table: &Table) -> Outcome {
-    let costs = table.costs().expect("a whole table");
-    let mut context = Context { costs, quick: true, real: None, cachegrind: None, progress: &mut |_| () };
-    let outcome = Experiment::find(name).expect(name).run(&mut context).expect(name);
+    let outcome = made(name, table, None).expect(name);
     assert!(outcome.reproduced, "{}\n{}", outcome.sentence, outcome.to_csv());
     let width = outcome.rows[0].len();
     assert!(outcome.rows.len() > 2 && outcome.rows.iter().all(|row| row.len() == width));
     assert!(outcome.charts.iter().all(|(_, chart)| chart.to_svg().contains("<path")));
     outcome
+}
+
+fn made(name: &str, table: &Table, real: Option<&str>) -> Result<Outcome, String> {
+    let costs = table.costs().expect("a whole table");
+    let mut context = Context { costs, quick: true, real, cachegrind: None, progress: &mut |_| () };
+    Experiment::find(name).expect(name).run(&mut context)
 }
 
 /// What messages cost in Pika explains what this stack, where they are cheap, does not show.
@@ -75,11 +79,95 @@ fn a_split_connection_manager_costs_time() {
 }
 
 #[test]
+fn replicas_and_web_servers_add_up() {
+    reproduces("neat-fig6");
+}
+
+#[test]
+fn replicas_help_where_there_are_many_connections() {
+    let outcome = made("neat-fig12", &Table::built_in(), None).expect("it runs");
+    let rate = |way: &str, stack: &str, connections: &str| {
+        let found =
+            outcome.rows.iter().find(|row| row[0] == way && row[1] == stack && row[3] == connections && row[2] != "1");
+        found.map(|row| row[4].parse::<f64>().expect("a number")).expect("there is such a row")
+    };
+    for way in ["looking always", "looking if few talk"] {
+        let [one, two, three] = ["NEaT 1x", "NEaT 2x", "NEaT 3x"].map(|stack| rate(way, stack, "64"));
+        assert!(two > 1.3 * one && three > 1.1 * two, "{}", outcome.to_csv());
+        assert!(rate(way, "Multi 2x", "64") > 1.2 * rate(way, "Multi 1x", "64"), "{}", outcome.to_csv());
+    }
+    // What sleeps less serves few connections faster.
+    assert!(rate("looking always", "Multi 2x", "32") > rate("looking if few talk", "Multi 2x", "32"));
+}
+
+#[test]
+fn a_driver_with_much_to_do_neither_sleeps_nor_looks_for_work() {
+    reproduces("neat-table2");
+}
+
+#[test]
+fn more_replicas_keep_more_state_and_serve_more() {
+    let outcome = reproduces_with("neat-fig13", &Table::built_in());
+    let of = |configuration: &str, column: usize| {
+        let found = outcome.rows.iter().find(|row| row[1] == configuration).expect("it is there");
+        found[column].parse::<f64>().expect("a percentage")
+    };
+    assert_eq!([4, 5].map(|column| of("TS2LS2CM2", column)), [50.0, 50.0], "it is one process whatever fails");
+    assert!(of("TS2CM2+IP2LS2", 4) > 60.0, "{}", outcome.to_csv());
+    assert!(outcome.rows[1..].iter().all(|row| row[6] == "100.0"), "{}", outcome.to_csv());
+}
+
+#[test]
+fn what_deaths_cost_layouts_and_calls_are_those_that_were_measured() {
+    for name in ["neat-faults", "neat-recovery", "neat-layout", "neat-calls"] {
+        let outcome = reproduces_with(name, &Table::built_in());
+        assert!(outcome.sentence.contains("on the machine of docs/measurements.md"), "{}", outcome.sentence);
+        assert!(made(name, &Table::built_in(), Some("nothing\nof\nthis,is,1\n")).is_err(), "{name}");
+    }
+}
+
+/// One connection that is lost where none should be, and one that is kept where none can be: it is measured, not assumed.
+#[test]
+fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
+    let with = |own: &str, lines: &str| {
+        let mut text = String::from("series,x,y\n");
+        for kind in ["TS2LS2CM2:TSIPLSCM", "TS2CM2+IP2LS2:TSCM", "TS2CM2+IP2LS2:IPLS"] {
+            let stateless = if kind.contains("TSIP") {
+                own
+            } else if kind.contains(":TS") {
+                "0"
+            } else {
+                "10"
+            };
+            text += &format!("{kind} stateful,10,10\n{kind} stateless,10,{stateless}\n{kind} stateless others,10,10\n");
+        }
+        text + lines
+    };
+    let run = |name: &str, text: &str| made(name, &Table::built_in(), Some(text)).expect("it runs");
+    let all = run("neat-faults", &with("0", ""));
+    assert!(all.reproduced && all.sentence.contains("on this machine"), "{}", all.sentence);
+    for (own, lines) in [
+        ("1", ""),
+        ("0", "TS2LS2CM2:TSIPLSCM stateful,10,9\n"),
+        ("0", "TS2CM2+IP2LS2:IPLS stateless,10,9\n"),
+        ("0", "TS2CM2+IP2LS2:TSCM stateful others,10,9\n"),
+    ] {
+        let outcome = run("neat-faults", &with(own, lines));
+        assert!(!outcome.reproduced, "{lines}{}", outcome.sentence);
+    }
+    let layouts = "series,x,y\ntext,0,100\ntext,1,100\nconnection,0,0\nconnection,1,1\nconnection,2,0\n";
+    assert!(!run("neat-layout", layouts).reproduced);
+    let layouts = "series,x,y\ntext,0,100\ntext,1,101\n".to_string() + &"connection,0,0\nconnection,1,1\n".repeat(50);
+    assert!(!run("neat-layout", &layouts).reproduced, "one after the other is not at random");
+    assert!(!run("neat-calls", "series,x,y\nwithout a system call,1,50\nwithout a system call,256,98.9\n").reproduced);
+    let waits = "series,x,y\nTS,5,50\nTS,9,99\nTS (others),250,100\n";
+    assert!(!run("neat-recovery", waits).reproduced);
+}
+
+#[test]
 fn what_was_measured_for_real_is_drawn_beside() {
-    let costs = Table::built_in().costs().expect("a whole table");
     let real = Some("series,x,y\nkernel,1,10000\nkernel,2,19000\nnonsense\n");
-    let mut context = Context { costs, quick: true, real, cachegrind: None, progress: &mut |_| () };
-    let outcome = Experiment::find("pika-fig4a").expect("there").run(&mut context).expect("it runs");
+    let outcome = made("pika-fig4a", &Table::built_in(), real).expect("it runs");
     assert!(outcome.charts[0].1.to_svg().contains("kernel (measured)"));
 }
 

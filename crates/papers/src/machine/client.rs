@@ -72,7 +72,7 @@ impl Machine {
     }
 
     fn reach(&mut self, connection: u32, frame: Frame) {
-        let ls = self.ls[self.connections.get(connection).ts % self.ls.len()];
+        let ls = self.link_of(connection);
         let at = self.now + self.settings.wire.as_nanos() as u64;
         self.at(at, What::Arrive { core: ls, from: Origin::Device, item: Item::Frame { connection, frame } });
     }

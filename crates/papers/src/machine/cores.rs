@@ -6,6 +6,7 @@ use atoll_base::SessionId;
 use atoll_connmgr::ListenerId;
 use atoll_ipc::balance::PeerMessage;
 
+use super::waiting::Wait;
 use super::{Machine, Purpose, What};
 
 /// One core with one process.
@@ -13,7 +14,9 @@ use super::{Machine, Purpose, What};
 pub(crate) struct Core {
     pub(crate) socket: usize,
     inbox: VecDeque<(Origin, Item)>,
-    is_busy: bool,
+    pub(crate) is_busy: bool,
+    /// `None`: it looks all the time.
+    pub(crate) wait: Option<Wait>,
 }
 
 /// Which queue something comes from.
@@ -59,9 +62,13 @@ pub(crate) enum Ask {
 pub(crate) enum Item {
     /// Device to LS.
     Frame { connection: u32, frame: Frame },
-    /// LS to TS, where they are different processes.
+    /// LS to IP, where IP is not with the TS, and not with the LS either.
+    Packet { connection: u32, frame: Frame },
+    /// LS or IP to TS, where they are different processes.
     Segment { connection: u32, frame: Frame },
-    /// TS to LS, likewise.
+    /// TS to IP, where IP is not with the TS.
+    Route { connection: u32, reply: Reply },
+    /// TS or IP to LS, where they are different processes.
     Transmit { connection: u32, reply: Reply },
     /// TS to CM, likewise.
     Ask { connection: u32, ask: Ask },
@@ -69,8 +76,8 @@ pub(crate) enum Item {
     Verdict { connection: u32, listener: Option<ListenerId> },
     /// CM to TS.
     Offer { connection: u32, session: SessionId },
-    /// CM to CM.
-    Peer(PeerMessage),
+    /// CM to CM. `wakes`: even if the other one sleeps.
+    Peer { message: Box<PeerMessage>, wakes: bool },
     /// CONNECTION-AVAILABLE, TS to application. `offer`: which offer, because a connection may be offered again.
     Available { connection: u32, offer: u64 },
     /// TS to application: text of a connection that it has.
@@ -111,25 +118,64 @@ pub(crate) enum Sent {
 /// Most items that a process takes at a time.
 const BATCH_MAX: usize = 64;
 
+impl Item {
+    /// Which connection it is about.
+    fn connection(&self) -> Option<u32> {
+        match *self {
+            Item::Frame { connection, .. }
+            | Item::Packet { connection, .. }
+            | Item::Segment { connection, .. }
+            | Item::Route { connection, .. }
+            | Item::Transmit { connection, .. }
+            | Item::Ask { connection, .. }
+            | Item::Verdict { connection, .. }
+            | Item::Offer { connection, .. }
+            | Item::Available { connection, .. }
+            | Item::Readable { connection }
+            | Item::Claim { connection }
+            | Item::Respond { connection, .. } => Some(connection),
+            Item::Peer { .. }
+            | Item::Removed { .. }
+            | Item::Waits { .. }
+            | Item::AskFor { .. }
+            | Item::Register { .. }
+            | Item::Deadline
+            | Item::Tick => None,
+        }
+    }
+}
+
 impl Core {
-    pub(crate) fn new(socket: usize) -> Core {
-        Core { socket, inbox: VecDeque::new(), is_busy: false }
+    pub(crate) fn new(socket: usize, wait: Option<Wait>) -> Core {
+        Core { socket, inbox: VecDeque::new(), is_busy: false, wait }
+    }
+
+    pub(crate) fn has_nothing(&self) -> bool {
+        self.inbox.is_empty()
     }
 }
 
 impl Machine {
     /// Something reaches a core.
     pub(crate) fn arrive(&mut self, core: usize, from: Origin, item: Item) {
+        let is_quiet = matches!(item, Item::Peer { wakes: false, .. });
         self.cores[core].inbox.push_back((from, item));
-        if !self.cores[core].is_busy {
-            self.run_batch(core);
+        // What is not worth waking anybody for is read when something else does.
+        let is_left = is_quiet && self.sleeps(core, self.now);
+        if !self.cores[core].is_busy && !is_left {
+            match self.end_wait(core) {
+                0 => self.run_batch(core),
+                after => self.wake_later(core, after),
+            }
         }
     }
 
     /// A core has finished its batch.
     pub(crate) fn free(&mut self, core: usize) {
         self.cores[core].is_busy = false;
-        if !self.cores[core].inbox.is_empty() {
+        if self.cores[core].inbox.is_empty() {
+            self.begin_wait(core);
+        } else {
             self.run_batch(core);
         }
     }
@@ -142,6 +188,9 @@ impl Machine {
         self.look_at_rings(&mut batch);
         let mut seen: Vec<usize> = Vec::new();
         for (from, item) in items {
+            if let (Some(connection), Some(wait)) = (item.connection(), &mut self.cores[core].wait) {
+                wait.met(connection);
+            }
             if let Origin::Core(other) = from {
                 // The first message of a ring brings its line here, the others lie in it or were fetched ahead.
                 let cost = if seen.contains(&other) {
@@ -150,13 +199,14 @@ impl Machine {
                     seen.push(other);
                     self.costs.line * self.distance(core, other)
                 };
-                let is_peer = matches!(item, Item::Peer(_));
+                let is_peer = matches!(item, Item::Peer { .. });
                 self.spend(&mut batch, if is_peer { Purpose::Peer } else { Purpose::Message }, cost);
             }
             match core.checked_sub(self.servers.len()) {
                 None => self.serve(&mut batch, item),
                 Some(app) => {
                     self.run_app(&mut batch, app, item);
+                    self.ring_all(&mut batch);
                     self.let_out(&mut batch);
                 }
             }
@@ -164,7 +214,8 @@ impl Machine {
         if core < self.servers.len() {
             self.speak_with_peers(&mut batch);
         }
-        // What a server has to say leaves at the end of its batch.
+        // What a server has to say leaves at the end of its batch; then it rings.
+        self.ring_all(&mut batch);
         for (_, at) in &mut batch.out {
             *at = batch.clock;
         }

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   clients --frames--> queue of a link server                 each box is a process on a core of its own
-//!                         | LS | -- | TS | -- | CM | <--offers--> other CMs       (the real ConnMgr)
-//!                                     |
+//!                         | LS | -- | IP, TS | -- | CM | <--offers--> other CMs   (the real ConnMgr)
+//!                                       |
 //!                        CONNECTION-AVAILABLE, claim, text, close
-//!                                     |
+//!                                       |
 //!                                 application
 //! ```
 //! Components of one process call each other, those of different processes send messages. The connection managers are the real
 //! ones, with the real balancing; what takes place of everything else is its [cost](crate::Costs), measured on the real machine. A core
 //! takes what has arrived as a batch; a server lets everything out at the batch's end, as the real one does, an application as it comes.
+//! All cores look for work all the time, unless the experiment is about waiting (`waiting`).
 //!
 //! One seed decides everything.
 
@@ -21,6 +22,7 @@ mod cores;
 mod report;
 mod server;
 mod settings;
+mod waiting;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -28,13 +30,14 @@ use std::collections::BinaryHeap;
 use atoll_base::{Instant, Rng};
 
 pub use report::{Assigned, Purpose, Report, Service, percentile};
-pub use settings::{Delay, Handshake, Load, Settings};
+pub use settings::{Delay, Handshake, Load, Settings, Waiting};
 
 use crate::costs::Costs;
 use app::App;
 use connections::Connections;
 use cores::{Core, Item, Origin};
 use server::Server;
+use waiting::Wait;
 
 /// The machine.
 pub struct Machine {
@@ -51,8 +54,9 @@ pub struct Machine {
     apps: Vec<App>,
     connections: Connections,
     report: Report,
-    /// Where TS, LS and CM of each number are.
+    /// Where TS, IP, LS and CM of each number are.
     ts: Vec<usize>,
+    ip: Vec<usize>,
     ls: Vec<usize>,
     cm: Vec<usize>,
 }
@@ -107,7 +111,8 @@ impl Machine {
         let of = |kind: fn(&crate::configuration::Roles) -> Option<usize>| -> Vec<usize> {
             (0..roles.len()).filter(|&at| kind(&roles[at]).is_some()).collect()
         };
-        let (ts, ls, cm) = (of(|roles| roles.ts), of(|roles| roles.ls), of(|roles| roles.cm));
+        let (ts, ip) = (of(|roles| roles.ts), of(|roles| roles.ip));
+        let (ls, cm) = (of(|roles| roles.ls), of(|roles| roles.cm));
         let apps = settings.apps;
         // Server n and application n lie side by side; servers that have no application come last.
         let place = |core: usize| match core.checked_sub(roles.len()) {
@@ -118,18 +123,20 @@ impl Machine {
         };
         let socket = |core| place(core) / settings.cores_per_socket.max(1);
         let count = roles.len() + apps;
+        let wait = || settings.waiting.as_ref().map(|waiting| Wait::new(waiting, BEGAN));
         let mut machine = Machine {
             rng: Rng::new(settings.seed),
             now: BEGAN,
             began: BEGAN,
             serial: 0,
             events: BinaryHeap::new(),
-            cores: (0..count).map(|core| Core::new(socket(core))).collect(),
+            cores: (0..count).map(|core| Core::new(socket(core), wait())).collect(),
             servers: roles.iter().map(|roles| Server::new(*roles, &settings, cm.len())).collect(),
             apps: (0..apps).map(|_| App::default()).collect(),
             connections: Connections::default(),
             report: Report::new(count, roles.len()),
             ts,
+            ip,
             ls,
             cm,
             costs,
@@ -167,6 +174,7 @@ impl Machine {
                 What::Client { connection, reply } => self.handle_reply(connection, reply),
             }
         }
+        self.end_all_waits(end);
         self.report.end(end);
         for connection in self.connections.open_ones() {
             self.report.unfinished(connection, end);

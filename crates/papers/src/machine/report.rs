@@ -21,6 +21,12 @@ pub enum Purpose {
     Poll,
     /// The application and its library.
     App,
+    /// IP, where it is in another process than the transport server.
+    Ip,
+    /// Waiting for work without sleeping.
+    Spin,
+    /// The kernel's work of sleeping, being woken and waking others.
+    Wake,
 }
 
 /// One connection from its first offer to its close.
@@ -54,7 +60,7 @@ pub struct Report {
     ended: u64,
     is_on: bool,
     servers: usize,
-    spent: Vec<[u64; 7]>,
+    spent: Vec<[u64; 10]>,
     /// Connections that clients began.
     pub opened: u64,
     /// Connections that clients have seen to the end.
@@ -85,7 +91,7 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(cores: usize, servers: usize) -> Report {
-        Report { spent: vec![[0; 7]; cores], servers, ..Report::default() }
+        Report { spent: vec![[0; 10]; cores], servers, ..Report::default() }
     }
 
     pub(crate) fn begin(&mut self, at: u64) {
@@ -168,6 +174,12 @@ impl Report {
     pub fn share(&self, purpose: Purpose) -> f64 {
         let spent: u64 = self.spent[..self.servers].iter().map(|spent| spent[purpose as usize]).sum();
         spent as f64 / (self.time().as_nanos() as f64 * self.servers as f64)
+    }
+
+    /// The share of its time that the server with this number spends on `purpose`, 0 to 1.
+    pub fn core_share(&self, server: usize, purpose: Purpose) -> f64 {
+        let spent = self.spent.get(server).map_or(0, |spent| spent[purpose as usize]);
+        spent as f64 / self.time().as_nanos().max(1) as f64
     }
 
     /// Microseconds that all servers together spend on `purpose` for each connection.

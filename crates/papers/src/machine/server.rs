@@ -1,4 +1,4 @@
-//! What does a server do with what reaches it? P1, P4: link, transport, connection manager, in one process or several.
+//! What does a server do with what reaches it? P1, P4, N6: link, IP, transport, connection manager, in one process or several.
 
 use std::collections::VecDeque;
 
@@ -119,19 +119,28 @@ impl Machine {
         match item {
             Item::Frame { connection, frame } => {
                 self.spend(batch, Purpose::Link, self.costs.frame_in);
-                let ts = self.ts[self.connections.get(connection).ts];
-                if ts == batch.core {
+                let (ts, ip) = self.transport_and_ip(connection);
+                if ip == batch.core && ip != ts {
+                    self.packet(batch, connection, frame);
+                } else if ip != ts {
+                    self.send(batch, ip, Item::Packet { connection, frame });
+                } else if ts == batch.core {
                     self.segment(batch, connection, frame);
                 } else {
                     self.send(batch, ts, Item::Segment { connection, frame });
                 }
+            }
+            Item::Packet { connection, frame } => self.packet(batch, connection, frame),
+            Item::Route { connection, reply } => {
+                self.spend(batch, Purpose::Ip, self.costs.ip_out);
+                self.give_to_link(batch, connection, reply);
             }
             Item::Segment { connection, frame } => self.segment(batch, connection, frame),
             Item::Transmit { connection, reply } => self.put_on_wire(batch, connection, reply),
             Item::Ask { connection, ask } => self.asked(batch, connection, ask),
             Item::Verdict { connection, listener } => self.verdict(batch, connection, listener),
             Item::Offer { connection, session } => self.offer(batch, connection, session),
-            Item::Peer(message) => self.heard(batch, &message),
+            Item::Peer { message, .. } => self.heard(batch, &message),
             Item::Claim { connection } => {
                 let (app, offered_at) = self.offered(connection);
                 self.ask(batch, connection, Ask::Claimed { app, offered_at });
@@ -150,6 +159,25 @@ impl Machine {
                 unreachable!("these go to applications")
             }
         }
+    }
+
+    /// Where a connection's transport server and its IP are.
+    fn transport_and_ip(&mut self, connection: u32) -> (usize, usize) {
+        let ts = self.connections.get(connection).ts;
+        (self.ts[ts], self.ip[ts % self.ip.len()])
+    }
+
+    /// Where a connection's frames come and go: the link server of its IP server, or of its transport server if IP is there.
+    pub(crate) fn link_of(&mut self, connection: u32) -> usize {
+        let ts = self.connections.get(connection).ts;
+        self.ls[ts % self.ip.len() % self.ls.len()]
+    }
+
+    /// A packet at an IP server, which gives it to its transport server.
+    fn packet(&mut self, batch: &mut Batch, connection: u32, frame: Frame) {
+        self.spend(batch, Purpose::Ip, self.costs.ip_in);
+        let (ts, _) = self.transport_and_ip(connection);
+        self.send(batch, ts, Item::Segment { connection, frame });
     }
 
     /// A segment at its transport server.
@@ -364,7 +392,18 @@ impl Machine {
     }
 
     fn transmit(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
-        let ls = self.ls[self.connections.get(connection).ts % self.ls.len()];
+        let (ts, ip) = self.transport_and_ip(connection);
+        if ip == ts {
+            self.give_to_link(batch, connection, reply);
+        } else {
+            self.send(batch, ip, Item::Route { connection, reply });
+        }
+    }
+
+    /// A packet leaves the process that has IP. The connection may be over.
+    fn give_to_link(&mut self, batch: &mut Batch, connection: u32, reply: Reply) {
+        let ip = self.servers[batch.core].roles.ip.unwrap_or(0);
+        let ls = self.ls[ip % self.ls.len()];
         if ls == batch.core {
             self.put_on_wire(batch, connection, reply);
         } else {
@@ -398,18 +437,30 @@ impl Machine {
 
     /// Tells other connection managers what is due, at the end of a batch.
     pub(crate) fn speak_with_peers(&mut self, batch: &mut Batch) {
-        let all = Reach { awake: u64::MAX, takes: u64::MAX };
+        let mut reach = Reach { awake: u64::MAX, takes: u64::MAX };
+        let managers = self.cm.clone();
+        for (number, &core) in managers.iter().enumerate().filter(|(_, core)| **core != batch.core) {
+            if self.sleeps(core, batch.clock) {
+                reach.awake &= !(1 << number);
+            }
+        }
+        let waits = self.settings.waiting.is_some();
+        // Who goes to sleep has a last word; who never sleeps has another moment.
+        let last = waits && self.cores[batch.core].has_nothing();
         loop {
             let now = Machine::instant(batch.clock);
             let Some(manager) = &mut self.servers[batch.core].cm else { return };
-            let Some(output) = manager.cm.poll_peer(now, all, false) else { break };
+            let Some(output) = manager.cm.poll_peer(now, reach, last) else { break };
             self.spend(batch, Purpose::Peer, self.costs.peer_out);
-            for (number, to) in self.cm.clone().into_iter().enumerate() {
-                if output.to & 1 << number != 0 {
-                    self.spend(batch, Purpose::Peer, self.costs.send);
-                    batch.out.push((Sent::Message { to, item: Item::Peer(output.message) }, batch.clock));
-                }
+            for (number, &to) in managers.iter().enumerate().filter(|(number, _)| output.to & 1 << number != 0) {
+                debug_assert!(output.wakes || reach.takes & 1 << number != 0, "nobody is told who does not take it");
+                self.spend(batch, Purpose::Peer, self.costs.send);
+                let item = Item::Peer { message: Box::new(output.message), wakes: output.wakes };
+                batch.out.push((Sent::Message { to, item }, batch.clock));
             }
+        }
+        if waits {
+            return; // No timer: who has nothing to do has nothing to tell.
         }
         let now = Machine::instant(batch.clock);
         let period = u64::from(self.settings.balance.offer_us) * 1000;

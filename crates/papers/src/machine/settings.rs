@@ -40,6 +40,24 @@ pub struct Settings {
     pub duration: Duration,
     /// How often the estimates are noted; zero: never.
     pub sample_every: Duration,
+    /// How cores wait that have nothing to do; `None`: they look all the time, and nobody has to be woken.
+    pub waiting: Option<Waiting>,
+}
+
+/// How cores wait that have nothing to do (N7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// For how long they look for work at most before they sleep.
+    pub spin: Duration,
+    /// Whether they do so although they serve many at a time.
+    pub always: bool,
+}
+
+impl Default for Waiting {
+    /// As servers and programs do (`wait.spin_us`): not where there are many conversations, because whoever sleeps finds a batch.
+    fn default() -> Waiting {
+        Waiting { spin: Duration::from_micros(100), always: false }
+    }
 }
 
 /// How applications come to connections (P4).
@@ -106,6 +124,7 @@ impl Settings {
             warm_up: Duration::from_millis(20),
             duration: Duration::from_millis(50),
             sample_every: Duration::ZERO,
+            waiting: None,
         }
     }
 }

@@ -32,7 +32,16 @@ fn a_pair_serves_as_many_as_its_server_has_time_for() {
 
 #[test]
 fn few_connections_are_all_served_in_every_configuration() {
-    for name in ["TS2LS2CM2", "TS2LS2CM1", "TS2LS2+CM1", "TS2+LS2+CM2", "TS2CM2+LS1", "TS1LS1+CM2"] {
+    for name in [
+        "TS2LS2CM2",
+        "TS2LS2CM1",
+        "TS2LS2+CM1",
+        "TS2+LS2+CM2",
+        "TS2CM2+LS1",
+        "TS1LS1+CM2",
+        "TS2CM2+IP2LS2",
+        "TS2+IP1+LS2+CM2",
+    ] {
         let configuration = Configuration::parse(name).expect(name);
         let report = run(Settings {
             configuration,
@@ -90,6 +99,24 @@ fn a_slow_application_gets_less() {
     });
     let to_it = report.assigned.iter().filter(|assigned| assigned.app == 0).count();
     assert!(to_it > 0 && to_it < report.assigned.len() / 20, "{to_it} of {}", report.assigned.len());
+}
+
+#[test]
+fn who_has_little_to_do_sleeps_and_who_has_much_does_not() {
+    let costs = Table::built_in().costs().expect("a whole table");
+    let of = |load, waiting| run(Settings { load, waiting, duration: Duration::from_millis(200), ..short(2) });
+    let waits = Some(Waiting::default());
+    let shares = |report: &Report| [Purpose::Wake, Purpose::Spin].map(|purpose| report.core_share(0, purpose));
+    let (little, much) = (of(Load::Constant(100), waits), of(Load::Closed(128), waits));
+    let [slept, looked] = shares(&little);
+    // A connection wakes its server for the SYN, if not for each of its frames.
+    assert!(slept * 0.2e9 >= 8.0 * costs.suspend && slept + looked < 0.1, "{slept} {looked}");
+    assert_eq!(shares(&of(Load::Constant(100), None)), [0.0, 0.0]);
+    let (each, of_few) = (much.micros_each(Purpose::Wake), little.micros_each(Purpose::Wake));
+    assert!(each < of_few / 20.0, "{each} {of_few}");
+    assert!(much.rate() > 0.5 * of(Load::Closed(128), None).rate(), "{}", much.rate());
+    let (asleep, awake) = (little.sorted_latencies(), of(Load::Constant(100), None).sorted_latencies());
+    assert!(percentile(&asleep, 50.0) > percentile(&awake, 50.0) + costs.wake / 1000.0);
 }
 
 #[test]

@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use atoll_base::{Addr, Endpoint, Epoch, Instant, ReplicaId, SessionId};
+use atoll_base::{Addr, Endpoint, Epoch, FourTuple, Instant, ReplicaId, SessionId};
 use atoll_connmgr::{Bind, ConnMgr, ConnectionId, Directive, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict};
+use atoll_ip::Ip;
+use atoll_ip_server::{Config, Exits, IpServer, Party};
 use atoll_ipc::balance::PeerBody;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::ip::{IpBody, IpMessage};
+use atoll_wire::vnet;
 
-use super::{BATCH, LEASE, PAGE, PORT, REQUEST, Rig, Step, take};
+use super::{BATCH, CLIENTS, LEASE, PAGE, PORT, REQUEST, Rig, SERVER, Step, address, mac, take};
 use crate::costs::Table;
 use crate::machine::percentile;
 
@@ -23,6 +27,7 @@ pub fn measure(table: &Table, runs: usize, mut progress: impl FnMut(usize)) -> T
         let of = |name: &str| managers.iter().find(|(of, _)| *of == name).map_or(0.0, |(_, nanos)| *nanos);
         let mut found = servers(of("cm_syn"), of("cm_choose"), of("cm_claimed"));
         found.extend(managers);
+        found.extend(ip());
         found.push(("poll", poll()));
         for (name, nanos) in found {
             match medians.iter_mut().find(|(of, _)| *of == name) {
@@ -99,6 +104,69 @@ fn replies() -> f64 {
         }
     }
     median(samples)
+}
+
+/// Where an IP server's frames go.
+#[derive(Default)]
+struct Exit {
+    frames: Vec<u8>,
+    count: usize,
+}
+
+impl Exits for Exit {
+    fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
+        self.frames.extend_from_slice(frame);
+        self.count += 1;
+        true
+    }
+
+    fn deliver(&mut self, _: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
+        self.send(vnet, frame);
+    }
+
+    fn tell(&mut self, _: Party, _: &IpMessage) -> bool {
+        true
+    }
+}
+
+/// An IP server with the packets of short connections, as a TAP gives them: checksums are the kernel's business.
+fn ip() -> Vec<(&'static str, f64)> {
+    let mut rig = Rig::new();
+    let ip_config = atoll_ip::Config::new(mac(SERVER), address(SERVER), 24);
+    let ip = Ip::new(ip_config, 1, rig.now).expect("a valid network");
+    let mut server = IpServer::new(Config { number: 0, servers: 1, replicas: 1, epoch: Epoch(1) }, ip);
+    let neighbour = IpBody::Neighbour { addr: address(CLIENTS), mac: mac(CLIENTS).0, learned: true };
+    server.handle_message(rig.now, Party::Sibling(1), &IpMessage { epoch: Epoch(1), body: neighbour });
+    let mut header = [0; vnet::HEADER_LEN];
+    header[0] = vnet::NEEDS_CSUM;
+    let (mut ins, mut outs) = (Samples::new(), Samples::new());
+    let mut exit = Exit::default();
+    for round in 0..WARM_UP + ROUNDS {
+        rig.short(&mut |step, now, side, frames| {
+            take(step, now, side, frames);
+            let inward: Vec<&[u8]> = frames.iter().collect();
+            // The half of IP that a transport server has leaves the stations to the IP server.
+            let mut outward: Vec<Vec<u8>> = side.out.iter().map(<[u8]>::to_vec).collect();
+            outward.iter_mut().for_each(|frame| frame[..6].fill(0));
+            exit.frames.clear();
+            exit.count = 0;
+            let in_each = time(inward.len().max(1), || {
+                inward.iter().for_each(|frame| server.handle_frame(now, &header, frame, &mut exit));
+                server.flush(now, &mut exit);
+            });
+            let out_each = time(outward.len().max(1), || {
+                outward.iter_mut().for_each(|frame| server.transmit(now, 0, &header, frame, &mut exit));
+                server.flush(now, &mut exit);
+            });
+            assert!(exit.count >= inward.len() + outward.len(), "every packet goes on: {step:?}");
+            for (packets, each, samples) in [(inward.len(), in_each, &mut ins), (outward.len(), out_each, &mut outs)] {
+                if packets > 0 && round >= WARM_UP {
+                    samples.push(each);
+                }
+            }
+        });
+    }
+    vec![("ip_in", median(ins)), ("ip_out", median(outs))]
 }
 
 /// A look at rings without an event.

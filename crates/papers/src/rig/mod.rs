@@ -98,7 +98,7 @@ pub(crate) struct Side {
 impl Side {
     pub(crate) fn new(host: u8, now: Instant) -> Side {
         let config = Config::new(ReplicaId(0), 1, Epoch(1), FlowKey { k0: 1, k1: 2 });
-        let ip_config = atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, host]), address(host), 24);
+        let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
         let ip = Ip::new(ip_config, u64::from(host), now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: 7 };
@@ -240,6 +240,10 @@ impl Side {
 /// Memory as processes share it.
 fn memory(bytes: usize) -> ShmMemory {
     ShmMemory::create("atoll-paper", bytes).expect("a few megabytes of shared memory").1
+}
+
+fn mac(host: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, host])
 }
 
 fn address(host: u8) -> u32 {

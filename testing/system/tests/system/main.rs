@@ -22,6 +22,7 @@ mod configurations;
 mod deaths;
 mod dhcp;
 mod fast_open;
+mod faults;
 mod fragments;
 mod groups;
 mod hostile;

@@ -1,0 +1,130 @@
+//! NEaT's experiments (N9): how its replicas scale, what their deaths cost, and what it claims of its library and of address spaces.
+//!
+//! "Component" is NEaT's word here for what shares a process: of `TS2LS2CM2` a replica is one component, of `TS2CM2+IP2LS2` it is two.
+
+mod faults;
+mod layout;
+mod scale;
+mod waiting;
+
+pub(super) use faults::{kept, recovery, throughput};
+pub(super) use layout::addresses;
+pub(super) use scale::{configurations, replicas};
+pub(super) use waiting::{calls, driver};
+
+use std::time::Duration;
+
+use super::Context;
+use crate::configuration::Configuration;
+use crate::machine::{Load, Settings, Waiting};
+
+/// The machine on which NEaT was measured last: two sockets with eight hardware threads each. Here each of them is a core.
+const CORES: usize = 16;
+
+/// Requests on a connection, as NEaT's httperf makes them.
+const REQUESTS: u32 = 100;
+
+/// NEaT's two forms, and this stack's third, of `n` replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A replica is one process.
+    Single,
+    /// TCP and IP are two.
+    Multi,
+    /// Everything is apart.
+    Apart,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Form::Single => "one component",
+            Form::Multi => "TCP and IP apart",
+            Form::Apart => "everything apart",
+        }
+    }
+
+    /// So many replicas, as NEaT names its own.
+    fn of(self, n: usize) -> String {
+        match self {
+            Form::Single => format!("NEaT {n}x"),
+            Form::Multi => format!("Multi {n}x"),
+            Form::Apart => format!("Apart {n}x"),
+        }
+    }
+
+    /// How many processes a replica is.
+    fn cores(self) -> usize {
+        match self {
+            Form::Single => 1,
+            Form::Multi => 2,
+            Form::Apart => 4,
+        }
+    }
+
+    fn configuration(self, n: usize) -> Result<Configuration, String> {
+        Configuration::parse(&match self {
+            Form::Single => format!("TS{n}LS{n}CM{n}"),
+            Form::Multi => format!("TS{n}CM{n}+IP{n}LS{n}"),
+            Form::Apart => format!("TS{n}+IP{n}+LS{n}+CM{n}"),
+        })
+    }
+}
+
+/// lighttpd in `apps` processes on a stack, under as many connections for each as keep it busy.
+fn lighttpd(context: &Context<'_>, configuration: Configuration, apps: usize) -> Settings {
+    let (warm_up, duration) = if context.quick { (6, 12) } else { (20, 60) };
+    Settings {
+        configuration,
+        apps,
+        load: Load::Closed(32 * apps as u32),
+        requests: REQUESTS,
+        app_work: Some(Duration::from_nanos(context.costs.app_lighttpd as u64)),
+        cores_per_socket: CORES / 2,
+        warm_up: Duration::from_millis(warm_up),
+        duration: Duration::from_millis(duration),
+        ..Settings::saturated(apps)
+    }
+}
+
+/// How processes wait that have nothing to do: as NEaT's, which have a core each, and as this stack's.
+const WAYS: [(&str, Waiting); 2] = [
+    ("looking always", Waiting { spin: SPIN, always: true }),
+    ("looking if few talk", Waiting { spin: SPIN, always: false }),
+];
+
+/// This stack's `wait.spin_us`.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Lines of what was measured, and whether that was on this machine.
+struct Measured<'a> {
+    lines: Vec<(&'a str, f64, f64)>,
+    here: bool,
+}
+
+impl<'a> Measured<'a> {
+    /// What was measured for real and lies beside the results, or else what was measured on the machine of docs/measurements.md.
+    fn new(context: &Context<'a>, built_in: &'a str) -> Measured<'a> {
+        let lines = super::real_lines(context.real.unwrap_or(built_in)).collect();
+        Measured { lines, here: context.real.is_some() }
+    }
+
+    fn of<'b>(&'b self, series: &'b str) -> impl Iterator<Item = (f64, f64)> + 'b {
+        self.lines.iter().filter(move |(name, ..)| *name == series).map(|&(_, x, y)| (x, y))
+    }
+
+    /// Names in their order, each once.
+    fn names(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = Vec::new();
+        for (name, ..) in &self.lines {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn place(&self) -> &'static str {
+        if self.here { "on this machine" } else { "on the machine of docs/measurements.md" }
+    }
+}
