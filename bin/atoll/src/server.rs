@@ -422,13 +422,9 @@ pub trait Role {
     }
 }
 
-/// Tells the supervisor that `role` is ready, and serves until told to stop. `name`: who fails, for people.
+/// Serves until told to stop. `name`: who fails, for people.
 pub fn run(name: &str, role: io::Result<impl Role>) -> std::process::ExitCode {
-    let serve = |mut role: _| {
-        Role::server(&mut role).control.send(READY, &[])?;
-        Role::serve(&mut role)
-    };
-    match role.and_then(serve) {
+    match role.and_then(|mut role| role.serve()) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");

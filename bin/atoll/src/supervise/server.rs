@@ -202,7 +202,7 @@ const FIRST_CLIENT: u64 = 1024;
 const _: () = assert!(REPLICA_PROCESS + SERVERS_MAX as u64 <= FIRST_CLIENT);
 
 /// The first incarnation of every server.
-const FIRST_EPOCH: u32 = 1;
+pub(super) const FIRST_EPOCH: u32 = 1;
 /// Most connections to the control socket; each application process has one.
 const CLIENTS_MAX: usize = 65_536;
 /// Requests taken from one client before the others get their turn.

@@ -9,6 +9,7 @@ use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
+use super::server::FIRST_EPOCH;
 use super::succession::Program;
 use super::vigil::Running;
 use crate::failure::{Failure, OrFail};
@@ -42,7 +43,7 @@ pub fn start_replica(mut setup: ReplicaSetup, shared: &Shared<'_>) -> Result<(Ch
         more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
     // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB (mallopt(3), hugetlb).
-    let is_successor = setup.epoch > 1;
+    let is_successor = setup.epoch > FIRST_EPOCH;
     let tunables = is_successor.then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
     start("replica", index, index.into(), &more, tunables, shared, |descriptors| {
         setup.descriptors = descriptors;
