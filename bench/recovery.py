@@ -2,13 +2,13 @@
 """What does the death of a replica cost, and what does it cost to be prepared for it?
 
     recovery.py deaths [--connections N] [--busy] [--kills N]   a replica with N open connections is killed again and again
-    recovery.py cost [--seconds S] [--rounds N] [--one-cpu]     requests per second with connections that survive (stateful), and without a
-                                                                guarantee (stateless), by turns
+    recovery.py cost [--seconds S] [--rounds N] [--one-cpu] [--other PROGRAM]   requests per second, and processor time for each, with
+                                                                connections that survive (stateful), and without a guarantee (stateless), by turns
 
 `deaths`: from the moment of the kill until another connection gets an answer, as its client sees it, and what the supervisor measured. Its client
 asks all the time, one octet at a time; with --busy all connections are busy with requests meanwhile. The client's kernel notices a lost segment
 by its own timers (200 ms for a single one), so a question that died with the replica takes that long: the median shows the others.
-`cost`: wrk on kept connections and ab on short ones, one replica, pinned. Standard library only, and wrk, ab, nginx.
+`cost`: wrk on kept connections and ab on short ones, one replica, pinned. Where others use the machine, its processor time says more than rates. Standard library only, and wrk, ab, nginx.
 """
 import argparse
 import os
@@ -108,42 +108,62 @@ def deaths(options):
             raise place.Failure(f"a client has ended: {log_of(load)[-500:]} {log_of(probe)[-500:]}")
 
 
+def busy_ns(pid):
+    """Processor time that a process has used: proc(5), schedstat."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0])
+
+
 def rate(stack, cpu, kept, seconds):
+    """Requests per second, and nanoseconds of the replica's processor time for each."""
     url = f"http://{SERVER}/4"
+    replica = stack.status()["replicas"][0]["pid"]
+    before = busy_ns(replica)
     if kept:
         said = sh(*stack.on_client(cpu, "wrk", "-t", "1", "-c", "32", "-d", f"{seconds}s", url), deadline=seconds + 30)
-        return float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1])
-    said = sh(*stack.on_client(cpu, "ab", "-q", "-t", str(seconds), "-n", "100000000", "-c", "32", url), deadline=seconds + 30)
-    assert re.search(r"Failed requests:\s+0\b", said), said
-    return float(re.search(r"Requests per second:\s+([\d.]+)", said)[1])
+        count = int(re.search(r"(\d+) requests in", said)[1])
+    else:
+        said = sh(*stack.on_client(cpu, "ab", "-q", "-t", str(seconds), "-n", "100000000", "-c", "32", url), deadline=seconds + 30)
+        assert re.search(r"Failed requests:\s+0\b", said), said
+        count = int(re.search(r"Complete requests:\s+(\d+)", said)[1])
+    return count / seconds, (busy_ns(replica) - before) / count
 
 
 def cost(options):
     cpus = sorted(os.sched_getaffinity(0))
     replica_cpu, other_cpu = (cpus[0], cpus[0]) if options.one_cpu else (cpus[0], cpus[-1])
-    kinds = ("stateful", "stateless")
-    found = {(kind, kept): [] for kind in kinds for kept in (True, False)}
+    # Which program, and what it is told. The last is what the others are compared with.
+    kinds = {"stateful": (place.ATOLL, "stateful"), "stateless": (place.ATOLL, "stateless")}
+    if options.other:
+        kinds = {"other stateful": (options.other, "stateful"), **kinds}
+    names = list(kinds)
+    found = {(name, kept): [] for name in names for kept in (True, False)}
     for number in range(options.rounds):
-        # Each is first every other time.
-        for kind in kinds if number % 2 == 0 else reversed(kinds):
+        # Each is first every now and then.
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            place.ATOLL, recovery = kinds[name]
             with Lab() as lab:
-                stack = Atoll(lab, "TS1LS1CM1", replica_cpu, options=("--recovery", kind))
+                stack = Atoll(lab, "TS1LS1CM1", replica_cpu, options=("--recovery", recovery))
                 stack.place(replica_cpu)
                 nginx = start_nginx(lab, stack, other_cpu, workers=1)
                 wait_for(stack, other_cpu, nginx, 80)
                 for kept in (True, False):
                     rate(stack, other_cpu, kept, 1)
-                    found[kind, kept].append(rate(stack, other_cpu, kept, options.seconds))
-                    say(f"{kind} {'kept' if kept else 'short'}: {found[kind, kept][-1]:.0f}/s")
+                    per_second, ns = rate(stack, other_cpu, kept, options.seconds)
+                    found[name, kept].append((per_second, ns))
+                    say(f"{name} {'kept' if kept else 'short'}: {per_second:.0f}/s, {ns:.0f} ns of the replica's processor each")
     print("one CPU" if options.one_cpu else "the replica on a CPU of its own")
     for kept in (True, False):
-        with_ledger, without = (statistics.median(found[kind, kept]) for kind in kinds)
-        ratios = [a / b for a, b in zip(found["stateful", kept], found["stateless", kept])]
-        print(
-            f"  {'kept' if kept else 'short'} connections   stateful {with_ledger:.0f}/s, stateless {without:.0f}/s, "
-            f"ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} rounds)",
-            flush=True,
-        )
+        for at, unit in ((0, "/s"), (1, " ns of the replica's processor each")):
+            base = [sample[at] for sample in found["stateless", kept]]
+            for name in names:
+                values = [sample[at] for sample in found[name, kept]]
+                ratios = sorted(value / other for value, other in zip(values, base))
+                print(
+                    f"  {'kept' if kept else 'short'} connections   {name:14} {statistics.median(values):.0f}{unit}, "
+                    f"{statistics.median(ratios):.3f} of stateless ({ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} rounds)",
+                    flush=True,
+                )
 
 
 def main():
@@ -157,6 +177,7 @@ def main():
     two.add_argument("--seconds", type=int, default=5)
     two.add_argument("--rounds", type=int, default=7)
     two.add_argument("--one-cpu", action="store_true")
+    two.add_argument("--other", metavar="PROGRAM", help="an `atoll` of another build (its library beside it), measured in the same rounds")
     options = parser.parse_args()
     {"deaths": deaths, "cost": cost}[options.kind](options)
 

@@ -139,6 +139,8 @@ fn memory_of_all(calls: &mut Calls) {
     // Large blocks grow where they are, or elsewhere.
     calls.allow_if(libc::SYS_mremap, &[Condition::Is(3, libc::MREMAP_MAYMOVE as u32)]);
     calls.allow(libc::SYS_munmap);
+    // In large pages, where there are any (`spawn.rs`).
+    calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_HUGEPAGE as u32)]);
 }
 
 /// Ending: by return from `main`, by a panic, by a fault. Whatever it was, it is to be told as what it was.

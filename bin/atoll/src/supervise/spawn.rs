@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use atoll_ipc::ledger::written_version;
+use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{Component, Plan};
 use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
@@ -37,7 +39,9 @@ pub fn start_host(
     let (control, theirs) = control_socket()?;
     let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
     setup.descriptors = descriptors.len();
-    let child = start_process("replicas", setup.index, &setup.to_json(), program, descriptors.into_iter())?;
+    // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB (mallopt(3), hugetlb).
+    let variable = has_past(memory).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
+    let child = start_process("replicas", setup.index, &setup.to_json(), program, variable, descriptors.into_iter())?;
     Ok((child, control))
 }
 
@@ -115,7 +119,7 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-/// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, and `more`
+/// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, `more`
 /// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
 fn start(
     role: &str,
@@ -129,7 +133,7 @@ fn start(
     let (control, theirs) = control_socket()?;
     let common = common(server, &theirs, shared)?;
     let setup = setup(common.len() + more.len());
-    let child = start_process(role, index, &setup, program, common.iter().chain(more).copied())?;
+    let child = start_process(role, index, &setup, program, None, common.iter().chain(more).copied())?;
     Ok((child, control))
 }
 
@@ -152,11 +156,19 @@ fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result
     ])
 }
 
+/// Whether there were replicas before.
+fn has_past(memory: &StackMemory) -> bool {
+    let version = |ledger: &OwnedFd| written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?);
+    memory.ledgers.iter().any(|ledger| version(ledger).is_some())
+}
+
+/// Starts a process with `variable` in its environment.
 fn start_process<'a>(
     role: &str,
     index: u8,
     setup: &str,
     program: &Program,
+    variable: Option<(&str, &str)>,
     descriptors: impl Iterator<Item = BorrowedFd<'a>>,
 ) -> Result<Child, Failure> {
     let starting = || format!("starting {role} {index}");
@@ -167,6 +179,9 @@ fn start_process<'a>(
         if let Some(key) = key.to_str().filter(|key| key.starts_with("RUST_") || key.starts_with("ATOLL_DEBUG")) {
             spawn.env(key, value).or_fail(starting())?;
         }
+    }
+    if let Some((key, value)) = variable {
+        spawn.env(key, value).or_fail(starting())?;
     }
     for argument in [role, "--index", &index.to_string(), "--setup", setup] {
         spawn.arg(argument).or_fail(starting())?;

@@ -2,7 +2,7 @@
 
 use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
 
-use super::{TABLE_CONNECTIONS, Unreadable, check};
+use super::{TABLE_CONNECTIONS, Unreadable, check, words};
 use crate::buffer::{Extent, Extents};
 use crate::memory::Memory;
 
@@ -119,17 +119,36 @@ pub struct ConnectionRecord {
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
+/// Octets of a record, as words: so it is made in registers, and stored and checked without being taken apart again.
+const WORDS: usize = CONNECTION_BYTES / 8;
+
 /// Writes fields one behind the other.
 struct Pen {
-    bytes: [u8; CONNECTION_BYTES],
+    words: [u64; WORDS],
     at: usize,
 }
 
 impl Pen {
-    fn put<const N: usize>(mut self, value: [u8; N]) -> Pen {
-        self.bytes[self.at..self.at + N].copy_from_slice(&value);
+    /// Inlined, so that every place is known when it is compiled: as a call, a record took 850 ns instead of 50.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Pen {
+        const { assert!(N <= 8) };
+        let mut octets = [0; 8];
+        octets[..N].copy_from_slice(&value);
+        let value = u64::from_le_bytes(octets);
+        let (word, inside) = (self.at / 8, self.at % 8);
+        self.words[word] |= value << (inside * 8);
+        if inside + N > 8 {
+            self.words[word + 1] |= value >> (64 - inside * 8);
+        }
         self.at += N;
         self
+    }
+
+    #[inline(always)]
+    fn put_address(&mut self, address: Addr) -> &mut Pen {
+        let octets = u128::from_le_bytes(address.octets());
+        self.put((octets as u64).to_le_bytes()).put(((octets >> 64) as u64).to_le_bytes())
     }
 }
 
@@ -194,14 +213,13 @@ impl ConnectionRecord {
         let (session, slot, generation) = self.place.unwrap_or_default();
         let ring = |ring: Option<Extent>| ring.map_or((0, 0, 0), |ring| (ring.base, ring.unit, ring.log2));
         let (current, old) = (ring(self.receive.current), ring(self.receive.old));
-        let pen = Pen { bytes: [0; CONNECTION_BYTES], at: 4 };
-        let pen = pen
-            .put([version as u8, self.state, phase, self.crashes])
+        let mut pen = Pen { words: [0; WORDS], at: 4 };
+        pen.put([version as u8, self.state, phase, self.crashes])
             .put(self.progress.acked.to_le_bytes())
             .put(self.progress.received.to_le_bytes())
             .put(self.progress.edge.to_le_bytes())
-            .put(self.tuple.remote.addr.octets())
-            .put(self.tuple.local.addr.octets())
+            .put_address(self.tuple.remote.addr)
+            .put_address(self.tuple.local.addr)
             .put(self.tuple.remote.port.to_le_bytes())
             .put(self.tuple.local.port.to_le_bytes())
             .put(session.0.to_le_bytes())
@@ -238,19 +256,25 @@ impl ConnectionRecord {
             .put(self.srtt_us.to_le_bytes())
             .put(self.text.to_le_bytes())
             .put(self.text_len.to_le_bytes());
-        let mut bytes = if version >= WITH_BEYOND { self.put_beyond(pen) } else { pen }.bytes;
-        let sum = sum(place, &bytes);
-        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        if version >= WITH_BEYOND {
+            self.put_beyond(&mut pen);
+        }
+        let mut words = pen.words;
+        words[0] |= u64::from(sum(place, (words[0] >> 32) as u32, words[CHECKED / 8..].iter().copied()));
+        let mut bytes = [0; CONNECTION_BYTES];
+        bytes.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
         bytes
     }
 
     /// As distances from the end of the text in order, which other stores do not move with the record.
-    fn put_beyond(&self, pen: Pen) -> Pen {
+    #[inline(always)]
+    fn put_beyond(&self, pen: &mut Pen) {
         let base = self.progress.received;
         let distance = |from: i64, to: i64| u32::try_from(to.saturating_sub(from)).unwrap_or(0);
-        self.beyond.iter().fold(pen.put(base.to_le_bytes()), |pen, (from, to)| {
-            pen.put(distance(base, *from).to_le_bytes()).put(distance(*from, *to).to_le_bytes())
-        })
+        pen.put(base.to_le_bytes());
+        for (from, to) in self.beyond {
+            pen.put(distance(base, from).to_le_bytes()).put(distance(from, to).to_le_bytes());
+        }
     }
 
     /// `None`: the place is free. `newest`: the newest version that is read.
@@ -264,7 +288,8 @@ impl ConnectionRecord {
             version if (FIRST..=newest).contains(&version) => {}
             other => return Some(Err(Unreadable::Version(other))),
         }
-        if u32::from_le_bytes(*bytes.first_chunk().expect("four octets")) != sum(place, bytes) {
+        let half = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("within the record"));
+        if half(0) != sum(place, half(4), words(&bytes[CHECKED..])) {
             return Some(Err(Unreadable::Check));
         }
         Some(Self::fields(bytes).ok_or(Unreadable::Field))
@@ -356,8 +381,7 @@ impl ConnectionRecord {
 /// RFC 7323 §2.3.
 const SCALE_MAX: u8 = 14;
 
-/// The check of a record: over all of it but itself and its progress.
-fn sum(place: u32, bytes: &[u8; CONNECTION_BYTES]) -> u32 {
-    let head = u32::from_le_bytes(*bytes[4..].first_chunk().expect("within the record"));
-    check(TABLE_CONNECTIONS, place ^ head.rotate_left(16), &bytes[CHECKED..])
+/// The check of a record: over octets 4 to 7, `head`, and all behind its progress.
+fn sum(place: u32, head: u32, rest: impl Iterator<Item = u64>) -> u32 {
+    check(TABLE_CONNECTIONS, place ^ head.rotate_left(16), rest)
 }

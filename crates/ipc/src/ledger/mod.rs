@@ -377,13 +377,18 @@ impl<M: Memory> Ledger<M> {
 
 /// The check over a record: a hash whose seed is the record's table and place, so that one in the wrong place is none. Not against
 /// people: nobody but the replica can write here.
-fn check(table: u32, place: u32, bytes: &[u8]) -> u32 {
+#[inline]
+fn check(table: u32, place: u32, words: impl Iterator<Item = u64>) -> u32 {
     let mut hash = (u64::from(table) << 32 | u64::from(place)) ^ 0x9e37_79b9_7f4a_7c15;
-    for word in bytes.chunks_exact(8) {
-        let word = u64::from_le_bytes(*word.first_chunk().expect("a chunk of 8"));
+    for word in words {
         hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
     }
     (hash ^ hash >> 32) as u32 | 1
+}
+
+/// Octets as words; fewer than eight at the end are left out.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(*word.first_chunk().expect("a chunk of 8")))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use atoll_base::SessionId;
 
-use super::{TABLE_REQUESTS, Unreadable, check};
+use super::{TABLE_REQUESTS, Unreadable, check, words};
 use crate::Command;
 use crate::words::MESSAGE_BYTES;
 
@@ -34,7 +34,7 @@ impl RequestRecord {
         bytes[ORDER..ORDER + 8].copy_from_slice(&self.order.to_le_bytes());
         bytes[SESSION..SESSION + 4].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[COMMAND..COMMAND + MESSAGE_BYTES].copy_from_slice(&self.command.encode());
-        let sum = check(TABLE_REQUESTS, place, &bytes[8..]);
+        let sum = check(TABLE_REQUESTS, place, words(&bytes[8..]));
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -47,7 +47,7 @@ impl RequestRecord {
             VERSION => {}
             other => return Some(Err(Unreadable::Version(other))),
         }
-        if word(0) != check(TABLE_REQUESTS, place, &bytes[8..]) {
+        if word(0) != check(TABLE_REQUESTS, place, words(&bytes[8..])) {
             return Some(Err(Unreadable::Check));
         }
         let order = u64::from_le_bytes(*bytes[ORDER..].first_chunk().expect("within the record"));

@@ -327,3 +327,52 @@ fn any_octets_decode_without_panic() {
         let _ = RequestRecord::decode(0, &bytes);
     }
 }
+
+/// Octets of a record as anybody may have written it in `version`, by the table in docs/ledger.md.
+fn any_record(rng: &mut atoll_base::Rng, place: u32, version: u8) -> [u8; CONNECTION_BYTES] {
+    let mut bytes = [0; CONNECTION_BYTES];
+    bytes[..208].fill_with(|| rng.next_u32() as u8);
+    bytes[4] = version;
+    bytes[6] = bytes[6] & 0xc0 | (1 + rng.below(5) as u8);
+    // Positions are not negative, scales are small.
+    [15, 23, 31, 95, 103].iter().for_each(|at| bytes[*at] &= 0x3f);
+    (bytes[164], bytes[165], bytes[173]) = (rng.below(15) as u8, rng.below(15) as u8, 0);
+    if bytes[6] & 0x40 == 0 {
+        bytes[68..80].fill(0);
+    }
+    for (size, base, unit) in [(128, 104, 120), (129, 112, 124)] {
+        if bytes[size] == 0 {
+            bytes[base..base + 8].fill(0);
+            bytes[unit..unit + 4].fill(0);
+        }
+    }
+    if version >= 2 {
+        bytes.copy_within(16..24, 208);
+        let mut end = 0;
+        for at in (216..248).step_by(8).take(rng.below(5) as usize) {
+            let (from, len) = (end + rng.below(1 << 16), 1 + rng.below(1 << 16));
+            bytes[at..at + 4].copy_from_slice(&from.to_le_bytes());
+            bytes[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
+            end = from + len;
+        }
+    }
+    let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let head = (word(0) >> 32) as u32;
+    let mut hash = (1u64 << 32 | u64::from(place ^ head.rotate_left(16))) ^ 0x9e37_79b9_7f4a_7c15;
+    for at in (32..CONNECTION_BYTES).step_by(8) {
+        hash = (hash ^ word(at)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    }
+    bytes[..4].copy_from_slice(&((hash ^ hash >> 32) as u32 | 1).to_le_bytes());
+    bytes
+}
+
+#[test]
+fn what_is_read_is_written_again_octet_by_octet() {
+    let mut rng = atoll_base::Rng::new(4);
+    for _ in 0..5000 {
+        let (place, version) = (rng.next_u32(), 1 + rng.below(2));
+        let bytes = any_record(&mut rng, place, version as u8);
+        let record = ConnectionRecord::decode(place, &bytes, LEDGER_VERSION).expect("a record").expect("a good one");
+        assert_eq!(record.encode(place, version), bytes, "{record:?}");
+    }
+}

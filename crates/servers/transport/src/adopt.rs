@@ -134,6 +134,9 @@ fn has_room_behind(rings: &Rings, received: i64) -> bool {
     before == 0 || rings.pieces(received, before).is_some()
 }
 
+/// Blocks of receive buffers - first unit, size as a power of two - and the connections that have them; `None`: a datagram socket.
+type Blocks = BTreeMap<SessionId, Vec<((u32, u8), Option<u32>)>>;
+
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
 /// More text than any receive buffer holds.
@@ -164,23 +167,27 @@ impl<M: Memory> Transport<M> {
         let touched = records.ledger.touched();
         let marked = records.ledger.marked().filter(|_| is_blamed);
         let mut adoption = Adoption::default();
-        // Each record is moved once: there may be many, in memory that is touched for the first time.
+        // Records are read twice rather than kept in between: there may be many, and memory that is touched for the first time costs more.
         let (mut good, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        let mut blocks = Blocks::new();
         for (index, found) in records.ledger.connections() {
-            let Ok(mut record) = found else {
+            let Ok(record) = found else {
                 unreadable.push(index);
                 continue;
             };
-            if marked == Some(index) {
-                record.crashes = record.crashes.saturating_add(1);
-            }
-            if record.crashes > 0 {
-                records.crashes.insert(index, record.crashes);
+            let crashes = record.crashes.saturating_add(u8::from(marked == Some(index)));
+            if crashes > 0 {
+                records.crashes.insert(index, crashes);
             }
             if record.text != 0 {
                 heads.push(record.text);
             }
-            good.push((index, record));
+            if let Some((session, ..)) = record.place {
+                let rings = [record.receive.current, record.receive.old].into_iter().flatten();
+                let rings = rings.map(|ring| ((ring.unit, ring.log2), Some(index)));
+                blocks.entry(session).or_default().extend(rings);
+            }
+            good.push(index);
         }
         for index in unreadable {
             adoption.lose(Loss::Unreadable);
@@ -188,19 +195,22 @@ impl<M: Memory> Transport<M> {
         }
         records.text = TextPool::resume(&records.ledger.text_area(), heads.into_iter());
         self.flows.reserve(&self.entries, good.len());
-        if let Some((index, record)) = good.iter().find(|(index, _)| marked == Some(*index)) {
-            records.ledger.stage_connection(*index, Some(record));
-        }
-        let overlapping = self.resume_pools(&good);
+        let overlapping = self.resume_pools(blocks);
         let mut parked = Vec::new();
-        for (index, record) in &good {
+        let mut concerned = Vec::new();
+        for index in good {
+            let Some(Ok(mut record)) = records.ledger.connection(index) else { continue };
+            record.crashes = records.crashes.get(&index).copied().unwrap_or(0);
+            if marked == Some(index) {
+                records.ledger.stage_connection(index, Some(&record));
+            }
             let text_len = usize::try_from(record.text_len).unwrap_or(0);
-            let text = records.ledger.text_area().read(record.text, text_len).filter(|_| text_len > 0);
+            let text = if text_len > 0 { records.ledger.text_area().read(record.text, text_len) } else { None };
             let adopted = match recovery {
                 Recovery::Stateless => Err(Loss::Stateless),
                 Recovery::Stateful if record.crashes >= CRASHES_MAX => Err(Loss::Quarantined),
-                Recovery::Stateful if overlapping.contains(index) => Err(Loss::Overlap),
-                Recovery::Stateful => self.adopt_connection(now, *index, record, text),
+                Recovery::Stateful if overlapping.contains(&index) => Err(Loss::Overlap),
+                Recovery::Stateful => self.adopt_connection(now, index, &record, text),
             };
             if let Err(why) = adopted {
                 adoption.lose(why);
@@ -213,16 +223,21 @@ impl<M: Memory> Transport<M> {
                         Rings::from(record.receive).release_all(&session.pool, &session.links);
                     }
                 }
-                records.ledger.stage_connection(*index, None);
-            } else if self.entries.get(*index).is_none() {
+                records.ledger.stage_connection(index, None);
+                continue;
+            }
+            adoption.kept += 1;
+            let Some(stage) = self.entries.get(index).map(|entry| entry.stage) else {
                 // It lives on in TIME-WAIT.
-                adoption.kept += 1;
-                records.ledger.stage_connection(*index, None);
-            } else {
-                adoption.kept += 1;
-                if record.text_len > 0 {
-                    parked.push((*index, (record.text, record.text_len)));
-                }
+                records.ledger.stage_connection(index, None);
+                continue;
+            };
+            if record.text_len > 0 {
+                parked.push((index, (record.text, record.text_len)));
+            }
+            // While entry and slot are at hand.
+            if !self.is_quiet(index) {
+                concerned.push((index, stage));
             }
         }
         if recovery == Recovery::Stateless {
@@ -241,7 +256,7 @@ impl<M: Memory> Transport<M> {
         for session in self.sessions.iter_mut().flatten() {
             session.rebuild();
         }
-        self.go_on(now, touched);
+        self.go_on(now, concerned, touched);
         self.run_directives(now);
         self.stats.set(Stat::ConnectionsKept, adoption.kept.into());
         self.stats.set(Stat::ConnectionsLost, adoption.lost.into());
@@ -276,22 +291,14 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are no blocks, or another's.
-    fn resume_pools(&mut self, good: &[(u32, ConnectionRecord)]) -> BTreeSet<u32> {
-        type Block = (u32, u8);
-        let mut by_session: BTreeMap<SessionId, Vec<(Block, Option<u32>)>> = BTreeMap::new();
-        for (index, record) in good {
-            let Some((session, ..)) = record.place else { continue };
-            let rings = [record.receive.current, record.receive.old].into_iter().flatten();
-            let blocks = rings.map(|ring| ((ring.unit, ring.log2), Some(*index)));
-            by_session.entry(session).or_default().extend(blocks);
-        }
+    fn resume_pools(&mut self, mut by_session: Blocks) -> BTreeSet<u32> {
         let mut refused = BTreeSet::new();
         for (session_index, session) in (0..).zip(&self.sessions) {
             let Some(session) = session else { continue };
             let mut owners = by_session.remove(&session.id).unwrap_or_default();
             owners.extend(self.datagrams.blocks(session_index).into_iter().map(|block| (block, None)));
             owners.sort_unstable();
-            let mut blocks: Vec<Block> = owners.iter().map(|(block, _)| *block).collect();
+            let mut blocks: Vec<_> = owners.iter().map(|(block, _)| *block).collect();
             for number in session.pool.resume(&session.links, &mut blocks) {
                 refused.extend(owners.get(number).and_then(|(_, owner)| *owner));
             }
@@ -447,13 +454,9 @@ impl<M: Memory> Transport<M> {
         Some((stage, 0))
     }
 
-    /// Tells both ends where things stand, as far as they may not know.
-    fn go_on(&mut self, now: Instant, touched: Option<Vec<u32>>) {
-        let all: Vec<(u32, Stage)> = self.entries.iter().map(|(index, entry)| (index, entry.stage)).collect();
-        for (index, stage) in all {
-            if matches!(stage, Stage::Open(_)) && self.is_quiet(index) {
-                continue;
-            }
+    /// Tells both ends where things stand, as far as they may not know. `concerned`: whose connection is not quiet.
+    fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>, touched: Option<Vec<u32>>) {
+        for (index, stage) in concerned {
             self.touch(index);
             match stage {
                 Stage::Open(_) => {
@@ -505,7 +508,8 @@ impl<M: Memory> Transport<M> {
         let Some(place) = entry.place else { return false };
         let Some(slot) = self.session(place.session).and_then(|session| session.slot(place.slot)) else { return false };
         let connection = &entry.connection;
-        connection.state() == State::Established
+        matches!(entry.stage, Stage::Open(_))
+            && connection.state() == State::Established
             && connection.next_timeout().is_none()
             && connection.send_una() == connection.send_tail()
             && entry.receive.current().is_none()
