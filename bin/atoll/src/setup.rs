@@ -25,7 +25,7 @@ use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
-pub const SETUP_VERSION: u32 = 1;
+pub const SETUP_VERSION: u32 = 2;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -321,6 +321,19 @@ impl ManagerSetup {
 
 /// The packet that a server sends on its control socket when it is ready to serve.
 pub const READY: &[u8] = br#"{"ready":true}"#;
+
+/// What a replica says when nothing of a session that has ended needs its memory any more: this, and the session's number.
+const OVER: &[u8] = b"over";
+
+/// Says it.
+pub fn over(session: u32) -> Vec<u8> {
+    [OVER, &session.to_le_bytes()].concat()
+}
+
+/// Which session is over; `None`: the packet says something else.
+pub fn is_over(packet: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(packet.strip_prefix(OVER)?.try_into().ok()?))
+}
 
 #[cfg(test)]
 mod tests {

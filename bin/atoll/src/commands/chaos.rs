@@ -263,8 +263,11 @@ impl<'a> Course<'a> {
             }
             thread::sleep(LOOK_EVERY);
         };
-        let (before, after) = (victims(&self.before), victims(&status));
-        let restarts = before.iter().zip(&after).map(|(old, new)| (new.name.clone(), u64::from(new.epoch - old.epoch)));
+        let after = victims(&status);
+        let before: BTreeMap<String, u32> =
+            victims(&self.before).into_iter().map(|old| (old.name, old.epoch)).collect();
+        let first = |new: &Victim| before.get(&new.name).copied().unwrap_or(new.epoch);
+        let restarts = after.iter().map(|new| (new.name.clone(), new.epoch.saturating_sub(first(new)).into()));
         let count = |name: &str| sum(&status, name).saturating_sub(sum(&self.before, name));
         self.recoveries.sort_unstable();
         let times = &self.recoveries;

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
@@ -14,6 +15,7 @@ use atoll_sys::process::{Child, Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
+use super::memory::SessionMemory;
 use super::outbox::Outbox;
 use super::server::{Ending, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
@@ -24,7 +26,7 @@ impl Server {
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         if index < self.replicas.len() {
             self.tell_open(index)?;
-            for (session, memory) in self.lingering.clone() {
+            for (session, memory) in self.lingering_at(index) {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
             }
@@ -40,8 +42,7 @@ impl Server {
         }
         if index < self.replicas.len() {
             self.tell_departed(index)?;
-            let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
-            for session in gone {
+            for (session, _) in self.lingering_at(index) {
                 self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
             }
         }
@@ -80,6 +81,12 @@ impl Server {
         Ok(())
     }
 
+    /// Sessions that have ended, and that a replica has not said to be over.
+    fn lingering_at(&self, index: usize) -> Vec<(u32, Rc<SessionMemory>)> {
+        let of_it = self.lingering.iter().filter(|lingering| lingering.waits_for.contains(&index));
+        of_it.map(|lingering| (lingering.session, lingering.memory.clone())).collect()
+    }
+
     /// A server says that it serves.
     pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
@@ -97,11 +104,6 @@ impl Server {
                  {ready:.1} until it was ready"
             );
             self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
-        }
-        if self.replicas.iter().all(|replica| replica.life.is_serving()) {
-            for (session, _) in std::mem::take(&mut self.lingering) {
-                self.note_session(session, false);
-            }
         }
         self.note_server(index, true);
         Ok(())
