@@ -34,6 +34,9 @@ pub struct Chaos {
     /// Stop servers (SIGSTOP), some for so long that they are replaced.
     #[arg(long)]
     stop: bool,
+    /// Kill the supervisor, too, as long as there is a guardian that starts the next one.
+    #[arg(long)]
+    supervisor: bool,
     /// How much time passes between two deeds in the mean.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     every: Duration,
@@ -74,6 +77,8 @@ struct Report {
     /// Servers killed, and stopped.
     kills: u64,
     stops: u64,
+    /// Supervisors killed.
+    takeovers: u64,
     /// Deeds that were done to two servers at once.
     pairs: u64,
     /// Servers that were started again, for any reason, by name.
@@ -105,8 +110,8 @@ impl Chaos {
         };
         let supervisor = Supervisor::connect(&self.name)?;
         let signals = Signals::catch(&[Signal::INT, Signal::TERM]).or_fail("catching signals")?;
-        let mut course = Course::new(&supervisor, seed, signals)?;
-        let kinds = (self.kill || !self.stop, self.stop || !self.kill);
+        let mut course = Course::new(&self.name, supervisor, seed, signals)?;
+        let kinds = (self.kill || !self.stop, self.stop || !self.kill, self.supervisor);
         let start = Instant::now();
         while start.elapsed() < self.time && !course.is_interrupted()? {
             course.act(kinds)?;
@@ -114,7 +119,7 @@ impl Chaos {
             let left = self.time.saturating_sub(start.elapsed());
             course.wait(Duration::from_micros(pause.into()).min(left))?;
         }
-        let report = course.finish(&self.name, seed, start)?;
+        let report = course.finish(seed, start)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
         } else {
@@ -126,9 +131,8 @@ impl Chaos {
 
 /// One run.
 struct Course<'a> {
-    supervisor: &'a Supervisor,
-    /// The supervisor's process, whose children the servers are.
-    parent: u32,
+    name: &'a StackName,
+    supervisor: Supervisor,
     rng: Rng,
     signals: Signals,
     interrupted: bool,
@@ -142,12 +146,12 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    fn new(supervisor: &'a Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
+    fn new(name: &'a StackName, supervisor: Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
         let before = supervisor.status()?;
         let crashes = victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
         Ok(Course {
+            name,
             supervisor,
-            parent: before.stack.pid,
             rng: Rng::new(seed),
             signals,
             interrupted: false,
@@ -160,15 +164,23 @@ impl<'a> Course<'a> {
     }
 
     /// Does something to one or two servers that serve. Nothing if there are none.
-    fn act(&mut self, (kill, stop): (bool, bool)) -> Result<(), Failure> {
+    fn act(&mut self, (kill, stop, supervisor): (bool, bool, bool)) -> Result<(), Failure> {
         let status = self.watch()?;
         let mut serving: Vec<Victim> =
             victims(&status).into_iter().filter(|victim| victim.recovery.state == ServerState::Serving).collect();
+        if supervisor && status.stack.guardian.is_some_and(is_atoll) {
+            serving.push(Victim {
+                name: SUPERVISOR.into(),
+                pid: status.stack.pid,
+                epoch: status.stack.takeovers,
+                recovery: RecoveryReport::default(),
+            });
+        }
         let count = if serving.len() > 1 && self.rng.below(4) == 0 { 2 } else { 1 };
         let mut done = 0;
         for _ in 0..count.min(serving.len()) {
             let victim = serving.swap_remove(self.rng.below(serving.len() as u32) as usize);
-            let stops = stop && (!kill || self.rng.below(3) == 0);
+            let stops = stop && victim.name != SUPERVISOR && (!kill || self.rng.below(3) == 0);
             let deed = if stops { Deed::Stop(self.pause()) } else { Deed::Kill };
             done += u64::from(self.do_to(&victim, deed)?);
         }
@@ -185,7 +197,7 @@ impl<'a> Course<'a> {
     /// Returns whether it was done: the server may have died by itself, and its number may be another's.
     fn do_to(&mut self, victim: &Victim, deed: Deed) -> Result<bool, Failure> {
         let Ok(process) = process::pidfd_open(victim.pid) else { return Ok(false) };
-        if parent_of(victim.pid) != Some(self.parent) {
+        if !is_atoll(victim.pid) {
             return Ok(false);
         }
         let signal = if deed == Deed::Kill { Signal::KILL } else { Signal::STOP };
@@ -197,6 +209,7 @@ impl<'a> Course<'a> {
             Err(_) => return Ok(false),
         }
         match deed {
+            Deed::Kill if victim.name == SUPERVISOR => self.report.takeovers += 1,
             Deed::Kill => self.report.kills += 1,
             Deed::Stop(time) => {
                 self.report.stops += 1;
@@ -229,7 +242,7 @@ impl<'a> Course<'a> {
 
     /// Notes recoveries that have come to their ends.
     fn watch(&mut self) -> Result<StatusReport, Failure> {
-        let status = self.supervisor.status()?;
+        let status = self.status()?;
         for victim in victims(&status) {
             let seen = self.crashes.entry(victim.name).or_default();
             if victim.recovery.state == ServerState::Serving && victim.recovery.crashes > *seen {
@@ -240,6 +253,22 @@ impl<'a> Course<'a> {
         Ok(status)
     }
 
+    /// What the supervisor says, or the next one if it is killed meanwhile.
+    fn status(&mut self) -> Result<StatusReport, Failure> {
+        let deadline = Instant::now() + RETURN_TIME;
+        loop {
+            match self.supervisor.status() {
+                Err(failure) if Instant::now() >= deadline => return Err(failure),
+                // It has died with the answer.
+                Err(_) => {
+                    thread::sleep(LOOK_EVERY);
+                    self.supervisor = Supervisor::connect(self.name)?.with_patience(ANSWER_TIME)?;
+                }
+                status => return status,
+            }
+        }
+    }
+
     fn is_interrupted(&mut self) -> Result<bool, Failure> {
         while self.signals.next().or_fail("reading signals")?.is_some() {
             self.interrupted = true;
@@ -248,7 +277,7 @@ impl<'a> Course<'a> {
     }
 
     /// Lets everybody go on, waits until all serve again, and tells what there was.
-    fn finish(mut self, name: &StackName, seed: u64, start: Instant) -> Result<Report, Failure> {
+    fn finish(mut self, seed: u64, start: Instant) -> Result<Report, Failure> {
         let seconds = start.elapsed().as_secs_f64();
         for (_, process) in self.stopped.drain(..) {
             // It may have been replaced.
@@ -274,7 +303,7 @@ impl<'a> Course<'a> {
         let at = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
         let millis = |micros: Option<&u64>| micros.map_or(0.0, |micros| *micros as f64 / 1000.0);
         Ok(Report {
-            stack: name.to_string(),
+            stack: self.name.to_string(),
             seed,
             seconds,
             restarts: restarts.collect(),
@@ -310,12 +339,15 @@ fn victims(status: &StatusReport) -> Vec<Victim> {
         .link_servers
         .iter()
         .map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
+    let ip_servers =
+        status.ip_servers.iter().map(|server| ("IP server", server.index, server.pid, server.epoch, &server.recovery));
     let managers = status
         .connection_managers
         .iter()
         .map(|server| ("connection manager", server.index, server.pid, server.epoch, &server.recovery));
     replicas
         .chain(links)
+        .chain(ip_servers)
         .chain(managers)
         .map(|(role, index, pid, epoch, recovery)| victim(role, index, pid, epoch, recovery))
         .collect()
@@ -326,16 +358,19 @@ fn sum(status: &StatusReport, name: &str) -> u64 {
     status.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
 }
 
-/// Whose child a process is. proc_pid_stat(5).
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+/// Whether a process is one of a stack, as far as what it calls itself tells: the number of one that has died may be another's.
+fn is_atoll(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let program = words.split(|octet| *octet == 0).next().unwrap_or_default();
+    program.rsplit(|octet| *octet == b'/').next().is_some_and(|name| name.starts_with(b"atoll"))
 }
 
 fn text(report: &Report) -> String {
     let Report { stack, seed, seconds, kills, stops, pairs, .. } = report;
     let mut out = format!("stack {stack}  {seconds:.1} s  seed {seed}\n");
-    out += &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once\n");
+    let takeovers = report.takeovers;
+    out +=
+        &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once; {takeovers} supervisors\n");
     let restarts: Vec<String> = report.restarts.iter().map(|(name, count)| format!("{name}: {count}")).collect();
     out += &format!("restarts     {}\n", restarts.join(", "));
     out += &format!(
@@ -367,6 +402,9 @@ fn time(text: &str) -> Result<Duration, String> {
     millis.filter(|millis| *millis <= TIME_MAX_MS).map(Duration::from_millis).ok_or_else(|| "that is too long".into())
 }
 
+const SUPERVISOR: &str = "supervisor";
+/// How long a supervisor may take to answer, before another one is asked.
+const ANSWER_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(2);
 /// Between two looks at the stack.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long servers may take to come back at the end.
@@ -408,8 +446,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_its_parents_child() {
-        assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
-        assert_eq!(parent_of(u32::MAX), None);
+    fn others_are_not_touched() {
+        assert!(!is_atoll(1) && !is_atoll(u32::MAX));
+        assert!(is_atoll(std::process::id()), "tests are called atoll, too");
     }
 }

@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ip::V4Address;
+use atoll_ip::{ChecksumOffload, V4Address};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
 use atoll_ipc::{Cause, Command, SocketOption};
@@ -183,6 +183,66 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     server.close(s);
     net.settle();
     assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+/// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new connection under the same name is one.
+#[test]
+fn time_wait_goes_on_until_its_time_is_over() {
+    // The client has one port.
+    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::with(2, |config| config.ephemeral = (4711, 4711))]);
+    let (mut server, mut client) = (App::attach(net.stack(0), 1), App::attach(net.stack(1), 2));
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    server.close(s);
+    net.settle();
+    client.close(c);
+    let now = net.now;
+    net.stack(1).round(now);
+    let fin = net.stack(1).out.outside.pop_front().expect("it leaves");
+    net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
+    // Who dies at once has its record, and who dies later has not.
+    for rounds in 0..3 {
+        for _ in 0..rounds {
+            net.stack(0).round(now);
+        }
+        net.stack(0).out.outside.clear();
+        die(&mut net, &[&server]);
+        if rounds > 0 {
+            assert_eq!(net.stack(0).transport.time_waits.len(), 1, "after {rounds} rounds");
+        }
+        net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
+        net.stack(0).round(now);
+        assert_eq!(net.stack(0).transport.stat(Stat::ResetsOut), 0);
+        if rounds < 2 {
+            net.stack(0).out.outside.clear();
+        }
+    }
+    net.settle();
+    client.poll();
+    assert!(client.done.contains(&c) && client.state(c).1 == Cause::None);
+    // The client's end is over, and it may use its port again.
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("it takes the place of the old one");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(s), b"a question");
+    server.close(s);
+    net.settle();
+    client.close(c);
+    net.settle();
+    for (seconds, left) in [(50, 1), (11, 0)] {
+        net.wait(Duration::from_secs(seconds));
+        die(&mut net, &[&server]);
+        assert_eq!(net.stack(0).transport.time_waits.len(), left);
+    }
 }
 
 /// Options were set before connect(2), which opens the socket once more.
