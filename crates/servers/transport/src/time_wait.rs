@@ -1,6 +1,6 @@
 //! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 
 use atoll_base::{Duration, FourTuple, Instant, SeqNum};
 use atoll_ipc::Memory;
@@ -90,8 +90,11 @@ impl TimeWaits {
         (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
     }
 
+    /// In order of entry, and each once: one that was used again is queued twice.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.queue.iter().map(|(_, name)| name).filter(|name| self.records.contains_key(*name))
+        let mut told = BTreeSet::new();
+        let queued = self.queue.iter().map(|(_, name)| name);
+        queued.filter(move |name| self.records.contains_key(*name) && told.insert(**name))
     }
 
     /// As [`TimeWaits::names`], with some that are gone already.

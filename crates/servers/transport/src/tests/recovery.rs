@@ -14,6 +14,8 @@ use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open};
 use crate::{Loss, Recovery};
 
+/// As in linux/tcp_states.h.
+const TIME_WAIT: u8 = 6;
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const ECHO: Endpoint = Endpoint::new(0x0a00_0001, 7);
 
@@ -225,6 +227,22 @@ fn time_wait_goes_on_until_its_time_is_over() {
     client.poll();
     assert!(client.done.contains(&c) && client.state(c).1 == Cause::None);
     // The client's end is over, and it may use its port again.
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("it takes the place of the old one");
+    net.settle();
+    // Without a death in between it is queued under both.
+    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(s), b"a question");
+    server.close(s);
+    net.settle();
+    client.close(c);
+    net.settle();
+    let now = net.now;
+    let is_waiting = |facts: &crate::SocketFacts| facts.state == TIME_WAIT;
+    assert_eq!(net.stack(0).transport.sockets(now).filter(is_waiting).count(), 1, "it is listed once");
     let c = client.connect(HTTP);
     net.settle();
     let s = server.accept().expect("it takes the place of the old one");
