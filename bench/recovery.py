@@ -2,15 +2,19 @@
 """What does the death of a replica cost, and what does it cost to be prepared for it?
 
     recovery.py deaths [--connections N] [--busy] [--kills N]   a replica with N open connections is killed again and again
+    recovery.py chaos [--connections N] [--kills N]             servers of all kinds and supervisors are killed; nothing may show it
     recovery.py cost [--seconds S] [--rounds N] [--one-cpu] [--other PROGRAM]   requests per second, and processor time for each, with
                                                                 connections that survive (stateful), and without a guarantee (stateless), by turns
 
 `deaths`: from the moment of the kill until another connection gets an answer, as its client sees it, and what the supervisor measured. Its client
 asks all the time, one octet at a time; with --busy all connections are busy with requests meanwhile. The client's kernel notices a lost segment
 by its own timers (200 ms for a single one), so a question that died with the replica takes that long: the median shows the others.
+`chaos`: N connections whose every octet is checked, both ways and in turn, and short ones to nginx, while `atoll chaos` kills one or two servers
+at once. What is lost, changed, refused or late is told, and fails.
 `cost`: wrk on kept connections and ab on short ones, one replica, pinned. Where others use the machine, its processor time says more than rates. Standard library only, and wrk, ab, nginx.
 """
 import argparse
+import json
 import os
 import re
 import signal
@@ -46,6 +50,79 @@ while True:
     c, _ = server.accept()
     while part := c.recv(4096):
         c.sendall(part)
+"""
+
+
+# Asks each of its connections again and again, 256 at a time, and checks the answers. Ends on SIGINT.
+CROWD = r"""
+import collections, json, random, selectors, signal, socket, sys, time
+address, count = sys.argv[1], int(sys.argv[2])
+stop = []
+signal.signal(signal.SIGINT, lambda *_: stop.append(1))
+pattern = random.Random(1).randbytes(1 << 16)
+twice = pattern * 2
+chosen = selectors.DefaultSelector()
+said = dict(connections=0, resets=0, wrong=0, octets=0, answers=0, longest=0.0, at=0.0)
+class One:
+    def __init__(self, number):
+        self.number, self.sent, self.got = number, 0, 0
+        self.c = socket.create_connection((address, 7000), 60)
+        self.c.setblocking(False)
+    def text(self, at, length):
+        at = (at + self.number * 7919) % len(pattern)
+        return twice[at:at + length]
+    def ask(self):
+        length = random.choice((1, 100, 1460, 9000))
+        self.asked = time.monotonic()
+        self.c.send(self.text(self.sent, length))
+        self.sent += length
+waiting = collections.deque()
+for number in range(count):
+    waiting.append(One(number))
+said["connections"] = count
+print("all are open", flush=True)
+busy = {}
+def end(one):
+    chosen.unregister(one.c)
+    busy.pop(one, None)
+    said["resets"] += 1
+while not stop or busy:
+    while not stop and len(busy) < min(256, count) and waiting:
+        one = waiting.popleft()
+        busy[one] = True
+        chosen.register(one.c, selectors.EVENT_READ, one)
+        try:
+            one.ask()
+        except OSError as error:
+            print(one.number, error, file=sys.stderr)
+            end(one)
+    for key, _ in chosen.select(1):
+        one = key.data
+        try:
+            part = one.c.recv(1 << 16)
+        except OSError as error:
+            print(one.number, error, file=sys.stderr)
+            part = b""
+        if not part:
+            end(one)
+            continue
+        expected = one.text(one.got, len(part))
+        said["wrong"] += sum(a != b for a, b in zip(part, expected)) if part != expected else 0
+        one.got += len(part)
+        said["wrong"] += max(0, one.got - one.sent)
+        said["octets"] += len(part)
+        if one.got >= one.sent:
+            chosen.unregister(one.c)
+            del busy[one]
+            waiting.append(one)
+            said["answers"] += 1
+            took = time.monotonic() - one.asked
+            if took > said["longest"]:
+                said["longest"], said["at"] = took, one.asked
+    if stop and busy and time.monotonic() - max(one.asked for one in busy) > 60:
+        break
+said["unanswered"] = len(busy)
+print(json.dumps(said), flush=True)
 """
 
 
@@ -112,6 +189,54 @@ def busy_ns(pid):
     """Processor time that a process has used: proc(5), schedstat."""
     with open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[0])
+def chaos(options):
+    with Lab() as lab:
+        stack = Atoll(lab, options.configuration, options=("--recovery", "stateful"))
+        cpus = sorted(os.sched_getaffinity(0))
+        server_cpu, client_cpu = cpus[0], cpus[-1]
+        streams = os.path.join(place.ROOT, "testing/system/programs/streams.py")
+        limited = ("sh", "-c", 'ulimit -n $(ulimit -Hn); exec "$@"', "sh", sys.executable)
+        echo = lab.start(stack.on_server(server_cpu, *limited, streams, "serve", "7000", "2"))
+        wait_for(stack, client_cpu, echo, 7000)
+        nginx = start_nginx(lab, stack, server_cpu)
+        wait_for(stack, client_cpu, nginx, 80)
+        crowd = lab.start(stack.on_client(client_cpu, *limited, "-c", CROWD, SERVER, str(options.connections)))
+        deadline = time.monotonic() + 300
+        while "all are open" not in log_of(crowd):
+            if crowd.poll() is not None or time.monotonic() > deadline:
+                raise place.Failure(f"not all are open: {log_of(crowd)[-500:]}")
+            time.sleep(0.2)
+        short = lab.start(
+            stack.on_client(client_cpu, "ab", "-q", "-s", "60", "-t", "36000", "-n", "100000000", "-c", "4", f"http://{SERVER}/4")
+        )
+        seconds = max(1, int(options.kills * options.every / 1000))
+        command = [place.ATOLL, "chaos", stack.stack, "--json", "--kill", "--for", f"{seconds}s", "--every", f"{options.every}ms"]
+        if options.supervisor:
+            command.append("--supervisor")
+        if options.seed is not None:
+            command += ["--seed", str(options.seed)]
+        report = json.loads(sh(*command, deadline=2 * seconds + 120))
+        if short.poll() is not None:
+            raise place.Failure(f"ab has ended: {log_of(short)[-1000:]}")
+        for process in (crowd, short):
+            os.kill(process.pid, signal.SIGINT)
+        crowd.wait(120)
+        short.wait(120)
+        said = json.loads(log_of(crowd).strip().splitlines()[-1])
+        ab = {name: int(number) for name, number in re.findall(r"(Complete|Failed) requests:\s+(\d+)", log_of(short))}
+        print(f"{options.configuration}: {report['kills']} servers and {report['takeovers']} supervisors killed in {report['seconds']:.0f} s, "
+              f"{report['pairs']} times two at once; seed {report['seed']}")
+        print(f"  started again: {', '.join(f'{name} {count}' for name, count in report['restarts'].items())}; missing {report['missing']}")
+        print(f"  back after: median {report['recovery_median_ms']:.1f} ms, p99 {report['recovery_p99_ms']:.1f} ms, max {report['recovery_max_ms']:.1f} ms")
+        print(f"  {said['connections']} connections: {said['resets']} ended, {said['unanswered']} without an answer, {said['wrong']} octets wrong of "
+              f"{said['octets']} in {said['answers']} answers; longest wait for one {said['longest']:.3f} s")
+        print(f"  connections of replicas that died: {report['connections_kept']} kept, {report['connections_lost']} lost")
+        print(f"  requests over short connections: {ab.get('Complete')}, failed {ab.get('Failed')}", flush=True)
+        faults = said["resets"] + said["unanswered"] + said["wrong"] + report["connections_lost"] + ab.get("Failed", 1) + len(report["missing"])
+        if faults:
+            with open(f"/run/atoll/{stack.stack}.log") as log:
+                print(log.read()[-3000:], file=sys.stderr)
+            raise place.Failure(f"it showed: {log_of(crowd)[-1000:]}")
 
 
 def rate(stack, cpu, kept, seconds):
@@ -173,13 +298,20 @@ def main():
     one.add_argument("--connections", type=int, default=10000)
     one.add_argument("--kills", type=int, default=100)
     one.add_argument("--busy", action="store_true")
+    three = kinds.add_parser("chaos")
+    three.add_argument("--connections", type=int, default=10000)
+    three.add_argument("--kills", type=int, default=1000, help="about so many")
+    three.add_argument("--every", type=int, default=300, help="milliseconds between two of them, in the mean")
+    three.add_argument("--configuration", default="TS2+IP1+LS1+CM1")
+    three.add_argument("--supervisor", action="store_true", help="supervisors, too")
+    three.add_argument("--seed", type=int)
     two = kinds.add_parser("cost")
     two.add_argument("--seconds", type=int, default=5)
     two.add_argument("--rounds", type=int, default=7)
     two.add_argument("--one-cpu", action="store_true")
     two.add_argument("--other", metavar="PROGRAM", help="an `atoll` of another build (its library beside it), measured in the same rounds")
     options = parser.parse_args()
-    {"deaths": deaths, "cost": cost}[options.kind](options)
+    {"deaths": deaths, "chaos": chaos, "cost": cost}[options.kind](options)
 
 
 if __name__ == "__main__":

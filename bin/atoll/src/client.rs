@@ -47,6 +47,12 @@ impl Supervisor {
         Supervisor::find(name)?.ok_or_else(missing)
     }
 
+    /// The same connection, over which it is waited for an answer so long.
+    pub fn with_patience(self, time: Duration) -> Result<Supervisor, Failure> {
+        self.channel.set_timeouts(time).map_err(|error| self.failure(error))?;
+        Ok(self)
+    }
+
     /// Everything that `atoll status` shows.
     pub fn status(&self) -> Result<StatusReport, Failure> {
         let mut parts = Vec::new();

@@ -44,7 +44,7 @@ use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, 
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::self_check;
 use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
-use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring};
+use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring, over};
 use crate::siblings::Siblings;
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
@@ -418,6 +418,7 @@ impl Role for Replica {
         self.transport.handle_timers(now);
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
+        self.server.answers.extend(self.transport.take_ended().iter().map(|session| over(session.0)));
         self.tell_address();
         self.send_messages(now);
         self.send_to_ip_server();

@@ -349,6 +349,19 @@ pub const LEFT: &[u8] = br#"{"left":true}"#;
 /// The packet that a process for replicas sends when it may be given some.
 pub const UP: &[u8] = br#"{"up":true}"#;
 
+/// What a replica says when nothing of a session that has ended needs its memory any more: this, and the session's number.
+const OVER: &[u8] = b"over";
+
+/// Says it.
+pub fn over(session: u32) -> Vec<u8> {
+    [OVER, &session.to_le_bytes()].concat()
+}
+
+/// Which session is over; `None`: the packet says something else.
+pub fn is_over(packet: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(packet.strip_prefix(OVER)?.try_into().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,6 +37,9 @@ pub struct Chaos {
     /// Move replicas, and change the number of their processes, while the others go on; of a stack with several.
     #[arg(long = "move")]
     moves: bool,
+    /// Kill the supervisor, too, as long as there is a guardian that starts the next one.
+    #[arg(long)]
+    supervisor: bool,
     /// How much time passes between two deeds in the mean.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     every: Duration,
@@ -62,6 +65,7 @@ struct Kinds {
     kill: bool,
     stop: bool,
     moves: bool,
+    supervisor: bool,
 }
 
 /// A server as the supervisor reports it.
@@ -85,6 +89,8 @@ struct Report {
     /// Servers killed, and stopped.
     kills: u64,
     stops: u64,
+    /// Supervisors killed.
+    takeovers: u64,
     /// Deeds that were done to two servers at once.
     pairs: u64,
     /// Times that replicas were asked to be in other processes, and moves that came of it.
@@ -119,9 +125,14 @@ impl Chaos {
         };
         let supervisor = Supervisor::connect(&self.name)?;
         let signals = Signals::catch(&[Signal::INT, Signal::TERM]).or_fail("catching signals")?;
-        let mut course = Course::new(&supervisor, seed, signals)?;
+        let mut course = Course::new(&self.name, supervisor, seed, signals)?;
         let any = self.kill || self.stop || self.moves;
-        let kinds = Kinds { kill: self.kill || !any, stop: self.stop || !any, moves: self.moves || !any };
+        let kinds = Kinds {
+            kill: self.kill || !any,
+            stop: self.stop || !any,
+            moves: self.moves || !any,
+            supervisor: self.supervisor,
+        };
         if self.moves && course.before.replicas.len() < 2 {
             return Err(Failure::new(
                 "the stack has one replica, which is always in process 0 alone: --move does nothing",
@@ -134,7 +145,7 @@ impl Chaos {
             let left = self.time.saturating_sub(start.elapsed());
             course.wait(Duration::from_micros(pause.into()).min(left))?;
         }
-        let report = course.finish(&self.name, seed, start)?;
+        let report = course.finish(seed, start)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
         } else {
@@ -146,9 +157,8 @@ impl Chaos {
 
 /// One run.
 struct Course<'a> {
-    supervisor: &'a Supervisor,
-    /// The supervisor's process, whose children the servers are.
-    parent: u32,
+    name: &'a StackName,
+    supervisor: Supervisor,
     rng: Rng,
     signals: Signals,
     interrupted: bool,
@@ -164,12 +174,12 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    fn new(supervisor: &'a Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
+    fn new(name: &'a StackName, supervisor: Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
         let before = supervisor.status()?;
         let crashes = victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
         Ok(Course {
+            name,
             supervisor,
-            parent: before.stack.pid,
             rng: Rng::new(seed),
             signals,
             interrupted: false,
@@ -183,7 +193,7 @@ impl<'a> Course<'a> {
     }
 
     /// Does something to one or two servers that serve, or to where replicas are. Nothing if there are none.
-    fn act(&mut self, Kinds { kill, stop, moves }: Kinds) -> Result<(), Failure> {
+    fn act(&mut self, Kinds { kill, stop, moves, supervisor }: Kinds) -> Result<(), Failure> {
         let status = self.watch()?;
         let moves = moves && status.replicas.len() > 1;
         if moves && (!kill && !stop || self.rng.below(3) == 0) {
@@ -191,11 +201,19 @@ impl<'a> Course<'a> {
         }
         let mut serving: Vec<Victim> =
             victims(&status).into_iter().filter(|victim| victim.recovery.state == ServerState::Serving).collect();
+        if supervisor && status.stack.guardian.is_some_and(is_atoll) {
+            serving.push(Victim {
+                name: SUPERVISOR.into(),
+                pid: status.stack.pid,
+                epoch: status.stack.takeovers,
+                recovery: RecoveryReport::default(),
+            });
+        }
         let count = if serving.len() > 1 && self.rng.below(4) == 0 { 2 } else { 1 };
         let mut done = 0;
         for _ in 0..count.min(serving.len()) {
             let victim = serving.swap_remove(self.rng.below(serving.len() as u32) as usize);
-            let stops = stop && (!kill || self.rng.below(3) == 0);
+            let stops = stop && victim.name != SUPERVISOR && (!kill || self.rng.below(3) == 0);
             let deed = if stops { Deed::Stop(self.pause()) } else { Deed::Kill };
             done += u64::from(self.do_to(&victim, deed)?);
         }
@@ -212,7 +230,7 @@ impl<'a> Course<'a> {
     /// Returns whether it was done: the server may have died by itself, and its number may be another's.
     fn do_to(&mut self, victim: &Victim, deed: Deed) -> Result<bool, Failure> {
         let Ok(process) = process::pidfd_open(victim.pid) else { return Ok(false) };
-        if parent_of(victim.pid) != Some(self.parent) {
+        if !is_atoll(victim.pid) {
             return Ok(false);
         }
         let signal = if deed == Deed::Kill { Signal::KILL } else { Signal::STOP };
@@ -224,6 +242,7 @@ impl<'a> Course<'a> {
             Err(_) => return Ok(false),
         }
         match deed {
+            Deed::Kill if victim.name == SUPERVISOR => self.report.takeovers += 1,
             Deed::Kill => self.report.kills += 1,
             Deed::Stop(time) => {
                 self.report.stops += 1;
@@ -247,7 +266,7 @@ impl<'a> Course<'a> {
         self.report.rearrangements += 1;
         // On a connection of its own: this one is needed to look on.
         self.moving = Some(thread::spawn(move || {
-            let supervisor = Supervisor::connect(&name)?;
+            let supervisor = Supervisor::connect(&name)?.with_patience(MOVE_TIME)?;
             let done = if scales { supervisor.scale(Some(number)) } else { supervisor.relocate(some, to) };
             done.map(|_| ())
         }));
@@ -257,7 +276,9 @@ impl<'a> Course<'a> {
     /// Waits until replicas that were asked to be elsewhere are there.
     fn await_moves(&mut self) -> Result<(), Failure> {
         let Some(moving) = self.moving.take() else { return Ok(()) };
-        moving.join().unwrap_or_else(|_| Err(Failure::new("who has moved replicas has failed")))
+        let moved = moving.join().unwrap_or_else(|_| Err(Failure::new("who has moved replicas has failed")));
+        // A supervisor that was killed may have taken the request with it.
+        if self.report.takeovers > 0 { Ok(()) } else { moved }
     }
 
     /// Has replicas where they were at the start.
@@ -265,15 +286,16 @@ impl<'a> Course<'a> {
         if self.report.rearrangements == 0 {
             return Ok(());
         }
+        let supervisor = Supervisor::connect(self.name)?;
         let mut processes: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
         for replica in &self.before.replicas {
             processes.entry(replica.process).or_default().push(replica.index);
         }
         for (process, replicas) in processes {
-            self.supervisor.relocate(replicas, process)?;
+            supervisor.relocate(replicas, process)?;
         }
         if self.before.stack.scaling.auto {
-            self.supervisor.scale(None)?;
+            supervisor.scale(None)?;
         }
         Ok(())
     }
@@ -301,7 +323,7 @@ impl<'a> Course<'a> {
 
     /// Notes recoveries that have come to their ends.
     fn watch(&mut self) -> Result<StatusReport, Failure> {
-        let status = self.supervisor.status()?;
+        let status = self.status()?;
         for victim in victims(&status) {
             let seen = self.crashes.entry(victim.name).or_default();
             if victim.recovery.state == ServerState::Serving && victim.recovery.crashes > *seen {
@@ -312,6 +334,22 @@ impl<'a> Course<'a> {
         Ok(status)
     }
 
+    /// What the supervisor says, or the next one if it is killed meanwhile.
+    fn status(&mut self) -> Result<StatusReport, Failure> {
+        let deadline = Instant::now() + RETURN_TIME;
+        loop {
+            match self.supervisor.status() {
+                Err(failure) if Instant::now() >= deadline => return Err(failure),
+                // It has died with the answer.
+                Err(_) => {
+                    thread::sleep(LOOK_EVERY);
+                    self.supervisor = Supervisor::connect(self.name)?.with_patience(ANSWER_TIME)?;
+                }
+                status => return status,
+            }
+        }
+    }
+
     fn is_interrupted(&mut self) -> Result<bool, Failure> {
         while self.signals.next().or_fail("reading signals")?.is_some() {
             self.interrupted = true;
@@ -320,7 +358,7 @@ impl<'a> Course<'a> {
     }
 
     /// Lets everybody go on, waits until all serve again, and tells what there was.
-    fn finish(mut self, name: &StackName, seed: u64, start: Instant) -> Result<Report, Failure> {
+    fn finish(mut self, seed: u64, start: Instant) -> Result<Report, Failure> {
         let seconds = start.elapsed().as_secs_f64();
         for (_, process) in self.stopped.drain(..) {
             // It may have been replaced.
@@ -337,11 +375,16 @@ impl<'a> Course<'a> {
             }
             thread::sleep(LOOK_EVERY);
         };
-        let (before, after) = (victims(&self.before), victims(&status));
-        let moves = |old: &Victim, new: &Victim| new.recovery.moves.saturating_sub(old.recovery.moves);
-        let restarts = before.iter().zip(&after).map(|(old, new)| {
-            let lives = u64::from(new.epoch.saturating_sub(old.epoch));
-            (new.name.clone(), lives.saturating_sub(moves(old, new)))
+        let after = victims(&status);
+        let before: BTreeMap<String, Victim> =
+            victims(&self.before).into_iter().map(|old| (old.name.clone(), old)).collect();
+        let moves = |new: &Victim| {
+            let old = before.get(&new.name).map_or(0, |old| old.recovery.moves);
+            new.recovery.moves.saturating_sub(old)
+        };
+        let restarts = after.iter().map(|new| {
+            let lives = before.get(&new.name).map_or(0, |old| new.epoch.saturating_sub(old.epoch));
+            (new.name.clone(), u64::from(lives).saturating_sub(moves(new)))
         });
         let count = |name: &str| sum(&status, name).saturating_sub(sum(&self.before, name));
         self.recoveries.sort_unstable();
@@ -349,10 +392,10 @@ impl<'a> Course<'a> {
         let at = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
         let millis = |micros: Option<&u64>| micros.map_or(0.0, |micros| *micros as f64 / 1000.0);
         Ok(Report {
-            stack: name.to_string(),
+            stack: self.name.to_string(),
             seed,
             seconds,
-            moves: before.iter().zip(&after).map(|(old, new)| moves(old, new)).sum(),
+            moves: after.iter().map(moves).sum(),
             restarts: restarts.collect(),
             recoveries: times.len() as u64,
             recovery_median_ms: millis(at(50)),
@@ -386,12 +429,15 @@ fn victims(status: &StatusReport) -> Vec<Victim> {
         .link_servers
         .iter()
         .map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
+    let ip_servers =
+        status.ip_servers.iter().map(|server| ("IP server", server.index, server.pid, server.epoch, &server.recovery));
     let managers = status
         .connection_managers
         .iter()
         .map(|server| ("connection manager", server.index, server.pid, server.epoch, &server.recovery));
     replicas
         .chain(links)
+        .chain(ip_servers)
         .chain(managers)
         .map(|(role, index, pid, epoch, recovery)| victim(role, index, pid, epoch, recovery))
         .collect()
@@ -402,16 +448,19 @@ fn sum(status: &StatusReport, name: &str) -> u64 {
     status.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
 }
 
-/// Whose child a process is. proc_pid_stat(5).
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+/// Whether a process is one of a stack, as far as what it calls itself tells: the number of one that has died may be another's.
+fn is_atoll(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let program = words.split(|octet| *octet == 0).next().unwrap_or_default();
+    program.rsplit(|octet| *octet == b'/').next().is_some_and(|name| name.starts_with(b"atoll"))
 }
 
 fn text(report: &Report) -> String {
     let Report { stack, seed, seconds, kills, stops, pairs, .. } = report;
     let mut out = format!("stack {stack}  {seconds:.1} s  seed {seed}\n");
-    out += &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once\n");
+    let takeovers = report.takeovers;
+    out +=
+        &format!("deeds        {kills} killed, {stops} stopped; {pairs} times two at once; {takeovers} supervisors\n");
     if report.rearrangements > 0 {
         out += &format!("moves        {} of replicas, in {} rearrangements\n", report.moves, report.rearrangements);
     }
@@ -446,6 +495,11 @@ fn time(text: &str) -> Result<Duration, String> {
     millis.filter(|millis| *millis <= TIME_MAX_MS).map(Duration::from_millis).ok_or_else(|| "that is too long".into())
 }
 
+const SUPERVISOR: &str = "supervisor";
+/// How long a supervisor may take to answer, before another one is asked.
+const ANSWER_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(2);
+/// How long replicas may take to be elsewhere.
+const MOVE_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(60);
 /// Between two looks at the stack.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long servers may take to come back at the end.
@@ -490,8 +544,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_its_parents_child() {
-        assert_eq!(parent_of(std::process::id()), Some(std::os::unix::process::parent_id()));
-        assert_eq!(parent_of(u32::MAX), None);
+    fn others_are_not_touched() {
+        assert!(!is_atoll(1) && !is_atoll(u32::MAX));
+        assert!(is_atoll(std::process::id()), "tests are called atoll, too");
     }
 }

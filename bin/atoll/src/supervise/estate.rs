@@ -122,7 +122,7 @@ struct ServerNote {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SessionNote {
     pid: u32,
-    /// `None`: it has ended, and a replica was not there to hear of it.
+    /// `None`: it has ended, and a replica may have something to send from its memory.
     standing: Option<Standing>,
 }
 
@@ -204,8 +204,9 @@ impl Server {
         for index in 0..self.replicas.len() + self.others.len() {
             self.note_server(index, true);
         }
-        let (sessions, clients): (Vec<u32>, Vec<ClientId>) =
-            (self.open.keys().copied().collect(), self.clients.keys().copied().collect());
+        let ended = self.lingering.iter().map(|lingering| lingering.session);
+        let sessions: Vec<u32> = self.open.keys().copied().chain(ended).collect();
+        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.note_session(session, true));
         clients.into_iter().for_each(|client| self.note_client(client));
         let note = self.stack_note();
@@ -290,7 +291,8 @@ impl Server {
         if !self.estate.is_kept() {
             return;
         }
-        let lingers = self.lingering.iter().find(|(number, _)| *number == session).map(|(_, memory)| &**memory);
+        let lingers = self.lingering.iter().find(|lingering| lingering.session == session);
+        let lingers = lingers.map(|lingering| &*lingering.memory);
         let Some(memory) = self.open.get(&session).or(lingers) else {
             return self.estate.send(&Note::Drop(format!("session.{session:010}")), &[]);
         };
@@ -409,7 +411,7 @@ impl Found {
                     server.open.insert(number, memory);
                 }
                 None => {
-                    server.lingering.push((number, Rc::new(memory)));
+                    server.linger(number, Rc::new(memory));
                     ended.push(number);
                 }
             }

@@ -17,7 +17,7 @@ use atoll_supervisor::{RecoveryReport, RecoveryTimes, ServerState};
 #[derive(Clone, Debug)]
 pub struct Life {
     phase: Phase,
-    /// Lives in a row that were short.
+    /// Lives in a row that were short, less those that were neither short nor long.
     short_lives: u32,
     /// Starts in a row that ended before the server was ready.
     vain_starts: u32,
@@ -117,10 +117,14 @@ impl Life {
                 self.short_lives = 0;
                 Duration::ZERO
             }
-            Some(lived) if lived >= SHORT_LIFE => self.delay(),
+            Some(lived) if lived >= SHORT_LIFE => {
+                // Down for longer than it would live is worse than a start or two in a second.
+                self.short_lives = self.short_lives.saturating_sub(1);
+                self.delay()
+            }
             _ => {
                 let delay = self.delay();
-                self.short_lives = self.short_lives.saturating_add(1);
+                self.short_lives = (self.short_lives + 1).min(SHORT_LIVES_MAX);
                 delay
             }
         };
@@ -219,6 +223,9 @@ const SHORT_LIFE: Duration = Duration::from_millis(500);
 const LONG_LIFE: Duration = Duration::from_secs(10);
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const LAST_DELAY: Duration = Duration::from_secs(5);
+/// So many lead to the last delay; more do not count.
+const SHORT_LIVES_MAX: u32 = 10;
+const _: () = assert!(FIRST_DELAY.as_millis() << (SHORT_LIVES_MAX - 1) >= LAST_DELAY.as_millis());
 
 #[cfg(test)]
 mod tests {
@@ -249,9 +256,16 @@ mod tests {
         assert_eq!(delays, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000]);
         assert_eq!(life.crashes, 12);
         assert!(!life.is_hopeless(), "it has been ready each time");
-        // Neither short nor long: it waits as long as before, and no longer.
-        let (delay, due) = die(&mut life, now, 2 * SHORT_LIFE);
-        assert_eq!(delay, LAST_DELAY);
+        // Neither short nor long: it waits for less and less.
+        let mut delays = Vec::new();
+        let mut due = now;
+        for _ in 0..11 {
+            let (delay, next) = die(&mut life, due, 2 * SHORT_LIFE);
+            delays.push(delay.as_millis());
+            due = next;
+        }
+        assert_eq!(delays, [2560, 1280, 640, 320, 160, 80, 40, 20, 10, 0, 0]);
+        die(&mut life, due, 5 * MS);
         let (delay, due) = die(&mut life, due, LONG_LIFE);
         assert_eq!(delay, Duration::ZERO);
         assert_eq!(die(&mut life, due, 5 * MS).0, Duration::ZERO, "the first time again");

@@ -15,8 +15,9 @@ use atoll_sys::process::{Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
+use super::memory::SessionMemory;
 use super::outbox::Outbox;
-use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Replica, Server};
+use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
 use super::vigil::{Judgement, Signs, Watch};
 use crate::failure::{Failure, OrFail};
@@ -26,7 +27,7 @@ impl Server {
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         if index < self.replicas.len() {
             self.tell_open(index)?;
-            for (session, memory) in self.lingering.clone() {
+            for (session, memory) in self.lingering_at(index) {
                 let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
             }
@@ -42,8 +43,7 @@ impl Server {
         }
         if index < self.replicas.len() {
             self.tell_departed(index)?;
-            let gone: Vec<u32> = self.lingering.iter().map(|(session, _)| *session).collect();
-            for session in gone {
+            for (session, _) in self.lingering_at(index) {
                 self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
             }
         }
@@ -82,6 +82,12 @@ impl Server {
         Ok(())
     }
 
+    /// Sessions that have ended, and that a replica has not said to be over.
+    fn lingering_at(&self, index: usize) -> Vec<(u32, Rc<SessionMemory>)> {
+        let of_it = self.lingering.iter().filter(|lingering| lingering.waits_for.contains(&index));
+        of_it.map(|lingering| (lingering.session, lingering.memory.clone())).collect()
+    }
+
     /// A server says that it serves.
     pub(super) fn server_ready(&mut self, index: usize) -> io::Result<()> {
         let role = self.role(index);
@@ -103,11 +109,6 @@ impl Server {
                 );
             }
             self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
-        }
-        if self.replicas.iter().all(Replica::hears) {
-            for (session, _) in std::mem::take(&mut self.lingering) {
-                self.note_session(session, false);
-            }
         }
         self.note_server(index, true);
         Ok(())

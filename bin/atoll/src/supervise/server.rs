@@ -7,7 +7,7 @@
 //! Every socket is nonblocking; what a socket does not take waits in its outbox. A client with a full outbox is not read
 //! from until it has read, so what it can make the supervisor hold is bounded.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,6 +42,15 @@ use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
 
+/// A session that has ended. What its connections have still to send lies in its memory.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    pub(super) session: u32,
+    pub(super) memory: Rc<SessionMemory>,
+    /// Replicas that have not said that it is over.
+    pub(super) waits_for: BTreeSet<usize>,
+}
+
 /// The supervisor of a running stack.
 pub struct Server {
     pub(super) config: Config,
@@ -55,8 +64,8 @@ pub struct Server {
     pub(super) scaling: Scaling,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
-    /// Sessions that have ended while a replica was down, which has to end their connections yet.
-    pub(super) lingering: Vec<(u32, Rc<SessionMemory>)>,
+    /// Sessions that have ended, and that replicas, or their successors, have connections of.
+    pub(super) lingering: VecDeque<Lingering>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// Sessions opened since the start.
     pub(super) opened: u64,
@@ -236,6 +245,9 @@ const CLIENTS_MAX: usize = 65_536;
 const REQUESTS_PER_TURN: usize = 16;
 /// Longest request of a client.
 const REQUEST_MAX: usize = 4096;
+/// Sessions that have ended whose memory is kept. Of one beyond that, what has not been sent is lost if its replica dies: their number is up to
+/// their peers.
+const LINGERING_MAX: usize = 1024;
 /// Longest packet of a replica.
 const REPLICA_PACKET_MAX: usize = 256 << 10;
 
@@ -290,7 +302,7 @@ impl Server {
             replicas: Vec::new(),
             others: Vec::new(),
             open: BTreeMap::new(),
-            lingering: Vec::new(),
+            lingering: VecDeque::new(),
             clients: BTreeMap::new(),
             opened: 0,
             past_calls: LibraryCalls::default(),
@@ -496,6 +508,8 @@ impl Server {
             } else if packet == setup::LEFT {
                 // That of another server is followed by the end of its process.
                 self.replica_left(index)?;
+            } else if let Some(session) = setup::is_over(packet) {
+                self.session_is_over(index, session);
             } else if packet == rows::END {
                 if let Some(id) = replica.listings.pop_front() {
                     self.listing_ended(id)?;
@@ -505,6 +519,27 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// A replica needs the memory of an ended session no more, nor will its successors.
+    fn session_is_over(&mut self, index: usize, session: u32) {
+        for lingering in self.lingering.iter_mut().filter(|lingering| lingering.session == session) {
+            lingering.waits_for.remove(&index);
+        }
+        if self.lingering.iter().any(|lingering| lingering.session == session && lingering.waits_for.is_empty()) {
+            self.lingering.retain(|lingering| lingering.session != session);
+            self.note_session(session, false);
+        }
+    }
+
+    /// A session has ended: its memory stays until no replica, nor the successor of one, has anything to send from it.
+    pub(super) fn linger(&mut self, session: u32, memory: Rc<SessionMemory>) {
+        let waits_for = (0..self.replicas.len()).collect();
+        self.lingering.push_back(Lingering { session, memory, waits_for });
+        if self.lingering.len() > LINGERING_MAX {
+            let oldest = self.lingering.pop_front().map(|oldest| oldest.session);
+            oldest.into_iter().for_each(|session| self.note_session(session, false));
+        }
     }
 
     fn client_spoke(&mut self, id: ClientId, flags: EventFlags) -> io::Result<()> {
@@ -707,9 +742,7 @@ impl Server {
                         let past = &mut self.past_calls;
                         past.calls = past.calls.saturating_add(calls.calls);
                         past.with_system_call = past.with_system_call.saturating_add(calls.with_system_call);
-                        if !self.replicas.iter().all(Replica::hears) {
-                            self.lingering.push((session, Rc::new(memory)));
-                        }
+                        self.linger(session, Rc::new(memory));
                     }
                     Request::SessionGone { session }
                 }

@@ -5,7 +5,7 @@
 //!   header    who wrote last, secrets, the place that is being worked on, the journal's commit word
 //!   touched   places of the last batch: who may be owed an acknowledgement, or an event
 //!   journal   records of one batch; counts from the store of the commit word on, which is undone when all are in their tables
-//!   connections, requests, text   the tables
+//!   connections, requests, text, time-waits   the tables
 //! ```
 //! A record is written in two ways. Progress - what the peer has acknowledged, what was received in order, how far the peer's window
 //! goes - is three words of 8 octets that are each true by themselves, and are stored where they are. Everything else goes through the
@@ -14,12 +14,14 @@
 mod connection;
 mod request;
 mod text;
+mod time_wait;
 
 use atoll_base::Epoch;
 
 pub use connection::{BEYOND_MAX, CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
 pub use request::{REQUEST_BYTES, RequestRecord};
 pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
+pub use time_wait::{TIME_WAIT_BYTES, TIME_WAITS_MAX, TimeWaitRecord};
 
 use crate::memory::Memory;
 
@@ -49,6 +51,7 @@ struct Layout {
     connections: usize,
     requests: usize,
     text: usize,
+    time_waits: usize,
     total: usize,
 }
 
@@ -66,12 +69,18 @@ impl LedgerConfig {
         if self.connections < JOURNAL_MAX { self.connections } else { JOURNAL_MAX }
     }
 
+    /// Entries of its ring of connections in TIME-WAIT.
+    const fn time_waits(&self) -> u32 {
+        if self.connections < TIME_WAITS_MAX { self.connections } else { TIME_WAITS_MAX }
+    }
+
     const fn layout(&self) -> Layout {
         let connections = (JOURNAL + self.journal() as usize * ENTRY_BYTES).next_multiple_of(4096);
         let requests = connections + self.connections as usize * CONNECTION_BYTES;
         let text = requests + self.requests as usize * REQUEST_BYTES;
-        let total = (text + self.text_units as usize * TEXT_UNIT_BYTES).next_multiple_of(4096);
-        Layout { connections, requests, text, total }
+        let time_waits = (text + self.text_units as usize * TEXT_UNIT_BYTES).next_multiple_of(4096);
+        let total = (time_waits + self.time_waits() as usize * TIME_WAIT_BYTES).next_multiple_of(4096);
+        Layout { connections, requests, text, time_waits, total }
     }
 }
 
@@ -89,6 +98,8 @@ const H_CONNECTIONS: usize = 72;
 const H_REQUESTS: usize = 76;
 const H_TOUCHED: usize = 80;
 const H_MARK: usize = 128;
+/// Where the next entry of the ring of TIME-WAIT goes.
+const H_TIME_WAIT: usize = 132;
 const H_SECRETS: usize = 256;
 /// Octets of the writer's secrets.
 pub const SECRET_BYTES: usize = 64;
@@ -328,7 +339,30 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
+    /// A connection has entered TIME-WAIT. Before its record is taken away.
+    #[inline]
+    pub fn put_time_wait(&mut self, record: &TimeWaitRecord) {
+        let (place, count) = (self.next_time_wait(), self.config.time_waits());
+        self.memory.write(self.layout.time_waits + place as usize * TIME_WAIT_BYTES, &record.encode(place));
+        self.memory.store32_release(H_TIME_WAIT, if place + 1 < count { place + 1 } else { 0 });
+    }
+
+    fn next_time_wait(&self) -> u32 {
+        self.memory.load32(H_TIME_WAIT) % self.config.time_waits()
+    }
+
     // ---- reading ----
+
+    /// Those that have entered TIME-WAIT, youngest first, up to the first place that has none. The place that comes next may have half of one.
+    pub fn time_waits(&self) -> impl Iterator<Item = TimeWaitRecord> + '_ {
+        let (next, count) = (self.next_time_wait(), self.config.time_waits());
+        (1..count).map_while(move |age| {
+            let place = (next + count - age) % count;
+            let mut bytes = [0; TIME_WAIT_BYTES];
+            self.memory.read(self.layout.time_waits + place as usize * TIME_WAIT_BYTES, &mut bytes);
+            TimeWaitRecord::decode(place, &bytes)
+        })
+    }
 
     /// The records of all connections, and their places.
     pub fn connections(&self) -> impl Iterator<Item = (u32, Result<ConnectionRecord, Unreadable>)> + '_ {

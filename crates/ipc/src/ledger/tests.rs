@@ -233,6 +233,51 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     assert_eq!(Ledger::open(heap, SMALL, Epoch(5)).err(), Some(Unreadable::NoLedger));
 }
 
+fn time_wait(n: u32) -> TimeWaitRecord {
+    TimeWaitRecord {
+        tuple: record(n).tuple,
+        deadline_ms: n.wrapping_mul(0x9e37_79b9),
+        snd_nxt: n + 1,
+        rcv_nxt: n + 2,
+        window: n as u16,
+        window_shift: n as u8 % 16,
+        timestamps: n.is_multiple_of(2).then_some((n + 3, n + 4)),
+    }
+}
+
+#[test]
+fn time_waits_are_read_youngest_first_and_whole_wherever_their_writer_dies() {
+    let heap = HeapMemory::new(SMALL.bytes());
+    let left = Cell::new(u64::MAX);
+    let mortal = Mortal { memory: heap.clone(), left: &left };
+    let open = || Ledger::open(mortal.clone(), SMALL, Epoch(1)).expect("a ledger");
+    let found = || open().time_waits().collect::<Vec<_>>();
+    assert_eq!(found(), []);
+    let expected = |last: u32| (0..15u32.min(last + 1)).map(|age| time_wait(last - age)).collect::<Vec<_>>();
+    for last in 0..40 {
+        // One that is torn stands where the next one goes.
+        for life in 0..9 {
+            let mut ledger = open();
+            left.set(life);
+            ledger.put_time_wait(&time_wait(last));
+            left.set(u64::MAX);
+            let before = last.checked_sub(1).map(expected).unwrap_or_default();
+            assert_eq!(found(), before, "{last}, {life}");
+        }
+        open().put_time_wait(&time_wait(last));
+        assert_eq!(found(), expected(last));
+    }
+    let at = SMALL.layout().time_waits + 7 * TIME_WAIT_BYTES;
+    for octet in 0..TIME_WAIT_BYTES {
+        let mut was = [0];
+        heap.read(at + octet, &mut was);
+        heap.write(at + octet, &[was[0] ^ 0x10]);
+        assert_eq!(found().len(), 0, "octet {octet}");
+        heap.write(at + octet, &was);
+    }
+    assert_eq!(found().len(), 15);
+}
+
 #[test]
 fn either_version_is_read_and_a_change_of_version_is_safe_wherever_its_writer_dies() {
     let heap = HeapMemory::new(SMALL.bytes());

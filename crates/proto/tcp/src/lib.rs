@@ -61,7 +61,7 @@ pub use record::{BEYOND_MAX, Record};
 pub use recovery::Phase;
 pub use settings::{Algorithm, EcnMode, KeepAlive, Path, Settings};
 pub use state::State;
-pub use time_wait::{TimeWait, TimeWaitAnswer};
+pub use time_wait::{TimeWait, TimeWaitAnswer, TimeWaitFacts};
 
 #[cfg(test)]
 mod attacks;

@@ -14,6 +14,8 @@ pub(crate) struct Negotiated {
     pub(crate) ts_recent: u32,
     /// When TS.Recent was set, in seconds: it is worth nothing after 24 days.
     ts_recent_at: u32,
+    /// TS.Recent is a predecessor's, and too old to be echoed: the peer would take the time since for a round trip.
+    is_inherited: bool,
     pub(crate) timestamps: bool,
     pub(crate) sack: bool,
     pub(crate) window_scaling: bool,
@@ -30,6 +32,7 @@ impl Negotiated {
             ts_offset,
             ts_recent: 0,
             ts_recent_at: 0,
+            is_inherited: false,
             timestamps: true,
             sack: true,
             window_scaling: true,
@@ -38,12 +41,14 @@ impl Negotiated {
         }
     }
 
-    /// Those of a predecessor. TS.Recent may be older than what it had heard last, which makes PAWS milder for a moment.
+    /// Those of a predecessor. TS.Recent may be older than what it had heard last, which makes PAWS milder for a moment. Nothing is echoed until the
+    /// peer has said something (but its SYN): an acknowledgement of what it has sent twice would make it believe in round trips of seconds.
     pub(crate) fn resume(now: Instant, record: &Record) -> Negotiated {
         Negotiated {
             ts_offset: record.ts_offset,
             ts_recent: record.ts_recent,
             ts_recent_at: seconds(now),
+            is_inherited: record.state.is_synchronized(),
             timestamps: record.timestamps,
             sack: record.sack,
             window_scaling: record.window_scaling,
@@ -75,7 +80,8 @@ impl Negotiated {
 
     /// The option for a segment that leaves now.
     pub(crate) fn stamp(&self, now: Instant) -> Option<Timestamps> {
-        self.timestamps.then(|| Timestamps { value: self.clock(now), echo: self.ts_recent })
+        let echo = if self.is_inherited { 0 } else { self.ts_recent };
+        self.timestamps.then(|| Timestamps { value: self.clock(now), echo })
     }
 
     /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at
@@ -96,6 +102,7 @@ impl Negotiated {
     pub(crate) fn set_ts_recent(&mut self, now: Instant, value: u32) {
         self.ts_recent = value;
         self.ts_recent_at = seconds(now);
+        self.is_inherited = false;
     }
 }
 

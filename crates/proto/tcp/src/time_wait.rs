@@ -10,7 +10,7 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 use crate::connection::{Connection, TIME_WAIT};
 use crate::timers::Timer;
 
-/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; lost in a crash, which costs no data.
+/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; survives a crash by its [`TimeWaitFacts`].
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
     deadline: Instant,
@@ -26,6 +26,23 @@ pub struct TimeWait {
 }
 
 const _: () = assert!(size_of::<TimeWait>() <= 64);
+
+/// What a successor has to know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeWaitFacts {
+    /// When it ends.
+    pub deadline: Instant,
+    /// The next sequence number of this end.
+    pub snd_nxt: SeqNum,
+    /// The next one of the peer.
+    pub rcv_nxt: SeqNum,
+    /// Octets that it may have sent beyond.
+    pub rcv_window: u32,
+    /// The window as announced.
+    pub window: u16,
+    /// The peer's last timestamp, and the offset of the own ones.
+    pub timestamps: Option<(u32, u32)>,
+}
 
 /// What to do with a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +76,34 @@ impl TimeWait {
             window: u16::try_from(window >> options.rcv_scale).unwrap_or(u16::MAX),
             timestamps: options.timestamps,
         }
+    }
+
+    /// What a successor has to know.
+    pub fn facts(&self) -> TimeWaitFacts {
+        TimeWaitFacts {
+            deadline: self.deadline,
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            rcv_window: self.rcv_window,
+            window: self.window,
+            timestamps: self.timestamps.then_some((self.ts_recent, self.ts_offset)),
+        }
+    }
+
+    /// As a predecessor has left it; `None`: it is over, or ends later than one that begins now.
+    pub fn resume(now: Instant, facts: &TimeWaitFacts) -> Option<TimeWait> {
+        let (ts_recent, ts_offset) = facts.timestamps.unwrap_or_default();
+        (facts.deadline > now && facts.deadline <= now + TIME_WAIT).then_some(TimeWait {
+            deadline: facts.deadline,
+            answer_after: Instant::ZERO,
+            snd_nxt: facts.snd_nxt,
+            rcv_nxt: facts.rcv_nxt,
+            rcv_window: facts.rcv_window,
+            ts_recent,
+            ts_offset,
+            window: facts.window,
+            timestamps: facts.timestamps.is_some(),
+        })
     }
 
     /// When the record may be forgotten.

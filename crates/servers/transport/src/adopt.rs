@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   requests in force       carried out again: leases, listeners, acceptors, datagram sockets
+//!   those in TIME-WAIT       until their time is over
 //!   records of connections  judged; slots, buffers and flow table are rebuilt by them
 //!   what had been touched   is told to both ends once more: the peer where we stand, the application what there is
 //! ```
@@ -14,7 +15,7 @@ use alloc::vec::Vec;
 use atoll_base::{Duration, Instant, SessionId, SlotId};
 use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
-use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool};
+use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool, TimeWaitRecord};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
@@ -196,8 +197,11 @@ impl<M: Memory> Transport<M> {
         records.text = TextPool::resume(&records.ledger.text_area(), heads.into_iter());
         self.flows.reserve(&self.entries, good.len());
         let overlapping = self.resume_pools(blocks);
-        let mut parked = Vec::new();
+        let (mut parked, mut ended) = (Vec::new(), Vec::new());
         let mut concerned = Vec::new();
+        if recovery == Recovery::Stateful {
+            self.adopt_time_waits(now, records.ledger.time_waits());
+        }
         for index in good {
             let Some(Ok(mut record)) = records.ledger.connection(index) else { continue };
             record.crashes = records.crashes.get(&index).copied().unwrap_or(0);
@@ -210,7 +214,7 @@ impl<M: Memory> Transport<M> {
                 Recovery::Stateless => Err(Loss::Stateless),
                 Recovery::Stateful if record.crashes >= CRASHES_MAX => Err(Loss::Quarantined),
                 Recovery::Stateful if overlapping.contains(&index) => Err(Loss::Overlap),
-                Recovery::Stateful => self.adopt_connection(now, index, &record, text),
+                Recovery::Stateful => self.adopt_connection(now, index, &record, text, &mut ended),
             };
             if let Err(why) = adopted {
                 adoption.lose(why);
@@ -250,6 +254,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         records.chains.extend(parked);
+        ended.iter().for_each(|ended| records.ledger.put_time_wait(ended));
         records.ledger.commit();
         self.records = Some(records);
         self.entries.restore_free();
@@ -306,13 +311,14 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
-    /// Goes on with one connection.
+    /// Goes on with one connection. `ended`: what is in TIME-WAIT and not written down as such.
     fn adopt_connection(
         &mut self,
         now: Instant,
         index: u32,
         record: &ConnectionRecord,
         text: Option<Vec<u8>>,
+        ended: &mut Vec<TimeWaitRecord>,
     ) -> Result<(), Loss> {
         let state = state(record).ok_or(Loss::Contradiction)?;
         let place = self.place_of(record);
@@ -358,8 +364,9 @@ impl<M: Memory> Transport<M> {
         }
         let name = self.name(&record.tuple);
         if state == State::TimeWait && !matches!(record.phase, Phase::Ended) {
-            if let Some(time_wait) = connection.time_wait() {
+            if let Some(time_wait) = connection.time_wait().filter(|_| !self.time_waits.has(&name)) {
                 self.time_waits.insert(now, name, time_wait);
+                ended.push(crate::time_wait::record(record.tuple, &time_wait.facts()));
             }
             if record.phase == Phase::Closing {
                 return Ok(());
@@ -402,6 +409,7 @@ impl<M: Memory> Transport<M> {
             return Err(Loss::Twice);
         }
         if is_in_flows {
+            self.time_waits.forget(&name);
             self.flows.insert(&self.entries, index);
         }
         if let Some(Place { session, slot, generation }) = place

@@ -109,7 +109,12 @@ impl<M: Memory> Transport<M> {
     /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
     /// they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
-        let Some(&session_index) = self.session_index.get(&id) else { return };
+        let Some(&session_index) = self.session_index.get(&id) else {
+            if self.sessions.iter().flatten().all(|session| session.id != id) {
+                self.ended.push(id);
+            }
+            return;
+        };
         // What it asked for before it died still counts.
         self.handle_commands_of(now, session_index, COMMANDS as u32);
         self.session_index.remove(&id);
@@ -165,7 +170,7 @@ impl<M: Memory> Transport<M> {
         let mut changed = false;
         for session_index in 0..self.sessions.len() as u32 {
             let Some(session) = self.session(session_index) else { continue };
-            let Some(until) = session.gone else { continue };
+            let (Some(until), id) = (session.gone, session.id) else { continue };
             if session.sockets > 0 && now >= until {
                 for (slot, _, occupant) in session.occupants() {
                     match occupant {
@@ -184,6 +189,7 @@ impl<M: Memory> Transport<M> {
             }
             if self.session(session_index).is_some_and(|session| session.sockets == 0) {
                 self.sessions[session_index as usize] = None;
+                self.ended.push(id);
                 changed = true;
             }
         }

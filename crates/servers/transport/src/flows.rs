@@ -17,7 +17,7 @@ pub(crate) struct Flows {
 }
 
 /// A 4-tuple in 24 octets instead of 36: of an IPv6 address of our own only the number is kept, because there are few.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Name {
     remote: Addr,
     /// An IPv4 address, if the remote one is; or else a place in [`Locals`].

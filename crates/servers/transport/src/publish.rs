@@ -23,7 +23,8 @@ impl<M: Memory> Transport<M> {
                 if let Some(time_wait) = entry.connection.time_wait()
                     && !entry.stage.is_ended()
                 {
-                    self.time_waits.insert(now, entry.name, time_wait);
+                    let name = entry.name;
+                    self.enter_time_wait(now, name, time_wait);
                     self.finish(now, index);
                 }
             }

@@ -1,16 +1,19 @@
 //! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 
-use atoll_base::{Duration, Instant, SeqNum};
-use atoll_tcp::{TimeWait, TimeWaitAnswer};
+use atoll_base::{Duration, FourTuple, Instant, SeqNum};
+use atoll_ipc::Memory;
+use atoll_ipc::ledger::TimeWaitRecord;
+use atoll_tcp::{TimeWait, TimeWaitAnswer, TimeWaitFacts};
 use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
 use crate::flows::Name;
+use crate::transport::Transport;
 
-/// Lost in a crash, which costs no data (RFC 9293 §3.6.1 only protects later connections from late segments).
+/// Survives a crash: see [`Transport::enter_time_wait`].
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     records: HashMap<Name, Record, FixedState>,
@@ -54,6 +57,22 @@ impl TimeWaits {
         self.records.insert(name, Record { since: now, time_wait });
     }
 
+    /// Whether there is a record.
+    pub(crate) fn has(&self, name: &Name) -> bool {
+        self.records.contains_key(name)
+    }
+
+    /// Another connection has the name.
+    pub(crate) fn forget(&mut self, name: &Name) {
+        self.records.remove(name);
+    }
+
+    /// There will be so many more.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.records.reserve(count.min(self.max));
+        self.queue.reserve(count.min(self.max));
+    }
+
     /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may be reused waits for who takes its
     /// place.
     pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
@@ -71,8 +90,11 @@ impl TimeWaits {
         (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
     }
 
+    /// In order of entry, and each once: one that was used again is queued twice.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.queue.iter().map(|(_, name)| name).filter(|name| self.records.contains_key(*name))
+        let mut told = BTreeSet::new();
+        let queued = self.queue.iter().map(|(_, name)| name);
+        queued.filter(move |name| self.records.contains_key(*name) && told.insert(**name))
     }
 
     /// As [`TimeWaits::names`], with some that are gone already.
@@ -106,3 +128,58 @@ impl TimeWaits {
         self.queue.front().map(|(due, _)| *due)
     }
 }
+
+impl<M: Memory> Transport<M> {
+    /// A connection is in TIME-WAIT from now on, and is written down as such: its own record goes with the next commit.
+    ///
+    /// What takes its place, or the peer's reset, ends it here and not in the ledger. A successor has a connection of that name, or else
+    /// answers for the old one until its time is over, which harms nobody (RFC 6191). Nor does it know that a repeated FIN has prolonged it.
+    pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
+        self.time_waits.insert(now, name, time_wait);
+        if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
+            records.ledger.put_time_wait(&record(self.locals.tuple(&name), &time_wait.facts()));
+        }
+    }
+
+    /// Goes on with those of a predecessor, as far as they are not over. `found`: youngest first.
+    pub(crate) fn adopt_time_waits(&mut self, now: Instant, found: impl Iterator<Item = TimeWaitRecord>) {
+        let living: alloc::vec::Vec<_> =
+            found.map_while(|found| Some((found.tuple, TimeWait::resume(now, &facts(now, &found)?)?))).collect();
+        self.time_waits.reserve(living.len());
+        for (tuple, time_wait) in living.into_iter().rev() {
+            let name = self.name(&tuple);
+            self.time_waits.insert(now, name, time_wait);
+        }
+    }
+}
+
+/// What is written down of one.
+pub(crate) fn record(tuple: FourTuple, facts: &TimeWaitFacts) -> TimeWaitRecord {
+    let window = u32::from(facts.window);
+    let is_enough = |shift: &u8| window << shift >= facts.rcv_window;
+    TimeWaitRecord {
+        tuple,
+        deadline_ms: facts.deadline.as_millis() as u32,
+        snd_nxt: facts.snd_nxt.0,
+        rcv_nxt: facts.rcv_nxt.0,
+        window: facts.window,
+        window_shift: (0..SHIFT_MAX).find(is_enough).unwrap_or(SHIFT_MAX),
+        timestamps: facts.timestamps,
+    }
+}
+
+/// `None`: it is over.
+fn facts(now: Instant, record: &TimeWaitRecord) -> Option<TimeWaitFacts> {
+    let left = i64::from(record.deadline_ms.wrapping_sub(now.as_millis() as u32) as i32);
+    Some(TimeWaitFacts {
+        deadline: now + Duration::from_millis(u64::try_from(left).ok()?),
+        snd_nxt: SeqNum(record.snd_nxt),
+        rcv_nxt: SeqNum(record.rcv_nxt),
+        rcv_window: u32::from(record.window) << record.window_shift,
+        window: record.window,
+        timestamps: record.timestamps,
+    })
+}
+
+/// RFC 7323 §2.3, and one more for what is lost by rounding.
+const SHIFT_MAX: u8 = 15;

@@ -94,6 +94,8 @@ pub struct Transport<M: Memory> {
     pub(crate) records: Option<Box<Records<M>>>,
     /// Rings of receive buffers that are given back at the next commit: session, rings.
     pub(crate) released: Vec<(u32, Rings)>,
+    /// Sessions that are over: the supervisor may let go of their memory.
+    pub(crate) ended: Vec<SessionId>,
     fired: Vec<TimerId>,
 }
 
@@ -154,6 +156,7 @@ impl<M: Memory> Transport<M> {
             phases: Phases::default(),
             records: None,
             released: Vec::new(),
+            ended: Vec::new(),
             fired: Vec::new(),
             rng,
             config,
@@ -285,6 +288,11 @@ impl<M: Memory> Transport<M> {
     /// flush, and [`Transport::next_timeout`] sees to it that there is one.
     pub fn has_work(&self) -> bool {
         !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty()
+    }
+
+    /// Sessions that nothing uses any more, since the last call, after [`Transport::close_session`]: until then a successor needs their memory.
+    pub fn take_ended(&mut self) -> Vec<SessionId> {
+        core::mem::take(&mut self.ended)
     }
 
     /// What this life of the server has counted.

@@ -24,10 +24,10 @@ fn report(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// nginx that is reloaded every two seconds, redis and streams that are checked, and everything that may happen to servers.
-#[test]
-fn programs_go_on_while_servers_die() {
-    let net = Net::with(Stack::Atoll, "TS2CM2+LS1", None);
+/// nginx that is reloaded every two seconds, redis and streams that are checked, and everything that may happen to servers. `--supervisor` among
+/// `deeds`: and to supervisors; in the end the guardian dies, too.
+fn go_on(configuration: &str, deeds: &[&str]) {
+    let net = Net::with(Stack::Atoll, configuration, None);
     // Workers that quit close connections on which no request has come yet, on any stack: here there are none.
     let mut nginx = nginx_that_listens(&net, "deferred");
     net.listens(&mut nginx, 80);
@@ -49,7 +49,8 @@ fn programs_go_on_while_servers_die() {
     .map(|(side, name, arguments)| start(&net, side, name, arguments))
     .collect();
     let time = format!("{}s", seconds());
-    let mut chaos = chaos(&net, &["--for", &time, "--seed", "1"]);
+    let arguments = [&["--for", &time, "--seed", "1"], deeds].concat();
+    let mut chaos = chaos(&net, &arguments);
     let mut reload_at = Instant::now();
     until("the end of chaos", seconds() + 60, || {
         if Instant::now() >= reload_at {
@@ -62,6 +63,13 @@ fn programs_go_on_while_servers_die() {
         (!chaos.runs()).then_some(())
     });
     let said = report(&chaos.success(1));
+    if deeds.contains(&"--supervisor") {
+        assert!(said["takeovers"].as_u64() > Some(0), "{said}");
+        let guardian = net.atoll_says("status")["stack"]["guardian"].as_u64();
+        signal("KILL", guardian.expect("there is one"));
+        let said = report(&self::chaos(&net, &["--for", "3s", "--every", "500ms", "--supervisor"]).success(60));
+        assert!((said["takeovers"].as_u64(), said["missing"].as_array().map(Vec::len)) == (Some(0), Some(0)), "{said}");
+    }
     for said in finish(checked) {
         println!("{}", said.trim());
     }
@@ -79,6 +87,16 @@ fn programs_go_on_while_servers_die() {
     let restarts: u64 = said["restarts"].as_object().expect("a map").values().filter_map(Value::as_u64).sum();
     assert!(restarts >= count("kills"), "{said}");
     assert_nothing_left(&net);
+}
+
+#[test]
+fn programs_go_on_while_servers_die() {
+    go_on("TS2CM2+LS1", &[]);
+}
+
+#[test]
+fn programs_go_on_while_servers_of_all_kinds_and_supervisors_die() {
+    go_on("TS2+IP1+LS1+CM1", &["--supervisor"]);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Does a stack go on when one of its servers is killed?
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use atoll_system_tests::{Net, Proc, Stack, program, until};
 use serde_json::Value;
 
 use crate::servers::{fetch, megabyte, start_nginx};
+use crate::takeover::kill_supervisor;
 
 /// A server of a stack, as `atoll status` sees it.
 pub struct Victim<'a> {
@@ -267,6 +269,35 @@ fn a_killed_replica_costs_no_request() {
         assert_unharmed(load);
         assert!(server.runs(), "{}", server.report());
     }
+}
+
+/// A program ends as soon as it has written everything, of which much has not left. Its memory is there for as long as it takes, whoever dies meanwhile.
+#[test]
+fn what_a_program_that_has_ended_wrote_last_arrives() {
+    const SERVER: &str = "import socket\nlistener = socket.create_server(('', 7000))\nprint('listening', flush=True)\n\
+        while True:\n c, _ = listener.accept()\n if c.recv(1) == b'x': break\n\
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\nfor _ in range(500): c.sendall(bytes(range(250)) * 4)";
+    const CLIENT: &str = "import socket, sys\nc = socket.socket()\nc.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)\n\
+        c.connect((sys.argv[1], 7000))\nc.send(b'x')\nprint('asked', flush=True)\nsys.stdin.read(1)\n\
+        text = b''\nwhile part := c.recv(65536): text += part\n\
+        assert text == bytes(range(250)) * 2000, len(text)";
+    let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
+    let sessions = || net.atoll_says("status")["sessions"].as_array().expect("a list").len();
+    let before = sessions();
+    let mut server = net.serve("/usr/bin/python3", &["-c", SERVER]);
+    server.says("listening", 10);
+    let mut client = net.on_client("/usr/bin/python3");
+    client.args(["-uc", CLIENT, Net::SERVER]).stdin(Stdio::piped());
+    let mut client = client.stdout(Stdio::piped()).spawn().expect("python is installed");
+    assert!(server.end(20).success(), "{}", server.report());
+    until("the end of its session", 10, || (sessions() == before).then_some(()));
+    kill_replicas(&net, 4);
+    kill_supervisor(&net);
+    kill_replicas(&net, 2);
+    assert!(connections(&net, "connections_kept") > 0, "{}", log(&net));
+    client.stdin.take().expect("it is piped").write_all(b"!").expect("it waits");
+    assert!(client.wait().is_ok_and(|status| status.success()), "{}", log(&net));
+    assert_eq!(connections(&net, "connections_lost"), 0, "{}", log(&net));
 }
 
 /// Without memory of connections: those of the dead replica are reset, and listeners are there again.

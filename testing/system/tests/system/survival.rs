@@ -204,3 +204,33 @@ fn datagrams() {
         assert_nothing_left(&net);
     }
 }
+
+/// The server closes first, so TIME-WAIT is at its end: its replica's successors know of it, and a client may use its port again all the same.
+#[test]
+fn connections_in_time_wait() {
+    const SERVER: &str = "import socket\n\
+        listener = socket.create_server(('', 7000), family=socket.AF_INET6, dualstack_ipv6=True)\nprint('listening', flush=True)\n\
+        while True:\n c, _ = listener.accept()\n c.sendall(b'x')\n c.close()";
+    const CLIENT: &str = "import socket, sys\nfor port in range(20000, 20020):\n\
+        \x20c = socket.create_connection((sys.argv[1], 7000), 20, ('', port))\n assert c.recv(2) + c.recv(2) == b'x'\n c.close()";
+    let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
+    let mut server = net.serve(PYTHON, &["-c", SERVER]);
+    server.says("listening", 10);
+    let ask = |address: &str| net.client(PYTHON, &["-c", CLIENT, address]).success(60);
+    let waiting = || {
+        let rows = net.atoll_says("ss");
+        rows.as_array().expect("a list").iter().filter(|row| row["state"] == "TIME-WAIT").count()
+    };
+    for address in [Net::SERVER, Net::SERVER6] {
+        ask(address);
+    }
+    until("all of them to be in TIME-WAIT", 10, || (waiting() == 40).then_some(()));
+    let mut servers = [server];
+    kill_replicas(&net, 7, 6, &mut servers);
+    assert_eq!(waiting(), 40);
+    for address in [Net::SERVER, Net::SERVER6] {
+        ask(address);
+    }
+    kill_replicas(&net, 8, 6, &mut servers);
+    assert_eq!(waiting(), 40, "new ones took the places of the old ones");
+}

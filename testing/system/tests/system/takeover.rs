@@ -8,7 +8,7 @@ use crate::recovery::{assert_unharmed, connections, load, log, signal};
 use crate::servers::{fetch, megabyte, start_nginx};
 
 /// Kills the supervisor, and waits until the next one answers.
-fn kill_supervisor(net: &Net) {
+pub fn kill_supervisor(net: &Net) {
     let stack = net.atoll_says("status")["stack"].clone();
     let takeovers = stack["takeovers"].as_u64().expect("it is counted");
     signal("KILL", stack["pid"].as_u64().expect("it has a process"));

@@ -499,6 +499,45 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert!(life.crashes == 1 && life.last.is_some() && bench.server.replicas[0].life.crashes == 0);
 }
 
+/// What its connections have still to send lies in it.
+#[test]
+fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
+    let mut bench = Bench::new(2);
+    let (ends, ..) = bench.attach();
+    drop(ends);
+    bench.settle();
+    bench.replicas[1].send(&setup::over(1), &[]).unwrap();
+    // What it says of others, or twice, does no harm.
+    for session in [1, 7] {
+        bench.replicas[1].send(&setup::over(session), &[]).unwrap();
+    }
+    bench.settle();
+    let told = |end: &Channel| -> Vec<_> {
+        std::iter::from_fn(|| receive(end)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect()
+    };
+    let gone = Request::SessionGone { session: 1 };
+    for (replica, knows) in [(0, true), (1, false)] {
+        drop(bench.replicas.remove(replica));
+        bench.settle();
+        let back = bench.comes_back(replica, 2);
+        let told = told(&back);
+        assert_eq!(told.contains(&gone), knows, "replica {replica}: {told:?}");
+        assert_eq!(matches!(told[0], Request::SessionOpened { session: 1, .. }), knows, "replica {replica}: {told:?}");
+        bench.replicas.insert(replica, back);
+        bench.settle();
+    }
+    bench.replicas[0].send(&setup::over(1), &[]).unwrap();
+    bench.settle();
+    assert!(bench.server.lingering.is_empty());
+    // As many as there may be, and not more.
+    let config = bench.server.config.sessions.arena;
+    let memory = Rc::new(SessionMemory::create(1, 2, config).unwrap());
+    for session in 2..LINGERING_MAX as u32 + 5 {
+        bench.server.linger(session, memory.clone());
+    }
+    assert_eq!((bench.server.lingering.len(), bench.server.lingering[0].session), (LINGERING_MAX, 5));
+}
+
 #[test]
 fn status_and_sockets_are_told_while_a_replica_is_away() {
     let mut bench = Bench::new(2);
@@ -748,13 +787,33 @@ fn another_supervisor_goes_on_where_one_has_died() {
         [(1, 0), (2, 1)]
     );
 
-    // It can die as well, and what has happened since is known to the third one.
+    // It can die as well, and what has happened since is known to the third one. Of the sessions that have ended, one is over everywhere.
     drop((late, early));
     for _ in 0..30 {
         server.turn(Some(0)).unwrap();
     }
-    let names: Vec<String> = notes_of(&guardian).into_keys().collect();
-    assert_eq!(names.iter().filter(|name| name.starts_with("session.")).count(), 1, "{names:?}");
+    for (end, session) in [(&replicas[0], first.session), (&replica1, first.session), (&replica1, second.session)] {
+        end.send(&setup::over(session), &[]).unwrap();
+    }
+    for _ in 0..30 {
+        server.turn(Some(0)).unwrap();
+    }
+    let notes = notes_of(&guardian);
+    let names: Vec<&String> = notes.keys().collect();
+    let kept: Vec<&&String> = names.iter().filter(|name| name.starts_with("session.")).collect();
+    assert_eq!(kept.len(), 3, "the second, the third, and that of who has asked: {kept:?}");
     assert_eq!(names.iter().filter(|name| name.starts_with(crate::guardian::CLIENTS)).count(), 1, "{names:?}");
+    let (config, identity) = (server.config.clone(), server.identity.clone());
+    let found = Found::read(notes, &mut config.clone()).unwrap();
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    let launcher = Box::new(FakeLauncher(launches.clone()));
+    let third_one = found.resume(config, identity, launcher, None, kept_by(theirs)).unwrap();
+    let ended: Vec<u32> = third_one.lingering.iter().map(|lingering| lingering.session).collect();
+    assert_eq!(ended, [second.session, third.session]);
+    let notes = notes_of(&guardian);
+    for session in ended {
+        let known = notes.get(&format!("session.{session:010}")).expect("the fourth one will know of it");
+        assert_eq!(known.descriptors.len(), 1 + BELLS + 2);
+    }
     let _ = std::fs::remove_file(socket);
 }

@@ -4,7 +4,7 @@ use std::format;
 use std::prelude::v1::*;
 
 use atoll_base::{Instant, Rng, SeqNum};
-use atoll_wire::tcp::{Flags, Segment};
+use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 
 use super::*;
 use crate::settings::Path;
@@ -45,6 +45,35 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     next.greet();
     let greeting = next.poll_transmit(NOW, 1000).expect("an acknowledgement");
     assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
+}
+
+/// A record has the timestamp that was heard when it was written. The peer would take an echo of that for the answer to something that it has
+/// sent long ago: one round trip of seconds, and its next time-out takes as long.
+#[test]
+fn who_has_heard_nothing_yet_echoes_nothing() {
+    let stamp = |value| Some(Timestamps { value, echo: 0 });
+    let syn = Segment { flags: Flags::SYN, seq: SeqNum(99), window: 5000, ..Segment::default() };
+    let syn = Segment { options: Options { timestamps: stamp(1000), ..Options::default() }, ..syn };
+    let mut connection = Connection::accept(NOW, &syn, SeqNum(7), 3, Path { mss: 1000 }, &Settings::default());
+    let echo = |connection: &mut Connection| {
+        connection.poll_transmit(NOW, 1000).and_then(|sent| sent.segment.options.timestamps).map(|stamps| stamps.echo)
+    };
+    // In its SYN-ACK it does: that is the SYN's.
+    let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
+    assert_eq!((echo(&mut connection), echo(&mut next)), (Some(1000), Some(1000)));
+    let ack = Segment { flags: Flags::ACK, seq: SeqNum(100), ack: SeqNum(8), ..syn };
+    let at = |value| Segment { options: Options { timestamps: stamp(value), ..Options::default() }, ..ack };
+    connection.handle_segment(NOW, &at(2000));
+    let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
+    next.greet();
+    assert_eq!(echo(&mut next), Some(0));
+    next.handle_segment(NOW, &Segment { len: 5, ..at(9000) });
+    next.greet();
+    assert_eq!(echo(&mut next), Some(9000));
+    // What is older than the record is old all the same.
+    let mut next = Connection::resume(NOW, &connection.record(), 0).expect("it is consistent");
+    next.handle_segment(NOW, &Segment { len: 5, ..at(1999) });
+    assert_eq!(next.receive_nxt(), 0);
 }
 
 /// The SYN took text along, and the peer has it, a part of it, or nothing.

@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
-use atoll_ip::V4Address;
+use atoll_ip::{ChecksumOffload, V4Address};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
 use atoll_ipc::{Cause, Command, SocketOption};
@@ -12,8 +12,10 @@ use atoll_ipc::{Cause, Command, SocketOption};
 use super::front::is_ip_apart;
 use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open};
-use crate::Recovery;
+use crate::{Loss, Recovery};
 
+/// As in linux/tcp_states.h.
+const TIME_WAIT: u8 = 6;
 const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const ECHO: Endpoint = Endpoint::new(0x0a00_0001, 7);
 
@@ -86,6 +88,70 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
 }
 
+/// Text arrives behind a hole, which is filled later: what is kept for a successor is what is in order.
+#[test]
+fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen_only(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let text: Vec<u8> = (0..3 * 1200u32).map(|n| (n % 251) as u8).collect();
+    client.write(c, &text[..1448]);
+    let now = net.now;
+    net.stack(1).round(now);
+    assert_eq!(net.stack(1).out.outside.len(), 1);
+    net.stack(1).out.outside.clear();
+    client.write(c, &text[1448..2896]);
+    net.settle();
+    // There is a hole, and it is filled.
+    for _ in 0..2 {
+        die(&mut net, &[&server]);
+        net.wait(Duration::from_secs(2));
+    }
+    client.write(c, &text[2896..]);
+    net.wait(Duration::from_secs(2));
+    die(&mut net, &[&server]);
+    server.push(Command::AcceptConnection { lease: 77 });
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    assert!(server.read(s) == text);
+}
+
+/// A ledger holds only so much of it. Connections whose text is not there end; they do not go on with a hole.
+#[test]
+fn what_the_ledger_has_no_room_for_costs_its_connection() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen_only(77, Endpoint::new(0, 80), 64);
+    net.settle();
+    let text: Vec<u8> = (0..4000u32).map(|n| (n % 251) as u8).collect();
+    let clients: Vec<Socket> = (0..40).map(|_| client.connect(HTTP)).collect();
+    net.settle();
+    clients.iter().for_each(|c| assert_eq!(client.write(*c, &text), text.len()));
+    net.settle();
+    let now = net.now;
+    let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateful);
+    assert_eq!((adoption.why, adoption.kept + adoption.lost), (Some(Loss::TextGone), 40), "{adoption:?}");
+    assert!(adoption.kept > 20 && adoption.lost > 5, "{adoption:?}");
+    server.push(Command::AcceptConnection { lease: 77 });
+    net.settle();
+    for _ in 0..adoption.kept {
+        let s = server.accept().expect("offered");
+        net.settle();
+        assert!(server.read(s) == text);
+        server.close(s);
+        net.settle();
+    }
+    assert!(server.accept().is_none());
+    // The others hear of it when they say something.
+    let others: Vec<&Socket> = clients.iter().filter(|c| client.state(**c).2 & REPLICA_FIN == 0).collect();
+    assert_eq!(others.len() as u32, adoption.lost);
+    others.iter().for_each(|c| assert_eq!(client.write(**c, b"more"), 4));
+    net.wait(Duration::from_secs(2));
+    assert!(others.iter().all(|c| client.state(**c).1 == Cause::ConnectionReset));
+}
+
 fn ask(net: &mut Net, (client, c): (&mut App, Socket), (server, s): (&mut App, Socket), text: &[u8]) -> Vec<u8> {
     client.write(c, &record(ECHO, text));
     net.settle();
@@ -119,6 +185,82 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     server.close(s);
     net.settle();
     assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+/// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new connection under the same name is one.
+#[test]
+fn time_wait_goes_on_until_its_time_is_over() {
+    // The client has one port.
+    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::with(2, |config| config.ephemeral = (4711, 4711))]);
+    let (mut server, mut client) = (App::attach(net.stack(0), 1), App::attach(net.stack(1), 2));
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    server.close(s);
+    net.settle();
+    client.close(c);
+    let now = net.now;
+    net.stack(1).round(now);
+    let fin = net.stack(1).out.outside.pop_front().expect("it leaves");
+    net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
+    // Who dies at once has its record, and who dies later has not.
+    for rounds in 0..3 {
+        for _ in 0..rounds {
+            net.stack(0).round(now);
+        }
+        net.stack(0).out.outside.clear();
+        die(&mut net, &[&server]);
+        if rounds > 0 {
+            assert_eq!(net.stack(0).transport.time_waits.len(), 1, "after {rounds} rounds");
+        }
+        net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
+        net.stack(0).round(now);
+        assert_eq!(net.stack(0).transport.stat(Stat::ResetsOut), 0);
+        if rounds < 2 {
+            net.stack(0).out.outside.clear();
+        }
+    }
+    net.settle();
+    client.poll();
+    assert!(client.done.contains(&c) && client.state(c).1 == Cause::None);
+    // The client's end is over, and it may use its port again.
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("it takes the place of the old one");
+    net.settle();
+    // Without a death in between it is queued under both.
+    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(s), b"a question");
+    server.close(s);
+    net.settle();
+    client.close(c);
+    net.settle();
+    let now = net.now;
+    let is_waiting = |facts: &crate::SocketFacts| facts.state == TIME_WAIT;
+    assert_eq!(net.stack(0).transport.sockets(now).filter(is_waiting).count(), 1, "it is listed once");
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("it takes the place of the old one");
+    net.settle();
+    die(&mut net, &[&server]);
+    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    client.write(c, b"a question");
+    net.settle();
+    assert_eq!(server.read(s), b"a question");
+    server.close(s);
+    net.settle();
+    client.close(c);
+    net.settle();
+    for (seconds, left) in [(50, 1), (11, 0)] {
+        net.wait(Duration::from_secs(seconds));
+        die(&mut net, &[&server]);
+        assert_eq!(net.stack(0).transport.time_waits.len(), left);
+    }
 }
 
 /// Options were set before connect(2), which opens the socket once more.
@@ -235,6 +377,42 @@ fn urgent_octets_stay_urgent() {
     die(&mut net, &[&server]);
     net.wait(Duration::from_secs(2));
     assert_eq!((client.slot(c).mark(), client.read(c)), (Some(2), b"deZ".to_vec()));
+}
+
+/// An application ends, and then the server does, with text of it that has not left: the memory of the session is needed until it has.
+#[test]
+fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    let text = vec![7; 20_000];
+    net.stack(0).out.room = Some(0);
+    assert_eq!(server.write(s, &text), text.len());
+    let now = net.now;
+    net.stack(0).transport.close_session(now, server.id);
+    net.stack(0).round(now);
+    assert_eq!(net.stack(0).transport.take_ended(), []);
+    for _ in 0..2 {
+        net.stack(0).restart(now, &[&server], Recovery::Stateful);
+        net.stack(0).transport.close_session(now, server.id);
+        // Told twice, as a supervisor may.
+        net.stack(0).transport.close_session(now, server.id);
+        net.stack(0).round(now);
+        assert_eq!(net.stack(0).transport.take_ended(), []);
+    }
+    net.stack(0).out.room = None;
+    net.wait(Duration::from_secs(2));
+    assert!(client.read(c) == text);
+    assert_eq!(client.state(c).2 & (REPLICA_FIN | REPLICA_RESET), REPLICA_FIN);
+    client.close(c);
+    net.wait(Duration::from_secs(2));
+    assert_eq!(net.stack(0).transport.take_ended(), [server.id]);
+    net.stack(0).transport.close_session(now, server.id);
+    assert_eq!(net.stack(0).transport.take_ended(), [server.id], "nobody knows it any more");
 }
 
 /// As on Linux, a listener stays where it is when its address goes.
