@@ -6,12 +6,15 @@
 //! Servers and applications notice nothing: their sockets to the supervisor have a second owner here, and stay open. Only when both are gone
 //! they close, and servers end. What the supervisor knows is noted before anybody else hears of it; a note is in the socket's buffer when the
 //! supervisor dies, and is read before the next one starts.
+//!
+//! The other way round, a supervisor whose guardian has died starts another one, and tells it everything. A supervisor that makes way for one of
+//! another build notes that build before it ends; if that one does not take over, one of the old build does.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{self, Child, Exit, Spawn};
@@ -37,6 +40,8 @@ pub enum Note {
     Drop(String),
     /// The stack works, and this was all there is to say of it.
     Ready,
+    /// There is another guardian.
+    Dismissed,
     /// The stack ends.
     Bye,
 }
@@ -91,44 +96,41 @@ pub fn take_note(notes: &mut Notes, note: Note, descriptors: Vec<OwnedFd>) -> Op
 /// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`: others are to enter its namespaces
 /// through this process; `report`: where the supervisor says that the stack is ready.
 pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Failure> {
-    let what = "watching over the supervisor";
-    process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail(what)?;
-    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail(what)?;
-    let epoll = Epoll::new().or_fail(what)?;
-    epoll.add(&signals, SIGNALS, EventFlags::IN).or_fail(what)?;
-    let mut guardian = Guardian { notes: Notes::new(), is_over: false, visible: Some(visible), epoll, signals };
-    let mut life = Life::new(Instant::now());
-    let (child, channel) = start(job, &["--guarded"], Some(&report)).or_fail(what)?;
+    let guardian = Guardian::new(visible).or_fail(WATCHING)?;
+    let (child, channel) = guardian.start(job, "--guarded", Some(&report)).or_fail(WATCHING)?;
     drop(report);
-    let mut exit = guardian.watch(&child, &channel, &mut life).or_fail(what)?;
-    drop(channel);
-    while !guardian.is_over && guardian.notes.contains_key(STACK) && !life.is_hopeless() {
-        let delay = life.died(Instant::now());
-        eprintln!("atoll: {}; the next one takes over", death(child.pid(), exit));
-        // Servers and applications do not need one for now.
-        std::thread::sleep(delay);
-        let (child, channel) = start(job, &["--takeover"], None::<&OwnedFd>).or_fail(what)?;
-        life.started(Instant::now());
-        exit = match guardian.tell(&channel) {
-            Ok(()) => guardian.watch(&child, &channel, &mut life).or_fail(what)?,
-            // It has died meanwhile.
-            Err(_) => child.wait().or_fail(what)?,
-        };
-    }
-    if life.is_hopeless() {
-        eprintln!("atoll: no supervisor could take over; the stack ends");
-    }
-    guardian.let_go();
-    Ok(match exit {
-        Exit::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Exit::Signal(_) | Exit::Unknown => ExitCode::FAILURE,
-    })
+    guardian.keep(job, child, channel)
+}
+
+/// The same for a supervisor that works already, and says everything over `channel`.
+pub fn succeed(job: &str, visible: bool, supervisor: Child, channel: Channel) -> Result<ExitCode, Failure> {
+    process::outlive_parent().or_fail(WATCHING)?;
+    Guardian::new(visible).or_fail(WATCHING)?.keep(job, supervisor, channel)
+}
+
+/// Starts a guardian for this process. Returns it with this end of the socket for notes.
+pub fn start_another(job: &str) -> io::Result<(Child, Channel)> {
+    let (ours, theirs) = Channel::pair(Blocking::No)?;
+    let pid = std::process::id();
+    let own = process::pidfd_open(pid)?;
+    let mut spawn = Spawn::this_binary("atoll")?;
+    spawn.env(runtime::DIRECTORY_VARIABLE, runtime::directory())?;
+    spawn.arg("supervise")?.arg(job)?.arg("--guardian-of")?.arg(pid.to_string())?;
+    spawn.inherit(own.as_fd());
+    spawn.inherit(theirs.as_fd());
+    Ok((spawn.start()?, ours))
 }
 
 struct Guardian {
     notes: Notes,
-    /// The stack has ended, as it was asked to.
+    /// The stack has ended, as it was asked to; or somebody else watches over it.
     is_over: bool,
+    /// The latter.
+    is_dismissed: bool,
+    /// What supervisors are started of; `None`: what this process is of.
+    program: Option<OwnedFd>,
+    /// What they were started of before, until one of `program` has taken over.
+    before: Option<Option<OwnedFd>>,
     /// Whether it stays visible when it gives up its privileges; `None`: it has.
     visible: Option<bool>,
     epoll: Epoll,
@@ -136,13 +138,92 @@ struct Guardian {
 }
 
 impl Guardian {
+    fn new(visible: bool) -> io::Result<Guardian> {
+        process::raise_nofile_limit(DESCRIPTORS_WANTED)?;
+        let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
+        let epoll = Epoll::new()?;
+        epoll.add(&signals, SIGNALS, EventFlags::IN)?;
+        let (notes, visible) = (Notes::new(), Some(visible));
+        Ok(Guardian {
+            notes,
+            is_over: false,
+            is_dismissed: false,
+            program: None,
+            before: None,
+            visible,
+            epoll,
+            signals,
+        })
+    }
+
+    /// Watches over one supervisor after another.
+    fn keep(mut self, job: &str, child: Child, channel: Channel) -> Result<ExitCode, Failure> {
+        let mut life = Life::new(Instant::now());
+        let mut exit = self.watch(&child, &channel, &mut life).or_fail(WATCHING)?;
+        drop((child, channel));
+        while !self.is_over && self.notes.contains_key(STACK) && !life.is_hopeless() {
+            // Servers and applications do not need one for now.
+            std::thread::sleep(self.choose(&mut life, exit));
+            let (child, channel) = match self.start(job, "--takeover", None) {
+                Err(error) if self.go_back(&error.to_string()) => self.start(job, "--takeover", None),
+                started => started,
+            }
+            .or_fail(WATCHING)?;
+            life.started(Instant::now());
+            exit = match self.tell(&channel) {
+                Ok(()) => self.watch(&child, &channel, &mut life).or_fail(WATCHING)?,
+                // It has died meanwhile.
+                Err(_) => child.wait().or_fail(WATCHING)?,
+            };
+        }
+        if life.is_hopeless() {
+            eprintln!("atoll: no supervisor could take over; the stack ends");
+        }
+        self.let_go();
+        Ok(match exit {
+            Exit::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            Exit::Signal(_) | Exit::Unknown => ExitCode::FAILURE,
+        })
+    }
+
+    /// Chooses what the next supervisor is a process of. Returns how long to wait before it is started.
+    fn choose(&mut self, life: &mut Life, exit: Exit) -> Duration {
+        if let Some(next) = self.notes.remove(NEXT) {
+            eprintln!("atoll: the supervisor makes way for one of another build");
+            self.before = Some(std::mem::replace(&mut self.program, next.descriptors.into_iter().next()));
+            life.left(Instant::now());
+            return Duration::ZERO;
+        }
+        let how = format!("a supervisor of it {}", end(exit));
+        if self.go_back(&how) {
+            life.left(Instant::now());
+            return Duration::ZERO;
+        }
+        eprintln!("atoll: the supervisor {}; the next one takes over", end(exit));
+        life.died(Instant::now())
+    }
+
+    /// Goes back to the build before, if there is one, and tells its supervisor why.
+    fn go_back(&mut self, why: &str) -> bool {
+        let Some(before) = self.before.take() else { return false };
+        eprintln!("atoll: supervisors are of the old build again: {why}");
+        self.program = before;
+        self.notes.insert(STAYED.into(), Known { text: why.into(), descriptors: Vec::new() });
+        true
+    }
+
     /// Takes notes until the supervisor has died, and says how.
     fn watch(&mut self, child: &Child, channel: &Channel, life: &mut Life) -> io::Result<Exit> {
         self.epoll.add(channel, NOTES, EventFlags::IN)?;
         self.epoll.add(child, PROCESS, EventFlags::IN)?;
+        let mut deadline = self.before.is_some().then(|| Instant::now() + TAKEOVER_TIME);
         let exit = loop {
             let mut events = [epoll::EMPTY; 4];
-            let count = self.epoll.wait(&mut events, None)?;
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis() as u32 + 1);
+            let count = self.epoll.wait(&mut events, left)?;
+            if deadline.take_if(|at| Instant::now() >= *at).is_some() && self.before.is_some() {
+                let _ = child.kill(Signal::KILL);
+            }
             for event in &events[..count] {
                 if epoll::token(event) == SIGNALS {
                     while let Some(caught) = self.signals.next()? {
@@ -157,6 +238,9 @@ impl Guardian {
                 while self.take_notes(channel, life)? {}
                 break exit;
             }
+            if self.is_dismissed {
+                break Exit::Code(0);
+            }
         };
         self.epoll.delete(child)?;
         self.epoll.delete(channel)?;
@@ -170,6 +254,8 @@ impl Guardian {
             Ok(Some(note)) => note,
             Ok(None) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // It has ended before it has read everything; what it has said is still to come.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 eprintln!("atoll: a note of the supervisor is lost: {error}");
                 return Ok(true);
@@ -179,12 +265,15 @@ impl Guardian {
         match take_note(&mut self.notes, note, descriptors) {
             Some(Note::Ready) => {
                 life.ready(Instant::now());
+                // A build whose supervisor has taken over stays.
+                self.before = None;
                 if let Some(visible) = self.visible.take() {
                     // The stack is made: the next supervisors need no more than this one has kept.
                     privileges::confine_supervisor(visible)?;
                 }
             }
             Some(Note::Bye) => self.is_over = true,
+            Some(Note::Dismissed) => (self.is_over, self.is_dismissed) = (true, true),
             _ => {}
         }
         Ok(true)
@@ -213,22 +302,23 @@ impl Guardian {
         drop(self.notes);
         drop(last);
     }
-}
 
-/// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its descriptors.
-fn start(job: &str, arguments: &[&str], report: Option<&OwnedFd>) -> io::Result<(Child, Channel)> {
-    let (ours, theirs) = Channel::pair(Blocking::No)?;
-    let mut spawn = Spawn::this_binary("atoll")?;
-    // In a user namespace it would take itself for root, and look elsewhere.
-    spawn.env(runtime::DIRECTORY_VARIABLE, runtime::directory())?;
-    for argument in ["supervise", job].iter().chain(arguments) {
-        spawn.arg(argument)?;
+    /// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its descriptors.
+    fn start(&self, job: &str, how: &str, report: Option<&OwnedFd>) -> io::Result<(Child, Channel)> {
+        let (ours, theirs) = Channel::pair(Blocking::No)?;
+        let mut spawn = match &self.program {
+            Some(file) => Spawn::file(file.as_fd(), "atoll")?,
+            None => Spawn::this_binary("atoll")?,
+        };
+        // In a user namespace it would take itself for root, and look elsewhere.
+        spawn.env(runtime::DIRECTORY_VARIABLE, runtime::directory())?;
+        spawn.arg("supervise")?.arg(job)?.arg(how)?;
+        if let Some(report) = report {
+            spawn.inherit(report.as_fd());
+        }
+        spawn.inherit(theirs.as_fd());
+        Ok((spawn.start()?, ours))
     }
-    if let Some(report) = report {
-        spawn.inherit(report.as_fd());
-    }
-    spawn.inherit(theirs.as_fd());
-    Ok((spawn.start()?, ours))
 }
 
 /// Waits until a socket takes something, or its other end is gone.
@@ -241,20 +331,27 @@ pub fn wait_for(channel: &Channel, what: PollFlags) {
     let _ = rustix::event::poll(&mut [PollFd::new(channel, what)], None);
 }
 
-fn death(pid: u32, exit: Exit) -> String {
+fn end(exit: Exit) -> String {
     match exit {
-        Exit::Code(code) => format!("the supervisor (pid {pid}) has ended with status {code}"),
-        Exit::Signal(signal) => format!("the supervisor (pid {pid}) was ended by {}", signal_name(signal)),
-        Exit::Unknown => format!("the supervisor (pid {pid}) is gone"),
+        Exit::Code(code) => format!("has ended with status {code}"),
+        Exit::Signal(signal) => format!("was ended by {}", signal_name(signal)),
+        Exit::Unknown => "is gone".into(),
     }
 }
 
 /// The note without which there is no stack yet.
 pub const STACK: &str = "stack";
+/// The note of a supervisor that makes way: of this build is the next one to be.
+pub const NEXT: &str = "next";
+/// What the guardian itself notes: why the next one is not of that build.
+pub const STAYED: &str = "stayed";
 /// Names of notes about connections to the control socket begin so, and no others are behind them.
 pub const CLIENTS: &str = "~client.";
 /// Longest note: a configuration.
 const NOTE_MAX: usize = 128 << 10;
+/// How long a supervisor of another build may take until it serves.
+const TAKEOVER_TIME: Duration = Duration::from_secs(10);
+const WATCHING: &str = "watching over the supervisor";
 const SIGNALS: u64 = 0;
 const NOTES: u64 = 1;
 const PROCESS: u64 = 2;

@@ -30,7 +30,9 @@ def victim(port, peer, peer_port):
     resetting = socket.create_server(("0.0.0.0", port + 1), backlog=64)
     linger(resetting, 0)
     say("listening")
-    kept = []
+    # Made, not accepted. An octet on it for each state that is there: which of two waiting connections is accepted first is the stack's affair.
+    made = socket.create_connection((peer, peer_port), timeout=10)
+    kept = [made]
     for state in STATES:
         connection, _ = (resetting if state == "linger 0 inherited" else listener).accept()
         kept.append(connection)
@@ -54,8 +56,7 @@ def victim(port, peer, peer_port):
                     connection.send(bytes(1 << 16))
             except BlockingIOError:
                 pass
-    # Made, not accepted.
-    kept.append(socket.create_connection((peer, peer_port), timeout=10))
+        made.sendall(b"!")
     # Under way, to where nobody answers.
     connecting = socket.socket()
     connecting.setblocking(False)
@@ -82,6 +83,8 @@ def end_of(connection, patience=20):
 
 def watch(address, port, peer_port):
     server = socket.create_server(("0.0.0.0", peer_port))
+    say("listening")
+    made, _ = server.accept()
     ends = {}
     for state in STATES:
         connection = socket.socket()
@@ -96,7 +99,8 @@ def watch(address, port, peer_port):
             connection.recv(100)
         if state == "half closed by peer":
             connection.shutdown(socket.SHUT_WR)
-    ends["made"], _ = server.accept()
+        made.recv(1)
+    ends["made"] = made
     # Nobody accepts these.
     ends["in the queue"] = socket.create_connection((address, port))
     ends["in the queue with text"] = socket.create_connection((address, port))

@@ -38,7 +38,8 @@ def ask():
             wrong.append("neither served nor ended")
         connection.close()
         if got != QUESTION[: len(got)]:
-            wrong.append("an answer has changed")
+            same = next(i for i in range(len(got)) if got[i : i + 1] != QUESTION[i : i + 1])
+            wrong.append(f"an answer of {len(got)} octets has changed from {same} on: {got[same : same + 300]}")
         served[0] += got == QUESTION
         ended[0] += got != QUESTION
 

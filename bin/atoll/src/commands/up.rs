@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use atoll_base::Duration;
 use atoll_supervisor::{ConfigFile, LinkType, StackName};
 use atoll_sys::netlink::Netlink;
-use atoll_sys::process::{self, Spawn};
+use atoll_sys::process::{self, Child, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{netns, process::Signal};
 use serde::{Deserialize, Serialize};
@@ -195,21 +195,29 @@ pub struct Supervise {
     /// The same, and the stack is up.
     #[arg(long)]
     takeover: bool,
+    /// This is to be the guardian of the supervisor with this number, which has started it: descriptors are that one's pidfd, and the socket.
+    #[arg(long, value_name = "PID")]
+    guardian_of: Option<u32>,
 }
 
 impl Supervise {
     /// Runs the command: reports to the process that started it whether the stack is ready, then serves.
     pub fn run(&self) -> ExitCode {
         let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
-        let count = 1 + usize::from(self.guarded);
+        let count = 1 + usize::from(self.guarded || self.guardian_of.is_some());
         let Ok(mut descriptors) = process::take_inherited(count) else { return ExitCode::FAILURE };
-        let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
-        let guardian = (self.guarded || self.takeover).then(|| descriptors.pop()).flatten();
-        let guardian = guardian.map(|channel| Guardian { pid, channel: channel.into() });
         let say = |failure: Failure| {
             eprintln!("atoll: {failure}");
             ExitCode::FAILURE
         };
+        if let Some(pid) = self.guardian_of {
+            let (Some(channel), Some(pidfd)) = (descriptors.pop(), descriptors.pop()) else { return ExitCode::FAILURE };
+            let supervisor = Child::foster(pid, pidfd);
+            return guardian::succeed(&self.job, job.rootless, supervisor, channel.into()).unwrap_or_else(say);
+        }
+        let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+        let guardian = (self.guarded || self.takeover).then(|| descriptors.pop()).flatten();
+        let guardian = guardian.map(|channel| Guardian { pid, channel: channel.into(), job: self.job.clone() });
         if self.takeover {
             let (Some(guardian), Ok(config)) = (guardian, job.file.validate()) else { return ExitCode::FAILURE };
             let stack = supervise::take_over(config, guardian).and_then(|stack| {

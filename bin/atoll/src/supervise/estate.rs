@@ -23,29 +23,33 @@ use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::Request;
 use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Mac, Sessions, Standing, Steering};
 use atoll_sys::Clock;
+use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::Child;
 use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Channel, Listener};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::guarded::Wardship;
 use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
 use super::launch::Launch;
 use super::life::Life;
 use super::memory::{SessionMemory, StackMemory};
 use super::report::Identity;
 use super::scaling::Scaling;
-use super::server::{Ending, Replica, Server};
+use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
 use crate::failure::{Failure, OrFail};
-use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK};
+use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
 pub struct Estate {
-    channel: Option<Channel>,
+    pub channel: Option<Channel>,
     /// Builds that were noted, by number.
-    programs: Vec<Rc<Program>>,
+    pub programs: Vec<Rc<Program>>,
+    /// For the guardian after this one; `None`: there was none.
+    pub wardship: Option<Wardship>,
 }
 
 /// `stack`.
@@ -59,10 +63,13 @@ pub struct StackNote {
     pub started_ns: u64,
     pub balance: BalanceRules,
     /// The number of the process that each replica is to be in.
+    #[serde(default)]
     pub places: Vec<u8>,
     /// Whether that follows from how busy they are.
+    #[serde(default)]
     pub scales: bool,
     /// Clients that wait until all replicas are where they are to be.
+    #[serde(default)]
     pub asking: Vec<u64>,
     pub opened: u64,
     /// The last session's number, which is not used again.
@@ -71,6 +78,9 @@ pub struct StackNote {
     /// Somebody has asked for the end of the stack.
     pub is_ending: bool,
     pub takeovers: u32,
+    /// The supervisor makes way for one of another build, and this client is to be told.
+    #[serde(default)]
+    pub exchange_for: Option<u64>,
 }
 
 /// `program.N`.
@@ -120,22 +130,18 @@ struct SessionNote {
 }
 
 impl Estate {
-    /// With a guardian at the other end.
-    pub fn new(channel: Channel) -> Estate {
-        Estate { channel: Some(channel), programs: Vec::new() }
-    }
-
     /// Says that the stack ends now, so that nobody takes over.
     pub fn bye(&mut self) {
         self.send(&Note::Bye, &[]);
-        self.channel = None;
+        *self = Estate::default();
     }
 
-    fn is_kept(&self) -> bool {
+    /// Whether there is somebody who keeps it.
+    pub fn is_kept(&self) -> bool {
         self.channel.is_some()
     }
 
-    fn put(&mut self, name: String, note: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
+    pub fn put(&mut self, name: String, note: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
         let Ok(text) = serde_json::to_string(note) else { return };
         self.send(&Note::Put(name, text), descriptors);
     }
@@ -154,7 +160,7 @@ impl Estate {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guardian::wait_for_room(channel),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    eprintln!("atoll: the guardian is gone ({error}): if the supervisor dies, the stack ends");
+                    eprintln!("atoll: the guardian is gone ({error})");
                     self.channel = None;
                     return;
                 }
@@ -177,8 +183,14 @@ impl Estate {
 
 impl Server {
     /// Leaves everything to a guardian, from now on.
-    pub(super) fn leave_to(&mut self, estate: Estate, lock: BorrowedFd<'_>) {
+    pub(super) fn leave_to(&mut self, estate: Estate) {
         self.estate = estate;
+        let Some(lock) = self.estate.wardship.as_ref().map(|wardship| wardship.lock.clone()) else { return };
+        if let Some(channel) = &self.estate.channel
+            && let Err(error) = self.epoll.add(channel, GUARDIAN, EventFlags::RDHUP)
+        {
+            eprintln!("atoll: the guardian is not watched: {error}");
+        }
         let queues = self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default();
         for (number, queue) in queues.iter().enumerate() {
             self.estate.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
@@ -201,7 +213,7 @@ impl Server {
         clients.into_iter().for_each(|client| self.note_client(client));
         let note = self.stack_note();
         let memory = &self.memory;
-        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), self.listener.as_fd(), lock];
+        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), self.listener.as_fd(), lock.as_fd()];
         self.estate.put(STACK.into(), &note, &descriptors);
         self.estate.send(&Note::Ready, &[]);
     }
@@ -224,6 +236,7 @@ impl Server {
             next_client: self.next_client,
             is_ending: self.ending == Some(Ending::Asked),
             takeovers: identity.takeovers,
+            exchange_for: self.exchange_for.map(|client| client.0),
         }
     }
 
@@ -350,7 +363,8 @@ impl Found {
         estate: Estate,
     ) -> Result<Server, Failure> {
         let what = "taking over the stack";
-        let Found { stack, lock, memory, listener, mut notes, .. } = self;
+        let Found { stack, memory, listener, mut notes, .. } = self;
+        let stayed = notes.remove(STAYED).map(|known| known.text);
         let mut programs = Vec::new();
         while let Some((note, descriptors)) = take::<ProgramNote>(&mut notes, &format!("program.{}", programs.len())) {
             programs.push(Rc::new(Program { file: descriptors.into_iter().next(), build: note.build }));
@@ -418,7 +432,10 @@ impl Found {
         server.ready = true;
         server.listen().or_fail(what)?;
         server.remind(&unannounced, &ended).or_fail(what)?;
-        server.leave_to(estate, lock.as_fd());
+        server.leave_to(estate);
+        if let Some(client) = stack.exchange_for {
+            server.exchanged(ClientId(client), stayed).or_fail(what)?;
+        }
         Ok(server)
     }
 }

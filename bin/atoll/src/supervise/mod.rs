@@ -2,6 +2,7 @@
 
 mod device;
 mod estate;
+mod guarded;
 mod hosts;
 mod join;
 mod launch;
@@ -67,6 +68,8 @@ pub struct Guardian {
     pub pid: u32,
     /// For notes.
     pub channel: Channel,
+    /// What it was told, for the next one.
+    pub job: String,
 }
 
 /// Goes on with the stack of a supervisor that has died, as the guardian tells of it. `config`: as it was when that one started.
@@ -88,7 +91,8 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
         steering: None,
     });
     let launcher = Launcher { device, link: Vec::new(), link_side: None };
-    let server = found.resume(config, identity, Box::new(launcher), Some(signals), Estate::new(guardian.channel))?;
+    let estate = Estate::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
+    let server = found.resume(config, identity, Box::new(launcher), Some(signals), estate)?;
     let micros = began.elapsed().as_micros();
     eprintln!("atoll: supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
     Ok(Running { server, name })
@@ -183,7 +187,8 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     server.link_host = joined.map(|(host, _, _)| host);
     let mut server = wait_until_ready(server)?;
     if let Some(guardian) = guardian {
-        server.leave_to(Estate::new(guardian.channel), name.lock());
+        let lock = name.lock().try_clone_to_owned().or_fail("keeping the name")?;
+        server.leave_to(Estate::new(guardian, lock));
     }
     Ok(Running { server, name })
 }
@@ -203,6 +208,12 @@ impl Running {
                 Err(error) => break Err(error).or_fail("the supervisor cannot go on"),
             }
         };
+        if let Ok(Ending::MadeWay) = ended {
+            // Everything stays as it is, and is the next supervisor's.
+            let reported = report(ended);
+            std::mem::forget(self);
+            return reported;
+        }
         self.server.stop();
         self.server.estate.bye();
         let reported = report(ended);
@@ -486,6 +497,7 @@ impl std::fmt::Display for Ending {
             Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
             Ending::Asked => f.write_str("ended by `atoll down`"),
             Ending::ProgramEnded => f.write_str("ended with its program"),
+            Ending::MadeWay => f.write_str("goes on under another supervisor"),
             Ending::ServerGone { server, pid, exit, forbidden } => {
                 f.write_str(&death(*server, *pid, *exit, *forbidden))
             }

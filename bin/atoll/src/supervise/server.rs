@@ -84,6 +84,8 @@ pub struct Server {
     pub(super) succession: Option<Succession>,
     /// What the next supervisor finds.
     pub(super) estate: Estate,
+    /// Whom the next supervisor tells that it has taken over, for which this one makes way.
+    pub(super) exchange_for: Option<ClientId>,
     /// Members that have gone while there was no supervisor.
     pub(super) gone_meanwhile: Vec<Departure>,
 }
@@ -167,6 +169,8 @@ pub enum Ending {
     Asked,
     /// The program that it was made for has ended.
     ProgramEnded,
+    /// It does not: a supervisor of another build takes over.
+    MadeWay,
     /// This server dies whenever it is started.
     CannotStart(Role),
     /// A server is gone before the stack was ready.
@@ -211,6 +215,8 @@ const SIGNALS: u64 = 1;
 const OWNER: u64 = 2;
 /// The answer of a new build.
 pub(super) const SELF_CHECK: u64 = 3;
+/// The socket to the guardian.
+pub(super) const GUARDIAN: u64 = 4;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
@@ -301,6 +307,7 @@ impl Server {
             ready: false,
             succession: None,
             estate: Estate::default(),
+            exchange_for: None,
             gone_meanwhile: Vec::new(),
         })
     }
@@ -371,7 +378,8 @@ impl Server {
         let for_servers = self.servers_timeout_ms(Instant::now());
         // One that takes over in the middle of the end goes on with that.
         let at_once = self.ending.as_ref().map(|_| 0);
-        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers).min();
+        let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers);
+        let timeout = timeout.chain(self.estate.look_again_ms(Instant::now())).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
@@ -379,6 +387,7 @@ impl Server {
                 SIGNALS => self.take_signals()?,
                 OWNER => self.owner_spoke()?,
                 SELF_CHECK => self.self_check_spoke()?,
+                GUARDIAN => self.guardian_is_gone(),
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }
@@ -393,6 +402,7 @@ impl Server {
             self.listen()?;
         }
         self.look_after_servers()?;
+        self.look_after_guardian();
         self.look_at_owner();
         Ok(self.ending.clone())
     }

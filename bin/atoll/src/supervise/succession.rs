@@ -146,12 +146,12 @@ impl Server {
                 self.replicas.iter().chain(&self.others).map(|server| server.life.is_serving()).collect();
             let Some(Succession { client, stage, .. }) = &mut self.succession else { return Ok(()) };
             let client = *client;
-            let upgrade = match stage {
+            let (new, upgrade) = match stage {
                 Stage::Check { deadline, .. } if now >= *deadline => {
                     return self.judge(None, "it has not said within five seconds what it is");
                 }
                 Stage::Check { .. } => return Ok(()),
-                Stage::Exchange { upgrade, .. } => upgrade,
+                Stage::Exchange { new, upgrade } => (new.clone(), upgrade),
             };
             match upgrade.next(now, |server| serving[server]) {
                 None => return Ok(()),
@@ -159,6 +159,9 @@ impl Server {
                 Some(Step::Confirm) => {
                     self.progress("all servers are of the new build, and it stays")?;
                     self.end_upgrade()?;
+                    if self.make_way(client, &new) {
+                        return Ok(());
+                    }
                     return self.answer(client, &ReportPart::Done(true));
                 }
                 Some(Step::Failed(reason)) => {

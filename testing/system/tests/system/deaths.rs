@@ -30,9 +30,9 @@ other port: ECONNREFUSED
 fn connections_end_as_their_state_says(stack: Stack) {
     let net = Net::new(stack);
     let path = program("deaths.py");
-    let mut victim = net.serve("/usr/bin/python3", &[&path, "victim", "9300", "198.18.0.1", "9400"]);
-    victim.says("listening", 10);
     let mut watcher = net.client("/usr/bin/python3", &[&path, "watch", Net::SERVER, "9300", "9400"]);
+    watcher.says("listening", 20);
+    let mut victim = net.serve("/usr/bin/python3", &[&path, "victim", "9300", "198.18.0.1", "9400"]);
     watcher.says("all there", 20);
     victim.says("ready", 20);
     victim.kill();

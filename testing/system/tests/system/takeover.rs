@@ -116,6 +116,37 @@ fn servers_of_all_kinds_outlive_the_supervisor() {
     outlives(Net::with(Stack::Atoll, "TS2+IP1+LS1+CM1", None));
 }
 
+/// Who watches is watched, too: each of both can die again and again, if not at the same moment.
+#[test]
+fn another_guardian_watches_where_one_has_died() {
+    let net = Net::new(Stack::Atoll);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let (load, replicas) = (load(&net, false), net.replicas());
+    for _ in 0..3 {
+        let guardian = net.atoll_says("status")["stack"]["guardian"].clone();
+        signal("KILL", guardian.as_u64().expect("there is one"));
+        until("another guardian", 20, || {
+            let next = net.atoll_says("status")["stack"]["guardian"].clone();
+            (next != guardian && next.is_u64()).then_some(())
+        });
+        kill_supervisor(&net);
+    }
+    assert_eq!(net.replicas(), replicas, "no server has noticed");
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    assert_unharmed(load);
+    let all = ["pid", "guardian"].map(|key| net.atoll_says("status")["stack"][key].as_u64().expect("it is there"));
+    let mut down = Command::new(atoll());
+    Proc::start(down.args(["down", net.name()]), None).success(20);
+    until("the end of both", 20, || all.iter().all(|pid| !is_atoll(*pid)).then_some(()));
+}
+
+/// Whether this process is one of ours, and has not ended.
+fn is_atoll(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.contains("(atoll") && !stat.contains(") Z ")
+}
+
 /// What ends the stack is not taken for a death, and when both are gone nothing stays behind.
 #[test]
 fn without_supervisor_and_guardian_the_servers_end() {
@@ -124,6 +155,8 @@ fn without_supervisor_and_guardian_the_servers_end() {
     net.listens(&mut server, 80);
     let (stack, replicas) = (net.atoll_says("status")["stack"].clone(), net.replicas());
     let pid = |key: &str| stack[key].as_u64().expect("it has a process");
+    // It could start another guardian.
+    signal("STOP", pid("pid"));
     signal("KILL", pid("guardian"));
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     signal("KILL", pid("pid"));

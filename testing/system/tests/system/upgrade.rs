@@ -19,7 +19,11 @@ fn build(net: &Net, name: &str, script: &str) -> String {
 }
 
 /// A build from before the ledger's second version.
-const BEFORE: &str = "ATOLL_DEBUG_LEDGER=1 exec $ATOLL \"$@\"";
+///
+/// Its supervisor would hand the variable down to servers of the next build.
+const BEFORE: &str = "export BUILD=before
+[ \"$1\" = supervise ] || export ATOLL_DEBUG_LEDGER=1
+exec $ATOLL \"$@\"";
 
 fn upgrade(net: &Net, path: &str) -> Proc {
     Proc::start(Command::new(atoll()).args(["upgrade", net.name(), path]), None)
@@ -32,13 +36,15 @@ fn servers(net: &Net) -> Vec<Value> {
     lists.iter().flat_map(|list| status[list].as_array().expect("a list").clone()).collect()
 }
 
-/// Every server is in this incarnation, and none has crashed; the ledgers are of this version.
+/// Every server is in this incarnation, and none has crashed; the ledgers are of this version, or soon will be.
 fn assert_replaced(net: &Net, epoch: u64, ledger: u64) {
     for server in servers(net) {
         assert_eq!(server["epoch"].as_u64(), Some(epoch), "{server}\n{}", log(net));
         assert_eq!(server["recovery"]["crashes"].as_u64(), Some(0), "{server}\n{}", log(net));
-        assert!(server["ledger"].is_null() || server["ledger"].as_u64() == Some(ledger), "{server}");
     }
+    atoll_system_tests::until("ledgers of the right version", 20, || {
+        servers(net).iter().all(|it| it["ledger"].is_null() || it["ledger"].as_u64() == Some(ledger)).then_some(())
+    });
     let kept = connections(net, "connections_kept");
     assert!(kept > 0 && connections(net, "connections_lost") == 0, "{}", log(net));
 }
@@ -59,6 +65,11 @@ fn assert_wrk_unharmed(mut wrk: Proc) {
     assert!(said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
 }
 
+/// The process of the supervisor (`pid`), or of the guardian.
+fn process(net: &Net, key: &str) -> u64 {
+    net.atoll_says("status")["stack"][key].as_u64().expect("it is there")
+}
+
 fn there_and_back(net: Net) {
     let processes: BTreeSet<u64> = net.replicas().into_iter().collect();
     let mut server = start_nginx(&net);
@@ -71,17 +82,32 @@ fn there_and_back(net: Net) {
     let (short, kept) = (load(&net, false), wrk(&net));
 
     let before = build(&net, "before", BEFORE);
+    let (guardian, supervisor) = (process(&net, "guardian"), process(&net, "pid"));
     upgrade(&net, &before).success(60);
     assert_replaced(&net, 2, 1);
     let next: BTreeSet<u64> = net.replicas().into_iter().collect();
     assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
+    assert!(guardian != process(&net, "guardian") && supervisor != process(&net, "pid"));
+    for key in ["guardian", "pid"] {
+        let environment = std::fs::read(format!("/proc/{}/environ", process(&net, key))).expect("it is there");
+        assert!(String::from_utf8_lossy(&environment).contains("BUILD=before"), "{key} is of the new build");
+    }
     // A file that is gone as soon as it has been read: servers that die later are started from it all the same.
     let next = net.scratch.file("next", std::fs::read(atoll()).expect("it can be read"));
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     let said = upgrade(&net, &next).success(60);
-    assert!(said.contains("all servers are of the new build"), "{said}");
+    assert!(
+        said.contains("all servers are of the new build") && said.contains("supervisor and guardian are of"),
+        "{said}"
+    );
     std::fs::remove_file(&next).expect("it was there");
     assert_replaced(&net, 3, 2);
+    for key in ["guardian", "pid"] {
+        let file = std::fs::read_link(format!("/proc/{}/exe", process(&net, key))).expect("it is there");
+        assert!(file.to_string_lossy().ends_with("next (deleted)"), "{key}: {file:?}");
+    }
+    // The next supervisor is of that file, too.
+    signal("KILL", process(&net, "pid"));
     upgrade(&net, &before).success(60);
     assert_replaced(&net, 4, 1);
 
@@ -113,6 +139,38 @@ fn another_build_takes_over_replicas_that_share_processes() {
 #[test]
 fn another_build_takes_over_where_every_component_is_apart() {
     there_and_back(Net::with(Stack::Atoll, "TS2+IP1+LS1+CM1", None));
+}
+
+#[test]
+fn a_supervisor_that_does_not_take_over_leaves_the_old_one() {
+    let net = Net::new(Stack::Atoll);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let load = load(&net, true);
+    let servers_only = |then: &str| format!("[ \"$1\" = supervise ] || exec $ATOLL \"$@\"\n{then}");
+    for (name, script, said) in [
+        ("ends", servers_only("exit 7"), "has ended with status 7"),
+        ("dies", servers_only("kill -ABRT $$"), "was ended by SIGABRT"),
+        ("hangs", servers_only("exec sleep 600"), "was ended by SIGKILL"),
+    ] {
+        let bad = build(&net, name, &script);
+        let guardian = process(&net, "guardian");
+        let mut upgrade = upgrade(&net, &bad);
+        assert!(!upgrade.end(60).success(), "{name}: {}", upgrade.report());
+        assert!(upgrade.errors().contains("the supervisor is of the old one"), "{name}: {}", upgrade.report());
+        assert!(upgrade.errors().contains(said), "{name}: {}", upgrade.report());
+        assert_eq!(process(&net, "guardian"), guardian, "{name}");
+        assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    }
+    // It does what supervisors do.
+    signal("KILL", net.replicas()[0]);
+    atoll_system_tests::until("replica 0 to serve again", 20, || {
+        let replica = servers(&net)[0].clone();
+        (replica["epoch"] == 5 && replica["recovery"]["state"] == "serving").then_some(())
+    });
+    assert_eq!(connections(&net, "connections_lost"), 0, "{}", log(&net));
+    assert_unharmed(load);
+    assert!(server.runs(), "{}", server.report());
 }
 
 #[test]

@@ -602,7 +602,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     let cli = bench.client();
     cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
     bench.settle();
-    let (refusal, _) = receive(&cli).expect("there is no such file");
+    let (refusal, _) = receive(&cli).expect("an answer");
     assert!(String::from_utf8_lossy(&refusal).contains("next: No such file"));
 
     let own_ledger = new.build.ledger.newest;
@@ -653,13 +653,50 @@ fn notes_of(guardian: &Channel) -> crate::guardian::Notes {
     }
 }
 
+/// What is left to a guardian at the other end.
+fn kept_by(channel: Channel) -> Estate {
+    let lock = std::fs::File::open("/dev/null").unwrap();
+    Estate::new(crate::supervise::Guardian { pid: 1, channel, job: String::new() }, lock.into())
+}
+
+#[test]
+fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
+    let mut bench = Bench::new(1);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let next = Program { file: Some(file.into()), ..Program::own() };
+    let cli = bench.client();
+    bench.settle();
+    let id = ClientId(bench.server.next_client - 1);
+    assert!(!bench.server.make_way(id, &next), "nobody has ever been there");
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    bench.server.leave_to(kept_by(theirs));
+    drop(guardian);
+    assert!(!bench.server.make_way(id, &next) && bench.server.ending.is_none(), "it is gone");
+    let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
+    bench.server.leave_to(kept_by(theirs));
+    assert!(!bench.server.make_way(id, &Program::own()), "its file is not known");
+    assert!(bench.server.make_way(id, &next));
+    assert_eq!(bench.server.ending, Some(Ending::MadeWay));
+    let notes = notes_of(&guardian);
+    assert_eq!(notes[crate::guardian::NEXT].descriptors.len(), 1);
+    let stack: crate::supervise::estate::StackNote = serde_json::from_str(&notes[crate::guardian::STACK].text).unwrap();
+    assert_eq!(stack.exchange_for, Some(id.0));
+
+    // The next one is of the old build, and says why.
+    let reason = Some("it was ended by SIGABRT".into());
+    bench.server.ending = None;
+    bench.server.exchanged(id, reason).unwrap();
+    let (packet, _) = receive(&cli).expect("it is told");
+    let said = String::from_utf8(packet).unwrap();
+    assert!(said.contains("the supervisor is of the old one: it was ended by SIGABRT"), "{said}");
+}
+
 #[test]
 fn another_supervisor_goes_on_where_one_has_died() {
     let mut bench = Bench::new(2);
     let (early, first, _) = bench.attach();
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
-    let lock = std::fs::File::open("/dev/null").unwrap();
-    bench.server.leave_to(Estate::new(theirs), lock.as_fd());
+    bench.server.leave_to(kept_by(theirs));
     let (late, second, _) = bench.attach();
     let child = bench.client();
     let (joined, _) = bench.ask(&child, &Request::Join { session: first.session, key: first.key });
@@ -682,7 +719,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
     assert!(std::mem::take(&mut found.queues).is_empty());
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     let launcher = Box::new(FakeLauncher(launches.clone()));
-    let mut next = found.resume(config, identity, launcher, None, Estate::new(theirs)).unwrap();
+    let mut next = found.resume(config, identity, launcher, None, kept_by(theirs)).unwrap();
     // The one before lives no more: what it does not own alone stays open.
     std::mem::swap(server, &mut next);
     drop(next);

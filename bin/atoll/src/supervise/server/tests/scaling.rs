@@ -327,8 +327,7 @@ fn own_version() -> String {
 fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way() {
     let mut bench = Bench::with(4, "[scaling]\nstart = 2");
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
-    let lock = std::fs::File::open("/dev/null").unwrap();
-    bench.server.leave_to(Estate::new(theirs), lock.as_fd());
+    bench.server.leave_to(kept_by(theirs));
     let asks = ask_to_move(&mut bench, "[1,2]", 3);
     // Replica 1 was asked to leave, and has left, but there is nobody to hear it.
     assert!(bench.told(1).iter().any(is_hand_over));
@@ -339,7 +338,7 @@ fn another_supervisor_knows_which_replicas_are_where_and_which_are_on_their_way(
     let found = Found::read(notes, &mut config).unwrap();
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     let launcher = Box::new(FakeLauncher(launches.clone()));
-    let mut next = found.resume(config, identity, launcher, None, Estate::new(theirs)).unwrap();
+    let mut next = found.resume(config, identity, launcher, None, kept_by(theirs)).unwrap();
     std::mem::swap(server, &mut next);
     drop(next);
     bench.settle();

@@ -1,0 +1,136 @@
+//! Who goes on if this supervisor ends? It looks after its guardian, as that does after it, and makes way for a supervisor of another build.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use atoll_supervisor::{ClientId, ReportPart};
+use atoll_sys::process::{Child, Signal};
+
+use super::Guardian;
+use super::estate::Estate;
+use super::server::{Ending, Server};
+use super::succession::Program;
+use crate::guardian::{self, NEXT, Note};
+
+/// What the next guardian is started with.
+#[derive(Debug)]
+pub struct Wardship {
+    /// What it is told.
+    job: String,
+    /// The lock of the stack's name.
+    pub lock: Rc<OwnedFd>,
+    /// The present one, if this supervisor has started it.
+    child: Option<Child>,
+    /// When the next one may be started, at the earliest.
+    due: Instant,
+}
+
+impl Estate {
+    /// With a guardian.
+    pub fn new(guardian: Guardian, lock: OwnedFd) -> Estate {
+        let wardship = Wardship { job: guardian.job, lock: Rc::new(lock), child: None, due: Instant::now() };
+        Estate { channel: Some(guardian.channel), programs: Vec::new(), wardship: Some(wardship) }
+    }
+
+    /// In how many milliseconds another guardian is to be started, if the present one is gone.
+    pub fn look_again_ms(&self, now: Instant) -> Option<u32> {
+        let wardship = self.wardship.as_ref().filter(|_| self.channel.is_none())?;
+        Some(wardship.due.saturating_duration_since(now).as_millis() as u32)
+    }
+}
+
+impl Server {
+    /// The guardian's end of the socket is closed.
+    pub(super) fn guardian_is_gone(&mut self) {
+        if let Some(channel) = self.estate.channel.take() {
+            eprintln!("atoll: the guardian is gone");
+            let _ = self.epoll.delete(&channel);
+        }
+    }
+
+    /// Starts another guardian when that is due.
+    pub(super) fn look_after_guardian(&mut self) {
+        let now = Instant::now();
+        if self.ending.is_some() || self.estate.look_again_ms(now) != Some(0) {
+            return;
+        }
+        let Some(wardship) = &mut self.estate.wardship else { return };
+        wardship.due = now + PAUSE;
+        // Never two of them.
+        if let Some(last) = wardship.child.take() {
+            let _ = last.kill(Signal::KILL);
+            let _ = last.wait();
+        }
+        if let Err(error) = self.start_guardian() {
+            eprintln!("atoll: no other guardian could be started ({error}): if the supervisor dies, the stack ends");
+        }
+    }
+
+    /// Starts a guardian, and tells it everything.
+    fn start_guardian(&mut self) -> io::Result<()> {
+        let Some(wardship) = self.estate.wardship.take() else { return Ok(()) };
+        let started = guardian::start_another(&wardship.job);
+        let (child, channel) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                self.estate.wardship = Some(wardship);
+                return Err(error);
+            }
+        };
+        eprintln!("atoll: process {} is the guardian now", child.pid());
+        self.identity.guardian = Some(child.pid());
+        let wardship = Wardship { child: Some(child), due: Instant::now() + PAUSE, ..wardship };
+        self.leave_to(Estate { channel: Some(channel), programs: Vec::new(), wardship: Some(wardship) });
+        Ok(())
+    }
+
+    /// Makes way for a supervisor of another build. Returns whether this one ends: it does not if nobody could start the next one. `client` is
+    /// told then, when it has taken over.
+    pub(super) fn make_way(&mut self, client: ClientId, new: &Program) -> bool {
+        let (None, true, Some(file)) = (&self.ending, self.estate.is_kept(), &new.file) else { return false };
+        self.exchange_for = Some(client);
+        self.note_stack();
+        self.estate.put(NEXT.into(), &(), &[file.as_fd()]);
+        if !self.estate.is_kept() {
+            self.exchange_for = None;
+            return false;
+        }
+        self.ending = Some(Ending::MadeWay);
+        true
+    }
+
+    /// The last supervisor has made way for one of another build, and this one has taken over; `stayed`: for what reason it is not of that
+    /// build. A new one's guardian is of the new build, too.
+    pub(super) fn exchanged(&mut self, client: ClientId, stayed: Option<String>) -> io::Result<()> {
+        if let Some(reason) = stayed {
+            let reason = format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
+            return self.answer(client, &ReportPart::Error(reason));
+        }
+        let last = self.estate.channel.take();
+        if let Some(last) = &last {
+            self.epoll.delete(last)?;
+        }
+        match self.start_guardian() {
+            Ok(()) => {
+                let _ = last.map(|last| guardian::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
+            }
+            // The old one goes on.
+            Err(error) => {
+                eprintln!("atoll: upgrade: no guardian of the new build could be started: {error}");
+                if let Some(last) = last {
+                    self.epoll.add(&last, super::server::GUARDIAN, atoll_sys::epoll::EventFlags::RDHUP)?;
+                    self.estate.channel = Some(last);
+                }
+            }
+        }
+        let line = format!("supervisor and guardian are of {}", Program::own().build.name());
+        eprintln!("atoll: upgrade: {line}");
+        self.answer(client, &ReportPart::Progress(line))?;
+        self.answer(client, &ReportPart::Done(true))
+    }
+}
+
+/// The shortest time between two guardians.
+const PAUSE: Duration = Duration::from_secs(1);
