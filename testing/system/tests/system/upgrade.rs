@@ -85,13 +85,13 @@ fn there_and_back(net: Net) {
     let (guardian, supervisor) = (process(&net, "guardian"), process(&net, "pid"));
     upgrade(&net, &before).success(60);
     assert_replaced(&net, 2, 1);
-    let next: BTreeSet<u64> = net.replicas().into_iter().collect();
-    assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
     assert!(guardian != process(&net, "guardian") && supervisor != process(&net, "pid"));
     for key in ["guardian", "pid"] {
         let environment = std::fs::read(format!("/proc/{}/environ", process(&net, key))).expect("it is there");
         assert!(String::from_utf8_lossy(&environment).contains("BUILD=before"), "{key} is of the new build");
     }
+    let next: BTreeSet<u64> = net.replicas().into_iter().collect();
+    assert!(next.len() == processes.len() && next.is_disjoint(&processes), "{processes:?} {next:?}");
     // A file that is gone as soon as it has been read: servers that die later are started from it all the same.
     let next = net.scratch.file("next", std::fs::read(atoll()).expect("it can be read"));
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).expect("it is ours");

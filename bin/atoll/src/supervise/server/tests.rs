@@ -602,7 +602,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     let cli = bench.client();
     cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
     bench.settle();
-    let (refusal, _) = receive(&cli).expect("an answer");
+    let (refusal, _) = receive(&cli).expect("there is no such file");
     assert!(String::from_utf8_lossy(&refusal).contains("next: No such file"));
 
     let own_ledger = new.build.ledger.newest;
