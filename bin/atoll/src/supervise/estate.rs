@@ -63,10 +63,13 @@ pub struct StackNote {
     pub started_ns: u64,
     pub balance: BalanceRules,
     /// The number of the process that each replica is to be in.
+    #[serde(default)]
     pub places: Vec<u8>,
     /// Whether that follows from how busy they are.
+    #[serde(default)]
     pub scales: bool,
     /// Clients that wait until all replicas are where they are to be.
+    #[serde(default)]
     pub asking: Vec<u64>,
     pub opened: u64,
     /// The last session's number, which is not used again.
