@@ -60,9 +60,10 @@ while True:
         peers.pop(fd).close()
 """
 
-# Says, with the time: `open PORT`, `wait PORT BEGAN SECONDS` (echoes that took more than a millisecond), `lost PORT WHY`.
+# Says, with the time: `open PORT`, `wait PORT BEGAN SECONDS` (echoes that took more than a millisecond), `lost PORT WHY`, and, when it gets SIGUSR1,
+# `late COUNT`: connections that have waited for more than a second.
 LOAD = """
-import errno, selectors, socket, sys, time
+import errno, selectors, signal, socket, sys, time
 address, count = (sys.argv[1], 7), int(sys.argv[2])
 PAUSE, SILENCE = 0.01, 10
 now = time.monotonic
@@ -97,7 +98,9 @@ class Peer:
                 say("wait", self.port, f"{self.asked:.6f}", f"{took:.6f}")
             self.asked, self.next = None, now() + PAUSE
 
-peers = []
+peers, asks = [], []
+signal.signal(signal.SIGUSR1, lambda *_: asks.append(True))
+
 def enter():
     try:
         peer = Peer()
@@ -133,6 +136,9 @@ while True:
             peers.remove(peer)
     if len(peers) < count:
         enter()
+    while asks:
+        asks.pop()
+        say("late", sum(peer.asked is not None and now() - peer.asked > 1 for peer in peers))
 """
 
 SHORT = """
@@ -213,7 +219,6 @@ def measure(lab, configuration, kind, recovery, options):
             kills.append((killed, ports, served, ready))
             # Longer than a life may be short, so that the next start is not delayed, and long enough for whoever waits 200 ms, and again 400.
             time.sleep(1.2 + number % 7 * 0.013)
-        # Whoever is silent is found out after ten seconds.
         settled(stack, load, options.connections)
         yield from judge(whole_lines(load), whole_lines(short), kills)
         for process in (load, short, echo):
@@ -223,21 +228,27 @@ def measure(lab, configuration, kind, recovery, options):
 
 
 def settled(stack, load, wanted):
-    """Waits until all connections are open and have a replica."""
+    """Waits until all connections are open, have a replica, and are not silent: who is has ten seconds, and is lost then."""
     deadline = time.monotonic() + 30
+    asked = None
     while True:
-        ports = by_replica(stack)
-        open_now = set()
-        for _, what, port, *_ in map(str.split, whole_lines(load)):
+        ports, open_now, answers = by_replica(stack), set(), []
+        for _, what, number, *_ in map(str.split, whole_lines(load)):
             if what == "open":
-                open_now.add(int(port))
+                open_now.add(int(number))
             elif what == "lost":
-                open_now.discard(int(port))
+                open_now.discard(int(number))
+            elif what == "late":
+                answers.append(int(number))
         if len(open_now) == wanted and open_now <= set(ports):
-            return {port: ports[port] for port in open_now}
+            if asked is not None and len(answers) > asked and answers[-1] == 0:
+                return {port: ports[port] for port in open_now}
+            # The answer to this question, or to a later one.
+            asked = len(answers)
+            os.kill(load.pid, signal.SIGUSR1)
         if load.poll() is not None or time.monotonic() > deadline:
             raise place.Failure(f"not all are open: {log_of(load)[-500:]}")
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def judge(log, shorts, kills):
