@@ -190,7 +190,7 @@ impl Connection {
             self.handle_rto(now);
             // It was not the network that lost it.
             if let Some(flight) = &mut self.recovery.flight {
-                flight.forget_losses();
+                flight.is_of_predecessor(self.snd.nxt);
             }
             self.recovery.rtt.backoff = 0;
             self.recovery.retries = 0;

@@ -446,7 +446,7 @@ pub(super) struct Delivery {
     delivered: i64,
     /// What left last of that.
     newest: Option<Sent>,
-    /// When the earliest of that left which was sent once.
+    /// When the earliest of that left which was sent once, and by nobody else.
     first_sent_at: Option<Instant>,
     /// Something that was sent once has arrived after something that was sent later.
     reordered: bool,
@@ -457,6 +457,8 @@ pub(super) struct Delivery {
     recover: i64,
     /// Right edge of what had been SACKed before this segment: of what it reports itself nobody knows the order.
     fack: i64,
+    /// Where what a predecessor has sent ends: nobody knows when that was.
+    guessed_until: i64,
     /// It counts as a duplicate acknowledgement.
     duplicate: bool,
 }
@@ -474,6 +476,7 @@ impl Delivery {
             original: false,
             recover: recovery.recover,
             fack: recovery.flight.as_ref().map_or(snd.una, |flight| flight.fack),
+            guessed_until: recovery.flight.as_ref().map_or(i64::MIN, |flight| flight.guessed_until),
             duplicate: false,
         }
     }
@@ -492,7 +495,9 @@ impl Delivery {
         }
         self.retransmitted |= sent.retransmitted;
         if !sent.retransmitted {
-            self.first_sent_at = Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
+            if sent.start >= self.guessed_until {
+                self.first_sent_at = Some(self.first_sent_at.map_or(sent.sent_at, |first| first.min(sent.sent_at)));
+            }
             self.reordered |= sent.end < self.fack;
             self.original |= sent.end <= self.recover;
         }

@@ -38,6 +38,27 @@ fn a_successor_has_the_record_of_its_predecessor() {
     assert_eq!((first.offset, first.segment.len, first.retransmit), (0, 536, true));
 }
 
+/// When a predecessor has sent something is a guess. As a sample of the round trip it would raise the estimate with each death, until nothing
+/// moves any more (seed 10040 of the pairs).
+#[test]
+fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
+    let mut connection = established();
+    connection.handle_send_tail(NOW, 2500);
+    while connection.poll_transmit(NOW, 1000).is_some() {}
+    let record = Record { srtt_us: 10_000, ..connection.record() };
+    let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
+    assert!(next.poll_transmit(NOW, 1000).is_some_and(|again| again.segment.len == 536));
+    let ack = |offset: u32| Segment { ack: SeqNum(8 + offset), ..text(0, 0) };
+    let soon = NOW + Duration::from_millis(1);
+    next.handle_segment(soon, &ack(2500));
+    assert_eq!(next.record().srtt_us, 10_000);
+    // What it sends itself is one.
+    next.handle_send_tail(soon, 3000);
+    while next.poll_transmit(soon, 1000).is_some() {}
+    next.handle_segment(soon + Duration::from_millis(18), &ack(3000));
+    assert_eq!(next.record().srtt_us, 11_000);
+}
+
 #[test]
 fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     let mut next = Connection::resume(NOW, &established().record(), 0).expect("it is consistent");

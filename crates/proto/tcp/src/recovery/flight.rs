@@ -64,6 +64,8 @@ pub(crate) struct Flight {
     pub(crate) lost_news: Option<Sent>,
     /// What has to be delivered until the application limits no more (C.app_limited).
     app_limited_until: i64,
+    /// Where what a predecessor has sent ends: nobody knows when that was.
+    pub(crate) guessed_until: i64,
 }
 
 impl Flight {
@@ -79,6 +81,7 @@ impl Flight {
             counters,
             lost_news: None,
             app_limited_until: i64::MIN,
+            guessed_until: i64::MIN,
         };
         flight.send(una, nxt, sent_at, 0);
         flight
@@ -212,10 +215,12 @@ impl Flight {
         self.lost = 0;
     }
 
-    /// What is lost until now says nothing about the network: congestion control does not get to hear of it.
-    pub(crate) fn forget_losses(&mut self) {
+    /// All of it was sent by a predecessor. What is lost until now says nothing about the network: congestion control does not get to hear
+    /// of it. When it was sent is a guess, which is no round trip.
+    pub(crate) fn is_of_predecessor(&mut self, nxt: i64) {
         self.counters.lost = 0;
         self.lost_news = None;
+        self.guessed_until = nxt;
     }
 
     /// What was SACKed is not believed any more (RFC 2018 §8).
