@@ -47,7 +47,6 @@ fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
     while connection.poll_transmit(NOW, 1000).is_some() {}
     let record = Record { srtt_us: 10_000, ..connection.record() };
     let mut next = Connection::resume(NOW, &record, 0).expect("it is consistent");
-    assert!(next.poll_transmit(NOW, 1000).is_some_and(|again| again.segment.len == 536));
     let ack = |offset: u32| Segment { ack: SeqNum(8 + offset), ..text(0, 0) };
     let soon = NOW + Duration::from_millis(1);
     next.handle_segment(soon, &ack(2500));
