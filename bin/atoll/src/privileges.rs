@@ -139,8 +139,6 @@ fn memory_of_all(calls: &mut Calls) {
     // Large blocks grow where they are, or elsewhere.
     calls.allow_if(libc::SYS_mremap, &[Condition::Is(3, libc::MREMAP_MAYMOVE as u32)]);
     calls.allow(libc::SYS_munmap);
-    // In large pages, where there are any (`spawn.rs`).
-    calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_HUGEPAGE as u32)]);
 }
 
 /// Ending: by return from `main`, by a panic, by a fault. Whatever it was, it is to be told as what it was.
@@ -183,6 +181,8 @@ fn coming_and_going(calls: &mut Calls) {
     const TYPE: u64 = libc::MAP_TYPE as u64;
     calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE, SHARED)]);
     calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_REMOVE as u32)]);
+    // A successor's own memory is in large pages, where there are any (`spawn.rs`).
+    calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_HUGEPAGE as u32)]);
 }
 
 /// Frames of a queue: one is read, or written in pieces, by one call.
