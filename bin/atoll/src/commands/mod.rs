@@ -4,6 +4,7 @@ pub mod balance;
 pub mod chaos;
 pub mod config;
 pub mod down;
+pub mod metrics;
 pub mod options;
 pub mod paper;
 pub mod relocate;

@@ -29,6 +29,7 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod metrics;
 mod naive_accept;
 mod privileges;
 mod recovery;
