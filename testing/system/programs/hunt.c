@@ -77,7 +77,15 @@ static void serve_one(void)
     unsigned char text[4096];
     struct timeval patience = {.tv_usec = 200000};
     MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience));
+    memset(text, '?', sizeof text);
     ssize_t n = recv(fd, text, sizeof text, 0);
+    /* Either end asks for the same: 0, 1 .. 250, 0 .. or "hello". */
+    for (ssize_t i = 0; i < n; i++)
+        if (text[i] != i % 251 && (n > 5 || memcmp(text, "hello", (size_t)n) != 0)) {
+            printf("received wrongly: octet %zd of %zd is %d (%d, %s)\n", i, n, text[i], getpid(), i > 0 ? "later" : "from the start");
+            fflush(stdout);
+            break;
+        }
     if (n > 0)
         send(fd, text, (size_t)n, MSG_NOSIGNAL);
     close(fd);
