@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use atoll_base::Rng;
-use atoll_supervisor::{RecoveryReport, ServerState, StackName, StatusReport};
+use atoll_supervisor::{RecoveryReport, ServerState, ServerView, StackName, StatusReport};
 use atoll_sys::process::{self, Signal};
 use atoll_sys::signal::Signals;
 use serde::Serialize;
@@ -417,30 +417,13 @@ impl<'a> Course<'a> {
 
 /// All servers, always in the same order.
 fn victims(status: &StatusReport) -> Vec<Victim> {
-    let victim = |role: &str, index: u8, pid, epoch, recovery: &RecoveryReport| Victim {
-        name: format!("{role} {index}"),
+    let victim = |ServerView { kind, index, pid, epoch, recovery, .. }: ServerView<'_>| Victim {
+        name: format!("{kind} {index}"),
         pid,
         epoch,
-        recovery: *recovery,
+        recovery,
     };
-    let replicas =
-        status.replicas.iter().map(|server| ("replica", server.index, server.pid, server.epoch, &server.recovery));
-    let links = status
-        .link_servers
-        .iter()
-        .map(|server| ("link server", server.index, server.pid, server.epoch, &server.recovery));
-    let ip_servers =
-        status.ip_servers.iter().map(|server| ("IP server", server.index, server.pid, server.epoch, &server.recovery));
-    let managers = status
-        .connection_managers
-        .iter()
-        .map(|server| ("connection manager", server.index, server.pid, server.epoch, &server.recovery));
-    replicas
-        .chain(links)
-        .chain(ip_servers)
-        .chain(managers)
-        .map(|(role, index, pid, epoch, recovery)| victim(role, index, pid, epoch, recovery))
-        .collect()
+    status.servers().map(victim).collect()
 }
 
 /// A counter of all replicas.

@@ -1,6 +1,5 @@
 //! `atoll metrics`: what does a monitoring system get to know of a stack? The numbers of `atoll status --json`, as Prometheus reads them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_ipc::page::Stat;
-use atoll_supervisor::{RecoveryReport, ServerState, StackName, StatusReport};
+use atoll_supervisor::{ServerState, ServerView, StackName, StatusReport};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -103,37 +102,18 @@ fn text(status: StatusReport) -> Result<String, Failure> {
 #[derive(Debug)]
 struct Status(StatusReport);
 
-/// A server, whatever its kind.
+/// A server, and what tells its samples from others.
 struct Server<'a> {
     labels: Labels,
-    epoch: u32,
-    cpu_ms: Option<u64>,
-    recovery: &'a RecoveryReport,
-    stats: &'a BTreeMap<String, u64>,
+    view: ServerView<'a>,
 }
 
 type Labels = Vec<(&'static str, String)>;
 
 impl Status {
     fn servers(&self) -> Vec<Server<'_>> {
-        let StatusReport { replicas, link_servers, ip_servers, connection_managers, .. } = &self.0;
-        let labels = |kind: &str, index: u8| vec![("kind", kind.to_owned()), ("index", index.to_string())];
-        macro_rules! servers {
-            ($kind:literal, $list:expr) => {
-                $list.iter().map(|it| Server {
-                    labels: self.labels(labels($kind, it.index)),
-                    epoch: it.epoch,
-                    cpu_ms: it.cpu_ms,
-                    recovery: &it.recovery,
-                    stats: &it.stats,
-                })
-            };
-        }
-        servers!("replica", replicas)
-            .chain(servers!("link server", link_servers))
-            .chain(servers!("IP server", ip_servers))
-            .chain(servers!("connection manager", connection_managers))
-            .collect()
+        let of = |view: ServerView<'_>| vec![("kind", view.kind.to_owned()), ("index", view.index.to_string())];
+        self.0.servers().map(|view| Server { labels: self.labels(of(view)), view }).collect()
     }
 
     fn labels(&self, more: Labels) -> Labels {
@@ -186,17 +166,17 @@ impl Collector for Status {
         let all = |value: &dyn Fn(&Server<'_>) -> f64| -> Vec<(Labels, f64)> {
             servers.iter().map(|server| (server.labels.clone(), value(server))).collect()
         };
-        let serves = |server: &Server<'_>| f64::from(server.recovery.state == ServerState::Serving);
+        let serves = |server: &Server<'_>| f64::from(server.view.recovery.state == ServerState::Serving);
         to.gauges("atoll_server_serving", "1 if it serves, 0 while it is started again", all(&serves))?;
-        to.gauges("atoll_server_epoch", "Its incarnation", all(&|server| server.epoch.into()))?;
-        let cpu = servers.iter().filter_map(|it| Some((it.labels.clone(), it.cpu_ms? as f64 / 1000.0)));
+        to.gauges("atoll_server_epoch", "Its incarnation", all(&|server| server.view.epoch.into()))?;
+        let cpu = servers.iter().filter_map(|it| Some((it.labels.clone(), it.view.cpu_ms? as f64 / 1000.0)));
         to.counters("atoll_server_cpu_seconds", "Processor time of its process", cpu)?;
-        let crashes = all(&|server| server.recovery.crashes as f64);
+        let crashes = all(&|server| server.view.recovery.crashes as f64);
         to.counters("atoll_server_crashes", "Ends of its processes that nobody asked for", crashes)?;
-        let moves = all(&|server| server.recovery.moves as f64);
+        let moves = all(&|server| server.view.recovery.moves as f64);
         to.counters("atoll_server_moves", "Times that it went on in another process", moves)?;
         let recoveries = servers.iter().flat_map(|server| {
-            let times = server.recovery.last.map(|last| [("start", last.start_us), ("ready", last.ready_us)]);
+            let times = server.view.recovery.last.map(|last| [("start", last.start_us), ("ready", last.ready_us)]);
             times.into_iter().flatten().map(|(phase, us)| {
                 let labels = server.labels.iter().cloned().chain([("phase", phase.to_owned())]).collect();
                 (labels, us as f64 / 1e6)
@@ -205,7 +185,8 @@ impl Collector for Status {
         let help = "The last recovery: until its next process was started, and from then until it served";
         to.gauges("atoll_server_last_recovery_seconds", help, recoveries)?;
         for stat in Stat::ALL {
-            let samples = servers.iter().filter_map(|it| Some((it.labels.clone(), *it.stats.get(stat.name())? as f64)));
+            let samples =
+                servers.iter().filter_map(|it| Some((it.labels.clone(), *it.view.stats.get(stat.name())? as f64)));
             let (name, help) = (format!("atoll_{}", stat.name()), stat.name().replace('_', " "));
             if stat.is_gauge() { to.gauges(&name, &help, samples)? } else { to.counters(&name, &help, samples)? }
         }

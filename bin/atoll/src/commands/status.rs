@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BuildReport, ConfinementReport, FileSystem, IpServerReport, LinkServerReport, LinkType, ManagerReport, Rates,
-    RecoveryReport, ReplicaReport, ServerState, StackName, StatusReport, Steering,
+    BuildReport, ConfinementReport, FileSystem, LinkType, Rates, RecoveryReport, ReplicaReport, ServerReport,
+    ServerState, ServerView, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -58,13 +58,12 @@ fn add_rates(before: &StatusReport, after: &mut StatusReport, time: Duration) {
     for (old, new) in before.replicas.iter().zip(&mut after.replicas) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
-    for (old, new) in before.link_servers.iter().zip(&mut after.link_servers) {
-        new.rates = Some(rates(&old.stats, &new.stats, seconds));
-    }
-    for (old, new) in before.ip_servers.iter().zip(&mut after.ip_servers) {
-        new.rates = Some(rates(&old.stats, &new.stats, seconds));
-    }
-    for (old, new) in before.connection_managers.iter().zip(&mut after.connection_managers) {
+    let others = [
+        (&before.link_servers, &mut after.link_servers),
+        (&before.ip_servers, &mut after.ip_servers),
+        (&before.connection_managers, &mut after.connection_managers),
+    ];
+    for (old, new) in others.into_iter().flat_map(|(before, after)| before.iter().zip(after)) {
         new.rates = Some(rates(&old.stats, &new.stats, seconds));
     }
 }
@@ -311,7 +310,7 @@ const LINK_SERVER_COLUMNS: [&str; 12] = [
     "DROPS",
 ];
 
-fn link_server_row(server: &LinkServerReport) -> Vec<String> {
+fn link_server_row(server: &ServerReport) -> Vec<String> {
     let rates = server.rates.unwrap_or_default();
     let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
@@ -347,7 +346,7 @@ const IP_SERVER_COLUMNS: [&str; 13] = [
     "UNRESOLVED",
 ];
 
-fn ip_server_row(server: &IpServerReport) -> Vec<String> {
+fn ip_server_row(server: &ServerReport) -> Vec<String> {
     let rates = server.rates.unwrap_or_default();
     let known = |text: String| if server.rates.is_some() { text } else { "-".into() };
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
@@ -371,7 +370,7 @@ fn ip_server_row(server: &IpServerReport) -> Vec<String> {
 const MANAGER_COLUMNS: [&str; 9] =
     ["CONNECTION-MANAGER", "PID", "BUILD", "EPOCH", "CPU", "BUSY", "SERVES", "MESSAGES-IN", "MESSAGES-OUT"];
 
-fn manager_row(server: &ManagerReport) -> Vec<String> {
+fn manager_row(server: &ServerReport) -> Vec<String> {
     let serves: Vec<String> = server.serves.iter().map(u8::to_string).collect();
     vec![
         server.index.to_string(),
@@ -394,16 +393,8 @@ fn build(build: &BuildReport) -> String {
 
 /// Servers that have died, have moved to another process, or are not there.
 fn recoveries(report: &StatusReport) -> String {
-    let replicas = report.replicas.iter().map(|server| ("replica", server.index, server.recovery, &server.stats));
-    let link_servers =
-        report.link_servers.iter().map(|server| ("link server", server.index, server.recovery, &server.stats));
-    let managers = report
-        .connection_managers
-        .iter()
-        .map(|server| ("connection manager", server.index, server.recovery, &server.stats));
     let mut rows = vec![row(RECOVERY_COLUMNS)];
-    let ip_servers = report.ip_servers.iter().map(|server| ("IP server", server.index, server.recovery, &server.stats));
-    for (role, index, recovery, stats) in replicas.chain(link_servers).chain(ip_servers).chain(managers) {
+    for ServerView { kind, index, recovery, stats, .. } in report.servers() {
         if recovery == RecoveryReport::default() {
             continue;
         }
@@ -417,7 +408,7 @@ fn recoveries(report: &StatusReport) -> String {
         let [kept, lost, quarantined] =
             [Stat::ConnectionsKept, Stat::ConnectionsLost, Stat::ConnectionsQuarantined].map(connections);
         rows.push(vec![
-            format!("{role} {index}"),
+            format!("{kind} {index}"),
             state.into(),
             recovery.crashes.to_string(),
             recovery.moves.to_string(),

@@ -10,8 +10,8 @@ use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_shm::ShmMemory;
 use atoll_supervisor::{
-    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, IpServerReport, LinkReport, LinkServerReport,
-    LinkType, Mac, ManagerReport, ReplicaReport, ReportPart, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, Mac, ReplicaReport,
+    ReportPart, ServerReport, SessionReport, StackReport, StatusReport, Steering,
 };
 use atoll_sys::Clock;
 
@@ -253,66 +253,46 @@ impl Server {
         }
     }
 
-    fn link_server_report(&self, server: usize) -> Option<LinkServerReport> {
-        let at = server.checked_sub(self.replicas.len())?;
-        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+    fn link_server_report(&self, server: usize) -> Option<ServerReport> {
         let plan = self.config.notation.plan();
-        if plan.ip_of(server).is_some() {
-            return None;
-        }
-        let pid = process.child.as_ref().map_or(0, |child| child.pid());
-        let use_ = spawn::processor_use(pid);
-        Some(LinkServerReport {
-            index: plan.queue_of(server)? as u8,
-            pid,
-            epoch: process.epoch,
-            build: process.program.report(),
-            recovery: process.life.report(),
-            cpu: use_.map(|(cpu, _)| cpu),
-            cpu_ms: use_.map(|(_, ms)| ms),
-            serves: plan.replicas_of(server).map(|ts| ts as u8).collect(),
-            stats: LINK_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
-            rates: None,
-        })
+        let queue = plan.queue_of(server).filter(|_| plan.ip_of(server).is_none())?;
+        self.server_report(server, queue, plan.replicas_of(server), LINK_SERVER_STATS)
     }
 
-    fn ip_server_report(&self, server: usize) -> Option<IpServerReport> {
-        let at = server.checked_sub(self.replicas.len())?;
-        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
+    fn ip_server_report(&self, server: usize) -> Option<ServerReport> {
         let plan = self.config.notation.plan();
-        let pid = process.child.as_ref().map_or(0, |child| child.pid());
-        let use_ = spawn::processor_use(pid);
-        Some(IpServerReport {
-            index: plan.ip_of(server)? as u8,
-            pid,
-            epoch: process.epoch,
-            build: process.program.report(),
-            recovery: process.life.report(),
-            cpu: use_.map(|(cpu, _)| cpu),
-            cpu_ms: use_.map(|(_, ms)| ms),
-            queue: plan.queue_of(server).map(|queue| queue as u8),
-            serves: plan.ip_for(server).map(|ts| ts as u8).collect(),
-            stats: IP_SERVER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
-            rates: None,
-        })
+        let report = self.server_report(server, plan.ip_of(server)?, plan.ip_for(server), IP_SERVER_STATS)?;
+        Some(ServerReport { queue: plan.queue_of(server).map(|queue| queue as u8), ..report })
     }
 
-    fn manager_report(&self, server: usize) -> Option<ManagerReport> {
+    fn manager_report(&self, server: usize) -> Option<ServerReport> {
+        let plan = self.config.notation.plan();
+        self.server_report(server, plan.manager_of(server)?, plan.managed_by(server), MANAGER_STATS)
+    }
+
+    /// `server`: its number among all; `index`: among those of its kind; `serves`: the replicas that it works for. `None` if it is a replica.
+    fn server_report(
+        &self,
+        server: usize,
+        index: usize,
+        serves: impl Iterator<Item = usize>,
+        counted: &[Stat],
+    ) -> Option<ServerReport> {
         let at = server.checked_sub(self.replicas.len())?;
         let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
-        let plan = self.config.notation.plan();
         let pid = process.child.as_ref().map_or(0, |child| child.pid());
         let use_ = spawn::processor_use(pid);
-        Some(ManagerReport {
-            index: plan.manager_of(server)? as u8,
+        Some(ServerReport {
+            index: index as u8,
             pid,
             epoch: process.epoch,
             build: process.program.report(),
             recovery: process.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
-            serves: plan.managed_by(server).map(|ts| ts as u8).collect(),
-            stats: MANAGER_STATS.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
+            queue: None,
+            serves: serves.map(|ts| ts as u8).collect(),
+            stats: counted.iter().map(|&stat| (stat.name().to_owned(), memory.page.stat(stat))).collect(),
             rates: None,
         })
     }

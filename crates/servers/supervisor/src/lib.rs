@@ -24,9 +24,9 @@ pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, IpServerReport, LinkReport,
-    LinkServerReport, ManagerReport, Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ScalingReport,
-    ServerState, SessionReport, StackReport, StatusReport,
+    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, Rates,
+    RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ScalingReport, ServerReport, ServerState, ServerView,
+    SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use scaling::{Scaler, host_of};

@@ -17,11 +17,11 @@ pub enum ReportPart {
     /// Of the status.
     Replica(Box<ReplicaReport>),
     /// Of the status.
-    LinkServer(Box<LinkServerReport>),
+    LinkServer(Box<ServerReport>),
     /// Of the status.
-    IpServer(Box<IpServerReport>),
+    IpServer(Box<ServerReport>),
     /// Of the status.
-    Manager(Box<ManagerReport>),
+    Manager(Box<ServerReport>),
     /// Of the status.
     Session(SessionReport),
     /// The rules of balancing.
@@ -47,15 +47,63 @@ pub struct StatusReport {
     pub replicas: Vec<ReplicaReport>,
     /// Link servers in processes of their own, by index.
     #[serde(default)]
-    pub link_servers: Vec<LinkServerReport>,
+    pub link_servers: Vec<ServerReport>,
     /// IP servers in processes of their own, by index.
     #[serde(default)]
-    pub ip_servers: Vec<IpServerReport>,
+    pub ip_servers: Vec<ServerReport>,
     /// Connection managers in processes of their own, by index.
     #[serde(default)]
-    pub connection_managers: Vec<ManagerReport>,
+    pub connection_managers: Vec<ServerReport>,
     /// Oldest first.
     pub sessions: Vec<SessionReport>,
+}
+
+/// What is told of every server, whatever its kind.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerView<'a> {
+    /// Its kind, in words.
+    pub kind: &'static str,
+    /// Its number among those.
+    pub index: u8,
+    /// Its process.
+    pub pid: u32,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// Processor time that its process has used, in milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Its lives.
+    pub recovery: RecoveryReport,
+    /// Its counters by name.
+    pub stats: &'a BTreeMap<String, u64>,
+}
+
+impl StatusReport {
+    /// Every server: replicas, link servers, IP servers, connection managers, each by index.
+    pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
+        let replicas = self.replicas.iter().map(|it| ServerView {
+            kind: "replica",
+            index: it.index,
+            pid: it.pid,
+            epoch: it.epoch,
+            cpu_ms: it.cpu_ms,
+            recovery: it.recovery,
+            stats: &it.stats,
+        });
+        let others = [
+            ("link server", &self.link_servers),
+            ("IP server", &self.ip_servers),
+            ("connection manager", &self.connection_managers),
+        ];
+        let others = others.into_iter().flat_map(|(kind, list)| list.iter().map(move |it| it.view(kind)));
+        replicas.chain(others)
+    }
+}
+
+impl ServerReport {
+    fn view(&self, kind: &'static str) -> ServerView<'_> {
+        let ServerReport { index, pid, epoch, cpu_ms, recovery, ref stats, .. } = *self;
+        ServerView { kind, index, pid, epoch, cpu_ms, recovery, stats }
+    }
 }
 
 /// The stack as a whole.
@@ -350,10 +398,10 @@ pub struct RecoveryTimes {
     pub total_us: u64,
 }
 
-/// One link server in a process of its own.
+/// One server that is no replica, in a process of its own: a link server, an IP server, perhaps with a link server, or a connection manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LinkServerReport {
-    /// Number of its queue.
+pub struct ServerReport {
+    /// Its number among those of its kind; of a link server that of its queue.
     pub index: u8,
     /// Its process.
     pub pid: u32,
@@ -369,66 +417,11 @@ pub struct LinkServerReport {
     pub cpu: Option<u32>,
     /// Processor time it has used, in milliseconds.
     pub cpu_ms: Option<u64>,
-    /// The replicas whose frames it sends, or, if there are more link servers than replicas, brings.
-    pub serves: Vec<u8>,
-    /// Its counters by name.
-    pub stats: BTreeMap<String, u64>,
-    /// What happened lately; added by `atoll status`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rates: Option<Rates>,
-}
-
-/// One IP server in a process of its own, perhaps with a link server.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct IpServerReport {
-    /// Its number.
-    pub index: u8,
-    /// Its process.
-    pub pid: u32,
-    /// Its incarnation.
-    pub epoch: u32,
-    /// What it is a process of.
-    #[serde(default)]
-    pub build: BuildReport,
-    /// Its lives.
-    #[serde(default)]
-    pub recovery: RecoveryReport,
-    /// The processor it was last seen on.
-    pub cpu: Option<u32>,
-    /// Processor time it has used, in milliseconds.
-    pub cpu_ms: Option<u64>,
-    /// The number of its queue, if it has one.
+    /// The number of an IP server's queue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u8>,
-    /// The replicas whose packets it sends.
-    pub serves: Vec<u8>,
-    /// Its counters by name.
-    pub stats: BTreeMap<String, u64>,
-    /// What happened lately; added by `atoll status`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rates: Option<Rates>,
-}
-
-/// One connection manager in a process of its own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ManagerReport {
-    /// Its number.
-    pub index: u8,
-    /// Its process.
-    pub pid: u32,
-    /// Its incarnation.
-    pub epoch: u32,
-    /// What it is a process of.
-    #[serde(default)]
-    pub build: BuildReport,
-    /// Its lives.
-    #[serde(default)]
-    pub recovery: RecoveryReport,
-    /// The processor it was last seen on.
-    pub cpu: Option<u32>,
-    /// Processor time it has used, in milliseconds.
-    pub cpu_ms: Option<u64>,
-    /// The replicas for which it chooses.
+    /// The replicas that it works for: whose frames or packets it sends, or, if there are more link servers than replicas, brings; for which it
+    /// chooses.
     pub serves: Vec<u8>,
     /// Its counters by name.
     pub stats: BTreeMap<String, u64>,
