@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use atoll_supervisor::{ClientId, ReportPart};
 use atoll_sys::process::{Child, Signal};
+use atoll_sys::unix::Channel;
 
 use super::Guardian;
 use super::estate::Estate;
@@ -68,22 +69,20 @@ impl Server {
         }
     }
 
-    /// Starts a guardian, and tells it everything.
-    fn start_guardian(&mut self) -> io::Result<()> {
-        let Some(wardship) = self.estate.wardship.take() else { return Ok(()) };
-        let started = guardian::start_another(&wardship.job);
-        let (child, channel) = match started {
-            Ok(started) => started,
-            Err(error) => {
-                self.estate.wardship = Some(wardship);
-                return Err(error);
-            }
-        };
+    /// Starts a guardian, and tells it everything. Returns the socket to the one before, if that may still be there.
+    fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
+        let Some(wardship) = &self.estate.wardship else { return Ok(None) };
+        let (child, channel) = guardian::start_another(&wardship.job)?;
         eprintln!("atoll: process {} is the guardian now", child.pid());
         self.identity.guardian = Some(child.pid());
-        let wardship = Wardship { child: Some(child), due: Instant::now() + PAUSE, ..wardship };
-        self.leave_to(Estate { channel: Some(channel), programs: Vec::new(), wardship: Some(wardship) });
-        Ok(())
+        let Estate { channel: last, wardship, .. } = std::mem::take(&mut self.estate);
+        if let Some(last) = &last {
+            let _ = self.epoll.delete(last);
+        }
+        let due = Instant::now() + PAUSE;
+        let wardship = wardship.map(|wardship| Wardship { child: Some(child), due, ..wardship });
+        self.leave_to(Estate { channel: Some(channel), programs: Vec::new(), wardship });
+        Ok(last)
     }
 
     /// Makes way for a supervisor of another build. Returns whether this one ends: it does not if nobody could start the next one. `client` is
@@ -108,22 +107,12 @@ impl Server {
             let reason = format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
             return self.answer(client, &ReportPart::Error(reason));
         }
-        let last = self.estate.channel.take();
-        if let Some(last) = &last {
-            self.epoll.delete(last)?;
-        }
         match self.start_guardian() {
-            Ok(()) => {
+            Ok(last) => {
                 let _ = last.map(|last| guardian::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
             }
             // The old one goes on.
-            Err(error) => {
-                eprintln!("atoll: upgrade: no guardian of the new build could be started: {error}");
-                if let Some(last) = last {
-                    self.epoll.add(&last, super::server::GUARDIAN, atoll_sys::epoll::EventFlags::RDHUP)?;
-                    self.estate.channel = Some(last);
-                }
-            }
+            Err(error) => eprintln!("atoll: upgrade: no guardian of the new build could be started: {error}"),
         }
         let line = format!("supervisor and guardian are of {}", Program::own().build.name());
         eprintln!("atoll: upgrade: {line}");

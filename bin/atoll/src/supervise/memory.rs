@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::ledger::LEDGER_BYTES;
+use atoll_ipc::ledger::{LEDGER_BYTES, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd, process};
@@ -47,6 +47,17 @@ pub struct ReplicaMemory {
 }
 
 impl StackMemory {
+    /// The version that the ledger of a replica says of itself; `None`: nothing is in it yet.
+    pub fn ledger_version(&self, index: usize) -> Option<u32> {
+        let ledger = self.ledgers.get(index)?;
+        written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
+    }
+
+    /// Whether there were replicas before.
+    pub fn has_past(&self) -> bool {
+        (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
+    }
+
     /// Memory for a stack of one replica per bell. `stack_page`: memory to use for the stack page, if somebody else made it.
     pub fn create(bells: Vec<Rc<OwnedFd>>, stack_page: Option<OwnedFd>) -> io::Result<StackMemory> {
         let (stack_page, stack) = match stack_page {

@@ -245,7 +245,7 @@ impl Server {
             recovery: replica.life.report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
-            ledger: self.ledger_version(index),
+            ledger: self.memory.ledger_version(index),
             flow_groups: (0..FLOW_GROUPS as u16).filter(owned).count() as u32,
             handshakes: HandshakeReport::of(&stats),
             stats,

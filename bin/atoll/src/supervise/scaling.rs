@@ -245,7 +245,7 @@ impl Server {
                     None => return self.move_failed(now, "a process for replicas ended when it was started"),
                     Some(key) if self.hosts.get(key).is_some_and(|host| host.is_up) => {
                         let newest = program.build.ledger.newest;
-                        let ledger = self.ledger_version(index).unwrap_or(newest);
+                        let ledger = self.memory.ledger_version(index).unwrap_or(newest);
                         self.ask_to_leave(index, ledger, now)?;
                         Some(Step::Leaving)
                     }

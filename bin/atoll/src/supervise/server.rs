@@ -592,7 +592,6 @@ impl Server {
                 let departure = self.sessions.leave(id, session);
                 self.announce(departure)
             }
-            Ok(Incoming::Cli(CliRequest::Upgrade { path })) => self.begin_upgrade(id, &path),
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
             Ok(Incoming::Application(_)) | Err(_) => self.refuse(id, Refusal::Malformed),
@@ -695,8 +694,7 @@ impl Server {
             }
             CliRequest::Scale { processes } => self.scale(id, *processes),
             CliRequest::Move { replicas, to } => self.relocate(id, replicas, *to),
-            // Comes with a descriptor, and goes another way.
-            CliRequest::Upgrade { .. } => Ok(()),
+            CliRequest::Upgrade { path } => self.begin_upgrade(id, path),
             CliRequest::Down => {
                 self.ending.get_or_insert(Ending::Asked);
                 self.note_stack();

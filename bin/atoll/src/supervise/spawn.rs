@@ -4,8 +4,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use atoll_ipc::ledger::written_version;
-use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{Component, Plan};
 use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
@@ -40,7 +38,7 @@ pub fn start_host(
     let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
     setup.descriptors = descriptors.len();
     // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB (mallopt(3), hugetlb).
-    let variable = has_past(memory).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
+    let variable = memory.has_past().then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
     let child = start_process("replicas", setup.index, &setup.to_json(), program, variable, descriptors.into_iter())?;
     Ok((child, control))
 }
@@ -154,12 +152,6 @@ fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result
         own.bell.as_fd(),
         shared.memory.mesh.as_fd(),
     ])
-}
-
-/// Whether there were replicas before.
-fn has_past(memory: &StackMemory) -> bool {
-    let version = |ledger: &OwnedFd| written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?);
-    memory.ledgers.iter().any(|ledger| version(ledger).is_some())
 }
 
 /// Starts a process with `variable` in its environment.

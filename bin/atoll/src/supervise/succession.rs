@@ -9,8 +9,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::Request;
-use atoll_ipc::ledger::written_version;
-use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{Build, BuildReport, ClientId, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::{Child, Signal, Spawn};
@@ -187,7 +185,7 @@ impl Server {
 
     /// The process of a server has ended, and says which build the next one is of. `how`: for people. Returns whether it was asked to.
     pub(super) fn succeed(&mut self, index: usize, how: &str) -> io::Result<bool> {
-        let ledger = self.ledger_version(index);
+        let ledger = self.memory.ledger_version(index);
         let Some(Succession { old, stage: Stage::Exchange { new, upgrade }, .. }) = &mut self.succession else {
             return Ok(false);
         };
@@ -239,7 +237,7 @@ impl Server {
     pub(super) fn ledger_wanted(&self, index: usize) -> Option<u32> {
         let replica = self.replicas.get(index).filter(|_| self.succession.is_none())?;
         let newest = replica.program.build.ledger.newest;
-        self.ledger_version(index).is_some_and(|version| version != newest).then_some(newest)
+        self.memory.ledger_version(index).is_some_and(|version| version != newest).then_some(newest)
     }
 
     fn ask_to_hand_over(&mut self, index: usize, side: Side, now: Instant) -> io::Result<()> {
@@ -247,14 +245,8 @@ impl Server {
         let next = if side == Side::New { Some(new) } else { old.get(index) };
         let newest = next.map_or(0, |program| program.build.ledger.newest);
         // Never a newer one than there is: the way back stays open.
-        let ledger = self.ledger_version(index).unwrap_or(newest).min(newest);
+        let ledger = self.memory.ledger_version(index).unwrap_or(newest).min(newest);
         self.ask_to_leave(index, ledger, now)
-    }
-
-    /// The version that the ledger of a replica says of itself.
-    pub(super) fn ledger_version(&self, index: usize) -> Option<u32> {
-        let ledger = self.memory.ledgers.get(index)?;
-        written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
     }
 
     /// Nothing is exchanged any more: the ledgers are written in the newest version that the build knows.
