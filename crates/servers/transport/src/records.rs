@@ -203,8 +203,10 @@ impl<M: Memory> Transport<M> {
                 text.free(&ledger.text_area(), head);
             }
         }
-        for (session, mut rings) in self.released.drain(..) {
-            if let Some(session) = self.sessions.get(session as usize).and_then(Option::as_ref) {
+        for (index, id, mut rings) in self.released.drain(..) {
+            // The session may have ended since, with all its memory, and another may have taken its place.
+            let session = self.sessions.get(index as usize).and_then(Option::as_ref);
+            if let Some(session) = session.filter(|session| session.id == id) {
                 rings.release_all(&session.pool, &session.links);
             }
         }
@@ -234,7 +236,8 @@ impl<M: Memory> Transport<M> {
 
     /// The rings of a buffer are given back once the ledger does not name them any more.
     pub(crate) fn release_later(&mut self, session: u32, rings: Rings) {
-        self.released.push((session, rings));
+        let id = self.session(session).map(|session| session.id);
+        self.released.extend(id.map(|id| (session, id, rings)));
     }
 
     /// The place of a connection is free.

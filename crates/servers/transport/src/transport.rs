@@ -92,8 +92,8 @@ pub struct Transport<M: Memory> {
     pub(crate) phases: Phases,
     /// What a successor has to know; `None`: there will be none.
     pub(crate) records: Option<Box<Records<M>>>,
-    /// Rings of receive buffers that are given back at the next commit: session, rings.
-    pub(crate) released: Vec<(u32, Rings)>,
+    /// Rings of receive buffers that are given back at the next commit: place of the session, session, rings.
+    pub(crate) released: Vec<(u32, SessionId, Rings)>,
     /// Sessions that are over: the supervisor may let go of their memory.
     pub(crate) ended: Vec<SessionId>,
     fired: Vec<TimerId>,

@@ -59,8 +59,7 @@ fn children_die_at_any_instruction_and_their_family_goes_on(stack: Stack) {
         assert_eq!(number(&seen, "elder"), number(&wrote, "wrote"), "{seen}{wrote}");
         assert!(number(&seen, "served") > 0 && number(&seen, "victims") > 0, "{seen}");
         assert!(number(&wrote, "inside") > rounds * 5, "{wrote}");
-        // Where the machine is so busy that replicas starve, Atoll mixes up some (docs/limits.md): a soak fails until that is mended.
-        assert!(number(&seen, "mixed") == 0 || stack == Stack::Atoll && !soak(), "{seen}");
+        assert!(number(&seen, "mixed") == 0, "{seen}");
     }
     nothing_is_left(&net);
     assert_eq!(net.replicas(), replicas, "a replica has died");

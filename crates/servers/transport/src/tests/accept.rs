@@ -326,6 +326,22 @@ fn a_session_that_dies_loses_its_sockets_and_nothing_else() {
 }
 
 #[test]
+fn the_buffers_of_a_session_that_dies_are_not_given_back_to_the_one_that_takes_its_place() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let c = connect(&mut net, &mut client);
+    client.write(c, &[7; 3000]);
+    net.settle();
+    assert!(net.stack(0).buffer_bytes() > 0, "it waits for the application that it is offered to");
+    // All of this before the next commit.
+    let (now, id) = (net.now, servers[0].id);
+    net.stack(0).transport.close_session(now, id);
+    servers.push(App::attach(net.stack(0), 99));
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::Sessions), 1);
+    assert_eq!(net.stack(0).buffer_bytes(), 0);
+}
+
+#[test]
 fn what_a_dead_process_wrote_is_still_delivered() {
     let (mut net, mut servers, mut client) = shared_listener(1);
     let c = connect(&mut net, &mut client);
