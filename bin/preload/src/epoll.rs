@@ -12,7 +12,7 @@ use crate::asking;
 use crate::object::{Body, Kind, Object, Set};
 use crate::real::sys;
 use crate::settings::settings;
-use crate::state::{STATE, State};
+use crate::state::{NESTING_MAX, STATE, State};
 use crate::stats;
 use crate::table::{self, Fd, lookup};
 use crate::urgent;
@@ -198,7 +198,7 @@ fn spread_bells(state: &mut State, epoll: u32, bells: u16, depth: u32) {
         watch = state.watches.next_of_target(watch);
         if let Some(set) = state.set_mut(outer)
             && bells & !set.bells != 0
-            && depth < 5
+            && depth < NESTING_MAX
         {
             set.bells |= bells;
             let (bell, asleep) = (set.bell, set.sleepers > 0);
@@ -290,10 +290,10 @@ struct Look {
 }
 
 fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once: bool) -> Result<Look, Errno> {
-    if state.listeners_idle {
-        state.accept_inherited();
-    }
     state.drain();
+    if state.listeners_idle {
+        state.accept_watched(epoll);
+    }
     let count = collect(state, epoll, events);
     let Some(set) = state.set_mut(epoll) else { return Err(Errno::EINVAL) };
     if !set.has_kernel || (count == 0 && !at_once) {
@@ -357,6 +357,9 @@ fn wait_in_set(
             let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
             state.fall_asleep(bells);
             state.drain();
+            if state.listeners_idle {
+                state.accept_watched(epoll);
+            }
             let count = collect(state, epoll, events);
             if count > 0 {
                 state.wake_up(bells);

@@ -145,6 +145,8 @@ fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
             Fd::Object(object) => {
                 if let Some(Kind::Listening(_)) = state.socket(object).map(|socket| &socket.kind) {
                     state.accept_connections(object);
+                } else if state.listeners_idle {
+                    state.accept_watched(object);
                 }
                 state.prune(object, 0);
                 let wanted = u32::from(entry.events as u16) | ALWAYS | 0x20;

@@ -32,6 +32,8 @@ pub static STATE: Locked<State> = Locked::new(State::new());
 
 /// How long a socket that was passed on is held for its receiver.
 const PASSING_MAX: atoll_base::Duration = atoll_base::Duration::from_secs(10);
+/// How deep epoll instances nest: epoll(7). The kernel's instance behind each refuses loops.
+pub const NESTING_MAX: u32 = 5;
 
 /// Everything; one lock.
 pub struct State {
@@ -65,7 +67,7 @@ pub struct State {
     pub spare_batch: usize,
     /// Sockets that were passed on and closed: held until their receiver has them, or the time is over.
     passed: Vec<(Place, Instant)>,
-    /// Inherited listeners that are watched have not asked for connections yet.
+    /// There may be listeners that are watched and do not accept: inherited ones, and those whose process was busy.
     pub listeners_idle: bool,
     /// The connections that own send buffers.
     pub buffers: Buffers,
@@ -352,10 +354,7 @@ impl State {
                     && let Some(listener) = self.listener_mut(object)
                 {
                     listener.accepting &= !(1 << replica);
-                    // Who takes events is alive; who watches the listener is willing.
-                    if self.is_waited_for(object) {
-                        self.accept_connections(object);
-                    }
+                    self.accept_if_awaited(object);
                 }
             }
             Event::SlotDone { slot, generation } => {
@@ -408,8 +407,7 @@ impl State {
                     bells |= 1 << in_set.bell;
                     exclusive_served |= is_exclusive;
                 }
-                // epoll(7): instances nest at most five deep; the kernel's instance behind us refuses loops.
-                if is_nested && depth < 5 {
+                if is_nested && depth < NESTING_MAX {
                     self.announce_at(set, 1, depth + 1);
                 }
                 for (sleeping, bell) in &self.sleepers {
@@ -481,9 +479,7 @@ impl State {
             let defer_accept = u16::try_from(options.defer_accept).unwrap_or(u16::MAX);
             let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
             self.sessions[0].push(replica, &listen);
-            if self.is_waited_for(object) {
-                self.accept_connections(object);
-            }
+            self.accept_if_awaited(object);
         }
     }
 
@@ -555,7 +551,7 @@ impl State {
     pub fn prune(&mut self, object: u32, depth: u32) {
         let Some(set) = self.set(object) else { return };
         let (mut ready, members, has_sets) = (set.ready, set.members, set.has_sets);
-        if has_sets && depth < 5 {
+        if has_sets && depth < NESTING_MAX {
             let mut watch = self.watches.first_member(&members);
             while let Some(target) = self.watches.get(watch).map(|w| w.target) {
                 self.prune(target, depth + 1);
@@ -704,15 +700,48 @@ impl State {
         }
     }
 
-    /// ACCEPT-CONNECTION for inherited listeners, once somebody waits for them here.
-    pub fn accept_inherited(&mut self) {
+    /// ACCEPT-CONNECTION for a listener that does not accept, if somebody waits for it at this moment. Who watches it and does something else is
+    /// busy, though its other calls take events: it accepts when it waits the next time.
+    fn accept_if_awaited(&mut self, object: u32) {
+        if self.is_awaited(object, 0) {
+            self.accept_connections(object);
+        } else {
+            self.listeners_idle = true;
+        }
+    }
+
+    /// Whether a thread sleeps until something happens to the object, itself or as a member of sets.
+    fn is_awaited(&self, object: u32, depth: u32) -> bool {
+        self.sleepers.iter().any(|(sleeping, _)| *sleeping == object)
+            || self.sets_of(object).any(|set| {
+                self.set(set).is_some_and(|set| set.sleepers > 0)
+                    || depth < NESTING_MAX && self.is_awaited(set, depth + 1)
+            })
+    }
+
+    /// ACCEPT-CONNECTION for listeners that are watched in a set and do not accept, because somebody waits in the set now.
+    pub fn accept_watched(&mut self, set: u32) {
         self.listeners_idle = false;
         for at in 0..self.listeners.len() {
             let object = self.listeners[at].1;
-            if self.is_waited_for(object) {
+            if self.is_member(object, set, 0) {
                 self.accept_connections(object);
+            } else if !self.watchers(object).is_empty() {
+                self.listeners_idle = true;
             }
         }
+    }
+
+    /// Whether the object is in the set, or in one that is.
+    fn is_member(&self, object: u32, set: u32, depth: u32) -> bool {
+        self.sets_of(object).any(|of| of == set || depth < NESTING_MAX && self.is_member(of, set, depth + 1))
+    }
+
+    /// The sets that watch an object.
+    fn sets_of(&self, object: u32) -> impl Iterator<Item = u32> + '_ {
+        let first = self.watches.first(&self.watchers(object));
+        let all = std::iter::successors(Some(first), |watch| Some(self.watches.next_of_target(*watch)));
+        all.map_while(|watch| self.watches.get(watch)).map(|watch| watch.set)
     }
 
     /// Nobody of this process waits for connections of the listener any more.

@@ -1364,6 +1364,50 @@ def prefork_shares_the_work():
 
 
 @case
+def who_is_busy_gets_no_more_connections():
+    server = listener(64)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            # Nobody waits for these events, as in servers that accept where only one socket listens.
+            epoll = select.epoll()
+            epoll.register(server, select.EPOLLIN)
+            while True:
+                accepted, _ = server.accept()
+                word = accepted.recv(10)
+                accepted.sendall(word.upper())
+                if word == b"stay":
+                    poll_of(accepted, select.POLLIN, 60_000)
+                    os._exit(0)
+                accepted.close()
+        children.append(child)
+    for _ in range(100):
+        with socket.create_connection(server.getsockname(), timeout=10) as client:
+            client.sendall(b"word")
+            receive_all(client)
+    busy = []
+    for _ in children:
+        busy.append(socket.create_connection(server.getsockname(), timeout=20))
+        busy[-1].sendall(b"stay")
+        print("answer:", busy[-1].recv(10))
+    idle = os.fork()
+    if idle == 0:
+        for _ in range(10):
+            accepted, _ = server.accept()
+            accepted.sendall(accepted.recv(10).upper())
+            accepted.close()
+        os._exit(0)
+    for _ in range(10):
+        with socket.create_connection(server.getsockname(), timeout=20) as client:
+            client.sendall(b"word")
+            print("answer:", receive_all(client))
+    for client in busy:
+        client.sendall(b"end")
+    print("statuses:", [os.waitpid(child, 0)[1] for child in (*children, idle)])
+
+
+@case
 def connection_after_fork():
     client, accepted = pair()
     child = os.fork()

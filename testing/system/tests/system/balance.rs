@@ -74,6 +74,21 @@ fn workers_that_stop_or_die_cost_only_what_they_had(stack: Stack) {
     assert_eq!(net.replicas(), replicas, "a replica has died");
 }
 
+/// Processes that are busy are offered a connection once, and not again before they accept: what the case of `sockets.py` prints says only that all is
+/// served in the end.
+#[test]
+fn who_is_busy_is_not_asked_again_and_again() {
+    let net = Net::new(Stack::Atoll);
+    let case = [&*program("sockets.py"), "who_is_busy_gets_no_more_connections"];
+    Proc::start(net.on_stack("/usr/bin/python3").args(case), None).success(60);
+    let status = net.atoll_says("status");
+    let replicas = status["replicas"].as_array().expect("a list");
+    let count = |name: &str| replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum::<u64>();
+    assert_eq!(count("claims"), 114);
+    let most = 4 * replicas.len() as u64;
+    assert!(count("claim_timeouts") <= most, "{} offers were for nothing", count("claim_timeouts"));
+}
+
 /// How many connections each worker has served; none may have failed.
 fn ask(net: &Net, count: u32) -> Vec<u32> {
     let (count_text, port) = (count.to_string(), "8080");
