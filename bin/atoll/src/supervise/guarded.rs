@@ -107,14 +107,15 @@ impl Server {
             let reason = format!("all servers are of the new build, but the supervisor is of the old one: {reason}");
             return self.answer(client, &ReportPart::Error(reason));
         }
-        match self.start_guardian() {
+        let build = Program::own().build.name();
+        let line = match self.start_guardian() {
             Ok(last) => {
                 let _ = last.map(|last| guardian::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
+                format!("supervisor and guardian are of {build}")
             }
             // The old one goes on.
-            Err(error) => eprintln!("atoll: upgrade: no guardian of the new build could be started: {error}"),
-        }
-        let line = format!("supervisor and guardian are of {}", Program::own().build.name());
+            Err(error) => format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
+        };
         eprintln!("atoll: upgrade: {line}");
         self.answer(client, &ReportPart::Progress(line))?;
         self.answer(client, &ReportPart::Done(true))
