@@ -4,6 +4,7 @@ use std::process::Command;
 
 use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, program};
 
+use crate::recovery::Victim;
 use crate::servers::start_nginx;
 
 const SETTINGS: &str = "[accept]\nhandshake = \"naive\"\n";
@@ -66,4 +67,31 @@ fn a_worker_that_stops_is_passed_over() {
         .map(|replica| replica["stats"]["bad_commands"].as_u64().expect("a number"))
         .collect();
     assert_eq!(counts, [0, 0]);
+}
+
+/// Who sleeps in accept or in epoll_wait, and has been promised to be told by replicas that die, asks their successors.
+#[test]
+fn who_waits_for_a_replica_that_dies_is_told_by_its_successor() {
+    const ACCEPTS: &str = "import socket\nserver = socket.create_server(('', 9300))
+while True:
+    client = server.accept()[0]
+    client.sendall(b'hello ' + client.recv(100))
+    client.close()";
+    let net = Net::configured(Stack::Atoll, SETTINGS);
+    let mut polls = start_nginx(&net);
+    net.listens(&mut polls, 80);
+    let mut sleeps = net.serve("/usr/bin/python3", &["-c", ACCEPTS]);
+    net.listens(&mut sleeps, 9300);
+    for round in 0..3 {
+        for index in 0..2 {
+            Victim { net: &net, kind: "replicas", index }.kill();
+        }
+        for (address, said) in [("http", "tiny"), ("gopher", "hello")] {
+            let port = if address == "http" { 80 } else { 9300 };
+            let url = format!("{address}://{}:{port}/small", Net::SERVER);
+            let got = net.client("curl", &["-sS", "-m", "20", &url]).success(30);
+            assert!(got.contains(said), "round {round}: {address} got {got}");
+        }
+    }
+    assert!(polls.runs() && sleeps.runs());
 }
