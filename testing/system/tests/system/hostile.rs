@@ -1,6 +1,6 @@
 //! Does the stack survive what it is not sent to be kind: noise on the wire, and applications that go mad or die?
 
-use atoll_system_tests::{Net, Proc, Stack, compiled, program, until};
+use atoll_system_tests::{Net, Proc, Stack, compiled, program, soak, until};
 
 use crate::load::{load, number};
 use crate::servers::{fetch, megabyte, start_nginx};
@@ -125,7 +125,7 @@ fn an_application_that_scribbles_harms_only_itself() {
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
     let replicas = net.replicas();
-    for seed in 1..=5 {
+    for seed in 1..=if soak() { 20 } else { 3 } {
         let port = (9100 + seed).to_string();
         let mut scribbler = Proc::start(net.on_stack(&compiled("scribble")).args([&port, &seed.to_string()]), None);
         scribbler.says("listening", 10);

@@ -139,18 +139,20 @@ const ATTEMPTS: &[(&str, u32, &str)] = &[
 #[test]
 fn a_forbidden_call_ends_a_server_and_is_reported() {
     let compel = compiled("compel");
-    for (turn, (name, number, arguments)) in ATTEMPTS.iter().enumerate() {
+    // One attempt in each server of a stack.
+    for attempts in ATTEMPTS.chunks(3) {
         let net = Net::with(Stack::Atoll, "TS1+LS1+CM1", None);
         let servers = servers(&net.atoll_says("status"));
-        let (server, pid) = &servers[turn % servers.len()];
-        let mut force = Command::new(&compel);
-        force.args([pid.to_string(), number.to_string()]).args(arguments.split_whitespace());
-        assert_eq!(Proc::start(&mut force, None).success(20), "died of signal 31\n", "{server}: {name}");
-        let log = Path::new("/run/atoll").join(format!("{}.log", net.name()));
-        let expected = format!("{server} (pid {pid}) made the forbidden system call {name}");
-        until(&format!("\"{expected}\" in the log"), 20, || {
-            std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&expected)).then_some(())
-        });
+        for ((name, number, arguments), (server, pid)) in attempts.iter().zip(&servers) {
+            let mut force = Command::new(&compel);
+            force.args([pid.to_string(), number.to_string()]).args(arguments.split_whitespace());
+            assert_eq!(Proc::start(&mut force, None).success(20), "died of signal 31\n", "{server}: {name}");
+            let log = Path::new("/run/atoll").join(format!("{}.log", net.name()));
+            let expected = format!("{server} (pid {pid}) made the forbidden system call {name}");
+            until(&format!("\"{expected}\" in the log"), 20, || {
+                std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&expected)).then_some(())
+            });
+        }
     }
 }
 

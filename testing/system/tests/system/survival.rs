@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_base::Rng;
-use atoll_system_tests::{Net, Proc, Stack, program, until};
+use atoll_system_tests::{Net, Proc, Stack, program, soak, until};
 
 use crate::recovery::{Victim, assert_unharmed, load, signal};
 use crate::servers::start_nginx;
@@ -42,6 +42,11 @@ fn kill_replicas(net: &Net, seed: u64, count: u32, clients: &mut [Proc]) {
     }
 }
 
+/// How many.
+fn deaths() -> u32 {
+    if soak() { 100 } else { 10 }
+}
+
 /// Tells clients to come to their ends, which have to be good ones. Returns what they say.
 pub fn finish(clients: Vec<Proc>) -> Vec<String> {
     clients.iter().for_each(|client| signal("INT", client.pid().into()));
@@ -61,8 +66,8 @@ pub fn assert_nothing_left(net: &Net) {
     });
 }
 
-/// A server with two workers and clients of all kinds, and `kills` deaths.
-fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str, kills: u32) {
+/// A server with two workers and clients of all kinds, and [`deaths`].
+fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str) {
     let net = Net::with(Stack::Atoll, configuration, None);
     let mut server = start(&net, Side::Inside, "streams.py", &["serve", "7000", "2", listeners]);
     net.listens(&mut server, 7000);
@@ -75,7 +80,7 @@ fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str,
             clients.push(start(&net, side, "streams.py", &[kind, address, "7000", count, limit]));
         }
     }
-    kill_replicas(&net, 1, kills, &mut clients);
+    kill_replicas(&net, 1, deaths(), &mut clients);
     for said in finish(clients) {
         println!("{configuration} {side:?}: {said}");
     }
@@ -85,24 +90,24 @@ fn streams(configuration: &str, side: Side, addresses: &[&str], listeners: &str,
 
 #[test]
 fn streams_over_a_tap() {
-    streams("TS1LS1CM1", Side::Outside, &[Net::SERVER], "shared", 15);
-    streams("TS3LS3CM3", Side::Outside, &[Net::SERVER, Net::SERVER6], "shared", 15);
+    streams("TS1LS1CM1", Side::Outside, &[Net::SERVER], "shared");
+    streams("TS3LS3CM3", Side::Outside, &[Net::SERVER, Net::SERVER6], "shared");
 }
 
 #[test]
 fn streams_with_a_link_server_apart() {
-    streams("TS2CM2+LS1", Side::Outside, &[Net::SERVER6], "shared", 15);
+    streams("TS2CM2+LS1", Side::Outside, &[Net::SERVER6], "shared");
 }
 
 #[test]
 fn streams_between_programs_of_one_stack() {
-    streams("TS1LS1CM1", Side::Inside, &["127.0.0.1"], "shared", 15);
-    streams("TS2LS2CM2", Side::Inside, &[Net::SERVER6, "127.0.0.1"], "shared", 15);
+    streams("TS1LS1CM1", Side::Inside, &["127.0.0.1"], "shared");
+    streams("TS2LS2CM2", Side::Inside, &[Net::SERVER6, "127.0.0.1"], "shared");
 }
 
 #[test]
 fn streams_of_workers_that_listen_each() {
-    streams("TS2LS2CM2", Side::Outside, &[Net::SERVER], "reuse", 15);
+    streams("TS2LS2CM2", Side::Outside, &[Net::SERVER], "reuse");
 }
 
 /// The programs on the stack are the clients.
@@ -126,7 +131,7 @@ fn streams_that_the_stack_opens() {
                 .map(|address| start(&net, Side::Inside, "streams.py", &[kind, address, "7000", count, limit]))
         })
         .collect();
-    kill_replicas(&net, 2, 15, &mut clients);
+    kill_replicas(&net, 2, deaths(), &mut clients);
     finish(clients);
     assert_nothing_left(&net);
 }
@@ -161,7 +166,7 @@ fn requests_to_nginx() {
         let mut server = start_nginx(&net);
         net.listens(&mut server, 80);
         let mut clients = [load(&net, kept)];
-        kill_replicas(&net, 4, 15, &mut clients);
+        kill_replicas(&net, 4, deaths(), &mut clients);
         let [client] = clients;
         assert_unharmed(client);
         assert!(server.runs(), "{}", server.report());
@@ -178,7 +183,7 @@ fn commands_to_redis() {
     let mut clients: Vec<Proc> = [Net::SERVER, Net::SERVER6]
         .map(|address| start(&net, Side::Outside, "store_check.py", &[address, "6379", "4"]))
         .into();
-    kill_replicas(&net, 5, 20, &mut clients);
+    kill_replicas(&net, 5, deaths(), &mut clients);
     for said in finish(clients) {
         assert!(said.trim().parse::<u64>().is_ok_and(|commands| commands > 1000), "{said}");
     }
@@ -195,7 +200,7 @@ fn datagrams() {
         let mut clients: Vec<Proc> = [Net::SERVER, Net::SERVER6]
             .map(|address| start(&net, side, "datagrams.py", &["ask", address, "7000", "5"]))
             .into();
-        kill_replicas(&net, 6, 15, &mut clients);
+        kill_replicas(&net, 6, deaths(), &mut clients);
         for said in finish(clients) {
             println!("{side:?}: {said}");
         }
