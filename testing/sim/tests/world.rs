@@ -154,7 +154,7 @@ fn moving(seed: u64) -> Story {
 
 fn by_a_person(seed: u64, deaths: u32) -> ScalingPlan {
     let every = Duration::from_micros([300, 2000, 20_000][(seed / 2 % 3) as usize]);
-    ScalingPlan { start: 1 + (seed % 4) as u8, by: ScaledBy::Person(every), at_once: seed % 2 == 0, deaths }
+    ScalingPlan { start: 1 + (seed % 4) as u8, by: ScaledBy::Person(every), at_once: seed.is_multiple_of(2), deaths }
 }
 
 /// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were.
