@@ -431,6 +431,8 @@ struct Process {
     /// Where it asks for connections, if it does, and whom this accept has asked.
     asking: Option<Asking>,
     tried: u32,
+    /// Replicas that have said that they listen.
+    listening: u32,
     /// Connections to open: their numbers.
     to_open: VecDeque<u64>,
     at_once: usize,
@@ -464,6 +466,8 @@ pub struct World {
     adversary: Option<Adversary>,
     /// Deaths of replicas so far.
     crashed: u32,
+    /// All replicas of the server listen: its clients have begun.
+    has_begun: bool,
 }
 
 impl World {
@@ -480,6 +484,7 @@ impl World {
             frames: 0,
             adversary: None,
             crashed: 0,
+            has_begun: false,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -504,7 +509,8 @@ impl World {
         }
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
-        client.wakes_at = Some(Instant::from_millis(1000) + delay);
+        // Where a replica may be away from the start on, `listen` takes its time.
+        client.wakes_at = story.scaling.is_none().then_some(Instant::from_millis(1000) + delay);
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
         client.at_once = story.at_once.unwrap_or(client.at_once);
@@ -537,6 +543,7 @@ impl World {
             accepting: 0,
             asking: self.story.asks.then(Asking::default),
             tried: 0,
+            listening: 0,
             to_open: VecDeque::new(),
             at_once: 0,
             sleep_word: 0,
@@ -1116,8 +1123,9 @@ impl Process {
             Event::SlotDone { slot, generation } => {
                 self.ports[replica].slot_done(slot, generation);
             }
+            Event::ListenReply { .. } => self.listening |= 1 << replica,
             // Every socket is looked at anyway.
-            Event::Ready { .. } | Event::BindReply { .. } | Event::ListenReply { .. } | Event::InfoReply { .. } => {}
+            Event::Ready { .. } | Event::BindReply { .. } | Event::InfoReply { .. } => {}
         }
     }
 

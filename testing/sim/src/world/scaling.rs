@@ -186,6 +186,16 @@ impl World {
     /// Processes for replicas get other replicas. Returns whether there was anything to do.
     pub(super) fn run_hosts(&mut self) -> bool {
         let (mut any, now) = (false, self.now);
+        if self.story.scaling.is_some() && !self.has_begun {
+            let all = (1 << self.machines[0].replicas.len()) - 1;
+            self.has_begun = self.processes.iter().all(|process| !process.is_server || process.listening == all);
+            if self.has_begun {
+                self.processes
+                    .iter_mut()
+                    .filter(|process| !process.is_server)
+                    .for_each(|client| client.wakes_at = Some(now));
+            }
+        }
         for at in 0..2 {
             for index in 0..self.machines[at].replicas.len() {
                 let Some(hosts) = &mut self.machines[at].hosts else { break };
