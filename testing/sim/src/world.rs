@@ -1,6 +1,8 @@
 //! Do whole stacks and their applications get along? Two machines with several replicas each, the wire between them, and processes
 //! that sleep until their bell rings: a wake-up that is lost shows as silence.
 
+mod scaling;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{
@@ -29,6 +31,8 @@ use crate::ip_servers::{IpPlan, IpServers};
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal};
+use scaling::Hosts;
+pub use scaling::{ScaledBy, ScalingPlan};
 
 const KEY: FlowKey = FlowKey { k0: 1, k1: 2 };
 const SERVER: u8 = 1;
@@ -87,6 +91,8 @@ pub struct Story {
     pub workforce: Workforce,
     /// How often a replica dies, per million turns that one has, and another one takes its place.
     pub crashes: u32,
+    /// How replicas go from process to process; `None`: each has its own, and stays there.
+    pub scaling: Option<ScalingPlan>,
 }
 
 /// Processes that accept, and how connections are given to them.
@@ -152,6 +158,7 @@ impl Story {
             asks: false,
             workforce: Workforce::default(),
             crashes: 0,
+            scaling: None,
         }
     }
 }
@@ -214,6 +221,8 @@ struct Machine {
     link_server: Option<LinkServer>,
     ip_servers: Option<IpServers>,
     managers: Option<Managers>,
+    /// The processes that the replicas are in, if they go from one to another.
+    hosts: Option<Hosts>,
 }
 
 impl Machine {
@@ -241,6 +250,7 @@ impl Machine {
                 .then(|| LinkServer::new(ip_servers.as_ref().map_or(count, IpServers::count))),
             ip_servers,
             managers,
+            hosts: story.scaling.map(|plan| Hosts::new(plan, host, count, seed, now)),
         };
         for index in 0..count {
             let replica = machine.replica(now, index, Epoch(3), seed);
@@ -284,15 +294,38 @@ impl Machine {
             Destination::All => 0..self.replicas.len(),
         };
         for index in receivers {
-            let replica = &mut self.replicas[index];
-            replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
-            if let Some(whole) = replica.ip_mut().poll_whole()
-                && let Destination::One(owner) = self.steering.destination(&whole.bytes, ReplicaId(0))
-            {
-                let owner = &mut self.replicas[usize::from(owner.0)];
-                owner.handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
+            if self.hosts.as_mut().is_none_or(|hosts| hosts.lets_pass(index, frame, inside)) {
+                self.handle(now, index, frame, inside);
             }
         }
+    }
+
+    /// A replica takes a frame.
+    fn handle(&mut self, now: Instant, index: usize, frame: &[u8], inside: bool) {
+        let replica = &mut self.replicas[index];
+        replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+        if let Some(whole) = replica.ip_mut().poll_whole()
+            && let Destination::One(owner) = self.steering.destination(&whole.bytes, ReplicaId(0))
+        {
+            let owner = usize::from(owner.0);
+            if self.hosts.as_mut().is_none_or(|hosts| hosts.lets_pass(owner, &whole.bytes, inside)) {
+                self.replicas[owner].handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
+            }
+        }
+    }
+
+    /// How many frames of a replica the outside link takes now.
+    fn look_for_room(&mut self, index: usize) {
+        self.out.room = match (&self.ip_servers, &self.link_server) {
+            (Some(servers), _) => servers.room(index),
+            (None, Some(link)) => link.room(index),
+            (None, None) => usize::MAX,
+        };
+    }
+
+    /// Whether a replica is in a process and serves.
+    fn serves(&self, index: usize) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
     }
 }
 
@@ -398,6 +431,8 @@ struct Process {
     /// Where it asks for connections, if it does, and whom this accept has asked.
     asking: Option<Asking>,
     tried: u32,
+    /// Replicas that have said that they listen.
+    listening: u32,
     /// Connections to open: their numbers.
     to_open: VecDeque<u64>,
     at_once: usize,
@@ -431,6 +466,8 @@ pub struct World {
     adversary: Option<Adversary>,
     /// Deaths of replicas so far.
     crashed: u32,
+    /// All replicas of the server listen: its clients have begun.
+    has_begun: bool,
 }
 
 impl World {
@@ -447,6 +484,7 @@ impl World {
             frames: 0,
             adversary: None,
             crashed: 0,
+            has_begun: false,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -471,7 +509,8 @@ impl World {
         }
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
-        client.wakes_at = Some(Instant::from_millis(1000) + delay);
+        // Where a replica may be away from the start on, `listen` takes its time.
+        client.wakes_at = story.scaling.is_none().then_some(Instant::from_millis(1000) + delay);
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
         client.at_once = story.at_once.unwrap_or(client.at_once);
@@ -504,6 +543,7 @@ impl World {
             accepting: 0,
             asking: self.story.asks.then(Asking::default),
             tried: 0,
+            listening: 0,
             to_open: VecDeque::new(),
             at_once: 0,
             sleep_word: 0,
@@ -530,44 +570,88 @@ impl World {
         let began = self.now;
         let limit = began + Duration::from_secs(3000);
         loop {
-            let mut busy = self.deliver();
-            self.attack()?;
-            busy |= self.run_link_servers();
-            busy |= self.run_ip_servers();
-            busy |= self.run_replicas();
-            busy |= self.run_managers();
-            busy |= self.run_processes();
-            if busy {
-                self.now += Duration::from_micros(2);
+            if self.turn()? {
                 continue;
             }
             if self.is_over() {
                 return Ok(self.now.since(began));
             }
-            let timers =
-                self.machines.iter().flat_map(|machine| machine.replicas.iter().filter_map(Transport::next_timeout));
-            let is_awake = |process: &&Process| process.stands_until.is_none() && !process.dead;
-            let wakes = self.processes.iter().filter(is_awake).filter_map(|process| process.wakes_at);
-            let stands = self.processes.iter().filter_map(|process| process.stands_until);
-            let arrival = self.wire.keys().next().map(|(at, _)| *at);
-            let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
-            let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
-            let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
-            let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
-            let next = timers
-                .chain(wakes)
-                .chain(stands)
-                .chain(links)
-                .chain(ips)
-                .chain(managers)
-                .chain(arrival)
-                .chain(attack)
-                .min();
-            match next.filter(|next| *next < limit) {
-                Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
-                None => return Err(self.report()),
+            if !self.go_on(limit) {
+                return Err(self.report());
             }
         }
+    }
+
+    /// Goes on after [`World::run`] until replicas have forgotten every connection, and what programs have had is free again.
+    pub fn settle(&mut self) -> Result<(), String> {
+        let limit = self.now + Duration::from_secs(300);
+        while self.turn()? || self.go_on(limit) {}
+        for machine in &self.machines {
+            let mut all = machine.replicas.iter().flat_map(|replica| replica.sockets(self.now));
+            if let Some(left) = all.find(|socket| socket.remote.port != 0) {
+                return Err(format!("{left:?} is left: {}", self.report()));
+            }
+        }
+        for process in self.processes.iter_mut().filter(|process| !process.dead) {
+            for (replica, port) in process.ports.iter_mut().enumerate() {
+                port.sweep();
+                let slots = port.layout().application_slots().len();
+                let free = std::iter::from_fn(|| port.allocate_slot()).count();
+                if free != slots {
+                    let session = process.session.0;
+                    return Err(format!("session {session} has {free} of {slots} slots with replica {replica}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody does what there is to do at this moment. Returns whether there was anything, and then it is a little later.
+    fn turn(&mut self) -> Result<bool, String> {
+        let mut busy = self.deliver();
+        self.attack()?;
+        busy |= self.run_link_servers();
+        busy |= self.run_ip_servers();
+        busy |= self.run_hosts();
+        busy |= self.run_replicas();
+        busy |= self.run_managers();
+        busy |= self.run_processes();
+        if busy {
+            self.now += Duration::from_micros(2);
+        }
+        Ok(busy)
+    }
+
+    /// Goes to the moment at which there is something to do again. Returns whether there is one before `limit`.
+    fn go_on(&mut self, limit: Instant) -> bool {
+        let timers = self.machines.iter().flat_map(|machine| {
+            let there = machine.replicas.iter().enumerate().filter(|(index, _)| machine.serves(*index));
+            there.filter_map(|(_, replica)| replica.next_timeout())
+        });
+        let is_awake = |process: &&Process| process.stands_until.is_none() && !process.dead;
+        let wakes = self.processes.iter().filter(is_awake).filter_map(|process| process.wakes_at);
+        let stands = self.processes.iter().filter_map(|process| process.stands_until);
+        let arrival = self.wire.keys().next().map(|(at, _)| *at);
+        let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
+        let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
+        let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
+        let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
+        let hosts = self.machines.iter().filter_map(|machine| machine.hosts.as_ref()?.next_timeout());
+        let next = timers
+            .chain(wakes)
+            .chain(stands)
+            .chain(links)
+            .chain(ips)
+            .chain(managers)
+            .chain(hosts)
+            .chain(arrival)
+            .chain(attack)
+            .min();
+        match next.filter(|next| *next < limit) {
+            Some(next) => self.now = next.max(self.now + Duration::from_micros(1)),
+            None => return false,
+        }
+        true
     }
 
     fn is_over(&self) -> bool {
@@ -685,67 +769,100 @@ impl World {
         let mut any = false;
         for at in 0..2 {
             for index in 0..self.machines[at].replicas.len() {
-                self.doom(at, index);
-                let machine = &mut self.machines[at];
-                machine.out.life = machine.lives[index].clone();
-                machine.out.room = match (&machine.ip_servers, &machine.link_server) {
-                    (Some(servers), _) => servers.room(index),
-                    (None, Some(link)) => link.room(index),
-                    (None, None) => usize::MAX,
-                };
-                let replica = &mut machine.replicas[index];
-                any |= replica.handle_commands(self.now, 64);
-                replica.handle_timers(self.now);
-                replica.flush(self.now, &mut machine.out);
-                if let Some(servers) = &mut machine.ip_servers {
-                    servers.collect(self.now, &mut self.rng, index, replica);
+                if self.machines[at].serves(index) {
+                    any |= self.run_replica(at, index);
                 }
-                if let Some(managers) = &mut machine.managers {
-                    managers.collect(self.now, &mut self.rng, index as u8, replica);
+            }
+        }
+        any
+    }
+
+    /// One turn of a replica. Returns whether there was anything to do.
+    fn run_replica(&mut self, at: usize, index: usize) -> bool {
+        self.doom(at, index);
+        let mut any = self.read_queue(at, index);
+        let machine = &mut self.machines[at];
+        any |= machine.replicas[index].handle_commands(self.now, 64);
+        machine.replicas[index].handle_timers(self.now);
+        self.flush(at, index);
+        let machine = &mut self.machines[at];
+        let replica = &mut machine.replicas[index];
+        if let Some(servers) = &mut machine.ip_servers {
+            servers.collect(self.now, &mut self.rng, index, replica);
+        }
+        if let Some(managers) = &mut machine.managers {
+            managers.collect(self.now, &mut self.rng, index as u8, replica);
+        }
+        while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
+            for other in (0..machine.replicas.len()).filter(|other| *other != index) {
+                if machine.serves(other) {
+                    machine.replicas[other].ip_mut().handle_neighbour(self.now, update);
                 }
-                while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
-                    for other in (0..machine.replicas.len()).filter(|other| *other != index) {
-                        machine.replicas[other].ip_mut().handle_neighbour(self.now, update);
-                    }
+            }
+        }
+        let mut said = Vec::new();
+        let reach = Reach { awake: u64::MAX, takes: u64::MAX };
+        while let Some(output) = machine.replicas[index].poll_peer(self.now, reach, true) {
+            if !self.rng.chance_per_million(self.story.workforce.loss) {
+                said.push(output);
+            }
+        }
+        for output in said {
+            any = true;
+            for other in (0..machine.replicas.len()).filter(|other| output.to & (1 << other) != 0) {
+                if machine.serves(other) {
+                    machine.replicas[other].handle_peer(self.now, &output.message);
                 }
-                let mut said = Vec::new();
-                let reach = Reach { awake: u64::MAX, takes: u64::MAX };
-                while let Some(output) = machine.replicas[index].poll_peer(self.now, reach, true) {
-                    if !self.rng.chance_per_million(self.story.workforce.loss) {
-                        said.push(output);
-                    }
-                }
-                for output in said {
-                    any = true;
-                    for other in (0..machine.replicas.len()).filter(|other| output.to & (1 << other) != 0) {
-                        machine.replicas[other].handle_peer(self.now, &output.message);
-                    }
-                }
-                let mut rung = Vec::new();
-                let life = machine.lives[index].clone();
-                machine.replicas[index].take_bells(|session, bell| {
-                    if life.spend() {
-                        rung.push((session, bell));
-                    }
-                });
-                if life.is_over() {
-                    any = true;
-                    rung.extend(self.succeed(at, index));
-                }
-                let machine = &mut self.machines[at];
-                for (inside, frame) in std::mem::take(&mut machine.out.frames) {
-                    any = true;
-                    if inside {
-                        self.machines[at].receive(self.now, &mut self.rng, &frame, true);
-                    } else if let Some(servers) = &mut self.machines[at].ip_servers {
-                        servers.push(self.now, &mut self.rng, index, frame);
-                    } else if let Some(link) = &mut self.machines[at].link_server {
-                        link.push(self.now, &mut self.rng, index, frame);
-                    } else {
-                        self.transmit(1 - at, frame);
-                    }
-                }
-                self.ring(&rung);
+            }
+        }
+        let mut rung = self.take_bells(at, index);
+        if self.machines[at].lives[index].is_over() {
+            any = true;
+            if self.machines[at].hosts.is_some() {
+                self.process_ends(at, index);
+            } else {
+                self.machines[at].lives[index] = Life::new();
+                rung.extend(self.succeed(at, index));
+            }
+        }
+        any |= self.send_out(at, index);
+        self.ring(&rung);
+        any
+    }
+
+    /// A replica commits what it has done, and lets it out.
+    fn flush(&mut self, at: usize, index: usize) {
+        self.machines[at].look_for_room(index);
+        let machine = &mut self.machines[at];
+        machine.out.life = machine.lives[index].clone();
+        machine.replicas[index].flush(self.now, &mut machine.out);
+    }
+
+    /// The bells that a replica rings.
+    fn take_bells(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
+        let mut rung = Vec::new();
+        let Machine { replicas, lives, .. } = &mut self.machines[at];
+        replicas[index].take_bells(|session, bell| {
+            if lives[index].spend() {
+                rung.push((session, bell));
+            }
+        });
+        rung
+    }
+
+    /// What a replica has let out goes its way. Returns whether there was anything.
+    fn send_out(&mut self, at: usize, index: usize) -> bool {
+        let mut any = false;
+        for (inside, frame) in std::mem::take(&mut self.machines[at].out.frames) {
+            any = true;
+            if inside {
+                self.machines[at].receive(self.now, &mut self.rng, &frame, true);
+            } else if let Some(servers) = &mut self.machines[at].ip_servers {
+                servers.push(self.now, &mut self.rng, index, frame);
+            } else if let Some(link) = &mut self.machines[at].link_server {
+                link.push(self.now, &mut self.rng, index, frame);
+            } else {
+                self.transmit(1 - at, frame);
             }
         }
         any
@@ -763,11 +880,10 @@ impl World {
         }
     }
 
-    /// A replica has died: the next one takes its place. Returns the bells that it rings.
+    /// A replica has died, or has left: the next one, whose life has begun, takes its place. Returns the bells that it rings.
     fn succeed(&mut self, at: usize, index: usize) -> Vec<(SessionId, u32)> {
         let (now, story) = (self.now, &self.story);
         let machine = &mut self.machines[at];
-        machine.lives[index] = Life::new();
         let (_, epoch) = machine.replicas[index].identity();
         let mut next = machine.replica(now, index as u8, Epoch(epoch.0 + 1), story.seed);
         let life = &machine.lives[index];
@@ -785,10 +901,8 @@ impl World {
         }
         machine.out.life = life.clone();
         next.flush(now, &mut machine.out);
-        let mut rung = Vec::new();
-        next.take_bells(|session, bell| rung.push((session, bell)));
         machine.replicas[index] = next;
-        rung
+        self.take_bells(at, index)
     }
 
     /// How often replicas have died.
@@ -889,8 +1003,11 @@ impl World {
                 let (machine, session) = (process.machine, process.session);
                 if dies && self.story.workers > 1 {
                     process.dead = true;
-                    for replica in &mut self.machines[machine].replicas {
-                        replica.close_session(now, session);
+                    for index in 0..self.machines[machine].replicas.len() {
+                        // Its successor is not told of it.
+                        if self.machines[machine].serves(index) {
+                            self.machines[machine].replicas[index].close_session(now, session);
+                        }
                     }
                 }
                 return true;
@@ -1006,8 +1123,9 @@ impl Process {
             Event::SlotDone { slot, generation } => {
                 self.ports[replica].slot_done(slot, generation);
             }
+            Event::ListenReply { .. } => self.listening |= 1 << replica,
             // Every socket is looked at anyway.
-            Event::Ready { .. } | Event::BindReply { .. } | Event::ListenReply { .. } | Event::InfoReply { .. } => {}
+            Event::Ready { .. } | Event::BindReply { .. } | Event::InfoReply { .. } => {}
         }
     }
 

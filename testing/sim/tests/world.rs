@@ -4,7 +4,7 @@
 
 use atoll_base::Duration;
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{IpPlan, ManagerPlan, Story, Workforce, World, seeds};
+use atoll_sim::{IpPlan, ManagerPlan, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -63,6 +63,109 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     }
     println!("{crashed} deaths");
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
+/// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is for them waits meanwhile.
+#[test]
+fn replicas_that_move_lose_no_connection() {
+    let (mut moved, mut crashed) = (0, 0);
+    for seed in seeds(40) {
+        let (moves, deaths) = scale(seed, &Story { scaling: Some(by_a_person(seed, 0)), ..moving(seed) });
+        (moved, crashed) = (moved + moves, crashed + deaths);
+    }
+    println!("{moved} moves");
+    assert_eq!(crashed, 0);
+    assert!(moved > 500 || std::env::var_os("ATOLL_SEED").is_some(), "{moved}");
+}
+
+/// The same while processes die with all replicas that are in them: at any moment, and in the middle of moves.
+#[test]
+fn replicas_that_move_and_die_lose_no_connection() {
+    let (mut moved, mut crashed) = (0, 0);
+    for seed in seeds(40) {
+        let (crashes, deaths) =
+            ([0, 2000, 20_000][(seed % 3) as usize], [50_000, 300_000, 600_000][(seed / 3 % 3) as usize]);
+        let story = Story { crashes, scaling: Some(by_a_person(seed, deaths)), ..moving(seed) };
+        let (moves, deaths) = scale(seed, &story);
+        (moved, crashed) = (moved + moves, crashed + deaths);
+    }
+    println!("{moved} moves, {crashed} deaths");
+    assert!(moved > 200 && crashed > 1000 || std::env::var_os("ATOLL_SEED").is_some(), "{moved} {crashed}");
+}
+
+/// The same while nobody accepts: connections wait with their text, and many with their ends.
+#[test]
+fn replicas_that_move_and_die_lose_no_connection_that_waits() {
+    for seed in seeds(30) {
+        let workforce = Workforce {
+            stops: Some((0, Duration::ZERO)),
+            stands: (Duration::from_millis(300), false),
+            ..Workforce::default()
+        };
+        let deaths = [0, 300_000][(seed % 2) as usize];
+        let length = [1, 500, 3000, 70_000][(seed % 4) as usize];
+        let scaling = Some(by_a_person(seed, deaths));
+        scale(seed, &Story { scaling, workers: 1, length, workforce, ..moving(seed) });
+    }
+}
+
+/// The supervisor's own machine says how many processes there are to be, by what the replicas have to do: from one to as many as help, and back to
+/// one when all is done.
+#[test]
+fn processes_follow_the_load_and_lose_no_connection() {
+    for seed in seeds(4) {
+        let deaths = [0, 200_000][(seed % 2) as usize];
+        let by = ScaledBy::Load(Duration::from_micros(40));
+        let scaling = Some(ScalingPlan { start: 1, by, at_once: false, deaths });
+        let story = Story {
+            replicas: [4, 1 + (seed % 4) as u8],
+            workers: 2,
+            connections: 400,
+            length: 20_000,
+            at_once: Some(24),
+            loss: 0,
+            tear: 0,
+            late: 0,
+            memory_log2: 22,
+            scaling,
+            ..Story::random(seed)
+        };
+        let mut world = World::new(&story);
+        let outcome = world.run().and_then(|_| world.settle());
+        assert_eq!(outcome, Ok(()), "ATOLL_SEED={seed}: {story:#?}");
+        let numbers = world.processes();
+        println!("ATOLL_SEED={seed}: {numbers:?}, {} moves, {} deaths", world.moves(), world.crashed());
+        // A look takes half a millisecond, and a story seconds: there is time for many more.
+        assert!(
+            numbers.iter().any(|number| *number > 1) && numbers.last() == Some(&1),
+            "ATOLL_SEED={seed}: {numbers:?}"
+        );
+        assert!(numbers.len() <= 16, "ATOLL_SEED={seed}: {numbers:?}");
+    }
+}
+
+/// A story whose server has four replicas, mostly.
+fn moving(seed: u64) -> Story {
+    let story = Story::random(seed);
+    let replicas = if seed % 4 == 3 { story.replicas } else { [4, 1 + (seed % 4) as u8] };
+    // A program has slots for 64 with each replica.
+    Story { replicas, connections: (story.connections * 3).min(60), ..story }
+}
+
+fn by_a_person(seed: u64, deaths: u32) -> ScalingPlan {
+    let every = Duration::from_micros([300, 2000, 20_000][(seed / 2 % 3) as usize]);
+    ScalingPlan { start: 1 + (seed % 4) as u8, by: ScaledBy::Person(every), at_once: seed.is_multiple_of(2), deaths }
+}
+
+/// Runs a story with moves, and until all is over and free. Returns how many moves and deaths there were.
+fn scale(seed: u64, story: &Story) -> (u32, u32) {
+    let mut world = World::new(story);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run().and_then(|_| world.settle())));
+    match outcome {
+        Ok(Ok(())) => (world.moves(), world.crashed()),
+        Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
+        Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
+    }
 }
 
 /// Runs a story with deaths. Returns how many there were.

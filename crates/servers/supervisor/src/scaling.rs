@@ -242,6 +242,62 @@ mod tests {
         }
     }
 
+    /// What is measured is never the same twice. As long as it stays between the marks for the number of processes that there are, that stays.
+    #[test]
+    fn a_load_that_sways_between_the_marks_changes_nothing() {
+        let mut rng = Rng::new(9);
+        let mut told = 0;
+        for round in 0..400 {
+            let replicas = 2 + rng.below(7) as u8;
+            let processes = 1 + rng.below(replicas.into()) as u8;
+            let mut scaler = Scaler::new(1, replicas);
+            let weights: Vec<f64> = (0..replicas).map(|_| f64::from(1 + rng.below(9)) / 10.0).collect();
+            for _ in 0..300 {
+                // The busiest process is below the mark from which on it has too much to do, and one process fewer would be above the other one.
+                let target = 0.05 + f64::from(rng.below(70)) / 100.0;
+                let scale = target / busiest(&weights, processes);
+                let shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
+                if (1..processes).all(|fewer| busiest(&shares, fewer) > LOW) {
+                    told += 1;
+                    assert_eq!(scaler.look(processes, &shares), None, "round {round}: {shares:?} in {processes}");
+                }
+            }
+        }
+        assert!(told > 20_000, "{told}");
+    }
+
+    /// With fewer processors than processes, who is kept waiting for one counts that as work. That may cost processes that are no use, but
+    /// not a change for ever and ever.
+    #[test]
+    fn a_steady_load_is_settled_with_few_processors_too() {
+        let mut rng = Rng::new(10);
+        for round in 0..150 {
+            let replicas = 1 + rng.below(8) as u8;
+            let demand: Vec<f64> = (0..replicas).map(|_| f64::from(rng.below(100)) / 100.0).collect();
+            let processors = 1.0 + f64::from(rng.below(4));
+            let (mut scaler, mut processes) = (Scaler::new(1, replicas), 1 + rng.below(replicas.into()) as u8);
+            let mut changes = Vec::new();
+            for look in 0..4000 {
+                let alone = shares(&demand, processes);
+                let stretched = (alone.iter().sum::<f64>() / processors).max(1.0);
+                let all =
+                    |process| alone.iter().enumerate().filter(move |(r, _)| host_of(*r, processes.into()) == process);
+                // A process is busy for longer, and for all of the time at most.
+                let longer = |replica: usize| {
+                    let sum: f64 = all(host_of(replica, processes.into())).map(|(_, share)| share).sum();
+                    alone[replica] * stretched.min(1.0 / sum.max(1e-9))
+                };
+                let seen: Vec<f64> = (0..usize::from(replicas)).map(longer).collect();
+                if let Some(to) = scaler.look(processes, &seen) {
+                    processes = to;
+                    changes.push((look, to));
+                }
+            }
+            let late = changes.iter().filter(|(look, _)| *look > 1000).count();
+            assert!(changes.len() <= 6 && late == 0, "round {round}: {demand:?} on {processors}: {changes:?}");
+        }
+    }
+
     #[test]
     fn a_load_that_comes_and_goes_is_followed_less_and_less() {
         let (mut scaler, mut processes) = (Scaler::new(1, 4), 1);

@@ -371,7 +371,7 @@ impl<M: Memory> Transport<M> {
         entry.flags.set(Flags::RECORD);
         entry.stage = Stage::Waiting { listener };
         // The text is in the record from the next commit on; until then it must stay where it is.
-        self.release_later(place.session, rings);
+        self.release_later(place.session, place.slot, rings);
         self.touch(index);
         true
     }

@@ -166,6 +166,7 @@ impl<M: Memory> Transport<M> {
         self.repeat_requests(now, found);
 
         let touched = records.ledger.touched();
+        records.is_heir = true;
         let marked = records.ledger.marked().filter(|_| is_blamed);
         let mut adoption = Adoption::default();
         // Records are read twice rather than kept in between: there may be many, and memory that is touched for the first time costs more.
@@ -556,7 +557,7 @@ impl<M: Memory> Transport<M> {
         entry.place = None;
         entry.flags.set(Flags::RECORD);
         session.vacate(place.slot, true);
-        self.release_later(place.session, rings);
+        self.release_later(place.session, place.slot, rings);
         self.cm.handle_established(now, ConnectionId(index), listener);
     }
 

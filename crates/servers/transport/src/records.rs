@@ -34,6 +34,9 @@ pub(crate) struct Records<M: Memory> {
     pub(crate) crashes: BTreeMap<u32, u8>,
     /// Connections are not to survive, and have no records.
     pub(crate) is_stateless: bool,
+    /// Whom a predecessor has touched may not have been told yet: until the first batch is out the ledger names them, so that the next one
+    /// tells them if this one dies before.
+    pub(crate) is_heir: bool,
 }
 
 /// What applications have asked for that is in force.
@@ -145,6 +148,7 @@ impl<M: Memory> Records<M> {
             requests: Requests::default(),
             crashes: BTreeMap::new(),
             is_stateless: false,
+            is_heir: false,
         }
     }
 }
@@ -153,10 +157,22 @@ impl<M: Memory> Transport<M> {
     /// Writes down what has changed since the last flush.
     pub(crate) fn commit(&mut self) {
         if let Some(records) = self.records.as_deref_mut() {
-            let Records { ledger, text, chains, unchained, freed, progressed, requests, crashes, is_stateless } =
-                records;
+            let Records {
+                ledger,
+                text,
+                chains,
+                unchained,
+                freed,
+                progressed,
+                requests,
+                crashes,
+                is_stateless,
+                is_heir,
+            } = records;
             let dirty: &[u32] = if *is_stateless { &[] } else { &self.dirty };
-            ledger.begin();
+            if !core::mem::take(is_heir) {
+                ledger.begin();
+            }
             for place in freed.drain(..) {
                 // A new connection may have taken it: then that one is written.
                 if self.entries.get(place).is_none() {
@@ -203,10 +219,11 @@ impl<M: Memory> Transport<M> {
                 text.free(&ledger.text_area(), head);
             }
         }
-        for (index, id, mut rings) in self.released.drain(..) {
+        for (index, id, slot, mut rings) in self.released.drain(..) {
             // The session may have ended since, with all its memory, and another may have taken its place.
-            let session = self.sessions.get(index as usize).and_then(Option::as_ref);
+            let session = self.sessions.get_mut(index as usize).and_then(Option::as_mut);
             if let Some(session) = session.filter(|session| session.id == id) {
+                session.reuse(slot);
                 rings.release_all(&session.pool, &session.links);
             }
         }
@@ -234,10 +251,10 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// The rings of a buffer are given back once the ledger does not name them any more.
-    pub(crate) fn release_later(&mut self, session: u32, rings: Rings) {
+    /// The slot of an offer that was taken back, and the rings of its buffer, are given back once the ledger does not name them any more.
+    pub(crate) fn release_later(&mut self, session: u32, slot: SlotId, rings: Rings) {
         let id = self.session(session).map(|session| session.id);
-        self.released.extend(id.map(|id| (session, id, rings)));
+        self.released.extend(id.map(|id| (session, id, slot, rings)));
     }
 
     /// The place of a connection is free.

@@ -284,7 +284,8 @@ impl<M: Memory> Session<M> {
         Some((SlotId(slot), place.generation))
     }
 
-    /// The slot is free again. `revoked`: an offer was taken back, whose claim may still come.
+    /// The slot is free again. `revoked`: an offer was taken back, which a record names, and whose claim may still come: it is used again
+    /// only after [`Session::reuse`].
     pub(crate) fn vacate(&mut self, slot: SlotId, revoked: bool) {
         if let Some(view) = self.slot(slot) {
             view.set_state(SlotState::Free);
@@ -297,12 +298,16 @@ impl<M: Memory> Session<M> {
         let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return };
         place.occupant = Occupant::Nobody;
         self.sockets -= 1;
-        if slot.0 >= half {
-            if revoked {
-                self.free.push_front(slot.0);
-            } else {
-                self.free.push_back(slot.0);
-            }
+        if slot.0 >= half && !revoked {
+            self.free.push_back(slot.0);
+        }
+    }
+
+    /// The slot of an offer that was taken back may be another's: no record names it any more. By its generation a successor knows whether its
+    /// text is there.
+    pub(crate) fn reuse(&mut self, slot: SlotId) {
+        if self.layout.replica_slots().contains(&slot.0) {
+            self.free.push_front(slot.0);
         }
     }
 

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{
-    Duration, Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, TimerId, Wheel,
+    Duration, Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId, TimerId, Wheel,
 };
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::Ip;
@@ -92,8 +92,8 @@ pub struct Transport<M: Memory> {
     pub(crate) phases: Phases,
     /// What a successor has to know; `None`: there will be none.
     pub(crate) records: Option<Box<Records<M>>>,
-    /// Rings of receive buffers that are given back at the next commit: place of the session, session, rings.
-    pub(crate) released: Vec<(u32, SessionId, Rings)>,
+    /// What is given back at the next commit of offers that were taken back: place of the session, session, slot, rings of the receive buffer.
+    pub(crate) released: Vec<(u32, SessionId, SlotId, Rings)>,
     /// Sessions that are over: the supervisor may let go of their memory.
     pub(crate) ended: Vec<SessionId>,
     fired: Vec<TimerId>,

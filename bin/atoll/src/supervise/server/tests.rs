@@ -17,6 +17,7 @@ use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
 
 mod scaling;
+mod stories;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {

@@ -88,6 +88,59 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
 }
 
+/// Who adopts may die before anything is out. By then it has taken offers back, and has made others, but the ledger names those of its predecessor.
+#[test]
+fn offers_outlive_successors_that_die_at_once() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let clients: Vec<Socket> = (0..8).map(|_| client.connect(HTTP)).collect();
+    net.settle();
+    (0..8).for_each(|n| assert_eq!(client.write(clients[n], &[n as u8; 500]), 500));
+    net.settle();
+    server.poll();
+    server.offers.clear();
+    let now = net.now;
+    for _ in 0..3 {
+        let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateful);
+        assert_eq!((adoption.kept, adoption.lost), (8, 0), "{adoption:?}");
+    }
+    net.settle();
+    let mut texts: Vec<Vec<u8>> = (0..8)
+        .map(|_| {
+            let s = server.accept().expect("offered");
+            net.settle();
+            server.read(s)
+        })
+        .collect();
+    texts.sort();
+    assert!(texts == (0..8).map(|n| vec![n; 500]).collect::<Vec<_>>());
+}
+
+/// The first has written down that text was received, and dies before it has said so; the second dies while it begins to write down what it is
+/// about to say. The third has to say it.
+#[test]
+fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
+    let (mut net, mut server, mut client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(HTTP);
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    client.write(c, b"a question");
+    let now = net.now;
+    net.stack(1).round(now);
+    let frame = net.stack(1).out.outside.pop_front().expect("it leaves");
+    net.stack(0).hear(now, &frame, ChecksumOffload::Partial);
+    net.stack(0).transport.commit();
+    net.stack(0).restart(now, &[&server], Recovery::Stateful);
+    net.stack(0).transport.dirty.clear();
+    net.stack(0).transport.commit();
+    die(&mut net, &[&server]);
+    assert_eq!(server.read(s), b"a question");
+}
+
 /// Text arrives behind a hole, which is filled later: what is kept for a successor is what is in order.
 #[test]
 fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {

@@ -30,11 +30,11 @@ fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
     client
 }
 
-fn answers(client: &Channel) -> Vec<ReportPart> {
+pub(super) fn answers(client: &Channel) -> Vec<ReportPart> {
     std::iter::from_fn(|| receive(client)).map(|(packet, _)| serde_json::from_slice(&packet).unwrap()).collect()
 }
 
-fn hosts(bench: &Bench) -> Vec<usize> {
+pub(super) fn hosts(bench: &Bench) -> Vec<usize> {
     (0..bench.server.replicas.len()).map(|index| bench.server.process_of(index)).collect()
 }
 
