@@ -516,6 +516,17 @@ impl<M: Memory> ReplicaPage<M> {
         let old = self.0.load64(at);
         self.0.store64_release(at, if taken { old | bit } else { old & !bit });
     }
+
+    /// The ports that are taken.
+    pub fn ports(&self, udp: bool) -> impl Iterator<Item = u16> + '_ {
+        let words = (0..=u16::MAX / 64).map(move |word| {
+            let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(word) * 8;
+            (word * 64, self.0.load64(at))
+        });
+        words
+            .filter(|(_, bits)| *bits != 0)
+            .flat_map(|(first, bits)| (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| first + bit))
+    }
 }
 
 const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
@@ -580,6 +591,7 @@ mod tests {
         page.set_port(false, 80, true);
         page.set_port(true, 65535, true);
         assert!(page.has_port(false, 80) && !page.has_port(true, 80) && page.has_port(true, 65535));
+        assert!(page.ports(false).eq([80]) && page.ports(true).eq([65535]));
         page.set_port(false, 80, false);
         assert!(!page.has_port(false, 80));
     }

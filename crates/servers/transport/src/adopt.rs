@@ -264,10 +264,22 @@ impl<M: Memory> Transport<M> {
         }
         self.go_on(now, concerned, touched);
         self.run_directives(now);
+        self.forget_ports();
         self.stats.set(Stat::ConnectionsKept, adoption.kept.into());
         self.stats.set(Stat::ConnectionsLost, adoption.lost.into());
         self.stats.set(Stat::ConnectionsQuarantined, adoption.quarantined.into());
         adoption
+    }
+
+    /// The predecessor may have died after it had written down that a port is free, and before the page said so. (Not by clearing the page first:
+    /// whoever looks at it meanwhile would take the port for the kernel's.)
+    fn forget_ports(&self) {
+        let tcp: BTreeSet<u16> = self.cm.listeners().map(|listener| listener.local.port).collect();
+        let is_there = |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { tcp.contains(&port) };
+        for udp in [false, true] {
+            let gone: Vec<u16> = self.page.ports(udp).filter(|port| !is_there(udp, *port)).collect();
+            gone.into_iter().for_each(|port| self.page.set_port(udp, port, false));
+        }
     }
 
     /// What applications have asked for, once more.

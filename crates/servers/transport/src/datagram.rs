@@ -167,6 +167,11 @@ impl Datagrams {
         last
     }
 
+    /// Whether a socket is bound to the port.
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        self.by_port.contains_key(&port)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
         self.sockets.iter().map(|(_, socket)| socket)
     }

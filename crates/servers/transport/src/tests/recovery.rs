@@ -141,6 +141,19 @@ fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
     assert_eq!(server.read(s), b"a question");
 }
 
+#[test]
+fn ports_that_nobody_has_any_more_are_the_kernels_again() {
+    let (mut net, mut server, _client) = stacks();
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    // Its predecessor has died between the ledger and the page.
+    net.stack(0).page.set_port(false, 8080, true);
+    net.stack(0).page.set_port(true, 53, true);
+    die(&mut net, &[&server]);
+    let page = &net.stack(0).page;
+    assert_eq!((page.ports(false).collect::<Vec<_>>(), page.ports(true).count()), (vec![80], 0));
+}
+
 /// Text arrives behind a hole, which is filled later: what is kept for a successor is what is in order.
 #[test]
 fn text_of_a_connection_that_nobody_has_accepted_may_come_in_any_order() {
