@@ -6,6 +6,8 @@
     neat-faults    processes are killed (faults.py): connections that each served, and those of them that went on
     neat-fig13     the same, for the state that is kept
     neat-recovery  the same deaths: how long connections waited, in milliseconds, by percentile
+    neat-scaling   lighttpd under load while the replicas go from one process to two, to four and back to one: requests a second in each tenth of
+                   a second, when a number was asked for and when it was reached, and what failed
     neat-layout    where each replica and its successor lie in memory, and which replica got which of many connections
 """
 import os
@@ -16,8 +18,10 @@ import time
 
 import faults
 from faults import stack_of
-from lab import SERVER, Failure, Kernel, end, log_of, say, sh, wait_for
+from lab import ATOLL, NO_BATCH, SERVER, Atoll, Failure, Kernel, end, log_of, say, sh, wait_for
 
+# In how many processes the replicas are to be, one after another; they begin in one.
+PROCESSES = (2, 4, 1)
 PERCENTILES = [n / 2 for n in range(200)] + [99.9, 100]
 # Opens connections one after another, each with an octet there and back, says from which ports, and keeps them.
 VISIT = """
@@ -99,6 +103,50 @@ def calls(lab, options):
         say(f"  {connections} connections, {rate:,.0f} requests/s: {slow:,} of {made:,} calls needed a system call")
         yield "without a system call", connections, 100 - 100 * slow / made
         yield "thousand requests a second", connections, rate / 1000
+
+
+def elastic(lab, options):
+    """Requests a second, by seconds; numbers of processes, when they were asked for and when they were reached; and what became of connections."""
+    usual = os.sched_getscheduler(0) == os.SCHED_OTHER
+    stack = Atoll(lab, "TS4LS4CM4", settings="[scaling]\nstart = 1\n" + ("" if usual else NO_BATCH))
+    server = start_lighttpd(lab, stack, "0-1", 2)
+    try:
+        wait_for(stack, "0-1", server, 80)
+        seconds = options.phase_seconds * (1 + len(PROCESSES))
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "timeline.lua")
+        command = ["wrk", "-t1", "-c64", f"-d{seconds}s", "--timeout", "10s", "-s", script, f"http://{SERVER}/20"]
+        began = time.monotonic()
+        client = lab.start(stack.on_client("0-1", *command))
+        changes = [("reached", 0, 1)]
+        for number, processes in enumerate(PROCESSES, 1):
+            time.sleep(max(0, began + number * options.phase_seconds - time.monotonic()))
+            changes.append(("asked", f"{time.monotonic() - began:.3f}", processes))
+            sh(ATOLL, "scale", stack.stack, str(processes))
+            changes.append(("reached", f"{time.monotonic() - began:.3f}", processes))
+        client.wait(seconds + 60)
+        status, said = stack.status(), log_of(client)
+    finally:
+        end(server)
+        stack.close()
+    if "slowest" not in said:
+        raise Failure(said[-2000:])
+    counts = {int(tenth): int(count) for tenth, count in re.findall(r"tenth (\d+) (\d+)", said)}
+    # The first and the last are no whole ones.
+    for tenth in range(min(counts) + 1, max(counts)):
+        yield "requests", f"{tenth / 10 - began:.3f}", 10 * counts.get(tenth, 0)
+    yield from changes
+    replicas = status["replicas"]
+    found = {
+        "failed": int(re.search(r"failed (\d+)", said)[1]),
+        "slowest ms": int(re.search(r"slowest (\d+)", said)[1]) / 1000,
+        "moves": sum(replica["recovery"]["moves"] for replica in replicas),
+        "deaths": sum(replica["recovery"]["crashes"] for replica in replicas),
+        "lost": sum(replica["stats"]["connections_lost"] for replica in replicas),
+        "away ms": max(replica["recovery"].get("last_move_us") or 0 for replica in replicas) / 1000,
+    }
+    say(f"  {sum(counts.values()):,} requests; {', '.join(f'{name} {value}' for name, value in found.items())}")
+    for name, value in found.items():
+        yield name, 0, value
 
 
 class Deaths:
@@ -189,6 +237,7 @@ def experiments(options):
     """By name; each takes a lab."""
     quick = options.quick
     options.load_seconds, options.layout_rounds = (1 if quick else 3), (4 if quick else 32)
+    options.phase_seconds = 2 if quick else 8
     options.connections, options.kills = (40, 2) if quick else (60, 20)
     deaths = Deaths()
     return {
@@ -197,5 +246,6 @@ def experiments(options):
         "neat-faults": lambda lab: deaths.kept(lab, options),
         "neat-fig13": lambda lab: deaths.kept(lab, options),
         "neat-recovery": lambda lab: deaths.waits(lab, options),
+        "neat-scaling": lambda lab: elastic(lab, options),
         "neat-layout": lambda lab: layouts(lab, options),
     }

@@ -91,7 +91,7 @@ pub struct Story {
     pub workforce: Workforce,
     /// How often a replica dies, per million turns that one has, and another one takes its place.
     pub crashes: u32,
-    /// How replicas go from process to process; `None`: each has its own, and stays there.
+    /// How replicas go from process to process; `None`: each has its own, and stays there. Not together with `ip` and `managers`.
     pub scaling: Option<ScalingPlan>,
 }
 
@@ -473,6 +473,11 @@ pub struct World {
 impl World {
     /// Stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
+        let is_whole = story.ip.is_none() && story.managers.is_none();
+        assert!(
+            story.scaling.is_none() || is_whole,
+            "rings of IP servers and managers do not wait for replicas that are away"
+        );
         let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
         let mut world = World {
             story: story.clone(),

@@ -100,6 +100,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment { name: "neat-fig12", about: "one request a connection, by stack and load", run: neat::configurations },
     Experiment { name: "neat-table2", about: "polling and sleeping of the driver, by load", run: neat::driver },
+    Experiment {
+        name: "neat-scaling",
+        about: "throughput while replicas go to other processes under load",
+        run: neat::scaling,
+    },
     Experiment { name: "neat-faults", about: "connections that outlive a process, by what it holds", run: neat::kept },
     Experiment { name: "neat-recovery", about: "waits when a process dies", run: neat::recovery },
     Experiment { name: "neat-fig13", about: "state kept after a fault against throughput", run: neat::throughput },

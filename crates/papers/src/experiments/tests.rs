@@ -165,6 +165,13 @@ fn deaths_that_cost_something_else_are_not_what_the_paper_says() {
 }
 
 #[test]
+fn more_processes_serve_more_and_nobody_notices_that_they_come_and_go() {
+    let outcome = reproduces_with("neat-scaling", &Table::built_in());
+    assert!(outcome.sentence.contains("on the machine of docs/measurements.md"), "{}", outcome.sentence);
+    assert!(made("neat-scaling", &Table::built_in(), Some("nothing\nof\nthis,is,1\n")).is_err());
+}
+
+#[test]
 fn what_was_measured_for_real_is_drawn_beside() {
     let real = Some("series,x,y\nkernel,1,10000\nkernel,2,19000\nnonsense\n");
     let outcome = made("pika-fig4a", &Table::built_in(), real).expect("it runs");

@@ -2,11 +2,13 @@
 //!
 //! "Component" is NEaT's word here for what shares a process: of `TS2LS2CM2` a replica is one component, of `TS2CM2+IP2LS2` it is two.
 
+mod elastic;
 mod faults;
 mod layout;
 mod scale;
 mod waiting;
 
+pub(super) use elastic::scaling;
 pub(super) use faults::{kept, recovery, throughput};
 pub(super) use layout::addresses;
 pub(super) use scale::{configurations, replicas};
