@@ -48,7 +48,9 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     if let Some(bytes) = setup.standby {
         // While there is time, and as long as it may look at its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
-        heap::populate()?;
+        if let Err(error) = heap::populate() {
+            eprintln!("atoll: pages of the program come when they are needed: {error}");
+        }
     }
     let intake = Intake { control: unix::Channel::from(control), take };
     Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()

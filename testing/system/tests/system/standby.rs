@@ -115,6 +115,8 @@ fn who_stands_by_has_no_privilege() {
     for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line} is missing: {status}");
     }
+    // Each waits until there is room on the machine.
+    drop(net);
     let net = Net::with_settings(Stack::Atoll, "TS1LS1CM1", "[recovery]\nstandby = false\n");
     let mut server = start_nginx(&net);
     net.listens(&mut server, 80);
