@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """What does the death of a replica cost, and what does it cost to be prepared for it?
 
-    recovery.py deaths [--connections N] [--busy] [--kills N]   a replica with N open connections is killed again and again
+    recovery.py deaths [--connections N] [--busy] [--kills N] [--no-standby] [--no-batch]   a replica with N open connections is killed again and again
     recovery.py chaos [--connections N] [--kills N]             servers of all kinds and supervisors are killed; nothing may show it
     recovery.py cost [--seconds S] [--rounds N] [--one-cpu] [--other PROGRAM]   requests per second, and processor time for each, with
                                                                 connections that survive (stateful), and without a guarantee (stateless), by turns
@@ -137,7 +137,8 @@ def spread(values):
 
 def deaths(options):
     with Lab() as lab:
-        stack = Atoll(lab, "TS1LS1CM1", options=("--recovery", "stateful"))
+        settings = (place.NO_BATCH if options.no_batch else "") + ("[recovery]\nstandby = false\n" if options.no_standby else "")
+        stack = Atoll(lab, "TS1LS1CM1", options=("--recovery", "stateful"), settings=settings)
         cpus = sorted(os.sched_getaffinity(0))
         server_cpu, client_cpu = cpus[0], cpus[-1]
         idle = lab.compile("idle")
@@ -298,6 +299,8 @@ def main():
     one.add_argument("--connections", type=int, default=10000)
     one.add_argument("--kills", type=int, default=100)
     one.add_argument("--busy", action="store_true")
+    one.add_argument("--no-standby", action="store_true", help="no process stands by")
+    one.add_argument("--no-batch", action="store_true", help="replicas that preempt who runs (needed under chrt)")
     three = kinds.add_parser("chaos")
     three.add_argument("--connections", type=int, default=10000)
     three.add_argument("--kills", type=int, default=1000, help="about so many")

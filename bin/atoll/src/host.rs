@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use atoll_base::Duration;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::{process, unix};
+use atoll_sys::{heap, process, unix};
 
 use crate::privileges::Kind;
 use crate::replica::Replica;
@@ -37,13 +37,21 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
     let habits = Habits {
-        name: &format!("atoll-replica{}", setup.index),
+        // Whose number it gets who stands by is not known, and no name is taken later.
+        name: &setup.standby.map_or_else(|| format!("atoll-replica{}", setup.index), |_| "atoll-replicas".into()),
         kind: Kind::Replica { queue: setup.has_tap },
         cpu: setup.cpu,
         batch: setup.batch_scheduling,
         slack: TIMER_SLACK,
         guarded: setup.guarded,
     };
+    if let Some(bytes) = setup.standby {
+        // While there is time, and as long as it may look at its own mappings.
+        heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
+        if let Err(error) = heap::populate() {
+            eprintln!("atoll: pages of the program come when they are needed: {error}");
+        }
+    }
     let intake = Intake { control: unix::Channel::from(control), take };
     Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()
 }

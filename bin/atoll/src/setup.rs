@@ -125,6 +125,9 @@ pub struct HostSetup {
     pub descriptors: usize,
     /// Own number among these processes.
     pub index: u8,
+    /// It stands by, to be given the replicas of another one that has died; so many octets of its memory are to be there then.
+    #[serde(default)]
+    pub standby: Option<u64>,
     /// Whether replicas may come with a TAP queue.
     pub has_tap: bool,
     /// The processor to run on.
@@ -374,6 +377,7 @@ mod tests {
             guarded: true,
             descriptors: 3,
             index: 1,
+            standby: Some(1 << 20),
             has_tap: true,
             cpu: Some(1),
             batch_scheduling: true,

@@ -45,6 +45,9 @@ pub trait Memory {
     fn write(&self, at: usize, bytes: &[u8]);
     /// A full barrier: orders a store before a later load of the peer's word (Dekker's pattern).
     fn fence(&self);
+    /// The `len` bytes from `at` on are read soon. A hint, which may lie out of range and be ignored.
+    #[inline]
+    fn prefetch(&self, _at: usize, _len: usize) {}
 }
 
 impl<M: Memory + ?Sized> Memory for &M {
@@ -86,6 +89,9 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
     fn write(&self, at: usize, bytes: &[u8]) {
         (**self).write(at, bytes);
+    }
+    fn prefetch(&self, at: usize, len: usize) {
+        (**self).prefetch(at, len);
     }
     fn fence(&self) {
         (**self).fence();

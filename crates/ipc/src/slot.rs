@@ -11,7 +11,7 @@
 
 use atoll_base::{Addr, Endpoint, SlotId};
 
-use crate::arena::ArenaLayout;
+use crate::arena::{ArenaLayout, SLOT_BYTES};
 use crate::buffer::{EXTENTS_BYTES, Extents};
 use crate::event::Cause;
 use crate::memory::Memory;
@@ -125,6 +125,12 @@ impl<'m, M: Memory> Slot<'m, M> {
     /// The slot, or `None` for a number out of range.
     pub fn new(memory: &'m M, layout: &ArenaLayout, slot: SlotId) -> Option<Slot<'m, M>> {
         layout.slot(slot).map(|at| Slot { memory, at })
+    }
+
+    /// It is looked at soon.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.memory.prefetch(self.at, SLOT_BYTES);
     }
 
     // ---- what the application writes ----

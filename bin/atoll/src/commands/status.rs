@@ -88,11 +88,12 @@ fn counter(stats: &BTreeMap<String, u64>, name: &str) -> u64 {
 fn text(report: &StatusReport, verbose: bool) -> String {
     let stack = &report.stack;
     let mut out = format!(
-        "stack {}  {}  pid {}{}  up {}  atoll {}\n",
+        "stack {}  {}  pid {}{}{}  up {}  atoll {}\n",
         stack.name,
         stack.configuration,
         stack.pid,
         stack.guardian.map(|pid| format!("  guardian {pid}")).unwrap_or_default(),
+        stack.standby.map(|pid| format!("  standby {pid}")).unwrap_or_default(),
         duration(stack.uptime_s),
         stack.version
     );

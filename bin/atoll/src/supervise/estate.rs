@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guarded::Wardship;
 use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
-use super::launch::Launch;
+use super::launch::{Duty, Launch};
 use super::life::Life;
 use super::memory::{SessionMemory, StackMemory};
 use super::report::Identity;
@@ -256,9 +256,11 @@ impl Server {
         }
         let name = format!("host.{key}");
         let Some(host) = self.hosts.get(key) else { return self.estate.send(&Note::Drop(name), &[]) };
+        // One that stands by ends with this supervisor: it was not told yet to outlive it.
+        let Some(number) = host.number() else { return };
         let note = HostNote {
             pid: host.child.as_ref().map_or(0, |child| child.pid()),
-            number: host.number,
+            number,
             is_up: host.is_up,
             is_ending: host.control.is_none(),
             program: self.estate.program(&host.program),
@@ -506,7 +508,7 @@ fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) 
     let page = descriptors.next().ok_or_else(|| io::Error::other("a process without a page"))?;
     let child = if note.pid == 0 { None } else { descriptors.next() };
     Ok(Host {
-        number: note.number,
+        duty: Duty::Replicas(note.number),
         program,
         child: child.map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
         control: descriptors.next().map(Channel::from),

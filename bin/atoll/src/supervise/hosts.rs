@@ -4,6 +4,7 @@
 //!   number   what people see: replica r is to be in process `places[r]` (scaling.rs)
 //!   key      what the supervisor sees: while an upgrade is under way, two builds have processes of the same number
 //! ```
+//! One may stand by: it has no number until one of them has died, whose replicas it is given (standby.rs).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +19,7 @@ use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::{Child, Exit, Signal};
 use atoll_sys::unix::Channel;
 
+use super::launch::Duty;
 use super::memory::open_for_reading;
 use super::server::{Ending, HOST_CONTROL, HOST_PROCESS, HOSTS_MAX, REPLICA_CONTROL, Role, Server, await_end};
 use super::succession::Program;
@@ -30,7 +32,7 @@ pub(super) struct Hosts(Vec<Option<Host>>);
 
 /// A process for replicas.
 pub(super) struct Host {
-    pub number: usize,
+    pub duty: Duty,
     pub program: Rc<Program>,
     /// `None` in tests.
     pub child: Option<Rc<Child>>,
@@ -62,6 +64,14 @@ impl HostPage {
 }
 
 impl Host {
+    /// Its number; `None`: it stands by.
+    pub fn number(&self) -> Option<usize> {
+        match self.duty {
+            Duty::Replicas(number) => Some(number),
+            Duty::Standby { .. } => None,
+        }
+    }
+
     /// What the next supervisor needs: the page, the pidfd if there is one, the socket if it is not to end.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let child = self.child.as_ref().map(|child| child.pidfd());
@@ -82,8 +92,22 @@ impl Hosts {
 
     /// The process of this build that has, or is to have, the replicas of this number.
     pub fn find(&self, number: usize, program: &Rc<Program>) -> Option<usize> {
-        let is_it = |host: &Host| host.number == number && host.control.is_some() && Rc::ptr_eq(&host.program, program);
+        let is_it =
+            |host: &Host| host.number() == Some(number) && host.control.is_some() && Rc::ptr_eq(&host.program, program);
         self.0.iter().position(|host| host.as_ref().is_some_and(is_it))
+    }
+
+    /// The process that stands by.
+    pub fn standby(&self) -> Option<usize> {
+        let is_it = |host: &Host| host.number().is_none() && host.control.is_some();
+        self.0.iter().position(|host| host.as_ref().is_some_and(is_it))
+    }
+
+    /// The process that stands by is the one with this number from now on. Returns its key.
+    pub fn appoint(&mut self, number: usize) -> Option<usize> {
+        let key = self.standby()?;
+        self.0[key].as_mut()?.duty = Duty::Replicas(number);
+        Some(key)
     }
 
     /// Pages that say how processes are confined.
@@ -126,14 +150,14 @@ impl Hosts {
 
 impl Server {
     /// Starts a process for replicas. Returns its key.
-    pub(super) fn open_host(&mut self, number: usize, program: &Rc<Program>) -> Result<usize, Failure> {
+    pub(super) fn open_host(&mut self, duty: Duty, program: &Rc<Program>) -> Result<usize, Failure> {
         let Some(launcher) = &mut self.launcher else { return Err(Failure::new("the stack has ended")) };
         let page = HostPage::create().or_fail("making memory for a process")?;
         let (child, control) =
-            launcher.start_host(number, program, page.write.as_fd(), &self.config, &self.identity, &self.memory)?;
+            launcher.start_host(duty, program, page.write.as_fd(), &self.config, &self.identity, &self.memory)?;
         let key = self.hosts.0.iter().position(Option::is_none).unwrap_or(self.hosts.0.len());
         let (program, child) = (program.clone(), child.map(Rc::new));
-        let host = Host { number, program, child, control: Some(control), page, is_up: false, until: None };
+        let host = Host { duty, program, child, control: Some(control), page, is_up: false, until: None };
         self.install_host(key, host).or_fail("watching a process for replicas")?;
         self.note_host(key);
         Ok(key)
@@ -161,7 +185,10 @@ impl Server {
         let (number, program) = (self.scaling.place(index), self.replicas[index].program.clone());
         let key = match self.hosts.find(number, &program) {
             Some(key) => key,
-            None => self.open_host(number, &program)?,
+            None => match self.call_standby(number, &program) {
+                Some(key) => key,
+                None => self.open_host(Duty::Replicas(number), &program)?,
+            },
         };
         let (epoch, epochs) = self.next_epoch(index);
         let (Some(launcher), Some(host)) = (&mut self.launcher, self.hosts.get(key)) else {
@@ -193,6 +220,9 @@ impl Server {
             match control.receive(&mut buffer, &mut Vec::new()) {
                 Ok(len) if len > 0 => {
                     host.is_up |= &buffer[..len] == setup::UP;
+                    if host.number().is_none() {
+                        self.standby.is_up(Instant::now());
+                    }
                     self.note_host(key);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -241,8 +271,14 @@ impl Server {
             self.replica_spoke(index, EventFlags::IN)?;
         }
         let (pid, forbidden) = (host.child.as_ref().map(|child| child.pid()), host.page.page.forbidden_call());
+        let Some(number) = host.number() else {
+            if host.control.is_some() {
+                self.standby_ended(pid, exit, forbidden);
+            }
+            return Ok(());
+        };
         if !self.ready && replicas.is_empty() {
-            let server = Role::Replica(host.number);
+            let server = Role::Replica(number);
             self.ending.get_or_insert(Ending::ServerGone { server, pid, exit, forbidden });
         }
         for index in replicas {

@@ -15,6 +15,15 @@ use super::succession::Program;
 use crate::failure::Failure;
 use crate::setup::LinkSide;
 
+/// What a process for replicas is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// It is the one with this number, and has those replicas that are to be there, or is about to.
+    Replicas(usize),
+    /// It waits until another one dies, and has so many octets of its memory ready for what it is given then.
+    Standby { memory: u64 },
+}
+
 /// Starts servers. The supervisor's tests have one of their own.
 pub trait Launch {
     /// The queues of the device, if there is one.
@@ -22,11 +31,11 @@ pub trait Launch {
         &[]
     }
 
-    /// Starts a process for replicas, of this build, which has none yet. `number`: its own; `page`: where it says how it is confined. Returns it,
-    /// and the end of the socket over which it is given some.
+    /// Starts a process for replicas, of this build, which has none yet. `page`: where it says how it is confined. Returns it, and the end of
+    /// the socket over which it is given some.
     fn start_host(
         &mut self,
-        number: usize,
+        duty: Duty,
         program: &Program,
         page: BorrowedFd<'_>,
         config: &Config,
@@ -82,14 +91,14 @@ impl Launch for Launcher {
 
     fn start_host(
         &mut self,
-        number: usize,
+        duty: Duty,
         program: &Program,
         page: BorrowedFd<'_>,
         config: &Config,
         identity: &Identity,
         memory: &StackMemory,
     ) -> Result<(Option<Child>, Channel), Failure> {
-        let setup = super::host_setup(config, identity, number as u8);
+        let setup = super::host_setup(config, identity, duty);
         let (child, control) = spawn::start_host(setup, program, page, memory)?;
         Ok((Some(child), control))
     }

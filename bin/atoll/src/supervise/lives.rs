@@ -191,7 +191,7 @@ impl Server {
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let others = [self.hosts.next_timeout(), self.scaling.next_timeout()];
+        let others = [self.hosts.next_timeout(), self.scaling.next_timeout(), self.standby_due()];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
         let due = lives.chain(others).chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
@@ -225,6 +225,7 @@ impl Server {
         }
         self.hosts.look_after(now);
         self.look_after_scaling(now)?;
+        self.look_after_standby(now)?;
         self.keep_vigil(now)
     }
 

@@ -15,6 +15,7 @@ mod report;
 mod scaling;
 mod server;
 mod spawn;
+mod standby;
 mod succession;
 mod upgrade;
 mod vigil;
@@ -38,7 +39,7 @@ use atoll_tap::Offloads;
 use self::device::TapDevice;
 use self::estate::{Estate, Found};
 use self::join::{HostedLink, JoinedLink};
-use self::launch::Launcher;
+use self::launch::{Duty, Launcher};
 use self::life::{READY_TIME, VAIN_STARTS_MAX};
 use self::memory::StackMemory;
 use self::report::Identity;
@@ -375,16 +376,22 @@ fn replica_setup(
     }
 }
 
-fn host_setup(config: &Config, identity: &Identity, number: u8) -> HostSetup {
+fn host_setup(config: &Config, identity: &Identity, duty: Duty) -> HostSetup {
     let (plan, replicas) = (config.notation.plan(), usize::from(config.replicas()));
+    let (number, standby) = match duty {
+        Duty::Replicas(number) => (number, None),
+        // One that no other has.
+        Duty::Standby { memory } => (replicas, Some(memory)),
+    };
     HostSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
-        index: number,
+        index: number as u8,
+        standby,
         has_tap: identity.device.is_some() && (0..replicas).any(|replica| plan.queue_of(replica).is_some()),
-        cpu: cpu_of(config, usize::from(number)),
+        cpu: if standby.is_some() { None } else { cpu_of(config, number) },
         batch_scheduling: config.scheduling.batch,
     }
 }
@@ -508,6 +515,11 @@ impl std::fmt::Display for Ending {
 
 /// How a server has ended, for people.
 fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
+    ending_of(&server.to_string(), pid, exit, forbidden)
+}
+
+/// The same of any process.
+fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
     let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     match exit {
         Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{ClientId, Config, ReportPart, Scaler, ScalingReport, host_of};
 
+use super::hosts::Host;
+use super::launch::Duty;
 use super::life::READY_TIME;
 use super::server::{Replica, Server};
 
@@ -123,7 +125,7 @@ impl Server {
     /// The number of the process that a replica is in, or is to be in if it is in none.
     pub(super) fn process_of(&self, index: usize) -> usize {
         let host = self.replicas.get(index).and_then(|replica| self.hosts.get(replica.host?));
-        host.map_or(self.scaling.place(index), |host| host.number)
+        host.and_then(Host::number).unwrap_or(self.scaling.place(index))
     }
 
     /// In how many processes the replicas are.
@@ -272,7 +274,8 @@ impl Server {
         self.scaling.retry_at = None;
         let mut all = 0..self.replicas.len();
         let Some(replica) = all.find(|index| self.process_of(*index) != self.scaling.place(*index)) else {
-            for key in self.hosts.keys() {
+            let standby = self.hosts.standby();
+            for key in self.hosts.keys().into_iter().filter(|key| Some(*key) != standby) {
                 self.close_host_if_idle(key, now)?;
             }
             if self.replicas.iter().all(|replica| replica.life.is_serving()) {
@@ -288,7 +291,7 @@ impl Server {
         }
         let (to, program) = (self.scaling.place(replica), self.replicas[replica].program.clone());
         if self.hosts.find(to, &program).is_none()
-            && let Err(failure) = self.open_host(to, &program)
+            && let Err(failure) = self.open_host(Duty::Replicas(to), &program)
         {
             self.move_failed(now, &failure.to_string())?;
             return Ok(false);

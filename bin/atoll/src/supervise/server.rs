@@ -37,6 +37,7 @@ use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::report::Identity;
 use super::scaling::Scaling;
+use super::standby::Standby;
 use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
@@ -62,6 +63,7 @@ pub struct Server {
     /// The processes that replicas are in.
     pub(super) hosts: Hosts,
     pub(super) scaling: Scaling,
+    pub(super) standby: Standby,
     pub(super) sessions: Sessions,
     pub(super) open: BTreeMap<u32, SessionMemory>,
     /// Sessions that have ended, and that replicas, or their successors, have connections of.
@@ -296,6 +298,7 @@ impl Server {
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
             hosts: Hosts::default(),
             scaling: Scaling::new(&config),
+            standby: Standby::new(Instant::now()),
             config,
             identity,
             memory,

@@ -38,7 +38,8 @@ pub fn start_host(
     let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
     setup.descriptors = descriptors.len();
     // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB (mallopt(3), hugetlb).
-    let variable = memory.has_past().then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
+    let variable =
+        (memory.has_past() || setup.standby.is_some()).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
     let child = start_process("replicas", setup.index, &setup.to_json(), program, variable, descriptors.into_iter())?;
     Ok((child, control))
 }

@@ -295,6 +295,11 @@ impl ConnectionRecord {
         Some(Self::fields(bytes).ok_or(Unreadable::Field))
     }
 
+    /// The same of a record whose check is known to fit.
+    pub(super) fn checked(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
+        (bytes[4] != 0).then(|| Self::fields(bytes)).flatten()
+    }
+
     fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
         let has_beyond = u32::from(bytes[4]) >= WITH_BEYOND;
         let mut eye = Eye { bytes, at: 5 };

@@ -379,6 +379,16 @@ impl<M: Memory> Ledger<M> {
         ConnectionRecord::decode(place, &bytes, self.newest)
     }
 
+    /// A record that [`Ledger::connections`] has found to be good. Nobody else writes here, so its check is not computed again.
+    pub fn connection_again(&self, place: u32) -> Option<ConnectionRecord> {
+        let mut bytes = [0; CONNECTION_BYTES];
+        if place >= self.connections {
+            return None;
+        }
+        self.memory.read(self.connection_at(place), &mut bytes);
+        ConnectionRecord::checked(&bytes)
+    }
+
     /// The version of the record at a place; 0: there is none.
     fn version_of(&self, place: u32) -> u32 {
         let mut head = [0; 8];

@@ -2,7 +2,7 @@
 //!
 //! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them: those are
 //! plain `syscall` instructions, so that the preload library can use this crate without running into its own
-//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`Gather`] and
+//! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`heap`], [`Gather`] and
 //! [`unix::Channel::refuse_descriptors`] (`syscall(2)`), the
 //! `netlink` module, `filesystem` and `seccomp`, which serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
@@ -22,6 +22,7 @@ pub mod eventfd;
 pub mod filesystem;
 pub mod futex;
 mod gather;
+pub mod heap;
 mod memfd;
 #[cfg(feature = "netlink")]
 pub mod netlink;

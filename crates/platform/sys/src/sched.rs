@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Makes the calling thread SCHED_BATCH: it is not preempted by others that wake up, so it finishes its batch first.
@@ -20,9 +20,19 @@ pub fn set_batch() -> io::Result<()> {
 /// Restricts the calling thread to `cpus`. Numbers the system does not have are ignored, unless none is left.
 /// sched_setaffinity(2).
 pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    Ok(sched_setaffinity(None, &set_of(cpus))?)
+}
+
+/// The same for the first thread of the process `pid`, of the same user. Fails with `InvalidInput` if that is no number of a process.
+pub fn set_affinity_of(pid: u32, cpus: &[usize]) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(sched_setaffinity(Some(pid), &set_of(cpus))?)
+}
+
+fn set_of(cpus: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
-    Ok(sched_setaffinity(None, &set)?)
+    set
 }
 
 /// The processors the calling thread may run on, in ascending order. sched_getaffinity(2).
@@ -77,6 +87,10 @@ mod tests {
             let all = affinity().unwrap();
             set_affinity(&all[..1]).unwrap();
             assert_eq!(affinity().unwrap(), all[..1]);
+            let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            set_affinity_of(own, &all).unwrap();
+            assert_eq!(affinity().unwrap(), all);
+            assert!(set_affinity_of(0, &all).is_err());
             set_batch().unwrap();
         })
         .join()

@@ -116,6 +116,9 @@ pub struct StackReport {
     /// The process that starts the next supervisor if this one dies; absent: nobody does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guardian: Option<u32>,
+    /// The process that goes on with the replicas of one that dies; absent: there is none now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby: Option<u32>,
     /// How many supervisors have died.
     #[serde(default)]
     pub takeovers: u32,

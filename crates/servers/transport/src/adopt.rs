@@ -17,7 +17,7 @@ use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool, TimeWaitRecord};
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, SlotState};
+use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_tcp::State;
 
@@ -138,6 +138,8 @@ fn has_room_behind(rings: &Rings, received: i64) -> bool {
 /// Blocks of receive buffers - first unit, size as a power of two - and the connections that have them; `None`: a datagram socket.
 type Blocks = BTreeMap<SessionId, Vec<((u32, u8), Option<u32>)>>;
 
+/// So many records before it is needed, memory of a connection is asked for: what takes longest is waiting for that, one after the other.
+const AHEAD: usize = 8;
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
 /// More text than any receive buffer holds.
@@ -184,12 +186,12 @@ impl<M: Memory> Transport<M> {
             if record.text != 0 {
                 heads.push(record.text);
             }
-            if let Some((session, ..)) = record.place {
-                let rings = [record.receive.current, record.receive.old].into_iter().flatten();
+            let mut rings = [record.receive.current, record.receive.old].into_iter().flatten().peekable();
+            if let (Some((session, ..)), Some(_)) = (record.place, rings.peek()) {
                 let rings = rings.map(|ring| ((ring.unit, ring.log2), Some(index)));
                 blocks.entry(session).or_default().extend(rings);
             }
-            good.push(index);
+            good.push((index, record.place.map(|(session, slot, _)| (session, slot))));
         }
         for index in unreadable {
             adoption.lose(Loss::Unreadable);
@@ -203,8 +205,12 @@ impl<M: Memory> Transport<M> {
         if recovery == Recovery::Stateful {
             self.adopt_time_waits(now, records.ledger.time_waits());
         }
-        for index in good {
-            let Some(Ok(mut record)) = records.ledger.connection(index) else { continue };
+        for (at, &(index, _)) in good.iter().enumerate() {
+            if let Some(&(_, Some((id, slot)))) = good.get(at + AHEAD) {
+                let session = self.session_index.get(&id).and_then(|&session| self.session(session));
+                session.and_then(|session| session.slot(slot)).iter().for_each(Slot::prefetch);
+            }
+            let Some(mut record) = records.ledger.connection_again(index) else { continue };
             record.crashes = records.crashes.get(&index).copied().unwrap_or(0);
             if marked == Some(index) {
                 records.ledger.stage_connection(index, Some(&record));

@@ -38,6 +38,7 @@ mod scaling;
 mod semantics;
 mod servers;
 mod stack;
+mod standby;
 mod survival;
 mod takeover;
 mod transfer;

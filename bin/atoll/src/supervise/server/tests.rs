@@ -13,10 +13,12 @@ use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
 use crate::supervise::estate::Found;
+use crate::supervise::launch::Duty;
 use crate::supervise::life::{READY_TIME, VAIN_STARTS_MAX};
 use crate::supervise::memory::bells;
 
 mod scaling;
+mod standby;
 mod stories;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
@@ -36,11 +38,16 @@ struct Launches {
     hosts: Vec<(usize, Channel)>,
     /// Versions of these, in the same order.
     builds: Vec<String>,
+    /// For how many octets each of those that stand by is to have memory.
+    memory: Vec<u64>,
     /// Whether they do not say that they are up.
     are_dumb: bool,
     /// How many launches are to fail.
     failing: u32,
 }
+
+/// The number of one that has none.
+const STANDBY: usize = usize::MAX;
 
 struct FakeLauncher(Rc<RefCell<Launches>>);
 
@@ -59,7 +66,7 @@ impl FakeLauncher {
 impl Launch for FakeLauncher {
     fn start_host(
         &mut self,
-        number: usize,
+        duty: Duty,
         program: &Program,
         _: BorrowedFd<'_>,
         _: &Config,
@@ -72,6 +79,13 @@ impl Launch for FakeLauncher {
             theirs.send(setup::UP, &[]).unwrap();
         }
         launches.builds.push(program.build.version.clone());
+        let number = match duty {
+            Duty::Replicas(number) => number,
+            Duty::Standby { memory } => {
+                launches.memory.push(memory);
+                STANDBY
+            }
+        };
         launches.hosts.push((number, theirs));
         Ok((None, ours))
     }
@@ -121,7 +135,9 @@ impl Bench {
             "replicas = {replicas}\n[link]\ntype = \"none\"\n[sessions]\nmax = 600\nsockets = 16\nsend_log2 = 16\n\
              receive_log2 = 16\n{more}"
         );
-        let config = ConfigFile::parse(&text).unwrap().validate().unwrap();
+        let mut config = ConfigFile::parse(&text).unwrap().validate().unwrap();
+        // Where it counts, it is asked for.
+        config.recovery.standby = more.contains("standby = true");
         let memory = StackMemory::create(bells(usize::from(replicas)).unwrap(), None).unwrap();
         let listener = Listener::bind(&socket, 16, Blocking::No).unwrap();
         let identity = Identity {

@@ -164,6 +164,8 @@ pub struct RecoveryFile {
     pub mode: RecoveryMode,
     /// How long, in milliseconds, a server may give no sign of life before it counts as dead; 0: as long as it likes.
     pub hang_ms: u32,
+    /// Whether a process stands by for the replicas.
+    pub standby: bool,
 }
 
 /// `[scaling]`
@@ -282,7 +284,7 @@ impl Default for SessionsFile {
 
 impl Default for RecoveryFile {
     fn default() -> RecoveryFile {
-        RecoveryFile { mode: RecoveryMode::default(), hang_ms: 2000 }
+        RecoveryFile { mode: RecoveryMode::default(), hang_ms: 2000, standby: true }
     }
 }
 

@@ -142,6 +142,9 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("mode", Some(quoted(recovery_mode(file))), "");
     out.text("A server that gives no sign of life for so many milliseconds is killed and replaced. 0: never.");
     out.key("hang_ms", Some(recovery.hang_ms.to_string()), "");
+    out.text("Keep a process that stands by, and goes on with the replicas of one that has died at once. It takes some megabytes of memory, and");
+    out.text("a kilobyte more for each connection of the replica that has most of them, up to 64 MiB.");
+    out.key("standby", Some(recovery.standby.to_string()), "");
 
     let scaling = &file.scaling;
     let number = |n: Option<u8>| n.map(|n| n.to_string());

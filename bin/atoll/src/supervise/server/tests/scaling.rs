@@ -1,14 +1,14 @@
 use super::*;
 
 /// Which replicas a process for replicas was given, since this was asked last.
-fn given(bench: &Bench, at: usize) -> (usize, Vec<u8>) {
+pub(super) fn given(bench: &Bench, at: usize) -> (usize, Vec<u8>) {
     let launches = bench.launches.borrow();
     let (number, channel) = &launches.hosts[at];
     (*number, std::iter::from_fn(|| receive(channel)).map(|(packet, _)| packet[0]).collect())
 }
 
 /// The replica was asked to hand over. It does, and goes on.
-fn move_on(bench: &mut Bench, replica: usize, epoch: u32) {
+pub(super) fn move_on(bench: &mut Bench, replica: usize, epoch: u32) {
     let told = bench.told(replica);
     assert!(matches!(told.last(), Some(Request::HandOver { .. })), "replica {replica}: {told:?}");
     bench.replicas[replica].send(setup::LEFT, &[]).unwrap();
@@ -23,7 +23,7 @@ fn is_hand_over(request: &Request) -> bool {
     matches!(request, Request::HandOver { .. })
 }
 
-fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
+pub(super) fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
     let client = bench.client();
     client.send(format!(r#"{{"cmd":"scale","processes":{processes}}}"#).as_bytes(), &[]).unwrap();
     bench.settle();
@@ -38,7 +38,7 @@ pub(super) fn hosts(bench: &Bench) -> Vec<usize> {
     (0..bench.server.replicas.len()).map(|index| bench.server.process_of(index)).collect()
 }
 
-fn scaled(processes: u8, max: u8) -> Vec<ReportPart> {
+pub(super) fn scaled(processes: u8, max: u8) -> Vec<ReportPart> {
     let report = ScalingReport { processes, wanted: processes, auto: false, min: 1, max };
     vec![ReportPart::Scaling(report), ReportPart::Done(true)]
 }
