@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use atoll_system_tests::{Net, Proc, Stack, atoll, until};
 use serde_json::Value;
 
-use crate::recovery::{assert_unharmed, load, signal};
+use crate::recovery::{assert_unharmed, load_for, signal};
 use crate::servers::nginx_that_listens;
 use crate::survival::{Side, assert_nothing_left, finish, start};
 
@@ -37,7 +37,7 @@ fn go_on(configuration: &str, deeds: &[&str]) {
     let mut echo = start(&net, Side::Inside, "streams.py", &["serve", "7000", "2"]);
     net.listens(&mut echo, 7000);
     // Reloading closes kept connections, as it does anywhere.
-    let requests = load(&net, false);
+    let mut requests = load_for(&net, false, seconds() + 300);
     let mut checked: Vec<Proc> = [
         (Side::Outside, "store_check.py", &[Net::SERVER, "6379", "3"][..]),
         (Side::Outside, "streams.py", &["steady", Net::SERVER6, "7000", "4", "70000"]),
@@ -57,7 +57,7 @@ fn go_on(configuration: &str, deeds: &[&str]) {
             reload_at += Duration::from_secs(2);
             signal("HUP", nginx.pid().into());
         }
-        for client in &mut checked {
+        for client in checked.iter_mut().chain([&mut requests]) {
             assert!(client.runs(), "{}", client.report());
         }
         (!chaos.runs()).then_some(())

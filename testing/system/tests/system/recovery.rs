@@ -56,11 +56,16 @@ pub fn log(net: &Net) -> String {
     std::fs::read_to_string(Path::new("/run/atoll").join(format!("{}.log", net.name()))).expect("there is a log")
 }
 
-/// Requests without end, each over a connection of its own or over kept ones.
+/// Requests for longer than a test takes, each over a connection of its own or over kept ones.
 pub fn load(net: &Net, kept: bool) -> Proc {
-    let url = format!("http://{}/small", Net::SERVER);
+    load_for(net, kept, 300)
+}
+
+/// Requests for so many seconds, or until [`assert_unharmed`].
+pub fn load_for(net: &Net, kept: bool, seconds: u64) -> Proc {
+    let (url, seconds) = (format!("http://{}/small", Net::SERVER), seconds.to_string());
     let kept: &[&str] = if kept { &["-k"] } else { &[] };
-    let arguments = [&["-q", "-s", "10", "-t", "300", "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
+    let arguments = [&["-q", "-s", "10", "-t", &seconds, "-n", "100000000", "-c", "8"], kept, &[&url]].concat();
     net.client("ab", &arguments)
 }
 
