@@ -130,7 +130,7 @@ fn control_ours(state: &mut State, epoll: u32, target: u32, control: Control) ->
         }
         (libc::EPOLL_CTL_DEL, Some(watch), _) => {
             state.unwatch(watch);
-            if state.watchers(target).is_empty() && !state.is_waited_for(target) {
+            if state.watchers(target).is_empty() && !state.is_awaited(target) {
                 state.stop_accepting(target);
             }
             Ok(())
@@ -291,9 +291,7 @@ struct Look {
 
 fn look_once(state: &mut State, epoll: u32, events: &mut [epoll_event], at_once: bool) -> Result<Look, Errno> {
     state.drain();
-    if state.listeners_idle {
-        state.accept_watched(epoll);
-    }
+    state.accept_watched(epoll);
     let count = collect(state, epoll, events);
     let Some(set) = state.set_mut(epoll) else { return Err(Errno::EINVAL) };
     if !set.has_kernel || (count == 0 && !at_once) {
@@ -357,9 +355,7 @@ fn wait_in_set(
             let Some(bells) = prepare_to_sleep(state, epoll) else { return Err(Err(Errno::EMFILE)) };
             state.fall_asleep(bells);
             state.drain();
-            if state.listeners_idle {
-                state.accept_watched(epoll);
-            }
+            state.accept_watched(epoll);
             let count = collect(state, epoll, events);
             if count > 0 {
                 state.wake_up(bells);

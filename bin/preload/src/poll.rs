@@ -145,7 +145,7 @@ fn look_at(state: &mut State, fds: &mut [pollfd]) -> usize {
             Fd::Object(object) => {
                 if let Some(Kind::Listening(_)) = state.socket(object).map(|socket| &socket.kind) {
                     state.accept_connections(object);
-                } else if state.listeners_idle {
+                } else {
                     state.accept_watched(object);
                 }
                 state.prune(object, 0);

@@ -673,12 +673,6 @@ impl State {
 
     // ---- listeners ----
 
-    /// Whether an epoll instance or a thread of this process waits for connections of a listener.
-    pub fn is_waited_for(&self, object: u32) -> bool {
-        self.objects.get(object).is_some_and(|o| !o.watchers.is_empty())
-            || self.sleepers.iter().any(|(sleeping, _)| *sleeping == object)
-    }
-
     /// ACCEPT-CONNECTION to every replica that does not know yet.
     #[inline]
     pub fn accept_connections(&mut self, object: u32) {
@@ -703,7 +697,7 @@ impl State {
     /// ACCEPT-CONNECTION for a listener that does not accept, if somebody waits for it at this moment. Who watches it and does something else is
     /// busy, though its other calls take events: it accepts when it waits the next time.
     fn accept_if_awaited(&mut self, object: u32) {
-        if self.is_awaited(object, 0) {
+        if self.is_awaited(object) {
             self.accept_connections(object);
         } else {
             self.listeners_idle = true;
@@ -711,16 +705,27 @@ impl State {
     }
 
     /// Whether a thread sleeps until something happens to the object, itself or as a member of sets.
-    fn is_awaited(&self, object: u32, depth: u32) -> bool {
+    pub fn is_awaited(&self, object: u32) -> bool {
+        self.is_awaited_at(object, 0)
+    }
+
+    fn is_awaited_at(&self, object: u32, depth: u32) -> bool {
         self.sleepers.iter().any(|(sleeping, _)| *sleeping == object)
             || self.sets_of(object).any(|set| {
                 self.set(set).is_some_and(|set| set.sleepers > 0)
-                    || depth < NESTING_MAX && self.is_awaited(set, depth + 1)
+                    || depth < NESTING_MAX && self.is_awaited_at(set, depth + 1)
             })
     }
 
     /// ACCEPT-CONNECTION for listeners that are watched in a set and do not accept, because somebody waits in the set now.
+    #[inline]
     pub fn accept_watched(&mut self, set: u32) {
+        if self.listeners_idle {
+            self.accept_idle(set);
+        }
+    }
+
+    fn accept_idle(&mut self, set: u32) {
         self.listeners_idle = false;
         for at in 0..self.listeners.len() {
             let object = self.listeners[at].1;
