@@ -103,11 +103,11 @@ impl Hosts {
         self.0.iter().position(|host| host.as_ref().is_some_and(is_it))
     }
 
-    /// The process that stands by is the one with this number from now on. Returns its key.
-    pub fn appoint(&mut self, number: usize) -> Option<usize> {
-        let key = self.standby()?;
-        self.0[key].as_mut()?.duty = Duty::Replicas(number);
-        Some(key)
+    /// The process, which has stood by, is the one with this number from now on.
+    pub fn appoint(&mut self, key: usize, number: usize) {
+        if let Some(host) = self.0.get_mut(key).and_then(Option::as_mut) {
+            host.duty = Duty::Replicas(number);
+        }
     }
 
     /// Pages that say how processes are confined.

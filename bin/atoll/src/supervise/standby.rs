@@ -174,7 +174,7 @@ impl Server {
             self.hosts.kill(key);
             return None;
         }
-        self.hosts.appoint(number);
+        self.hosts.appoint(key, number);
         self.standby.absent(Instant::now());
         // The next supervisor knows of it before it is told to outlive this one.
         self.note_host(key);

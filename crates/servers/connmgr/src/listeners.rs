@@ -386,7 +386,7 @@ impl Listeners {
         self.at(index).map(|listener| ListenerId { index, serial: listener.serial })
     }
 
-    fn has_port(&self, port: u16) -> bool {
+    pub(crate) fn has_port(&self, port: u16) -> bool {
         self.by_address.range(all_at(port)).next().is_some()
     }
 

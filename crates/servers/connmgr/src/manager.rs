@@ -230,6 +230,11 @@ impl ConnMgr {
         self.listeners.iter()
     }
 
+    /// Whether somebody listens at the port, at whichever address.
+    pub fn has_port(&self, port: u16) -> bool {
+        self.listeners.has_port(port)
+    }
+
     /// Another CM's offer or report (P5).
     pub fn handle_peer(&mut self, now: Instant, message: &PeerMessage) {
         if let Place::Here { manager, .. } = &mut self.listeners.place {

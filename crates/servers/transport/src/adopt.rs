@@ -280,8 +280,7 @@ impl<M: Memory> Transport<M> {
     /// The predecessor may have died after it had written down that a port is free, and before the page said so. (Not by clearing the page first:
     /// whoever looks at it meanwhile would take the port for the kernel's.)
     fn forget_ports(&self) {
-        let tcp: BTreeSet<u16> = self.cm.listeners().map(|listener| listener.local.port).collect();
-        let is_there = |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { tcp.contains(&port) };
+        let is_there = |udp: bool, port: u16| if udp { self.datagrams.has_port(port) } else { self.cm.has_port(port) };
         for udp in [false, true] {
             let gone: Vec<u16> = self.page.ports(udp).filter(|port| !is_there(udp, *port)).collect();
             gone.into_iter().for_each(|port| self.page.set_port(udp, port, false));

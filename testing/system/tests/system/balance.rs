@@ -5,6 +5,8 @@ use std::process::Command;
 
 use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
 
+use crate::recovery::connections;
+
 on_both_stacks![workers_that_stop_or_die_cost_only_what_they_had, workers_share_what_comes];
 
 /// nginx with eight workers that serves a small file on port 80.
@@ -81,12 +83,9 @@ fn who_is_busy_is_not_asked_again_and_again() {
     let net = Net::new(Stack::Atoll);
     let case = [&*program("sockets.py"), "who_is_busy_gets_no_more_connections"];
     Proc::start(net.on_stack("/usr/bin/python3").args(case), None).success(60);
-    let status = net.atoll_says("status");
-    let replicas = status["replicas"].as_array().expect("a list");
-    let count = |name: &str| replicas.iter().filter_map(|replica| replica["stats"][name].as_u64()).sum::<u64>();
-    assert_eq!(count("claims"), 114);
-    let most = 4 * replicas.len() as u64;
-    assert!(count("claim_timeouts") <= most, "{} offers were for nothing", count("claim_timeouts"));
+    assert_eq!(connections(&net, "claims"), 114);
+    let (vain, most) = (connections(&net, "claim_timeouts"), 4 * net.replicas().len() as u64);
+    assert!(vain <= most, "{vain} offers were for nothing");
 }
 
 /// How many connections each worker has served; none may have failed.

@@ -646,6 +646,22 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
     assert_eq!(ending, Ending::ProgramEnded);
 }
 
+/// Another build, which differs in nothing but its name.
+fn next_build() -> Program {
+    let own = Program::own();
+    Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own }
+}
+
+/// A client has asked for [`next_build`], and the exchange has begun.
+fn begin_exchange(bench: &mut Bench) -> Channel {
+    let client = bench.client();
+    bench.settle();
+    let id = ClientId(bench.server.next_client - 1);
+    bench.server.exchange(id, next_build()).unwrap();
+    bench.settle();
+    client
+}
+
 #[test]
 fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     let mut bench = Bench::new(2);
@@ -653,8 +669,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     bench.told(0);
     let ledger = ShmMemory::map(&bench.server.memory.ledgers[0], LEDGER_BYTES, Access::ReadWrite).unwrap();
     Ledger::open_as(ledger, LedgerConfig::STACK, atoll_base::Epoch(1), 1).unwrap();
-    let own = Program::own();
-    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
+    let new = next_build();
     let cli = bench.client();
     cli.send(br#"{"cmd":"upgrade","path":"next"}"#, &[]).unwrap();
     bench.settle();

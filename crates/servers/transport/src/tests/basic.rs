@@ -8,7 +8,7 @@ use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
 use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
 
-use super::kit::{App, Net, Socket, Stack, addr};
+use super::kit::{App, Net, Socket, Stack, addr, meet};
 
 const HTTP: Endpoint = Endpoint::new(addr_of(1), 80);
 
@@ -21,12 +21,7 @@ fn connected() -> (Net, App, App, Socket, Socket) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(HTTP);
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     (net, server, client, s, c)
 }
 

@@ -560,3 +560,14 @@ impl App {
         self.ready.remove(&socket.slot).unwrap_or_default()
     }
 }
+
+/// A server on the first stack, at port 80 of any of its addresses, and a client on another one get a connection. Returns the server's socket and the client's.
+pub(crate) fn meet(net: &mut Net, server: &mut App, client: &mut App) -> (Socket, Socket) {
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let c = client.connect(Endpoint::new(addr(1), 80));
+    net.settle();
+    let s = server.accept().expect("offered");
+    net.settle();
+    (s, c)
+}

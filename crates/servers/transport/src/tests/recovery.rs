@@ -10,7 +10,7 @@ use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT
 use atoll_ipc::{Cause, Command, SocketOption};
 
 use super::front::is_ip_apart;
-use super::kit::{App, Net, Socket, Stack, addr};
+use super::kit::{App, Net, Socket, Stack, addr, meet};
 use super::limits::{first_record, record, udp_open};
 use crate::{Loss, Recovery};
 
@@ -122,12 +122,7 @@ fn offers_outlive_successors_that_die_at_once() {
 #[test]
 fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(HTTP);
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     client.write(c, b"a question");
     let now = net.now;
     net.stack(1).round(now);
@@ -259,12 +254,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
     // The client has one port.
     let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::with(2, |config| config.ephemeral = (4711, 4711))]);
     let (mut server, mut client) = (App::attach(net.stack(0), 1), App::attach(net.stack(1), 2));
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(HTTP);
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     server.close(s);
     net.settle();
     client.close(c);
@@ -410,12 +400,7 @@ fn without_state_connections_are_reset_and_listeners_stay() {
 #[test]
 fn urgent_octets_stay_urgent() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(HTTP);
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     let write_urgent = |app: &mut App, socket: Socket, bytes: &[u8]| {
         let slot = app.slot(socket);
         slot.set_send_urgent(slot.send_tail() + bytes.len() as u64);
@@ -449,12 +434,7 @@ fn urgent_octets_stay_urgent() {
 #[test]
 fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
     let (mut net, mut server, mut client) = stacks();
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(HTTP);
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     let text = vec![7; 20_000];
     net.stack(0).out.room = Some(0);
     assert_eq!(server.write(s, &text), text.len());

@@ -279,13 +279,7 @@ fn replicas_move_where_they_are_wanted() {
 #[test]
 fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
-    let own = Program::own();
-    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
-    let client = bench.client();
-    bench.settle();
-    let id = ClientId(bench.server.next_client - 1);
-    bench.server.exchange(id, new).unwrap();
-    bench.settle();
+    let client = begin_exchange(&mut bench);
     // Nobody goes elsewhere meanwhile.
     let asks = ask_to_scale(&mut bench, "2");
     assert!(matches!(&answers(&asks)[..], [ReportPart::Error(said)] if said.contains("an upgrade is under way")));

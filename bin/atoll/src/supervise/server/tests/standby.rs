@@ -119,13 +119,7 @@ fn who_stands_by_is_neither_scaled_nor_moved() {
 #[test]
 fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
     let mut bench = Bench::standing_by(1, "");
-    let own = Program::own();
-    let new = Program { build: atoll_supervisor::Build { version: "next".into(), ..own.build.clone() }, ..own };
-    let client = bench.client();
-    bench.settle();
-    let id = ClientId(bench.server.next_client - 1);
-    bench.server.exchange(id, new).unwrap();
-    bench.settle();
+    let client = begin_exchange(&mut bench);
     move_on(&mut bench, 0, 2);
     assert_eq!((given(&bench, 1).1, given(&bench, 2)), (vec![], (0, vec![0])));
     bench.look(Instant::now() + LATER);
