@@ -390,6 +390,16 @@ impl Replica {
         }
     }
 
+    /// What became of the connections of a predecessor, if that is known now and anybody has to be told.
+    fn tell_losses(&mut self) {
+        let Some(adoption) = self.transport.take_adoption().filter(|adoption| adoption.lost > 0) else { return };
+        let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
+        eprintln!(
+            "atoll: replica {}: {} connections go on, {} do not (the first: {why})",
+            self.index.0, adoption.kept, adoption.lost
+        );
+    }
+
     fn ring_bells(&mut self) {
         let bells = &self.bells;
         let mut rung = 0;
@@ -415,7 +425,9 @@ impl Role for Replica {
         busy |= self.siblings.turn(now, &mut self.transport);
         self.receive_wholes(now);
         busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
+        busy |= self.transport.is_adopting();
         self.transport.handle_timers(now);
+        self.tell_losses();
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
         self.server.answers.extend(self.transport.take_ended().iter().map(|session| over(session.0)));
@@ -443,14 +455,7 @@ impl Role for Replica {
     }
 
     fn adopt(&mut self, now: Instant, blamed: bool) -> io::Result<()> {
-        let adoption = self.transport.adopt(now, self.recovery, blamed);
-        if adoption.lost > 0 {
-            let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
-            eprintln!(
-                "atoll: replica {}: {} connections go on, {} do not (the first: {why})",
-                self.index.0, adoption.kept, adoption.lost
-            );
-        }
+        self.transport.adopt(now, self.recovery, blamed);
         Ok(())
     }
 
@@ -543,6 +548,7 @@ impl Role for Replica {
                 self.bells.remove(&SessionId(session));
             }
             Request::ListSockets { .. } => {
+                self.transport.adopt_rest(now);
                 let replica = self.index.0;
                 let acceptors = self.transport.acceptors(now);
                 let rows = self

@@ -263,6 +263,9 @@ impl Machine {
     fn replica(&self, now: Instant, index: u8, epoch: Epoch, seed: u64) -> Transport<Mortal> {
         let (host, count) = (self.host, self.legacies.len() as u8);
         let config = Config::new(ReplicaId(index), count, epoch, KEY);
+        // One connection after another goes on, soon or much later, as long as nobody needs it.
+        let adopt_every = [0, 50, 5_000, 200_000][(seed.wrapping_add(epoch.0.into()) % 4) as usize];
+        let config = Config { adopt_batch: 1, adopt_every: Duration::from_micros(adopt_every), ..config };
         let config = self.managers.as_ref().map_or(config, |managers| managers.configure(config));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
         let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
@@ -591,6 +594,9 @@ impl World {
     pub fn settle(&mut self) -> Result<(), String> {
         let limit = self.now + Duration::from_secs(300);
         while self.turn()? || self.go_on(limit) {}
+        for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
+            replica.adopt_rest(self.now);
+        }
         for machine in &self.machines {
             let mut all = machine.replicas.iter().flat_map(|replica| replica.sockets(self.now));
             if let Some(left) = all.find(|socket| socket.remote.port != 0) {

@@ -62,7 +62,7 @@ impl<M: Memory> Transport<M> {
 
     /// Whether there is room for one more connection. If not, the CM hears that what it accepted is gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
-        let has_room = self.entries.len() < self.config.connections_max;
+        let has_room = self.connections() < self.config.connections_max;
         if !has_room {
             self.stats.count(Stat::SynDrops);
             // No connection was made, so no number was given out either.
@@ -137,7 +137,8 @@ impl<M: Memory> Transport<M> {
         }
         if self.locals.has_many() {
             let entries = self.entries.iter().map(|(_, entry)| &entry.name);
-            self.locals.retain(entries.chain(self.time_waits.queued()));
+            let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
+            self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
         }
         self.locals.add(tuple.local.addr);
         self.locals.find(tuple).expect("the own address was just added")

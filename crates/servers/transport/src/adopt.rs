@@ -6,6 +6,7 @@
 //!   records of connections  judged; slots, buffers and flow table are rebuilt by them
 //!   what had been touched   is told to both ends once more: the peer where we stand, the application what there is
 //! ```
+//! Of the connections most need nothing for now, and go on a little later (`postponed.rs`).
 //! Sessions were opened before. What nobody has a record of never left, and was never shown to anybody.
 
 use alloc::boxed::Box;
@@ -23,6 +24,7 @@ use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
+use crate::postponed::Postponed;
 use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
 use crate::records::{Records, Requests};
 use crate::rings::Rings;
@@ -65,8 +67,23 @@ pub enum Loss {
     NoListener,
 }
 
+impl Adopted {
+    /// Writes down what is to be written. Returns whose connection is not quiet.
+    pub(crate) fn note<M: Memory>(self, records: &mut Records<M>) -> Vec<(u32, Stage)> {
+        records.chains.extend(self.parked);
+        self.ended.iter().for_each(|ended| records.ledger.put_time_wait(ended));
+        self.concerned
+    }
+}
+
+/// Whether a connection needs nothing, as far as its record says, if nobody is owed anything about it: it has an application, and can be
+/// used both ways.
+fn may_wait(record: &ConnectionRecord) -> bool {
+    record.phase == Phase::Open && record.text_len == 0 && state(record) == Some(State::Established)
+}
+
 impl Adoption {
-    fn lose(&mut self, why: Loss) {
+    pub(crate) fn lose(&mut self, why: Loss) {
         self.lost += 1;
         self.quarantined += u32::from(why == Loss::Quarantined);
         self.why.get_or_insert(why);
@@ -80,6 +97,17 @@ pub enum Recovery {
     Stateful,
     /// Connections are reset; what was asked for stays in force (NEaT's way, N3).
     Stateless,
+}
+
+/// What connections that go on have to be told, and what is to be written down of them.
+#[derive(Debug, Default)]
+pub(crate) struct Adopted {
+    /// Text that nobody has yet: the place of its connection, and where in the ledger it is.
+    parked: Vec<(u32, (u32, u32))>,
+    /// What is in TIME-WAIT and not written down as such.
+    ended: Vec<TimeWaitRecord>,
+    /// Whose connection is not quiet.
+    concerned: Vec<(u32, Stage)>,
 }
 
 /// What a slot says of a connection.
@@ -173,6 +201,10 @@ impl<M: Memory> Transport<M> {
         let mut adoption = Adoption::default();
         // Records are read twice rather than kept in between: there may be many, and memory that is touched for the first time costs more.
         let (mut good, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        // Where more were touched than are remembered, nobody can wait.
+        let mut in_order = touched.clone();
+        in_order.iter_mut().for_each(|touched| touched.sort_unstable());
+        let is_untouched = |index: u32| in_order.as_ref().is_some_and(|touched| touched.binary_search(&index).is_err());
         let mut blocks = Blocks::new();
         for (index, found) in records.ledger.connections() {
             let Ok(record) = found else {
@@ -191,7 +223,8 @@ impl<M: Memory> Transport<M> {
                 let rings = rings.map(|ring| ((ring.unit, ring.log2), Some(index)));
                 blocks.entry(session).or_default().extend(rings);
             }
-            good.push((index, record.place.map(|(session, slot, _)| (session, slot))));
+            let waits = recovery == Recovery::Stateful && crashes == 0 && may_wait(&record) && is_untouched(index);
+            good.push((index, record.place, waits.then_some(record.tuple)));
         }
         for index in unreadable {
             adoption.lose(Loss::Unreadable);
@@ -200,55 +233,36 @@ impl<M: Memory> Transport<M> {
         records.text = TextPool::resume(&records.ledger.text_area(), heads.into_iter());
         self.flows.reserve(&self.entries, good.len());
         let overlapping = self.resume_pools(blocks);
-        let (mut parked, mut ended) = (Vec::new(), Vec::new());
-        let mut concerned = Vec::new();
+        let mut adopted = Adopted::default();
+        self.postponed = Some(Box::new(Postponed::new(good.len(), self.flows.name_hash().clone(), now)));
         if recovery == Recovery::Stateful {
             self.adopt_time_waits(now, records.ledger.time_waits());
         }
-        for (at, &(index, _)) in good.iter().enumerate() {
-            if let Some(&(_, Some((id, slot)))) = good.get(at + AHEAD) {
+        for (at, &(index, place, waits)) in good.iter().enumerate() {
+            if let Some(&(_, Some((id, slot, _)), None)) = good.get(at + AHEAD) {
                 let session = self.session_index.get(&id).and_then(|&session| self.session(session));
                 session.and_then(|session| session.slot(slot)).iter().for_each(Slot::prefetch);
+            }
+            if let (Some(tuple), Some(place)) = (waits, place)
+                && !overlapping.contains(&index)
+                && self.postpone(index, &tuple, place)
+            {
+                adoption.kept += 1;
+                continue;
             }
             let Some(mut record) = records.ledger.connection_again(index) else { continue };
             record.crashes = records.crashes.get(&index).copied().unwrap_or(0);
             if marked == Some(index) {
                 records.ledger.stage_connection(index, Some(&record));
             }
-            let text_len = usize::try_from(record.text_len).unwrap_or(0);
-            let text = if text_len > 0 { records.ledger.text_area().read(record.text, text_len) } else { None };
-            let adopted = match recovery {
-                Recovery::Stateless => Err(Loss::Stateless),
-                Recovery::Stateful if record.crashes >= CRASHES_MAX => Err(Loss::Quarantined),
-                Recovery::Stateful if overlapping.contains(&index) => Err(Loss::Overlap),
-                Recovery::Stateful => self.adopt_connection(now, index, &record, text, &mut ended),
+            let refused = match recovery {
+                Recovery::Stateless => Some(Loss::Stateless),
+                Recovery::Stateful if record.crashes >= CRASHES_MAX => Some(Loss::Quarantined),
+                Recovery::Stateful => overlapping.contains(&index).then_some(Loss::Overlap),
             };
-            if let Err(why) = adopted {
-                adoption.lose(why);
-                if let Some((id, slot, generation)) = record.place
-                    && let Some(&session) = self.session_index.get(&id)
-                {
-                    self.give_up(session, slot, generation);
-                    // Blocks that are another's were not taken for its own.
-                    if let Some(session) = self.session_mut(session).filter(|_| why != Loss::Overlap) {
-                        Rings::from(record.receive).release_all(&session.pool, &session.links);
-                    }
-                }
-                records.ledger.stage_connection(index, None);
-                continue;
-            }
-            adoption.kept += 1;
-            let Some(stage) = self.entries.get(index).map(|entry| entry.stage) else {
-                // It lives on in TIME-WAIT.
-                records.ledger.stage_connection(index, None);
-                continue;
-            };
-            if record.text_len > 0 {
-                parked.push((index, (record.text, record.text_len)));
-            }
-            // While entry and slot are at hand.
-            if !self.is_quiet(index) {
-                concerned.push((index, stage));
+            match self.adopt_record(now, &mut records, index, &record, refused, &mut adopted) {
+                Ok(()) => adoption.kept += 1,
+                Err(why) => adoption.lose(why),
             }
         }
         if recovery == Recovery::Stateless {
@@ -260,21 +274,78 @@ impl<M: Memory> Transport<M> {
                 }
             }
         }
-        records.chains.extend(parked);
-        ended.iter().for_each(|ended| records.ledger.put_time_wait(ended));
+        let concerned = adopted.note(&mut records);
         records.ledger.commit();
         self.records = Some(records);
-        self.entries.restore_free();
+        let postponed = self.postponed.take().filter(|postponed| postponed.len() > 0);
+        let end = postponed.as_ref().map_or(0, |postponed| postponed.places_end());
+        let is_kept = |index| postponed.as_ref().is_some_and(|postponed| postponed.has_place(index));
+        self.entries.restore_free(end, is_kept);
+        self.postponed = postponed;
         for session in self.sessions.iter_mut().flatten() {
             session.rebuild();
         }
-        self.go_on(now, concerned, touched);
+        self.go_on(now, concerned);
+        self.greet(touched);
         self.run_directives(now);
         self.forget_ports();
+        self.tell_adoption(adoption);
+        adoption
+    }
+
+    /// So much is known of what becomes of the connections.
+    pub(crate) fn tell_adoption(&mut self, adoption: Adoption) {
         self.stats.set(Stat::ConnectionsKept, adoption.kept.into());
         self.stats.set(Stat::ConnectionsLost, adoption.lost.into());
         self.stats.set(Stat::ConnectionsQuarantined, adoption.quarantined.into());
-        adoption
+        match &mut self.postponed {
+            Some(postponed) => postponed.adoption = adoption,
+            None => self.adoption = Some(adoption),
+        }
+    }
+
+    /// Goes on with one connection, or gives it up. `refused`: because of that.
+    pub(crate) fn adopt_record(
+        &mut self,
+        now: Instant,
+        records: &mut Records<M>,
+        index: u32,
+        record: &ConnectionRecord,
+        refused: Option<Loss>,
+        adopted: &mut Adopted,
+    ) -> Result<(), Loss> {
+        let text_len = usize::try_from(record.text_len).unwrap_or(0);
+        let text = if text_len > 0 { records.ledger.text_area().read(record.text, text_len) } else { None };
+        let result = match refused {
+            Some(why) => Err(why),
+            None => self.adopt_connection(now, index, record, text, &mut adopted.ended),
+        };
+        if let Err(why) = result {
+            if let Some((id, slot, generation)) = record.place
+                && let Some(&session) = self.session_index.get(&id)
+            {
+                self.give_up(session, slot, generation);
+                // Blocks that are another's were not taken for its own.
+                if let Some(session) = self.session_mut(session).filter(|_| why != Loss::Overlap) {
+                    Rings::from(record.receive).release_all(&session.pool, &session.links);
+                }
+            }
+            records.ledger.stage_connection(index, None);
+            return Err(why);
+        }
+        let Some(stage) = self.entries.get(index).map(|entry| entry.stage) else {
+            // It lives on in TIME-WAIT.
+            records.ledger.stage_connection(index, None);
+            return Ok(());
+        };
+        if record.text_len > 0 {
+            adopted.parked.push((index, (record.text, record.text_len)));
+        }
+        // While entry and slot are at hand.
+        if !self.is_quiet(index) {
+            adopted.concerned.push((index, stage));
+        }
+        Ok(())
     }
 
     /// The predecessor may have died after it had written down that a port is free, and before the page said so. (Not by clearing the page first:
@@ -423,20 +494,15 @@ impl<M: Memory> Transport<M> {
         if is_in_flows && self.flows.find(&self.entries, &name).is_some() {
             return Err(Loss::Twice);
         }
-        if !self.entries.put(index, entry) {
-            return Err(Loss::Twice);
-        }
-        if is_in_flows {
-            self.time_waits.forget(&name);
-            self.flows.insert(&self.entries, index);
-        }
         if let Some(Place { session, slot, generation }) = place
             && !self.session_mut(session).is_some_and(|s| s.occupy_again(slot, generation, Occupant::Connection(index)))
         {
-            // Two records claim one slot.
-            self.entries.remove(index);
-            self.flows.remove(&name, index);
             return Err(Loss::Twice);
+        }
+        self.entries.put(index, entry);
+        if is_in_flows {
+            self.time_waits.forget(&name);
+            self.flows.insert(&self.entries, index);
         }
         self.orphans += usize::from(stage == Stage::Closing);
         Ok(())
@@ -480,8 +546,8 @@ impl<M: Memory> Transport<M> {
         Some((stage, 0))
     }
 
-    /// Tells both ends where things stand, as far as they may not know. `concerned`: whose connection is not quiet.
-    fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>, touched: Option<Vec<u32>>) {
+    /// Tells applications where things stand, as far as they may not know. `concerned`: whose connection is not quiet.
+    pub(crate) fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>) {
         for (index, stage) in concerned {
             self.touch(index);
             match stage {
@@ -508,6 +574,10 @@ impl<M: Memory> Transport<M> {
                 _ => {}
             }
         }
+    }
+
+    /// Tells both ends of connections once more where they stand. `None`: of all.
+    fn greet(&mut self, touched: Option<Vec<u32>>) {
         let touched: Vec<u32> = match touched {
             Some(touched) => touched,
             None => self.entries.iter().map(|(index, _)| index).collect(),

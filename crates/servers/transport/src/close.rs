@@ -73,6 +73,7 @@ impl<M: Memory> Transport<M> {
     /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
     /// of counts. The session's owner has the listeners, too: those who inherited them have registered them for themselves.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
+        self.adopt_rest(now);
         let Some(&session_index) = self.session_index.get(&id) else { return };
         // What it asked for before it died still counts.
         self.handle_commands_of(now, session_index, COMMANDS as u32);
@@ -109,6 +110,7 @@ impl<M: Memory> Transport<M> {
     /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
     /// they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
+        self.adopt_rest(now);
         let Some(&session_index) = self.session_index.get(&id) else {
             if self.sessions.iter().flatten().all(|session| session.id != id) {
                 self.ended.push(id);
@@ -141,7 +143,8 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Resets every connection: the stack is going down. Flush afterwards.
-    pub fn abort_all(&mut self, _now: Instant) {
+    pub fn abort_all(&mut self, now: Instant) {
+        self.adopt_rest(now);
         let all: alloc::vec::Vec<u32> = self.entries.iter().map(|(index, _)| index).collect();
         for index in all {
             if let Some(entry) = self.entries.get_mut(index) {

@@ -22,6 +22,9 @@ impl<M: Memory> Transport<M> {
     /// Carries out one command of a session.
     #[inline]
     pub(crate) fn handle_command(&mut self, now: Instant, session: u32, command: Command) {
+        if self.is_adopting() {
+            self.adopt_for(now, session, &command);
+        }
         match command {
             Command::Kick { slot, generation } => match self.occupant(session, slot, generation) {
                 Occupant::Connection(index) => self.handle_kick(now, index),
@@ -144,7 +147,7 @@ impl<M: Memory> Transport<M> {
         if is_own || is_group { Ok(()) } else { Err(Cause::AddressNotAvailable) }
     }
 
-    fn occupant(&self, session: u32, slot: SlotId, generation: u32) -> Occupant {
+    pub(crate) fn occupant(&self, session: u32, slot: SlotId, generation: u32) -> Occupant {
         self.session(session).map_or(Occupant::Nobody, |session| session.occupant(slot, generation))
     }
 

@@ -56,6 +56,10 @@ pub struct Config {
     pub cookies_max: usize,
     /// How often buffers that their application has drained are looked for.
     pub sweep_interval: Duration,
+    /// Connections of a predecessor that go on in one round although nothing is there for them; at least 1.
+    pub adopt_batch: usize,
+    /// Time between two such rounds; zero: all are.
+    pub adopt_every: Duration,
 }
 
 /// Secrets of one replica, from the operating system's entropy.
@@ -99,6 +103,8 @@ impl Config {
             fast_open: FastOpenSides { client: true, server: false },
             cookies_max: 4096,
             sweep_interval: Duration::from_millis(250),
+            adopt_batch: 64,
+            adopt_every: Duration::ZERO,
         }
     }
 

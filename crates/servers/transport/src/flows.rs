@@ -13,7 +13,23 @@ use crate::slab::Slab;
 #[derive(Debug)]
 pub(crate) struct Flows {
     table: HashTable<u32>,
-    state: FixedState,
+    hash: NameHash,
+}
+
+/// The hash of names.
+#[derive(Clone, Debug)]
+pub(crate) struct NameHash(FixedState);
+
+impl NameHash {
+    #[inline]
+    pub(crate) fn of(&self, name: &Name) -> u64 {
+        let mut hasher = self.0.build_hasher();
+        let [high, low] = name.remote.to_u64s();
+        hasher.write_u64(high);
+        hasher.write_u64(low);
+        hasher.write_u64(u64::from(name.local) << 32 | u64::from(name.local_port) << 16 | u64::from(name.remote_port));
+        hasher.finish()
+    }
 }
 
 /// A 4-tuple in 24 octets instead of 36: of an IPv6 address of our own only the number is kept, because there are few.
@@ -113,43 +129,38 @@ impl Name {
 impl Flows {
     /// `seed`: secret, so that nobody can choose ports that collide.
     pub(crate) fn new(seed: u64) -> Flows {
-        Flows { table: HashTable::new(), state: FixedState::with_seed(seed) }
+        Flows { table: HashTable::new(), hash: NameHash(FixedState::with_seed(seed)) }
     }
 
     #[inline]
     pub(crate) fn find(&self, entries: &Slab<Entry>, name: &Name) -> Option<u32> {
         let is_it = |index: &u32| entries.get(*index).is_some_and(|entry| entry.name == *name);
-        self.table.find(hash(&self.state, name), is_it).copied()
+        self.table.find(self.hash.of(name), is_it).copied()
+    }
+
+    /// How names are hashed here.
+    pub(crate) fn name_hash(&self) -> &NameHash {
+        &self.hash
     }
 
     /// So many more will be inserted.
     pub(crate) fn reserve(&mut self, entries: &Slab<Entry>, more: usize) {
-        let state = &self.state;
-        self.table.reserve(more, |index| entries.get(*index).map_or(0, |entry| hash(state, &entry.name)));
+        let hash = &self.hash;
+        self.table.reserve(more, |index| entries.get(*index).map_or(0, |entry| hash.of(&entry.name)));
     }
 
     /// `index` must not be in the table, and its entry must exist.
     pub(crate) fn insert(&mut self, entries: &Slab<Entry>, index: u32) {
-        let state = &self.state;
-        let hash_of = |index: &u32| entries.get(*index).map_or(0, |entry| hash(state, &entry.name));
+        let hash = &self.hash;
+        let hash_of = |index: &u32| entries.get(*index).map_or(0, |entry| hash.of(&entry.name));
         self.table.insert_unique(hash_of(&index), index, hash_of);
     }
 
     pub(crate) fn remove(&mut self, name: &Name, index: u32) {
-        if let Ok(found) = self.table.find_entry(hash(&self.state, name), |other| *other == index) {
+        if let Ok(found) = self.table.find_entry(self.hash.of(name), |other| *other == index) {
             found.remove();
         }
     }
-}
-
-#[inline]
-fn hash(state: &FixedState, name: &Name) -> u64 {
-    let mut hasher = state.build_hasher();
-    let [high, low] = name.remote.to_u64s();
-    hasher.write_u64(high);
-    hasher.write_u64(low);
-    hasher.write_u64(u64::from(name.local) << 32 | u64::from(name.local_port) << 16 | u64::from(name.remote_port));
-    hasher.finish()
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ impl<M: Memory> Transport<M> {
 
     #[inline]
     fn handle_segment(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, text: &[u8], internal: bool) {
+        self.adopt_named(now, &tuple);
         if let Some(index) = self.find(&tuple) {
             self.stats.count(Stat::SegmentsIn);
             self.segment_arrives(now, index, segment, text);
@@ -259,6 +260,7 @@ impl<M: Memory> Transport<M> {
     }
 
     fn network_error_of_connection(&mut self, now: Instant, error: &NetworkError) {
+        self.adopt_named(now, &error.tuple);
         let (Some(index), Some(seq)) = (self.find(&error.tuple), error.quoted_seq) else { return };
         let Some(entry) = self.entries.get_mut(index) else { return };
         let events = match error.kind {

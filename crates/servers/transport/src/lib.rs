@@ -43,6 +43,7 @@ mod options;
 mod output;
 mod past;
 mod phases;
+mod postponed;
 mod pressure;
 mod publish;
 mod receive;

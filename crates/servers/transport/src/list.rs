@@ -55,7 +55,8 @@ impl SocketFacts {
 }
 
 impl<M: Memory> Transport<M> {
-    /// Every socket of this replica, listeners first. What the application has read is as of its last report.
+    /// Every socket of this replica, listeners first. What the application has read is as of its last report. After [`Transport::adopt_rest`]:
+    /// connections of a predecessor that do not go on yet are not among them.
     pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
         let listeners = self.cm.listeners().map(|listener| SocketFacts {
             session: listener.session,

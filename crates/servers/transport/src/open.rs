@@ -31,8 +31,7 @@ impl<M: Memory> Transport<M> {
         local: Endpoint,
         remote: Endpoint,
     ) {
-        let index = self.entries.len();
-        let tuple = if index < self.config.connections_max {
+        let tuple = if self.connections() < self.config.connections_max {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers)

@@ -126,6 +126,34 @@ impl<M: Memory> Session<M> {
         true
     }
 
+    /// The slot, which was kept for its occupant, is nobody's until that comes or [`Session::settle`] is called.
+    /// `false`: it was nobody's.
+    pub(crate) fn leave(&mut self, slot: SlotId) -> bool {
+        let half = self.layout.replica_slots().start;
+        let place = match slot.0.checked_sub(half) {
+            Some(index) => self.replica.get_mut(index as usize),
+            None => self.application.get_mut(slot.0 as usize),
+        };
+        let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return false };
+        place.occupant = Occupant::Nobody;
+        self.sockets -= 1;
+        true
+    }
+
+    /// If nobody has come, the slot is free.
+    pub(crate) fn settle(&mut self, slot: SlotId) {
+        let index = slot.0.checked_sub(self.layout.replica_slots().start);
+        let place = index.and_then(|index| self.replica.get(index as usize));
+        if place.is_some_and(|place| place.occupant == Occupant::Nobody) {
+            // A claim of the last offer may still come.
+            self.free.push_front(slot.0);
+            if let Some(view) = self.slot(slot).filter(|view| view.state() != SlotState::Free) {
+                view.revoke(view.replica_generation());
+                view.set_state(SlotState::Free);
+            }
+        }
+    }
+
     /// Slots, and their generations, in which the application may have a socket although nobody occupies them.
     pub(crate) fn unoccupied(&self) -> Vec<(SlotId, u32)> {
         let generation = |slot: u32| self.slot(SlotId(slot)).map_or(0, |view| view.replica_generation());
@@ -143,16 +171,8 @@ impl<M: Memory> Session<M> {
     /// All occupants are known: what is free is free, and the application looks at everything.
     pub(crate) fn rebuild(&mut self) {
         let half = self.layout.replica_slots().start;
-        for index in 0..self.replica.len() {
-            if self.replica[index].occupant == Occupant::Nobody {
-                let slot = half + index as u32;
-                // A claim of the last offer may still come.
-                self.free.push_front(slot);
-                if let Some(view) = self.slot(SlotId(slot)).filter(|view| view.state() != SlotState::Free) {
-                    view.revoke(view.replica_generation());
-                    view.set_state(SlotState::Free);
-                }
-            }
+        for index in 0..self.replica.len() as u32 {
+            self.settle(SlotId(half + index));
         }
         let word = self.arena.load32(OVERFLOW).wrapping_add(1);
         self.arena.store32_release(OVERFLOW, word);
@@ -290,15 +310,7 @@ impl<M: Memory> Session<M> {
         if let Some(view) = self.slot(slot) {
             view.set_state(SlotState::Free);
         }
-        let half = self.layout.replica_slots().start;
-        let place = match slot.0.checked_sub(half) {
-            Some(index) => self.replica.get_mut(index as usize),
-            None => self.application.get_mut(slot.0 as usize),
-        };
-        let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return };
-        place.occupant = Occupant::Nobody;
-        self.sockets -= 1;
-        if slot.0 >= half && !revoked {
+        if self.leave(slot) && self.layout.replica_slots().contains(&slot.0) && !revoked {
             self.free.push_back(slot.0);
         }
     }

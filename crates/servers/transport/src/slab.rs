@@ -39,20 +39,32 @@ impl<T> Slab<T> {
     /// Puts a value at a place of its own, of a slab that is being filled again. `false`: there is one already. Afterwards
     /// [`Slab::restore_free`].
     pub(crate) fn put(&mut self, index: u32, value: T) -> bool {
-        while self.chunks.len() <= (index >> CHUNK_BITS) as usize {
-            self.chunks.push((0..CHUNK).map(|_| None).collect());
-        }
+        self.grow(index.saturating_add(1));
         let Some(place) = self.place(index).filter(|place| place.is_none()) else { return false };
         *place = Some(value);
         self.len += 1;
         true
     }
 
-    /// Every place without a value is free.
-    pub(crate) fn restore_free(&mut self) {
+    /// Every place without a value is free, but for those that are kept, which end before `end`: [`Slab::put`] and [`Slab::free`] are for them.
+    pub(crate) fn restore_free(&mut self, end: u32, is_kept: impl Fn(u32) -> bool) {
+        self.grow(end);
         let all = (0..).zip(self.chunks.iter().flatten());
-        self.free = all.filter(|(_, value)| value.is_none()).map(|(index, _)| index).collect();
+        let is_free = |(index, value): &(u32, &Option<T>)| value.is_none() && !is_kept(*index);
+        self.free = all.filter(is_free).map(|(index, _)| index).collect();
         self.free.reverse();
+    }
+
+    /// A place that was kept, and has no value, is free.
+    pub(crate) fn free(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    /// There are places up to this one.
+    fn grow(&mut self, end: u32) {
+        while self.chunks.len() << CHUNK_BITS < end as usize {
+            self.chunks.push((0..CHUNK).map(|_| None).collect());
+        }
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
@@ -97,5 +109,17 @@ mod tests {
         assert_eq!(slab.insert(1000), indices[70]);
         assert_eq!((slab.len(), slab.get(indices[199]), slab.get(9999)), (200, Some(&199), None));
         assert_eq!(slab.iter().map(|(_, value)| value).sum::<i32>(), (0..200).sum::<i32>() - 70 + 1000);
+    }
+
+    #[test]
+    fn places_are_kept_for_values_that_come_later() {
+        let mut slab = Slab::new();
+        assert!(slab.put(3, 30));
+        slab.restore_free(131, |index| index == 1 || index == 130);
+        let given: Vec<u32> = (0..192 - 3).map(|_| slab.insert(0)).collect();
+        assert!(given.iter().all(|index| ![1, 3, 130].contains(index)));
+        assert!(slab.put(130, 13) && !slab.put(130, 14), "it is there");
+        slab.free(1);
+        assert_eq!((slab.insert(1), slab.insert(0), slab.get(130)), (1, 192, Some(&13)));
     }
 }

@@ -11,6 +11,7 @@ mod groups;
 pub(crate) mod kit;
 mod limits;
 mod loss;
+mod postponed;
 mod recovery;
 mod urgent;
 mod v6;

@@ -16,6 +16,7 @@ use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
 
+use crate::adopt::Adoption;
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
@@ -25,6 +26,7 @@ use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::phases::{Phases, Stopwatch};
+use crate::postponed::Postponed;
 use crate::records::Records;
 use crate::rings::Rings;
 use crate::session::Session;
@@ -92,6 +94,10 @@ pub struct Transport<M: Memory> {
     pub(crate) phases: Phases,
     /// What a successor has to know; `None`: there will be none.
     pub(crate) records: Option<Box<Records<M>>>,
+    /// Connections of a predecessor that do not go on yet; `None`: all do.
+    pub(crate) postponed: Option<Box<Postponed>>,
+    /// What became of all of them, if nobody has asked yet.
+    pub(crate) adoption: Option<Adoption>,
     /// What is given back at the next commit of offers that were taken back: place of the session, session, slot, rings of the receive buffer.
     pub(crate) released: Vec<(u32, SessionId, SlotId, Rings)>,
     /// Sessions that are over: the supervisor may let go of their memory.
@@ -155,6 +161,8 @@ impl<M: Memory> Transport<M> {
             stats: Stats::new(&page),
             phases: Phases::default(),
             records: None,
+            postponed: None,
+            adoption: None,
             released: Vec::new(),
             ended: Vec::new(),
             fired: Vec::new(),
@@ -246,6 +254,7 @@ impl<M: Memory> Transport<M> {
 
     /// Does what is due.
     pub fn handle_timers(&mut self, now: Instant) {
+        self.adopt_some(now);
         if self.ip.next_timeout().is_some_and(|due| due <= now) {
             self.ip.handle_timeout(now);
         }
@@ -266,7 +275,7 @@ impl<M: Memory> Transport<M> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
         let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
         let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look(), self.cm.next_timeout()];
-        let all = [self.wheel.next_expiry(), orphans, retry].into_iter().chain(others);
+        let all = [self.wheel.next_expiry(), orphans, retry, self.adopts_at()].into_iter().chain(others);
         all.flatten().min()
     }
 
@@ -287,7 +296,7 @@ impl<M: Memory> Transport<M> {
     /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every
     /// flush, and [`Transport::next_timeout`] sees to it that there is one.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty()
+        !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty() || self.is_adopting()
     }
 
     /// Sessions that nothing uses any more, since the last call, after [`Transport::close_session`]: until then a successor needs their memory.
@@ -302,7 +311,7 @@ impl<M: Memory> Transport<M> {
 
     /// Writes the counters of this server to the replica's page; the link's counters are not touched.
     pub fn publish_stats(&mut self) {
-        self.stats.set(Stat::Connections, self.entries.len() as u64);
+        self.stats.set(Stat::Connections, self.connections() as u64);
         self.stats.set(Stat::Orphans, self.orphans as u64);
         self.stats.set(Stat::TimeWaits, self.time_waits.len() as u64);
         self.stats.set(Stat::TimeWaitsDropped, self.time_waits.dropped);

@@ -8,7 +8,7 @@ use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::ledger::{Ledger, LedgerConfig};
+use atoll_ipc::ledger::{ConnectionRecord, Ledger, LedgerConfig};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
@@ -150,6 +150,22 @@ impl Stack {
         let ledger = HeapMemory::new(LEDGER.bytes());
         self.transport.set_ledger(Ledger::open(ledger.clone(), LEDGER, Epoch(3)).expect("a ledger"));
         self.ledger = Some(ledger);
+        self
+    }
+
+    /// Somebody has written to a record of its ledger.
+    pub(crate) fn damage(&mut self, place: u32, change: impl FnOnce(&mut ConnectionRecord)) {
+        let memory = self.ledger.clone().expect("it is mortal");
+        let mut ledger = Ledger::open(memory, LEDGER, Epoch(3)).expect("a ledger");
+        let mut record = ledger.connection(place).expect("there is one").expect("it is good");
+        change(&mut record);
+        ledger.stage_connection(place, Some(&record));
+        ledger.commit();
+    }
+
+    /// Its servers are configured so from the next one on.
+    pub(crate) fn changed(mut self, change: impl FnOnce(&mut Config)) -> Stack {
+        change(&mut self.config);
         self
     }
 

@@ -1,0 +1,251 @@
+//! Connections that go on later than their server: whatever is for them, or needs them, finds them as if they had never stopped.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Addr, Duration, Endpoint, FourTuple};
+use atoll_ipc::ledger::ConnectionRecord;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET};
+use atoll_ipc::{Cause, Command, Event, SocketOption};
+
+use super::kit::{App, Net, Socket, Stack, addr_v6};
+use crate::{Config, Loss, Recovery};
+
+const HTTP: Endpoint = Endpoint::new(0x0a00_0001, 80);
+const COUNT: usize = 5;
+
+/// None goes on by itself for a second.
+fn patient(config: &mut Config) {
+    (config.adopt_batch, config.adopt_every) = (1, Duration::from_secs(1));
+}
+
+struct Scene {
+    net: Net,
+    server: App,
+    client: App,
+    /// Both ends of each connection.
+    ends: Vec<(Socket, Socket)>,
+}
+
+/// The first stack's server has died, and its successor has adopted: all connections wait, and one of them goes on in the first round.
+fn scene(stack: Stack, remote: Endpoint) -> Scene {
+    let other = if remote.addr.is_v4() { Stack::new(2) } else { Stack::v6(2) };
+    let mut net = Net::new(vec![stack.mortal(), other]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::at(Addr::ANY, 80), 16);
+    net.settle();
+    let mut ends = Vec::new();
+    for n in 0..COUNT {
+        let c = client.connect(remote);
+        net.settle();
+        let s = server.accept().expect("offered");
+        net.settle();
+        client.write(c, &[n as u8; 3]);
+        net.wait(Duration::from_secs(1));
+        assert_eq!(server.read(s), [n as u8; 3]);
+        net.settle();
+        ends.push((s, c));
+    }
+    let mut scene = Scene { net, server, client, ends };
+    scene.die(Recovery::Stateful);
+    scene
+}
+
+fn stacks() -> Scene {
+    scene(Stack::new(1).changed(patient), HTTP)
+}
+
+impl Scene {
+    fn die(&mut self, recovery: Recovery) {
+        let now = self.net.now;
+        let adoption = self.net.stack(0).restart(now, &[&self.server], recovery);
+        assert_eq!((adoption.kept, adoption.lost), (COUNT as u32, 0), "{adoption:?}");
+    }
+
+    /// How many go on.
+    fn there(&mut self) -> usize {
+        self.net.stack(0).transport.entries.len()
+    }
+
+    fn waiting(&mut self) -> usize {
+        self.net.stack(0).transport.connections() - self.there()
+    }
+
+    /// Question and answer on a connection.
+    fn talk(&mut self, at: usize) {
+        let (s, c) = self.ends[at];
+        let (question, answer) = (vec![at as u8; 5000], vec![at as u8 + 100; 9000]);
+        assert_eq!(self.client.write(c, &question), 5000);
+        self.net.settle();
+        assert!(self.server.read(s) == question);
+        assert_eq!(self.server.write(s, &answer), 9000);
+        self.net.settle();
+        assert!(self.client.read(c) == answer);
+        self.net.settle();
+    }
+}
+
+#[test]
+fn connections_that_need_nothing_go_on_one_after_another() {
+    let mut scene = stacks();
+    assert_eq!((scene.there(), scene.waiting()), (0, COUNT));
+    assert!(scene.net.stack(0).transport.has_work(), "it does not sleep");
+    assert_eq!(scene.net.stack(0).transport.take_adoption(), None);
+    for n in 1..=COUNT {
+        scene.net.settle();
+        assert_eq!(scene.waiting(), COUNT - n);
+        scene.net.now += Duration::from_secs(1);
+    }
+    let adoption = scene.net.stack(0).transport.take_adoption().expect("all are there");
+    assert_eq!((adoption.kept, adoption.lost), (COUNT as u32, 0));
+    assert_eq!(scene.net.stack(0).transport.take_adoption(), None, "once");
+    assert!(!scene.net.stack(0).transport.is_adopting());
+    (0..COUNT).for_each(|at| scene.talk(at));
+}
+
+#[test]
+fn a_segment_for_one_that_waits_finds_it() {
+    let mut scene = stacks();
+    scene.net.settle();
+    assert_eq!(scene.waiting(), COUNT - 1);
+    scene.talk(3);
+    assert_eq!(scene.waiting(), COUNT - 2);
+    assert_eq!(scene.net.stack(0).stat(Stat::ResetsOut), 0);
+    (0..COUNT).for_each(|at| scene.talk(at));
+    assert_eq!(scene.waiting(), 0);
+}
+
+#[test]
+fn over_ipv6_too_however_many_addresses_there_were() {
+    let remote = Endpoint::at(addr_v6(1), 80);
+    let mut scene = scene(Stack::v6(1).changed(patient), remote);
+    scene.net.settle();
+    assert_eq!(scene.waiting(), COUNT - 1);
+    // Names that nothing refers to are forgotten; those of connections that wait are not among them.
+    for n in 0..100 {
+        let local = Endpoint::at(addr_v6(n), 9);
+        scene.net.stack(0).transport.name(&FourTuple { local, remote });
+    }
+    (0..COUNT).for_each(|at| scene.talk(at));
+}
+
+#[test]
+fn what_its_application_does_finds_it() {
+    let mut scene = stacks();
+    scene.net.settle();
+    assert_eq!(scene.waiting(), COUNT - 1);
+    // It says something.
+    let (s, c) = scene.ends[1];
+    scene.server.write(s, b"a word");
+    scene.net.settle();
+    assert_eq!((scene.client.read(c), scene.waiting()), (b"a word".to_vec(), COUNT - 2));
+    // It asks how the connection is.
+    let (s, _) = scene.ends[2];
+    scene.server.push(Command::Info { token: 5, slot: s.slot, generation: s.generation });
+    scene.net.settle();
+    scene.server.poll();
+    assert!(scene.server.replies.contains(&Event::InfoReply { token: 5, cause: Cause::None }));
+    // It sets an option, and it ends.
+    let (s, c) = scene.ends[3];
+    let Socket { slot, generation } = s;
+    scene.server.push(Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 });
+    scene.server.close(s);
+    scene.net.settle();
+    assert_eq!(scene.client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
+    assert_eq!((scene.waiting(), scene.net.stack(0).stat(Stat::BadCommands)), (1, 0));
+}
+
+#[test]
+fn what_was_said_before_the_death_and_not_heard_is_heard() {
+    let mut scene = stacks();
+    let (s, c) = scene.ends[2];
+    scene.server.store(s, b"stored and not told");
+    scene.die(Recovery::Stateful);
+    scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
+    assert_eq!(scene.client.read(c), b"stored and not told");
+}
+
+#[test]
+fn names_and_places_of_those_that_wait_are_taken() {
+    let mut scene = stacks();
+    let (_, c) = scene.ends[0];
+    let peer = scene.client.slot(c).local();
+    // From the very port of the listener to the peer of a connection that waits.
+    let own = scene.server.open_slot_at(90, 1);
+    let (slot, generation) = (own.slot, own.generation);
+    scene.server.push(Command::Connect { slot, generation, lease: 78, local: HTTP, remote: peer });
+    scene.net.settle();
+    assert_eq!(scene.server.state(own).1, Cause::AddressNotAvailable);
+    assert_eq!(scene.waiting(), 0, "all names had to be known");
+    scene.die(Recovery::Stateful);
+    // Connections that come meanwhile take other places.
+    let more: Vec<Socket> = (0..3).map(|_| scene.client.connect(HTTP)).collect();
+    scene.net.settle();
+    let accepted: Vec<Socket> = more.iter().map(|_| scene.server.accept().expect("offered")).collect();
+    scene.net.settle();
+    assert!(accepted.iter().all(|new| scene.ends.iter().all(|(s, _)| s.slot != new.slot)));
+    scene.ends.extend(accepted.into_iter().zip(more));
+    (0..COUNT + 3).for_each(|at| scene.talk(at));
+}
+
+#[test]
+fn a_successor_that_dies_leaves_them_to_its_own() {
+    let mut scene = stacks();
+    for _ in 0..4 {
+        scene.net.settle();
+        scene.die(Recovery::Stateful);
+    }
+    (0..COUNT).for_each(|at| scene.talk(at));
+}
+
+#[test]
+fn they_end_with_their_application() {
+    let mut scene = stacks();
+    scene.net.settle();
+    assert_eq!(scene.waiting(), COUNT - 1);
+    let (now, id) = (scene.net.now, scene.server.id);
+    scene.net.stack(0).transport.close_session(now, id);
+    scene.net.settle();
+    for &(_, c) in &scene.ends {
+        assert_eq!(scene.client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
+        scene.client.close(c);
+    }
+    scene.net.wait(Duration::from_secs(1));
+    assert_eq!((scene.there(), scene.waiting()), (0, 0));
+}
+
+#[test]
+fn they_end_with_the_stack() {
+    let mut scene = stacks();
+    let now = scene.net.now;
+    scene.net.stack(0).transport.abort_all(now);
+    scene.net.settle();
+    assert!(scene.ends.iter().all(|(_, c)| scene.client.state(*c).2 & REPLICA_RESET != 0));
+}
+
+/// Its record contradicts itself, which is seen only when it goes on: it costs that one connection, and its place and slot are free.
+#[test]
+fn one_that_cannot_go_on_is_told_as_lost() {
+    let mut scene = stacks();
+    let damage = |record: &mut ConnectionRecord| record.mss_path = 0;
+    scene.net.stack(0).damage(1, damage);
+    scene.die(Recovery::Stateful);
+    scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
+    let adoption = scene.net.stack(0).transport.take_adoption().expect("all are there");
+    assert_eq!((adoption.kept, adoption.lost, adoption.why), (COUNT as u32 - 1, 1, Some(Loss::Contradiction)));
+    assert_eq!(scene.net.stack(0).stat(Stat::ConnectionsLost), 1);
+    let (s, _) = scene.ends[1];
+    assert_eq!(scene.server.state(s).2 & (REPLICA_CLOSED | REPLICA_RESET), REPLICA_CLOSED | REPLICA_RESET);
+    scene.server.close(s);
+    scene.net.settle();
+    for at in [0, 2, 3, 4] {
+        scene.talk(at);
+    }
+    let c = scene.client.connect(HTTP);
+    scene.net.settle();
+    scene.ends[1] = (scene.server.accept().expect("offered"), c);
+    scene.net.settle();
+    (0..COUNT).for_each(|at| scene.talk(at));
+}
