@@ -425,7 +425,6 @@ impl Role for Replica {
         busy |= self.siblings.turn(now, &mut self.transport);
         self.receive_wholes(now);
         busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
-        busy |= self.transport.is_adopting();
         self.transport.handle_timers(now);
         self.tell_losses();
         self.transport.flush(now, &mut self.links);
@@ -438,6 +437,11 @@ impl Role for Replica {
             self.tell_peers(now, false);
         }
         self.ring_bells();
+        if self.transport.is_adopting() {
+            busy = true;
+            // Who was just told what there is may be waiting for this very core.
+            sched::yield_now();
+        }
         Ok(busy || self.links.internal.own_waiting() > 0)
     }
 
