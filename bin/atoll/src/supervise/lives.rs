@@ -196,10 +196,11 @@ impl Server {
             self.scaling.next_timeout(),
             self.standby_due(),
             self.stops.as_ref().map(|stops| stops.due),
+            self.vigil.map(|(_, due)| due),
         ];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
-        let due = lives.chain(others).chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
+        let due = lives.chain(others).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
