@@ -221,7 +221,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// For how long a server is stopped: mostly for moments, sometimes for longer than a server may hang.
+    /// For how long a server is stopped: mostly for moments, sometimes for so long that it is replaced.
     fn pause(&mut self) -> Duration {
         let micros = [1000, 50_000, 500_000, 4_000_000][self.rng.below(4) as usize];
         Duration::from_micros(self.rng.below(micros).into())

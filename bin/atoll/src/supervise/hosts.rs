@@ -115,6 +115,11 @@ impl Hosts {
         self.0.iter().flatten().filter(|host| host.is_up).map(|host| &host.page.page)
     }
 
+    /// Those that have replicas, stand by, or are about to end.
+    pub fn children(&self) -> impl Iterator<Item = &Rc<Child>> {
+        self.0.iter().flatten().filter_map(|host| host.child.as_ref())
+    }
+
     /// Ends a process that has had time enough. Its end is noticed as those of others are.
     pub fn kill(&self, key: usize) {
         if let Some(Host { child: Some(child), .. }) = self.get(key) {

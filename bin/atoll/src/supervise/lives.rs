@@ -191,10 +191,16 @@ impl Server {
     /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
-        let others = [self.hosts.next_timeout(), self.scaling.next_timeout(), self.standby_due()];
+        let others = [
+            self.hosts.next_timeout(),
+            self.scaling.next_timeout(),
+            self.standby_due(),
+            self.stops.as_ref().map(|stops| stops.due),
+            self.vigil.map(|(_, due)| due),
+        ];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
-        let due = lives.chain(others).chain(self.vigil.map(|(_, due)| due)).chain(self.upgrade_due()).min()?;
+        let due = lives.chain(others).chain(self.upgrade_due()).min()?;
         // Rounded up: too early is for nothing.
         let left = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
@@ -226,6 +232,7 @@ impl Server {
         self.hosts.look_after(now);
         self.look_after_scaling(now)?;
         self.look_after_standby(now)?;
+        self.look_for_stopped(now);
         self.keep_vigil(now)
     }
 
@@ -254,7 +261,8 @@ impl Server {
                 Judgement::Wait => {}
                 Judgement::Ring => eventfd::ring(&*memory.bell)?,
                 Judgement::Hangs => {
-                    server.blamed = ask().is_none_or(|running| running.state != 'T');
+                    // Standing still was somebody else's doing.
+                    server.blamed = ask().is_none_or(|running| !matches!(running.state, 'T' | 't'));
                     let millis = self.config.recovery.hang_ms;
                     eprintln!(
                         "atoll: {role} (pid {}) has given no sign of life for {millis} ms: it is killed",

@@ -16,6 +16,7 @@ mod scaling;
 mod server;
 mod spawn;
 mod standby;
+mod stopped;
 mod succession;
 mod upgrade;
 mod vigil;

@@ -38,6 +38,7 @@ use super::owner::{Activity, Owner};
 use super::report::Identity;
 use super::scaling::Scaling;
 use super::standby::Standby;
+use super::stopped::Stops;
 use super::succession::{Program, Succession};
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
@@ -91,6 +92,8 @@ pub struct Server {
     pub(super) ready: bool,
     /// Whether, and when next, it is looked whether servers hang.
     pub(super) vigil: Option<(Vigil, Instant)>,
+    /// The same of processes that are stopped.
+    pub(super) stops: Option<Stops>,
     /// The upgrade under way.
     pub(super) succession: Option<Succession>,
     /// What the next supervisor finds.
@@ -296,6 +299,7 @@ impl Server {
         Ok(Server {
             sessions: Sessions::new(config.sessions.max),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
+            stops: Stops::new(config.recovery.hang_ms, Instant::now()),
             hosts: Hosts::default(),
             scaling: Scaling::new(&config),
             standby: Standby::new(Instant::now()),

@@ -1,7 +1,7 @@
 //! Does a server hang? Who works says so every 50 ms, who sleeps can be woken; who does neither for long is not coming back.
 //!
 //! Time is counted in looks, four in the time that a server has, so that nobody is blamed for a pause of the whole machine. A server
-//! that wants the processor and does not get it does not hang, however long that takes.
+//! that wants the processor and does not get it does not hang, however long that takes; one that is stopped is not waited for (stopped.rs).
 
 use std::time::Duration;
 
@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn who_stands_still_hangs_and_who_sleeps_is_woken_first() {
         use Judgement::{Hangs, Ring, Wait};
-        assert_eq!(judgements(AWAKE, running('T', 10), 6), [Wait, Wait, Wait, Wait, Wait, Hangs]);
-        assert_eq!(judgements(ASLEEP, running('T', 10), 6), [Wait, Ring, Wait, Wait, Wait, Hangs]);
+        assert_eq!(judgements(AWAKE, running('t', 10), 6), [Wait, Wait, Wait, Wait, Wait, Hangs]);
+        assert_eq!(judgements(ASLEEP, running('t', 10), 6), [Wait, Ring, Wait, Wait, Wait, Hangs]);
         assert_eq!(judgements(ASLEEP, running('S', 10), 6).last(), Some(&Hangs), "it does not hear its bell");
     }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use atoll_system_tests::{Net, Proc, Stack, program, until};
+use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
 use serde_json::Value;
 
 use crate::servers::{fetch, megabyte, start_nginx};
@@ -159,7 +159,7 @@ fn a_killed_replica_is_started_again() {
     }
 }
 
-/// One that stands still, asleep or at work, is killed and replaced.
+/// One that stands still, asleep or at work, is killed and replaced. A debugger holds it.
 #[test]
 fn a_server_that_hangs_is_replaced() {
     let net = Net::with(Stack::Atoll, "TS2CM2+LS1", None);
@@ -167,20 +167,74 @@ fn a_server_that_hangs_is_replaced() {
     net.listens(&mut server, 80);
     let pids = net.replicas();
     let load = load(&net, false);
-    let link_server = Victim { net: &net, kind: "link_servers", index: 0 };
+    let hold = |victim: &Victim<'_>| {
+        let mut command = Command::new("/usr/bin/python3");
+        let mut hold = Proc::start(command.args([program("hold.py"), victim.pid().to_string()]), None);
+        hold.says("held", 20);
+        victim.comes_back(2);
+        hold.success(20);
+    };
     // Under load.
-    signal("STOP", link_server.pid());
-    link_server.comes_back(2);
+    hold(&Victim { net: &net, kind: "link_servers", index: 0 });
     assert_unharmed(load);
     // Asleep: nobody but the supervisor wants anything of it.
-    let replica = Victim { net: &net, kind: "replicas", index: 1 };
-    signal("STOP", replica.pid());
-    replica.comes_back(2);
+    hold(&Victim { net: &net, kind: "replicas", index: 1 });
     assert_eq!(net.replicas()[0], pids[0], "nobody else is killed");
     let log = log(&net);
     for who in ["link server 0", "replica 1"] {
         assert!(log.lines().any(|line| line.contains(who) && line.contains("no sign of life for 2000 ms")), "{log}");
     }
+}
+
+/// Nobody waits until one that is stopped hangs: streams stand still for less than the second that a peer waits before it sends again if it knows no
+/// better, whichever server it is, also under a supervisor that has not started it.
+#[test]
+fn a_server_that_is_stopped_is_replaced_soon() {
+    let net = Net::with(Stack::Atoll, "TS1+IP1+LS1+CM1", None);
+    let streams = program("streams.py");
+    let mut echo = net.serve("/usr/bin/python3", &[&streams, "serve", "7000", "2"]);
+    net.listens(&mut echo, 7000);
+    let client = net.client("/usr/bin/python3", &[&streams, "steady", Net::SERVER, "7000", "6", "10000"]);
+    let kinds = ["replicas", "link_servers", "ip_servers", "connection_managers"];
+    let mut stopped = Vec::new();
+    for (round, by_another) in [(2, false), (3, true)] {
+        if by_another {
+            kill_supervisor(&net);
+        }
+        for kind in kinds {
+            let victim = Victim { net: &net, kind, index: 0 };
+            stopped.push(victim.pid());
+            signal("STOP", victim.pid());
+            victim.comes_back(round);
+        }
+    }
+    let log = log(&net);
+    for pid in stopped {
+        assert!(log.contains(&format!("process {pid} (")), "{log}");
+    }
+    assert!(!log.contains("no sign of life"), "{log}");
+    signal("INT", client.pid().into());
+    let said = client.success(60);
+    let longest: f64 = said.split_whitespace().last().and_then(|time| time.parse().ok()).expect("how long");
+    assert!(longest < 1.0, "a stream has stood still for {longest} s: {log}");
+    assert!(echo.runs() && connections(&net, "connections_lost") == 0, "{}", echo.report());
+}
+
+/// One that was asked to leave, and is stopped, is not waited for as long as others are.
+#[test]
+fn a_replica_that_is_stopped_when_it_is_to_move_goes_on_elsewhere() {
+    let net = Net::with(Stack::Atoll, "TS2LS2CM2", None);
+    let mut server = start_nginx(&net);
+    net.listens(&mut server, 80);
+    let load = load(&net, true);
+    signal("STOP", net.replicas()[1]);
+    let mut scale = Command::new(atoll());
+    Proc::start(scale.args(["scale", net.name(), "1"]), None).success(20);
+    let replicas = net.replicas();
+    assert_eq!(replicas[0], replicas[1], "both are in one process");
+    let log = log(&net);
+    assert!(log.contains("(replica 1) is stopped") && !log.contains("does not hand over"), "{log}");
+    assert_unharmed(load);
 }
 
 /// A connection manager apart, or in a process of its own with everything else apart, too.

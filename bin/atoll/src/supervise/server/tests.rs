@@ -516,6 +516,14 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     assert!(life.crashes == 1 && life.last.is_some() && bench.server.replicas[0].life.crashes == 0);
 }
 
+#[test]
+fn who_waits_for_servers_that_start_does_not_spin() {
+    let mut bench = Bench::new(1);
+    bench.server.ready = false;
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_ne!(bench.server.servers_timeout_ms(later), Some(0), "it would do nothing then");
+}
+
 /// What its connections have still to send lies in it.
 #[test]
 fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {

@@ -162,7 +162,7 @@ pub struct SchedulingFile {
 pub struct RecoveryFile {
     /// See [`RecoveryMode`].
     pub mode: RecoveryMode,
-    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; 0: as long as it likes.
+    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; one that is stopped does soon. 0: as long as it likes.
     pub hang_ms: u32,
     /// Whether a process stands by for the replicas.
     pub standby: bool,

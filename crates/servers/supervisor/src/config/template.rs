@@ -140,7 +140,7 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("What becomes of connections when the process of a replica dies: its successor goes on with them (\"stateful\"), or they");
     out.text("are reset (\"stateless\"). Listeners stay in either case.");
     out.key("mode", Some(quoted(recovery_mode(file))), "");
-    out.text("A server that gives no sign of life for so many milliseconds is killed and replaced. 0: never.");
+    out.text("A server that gives no sign of life for so many milliseconds, or is stopped (SIGSTOP) at all, is killed and replaced. 0: never.");
     out.key("hang_ms", Some(recovery.hang_ms.to_string()), "");
     out.text("Keep a process that stands by, and goes on with the replicas of one that has died at once. It takes some megabytes of memory, and");
     out.text("a kilobyte more for each connection of the replica that has most of them, up to 64 MiB.");
