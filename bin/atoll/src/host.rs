@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use atoll_base::Duration;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::{heap, process, unix};
+use atoll_sys::{ending, heap, process, unix};
 
 use crate::privileges::Kind;
 use crate::replica::Replica;
@@ -51,6 +51,11 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
         if let Err(error) = heap::populate() {
             eprintln!("atoll: pages of the program come when they are needed: {error}");
         }
+    }
+    if let Some(word) = page.0.atomic32(ReplicaPage::<ShmMemory>::END_AT)
+        && let Err(error) = ending::mark_at_end(word)
+    {
+        eprintln!("atoll: the end of this process is noticed a little later: {error}");
     }
     let intake = Intake { control: unix::Channel::from(control), take };
     Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()

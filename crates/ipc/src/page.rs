@@ -191,6 +191,7 @@ const SLEEP: usize = 64;
 const HEARTBEAT: usize = 128;
 const LAYERS: usize = 224;
 const FORBIDDEN_CALL: usize = 228;
+const END: usize = 232;
 const STATS: usize = 256;
 const NETWORK: usize = 2048;
 const TCP_MAP: usize = 4096;
@@ -462,6 +463,9 @@ impl<M: Memory> ReplicaPage<M> {
     pub fn set_layers(&self, layers: u32) {
         self.0.store32_release(LAYERS, layers);
     }
+
+    /// Offset of the word that the kernel marks when the process of the page ends (`atoll_sys::ending`).
+    pub const END_AT: usize = END;
 
     /// Offset of the word in which a server's signal handler leaves the number of the system call that it died of, plus one.
     pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;

@@ -179,6 +179,9 @@ impl Server {
         if let Some(child) = &host.child {
             self.epoll.add(&**child, HOST_PROCESS + key as u64, EventFlags::IN)?;
         }
+        if host.is_up {
+            self.dying.watch(&host.page.page);
+        }
         let hosts = &mut self.hosts.0;
         hosts.resize_with(hosts.len().max(key + 1), || None);
         hosts[key] = Some(host);
@@ -224,7 +227,10 @@ impl Server {
             let Some(control) = &host.control else { return Ok(()) };
             match control.receive(&mut buffer, &mut Vec::new()) {
                 Ok(len) if len > 0 => {
-                    host.is_up |= &buffer[..len] == setup::UP;
+                    if &buffer[..len] == setup::UP && !host.is_up {
+                        host.is_up = true;
+                        self.dying.watch(&host.page.page);
+                    }
                     if host.number().is_none() {
                         self.standby.is_up(Instant::now());
                     }
@@ -265,7 +271,7 @@ impl Server {
     }
 
     /// All replicas of the process have died with it, but for those that have left.
-    fn host_gone(&mut self, key: usize, exit: Option<Exit>) -> io::Result<()> {
+    pub(super) fn host_gone(&mut self, key: usize, exit: Option<Exit>) -> io::Result<()> {
         let Some(host) = self.hosts.0.get_mut(key).and_then(Option::take) else { return Ok(()) };
         self.forget_host(&host);
         self.note_host(key);

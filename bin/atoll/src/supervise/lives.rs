@@ -193,6 +193,7 @@ impl Server {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
         let others = [
             self.hosts.next_timeout(),
+            self.dying.next_timeout(),
             self.scaling.next_timeout(),
             self.standby_due(),
             self.stops.as_ref().map(|stops| stops.due),
@@ -230,6 +231,7 @@ impl Server {
             }
         }
         self.hosts.look_after(now);
+        self.dying.reap(now);
         self.look_after_scaling(now)?;
         self.look_after_standby(now)?;
         self.look_for_stopped(now);

@@ -1,6 +1,7 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
 mod device;
+mod dying;
 mod estate;
 mod guarded;
 mod hosts;

@@ -27,6 +27,7 @@ use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::{eventfd, process};
 
+use super::dying::Dying;
 use super::estate::Estate;
 use super::hosts::Hosts;
 use super::join::HostedLink;
@@ -63,6 +64,8 @@ pub struct Server {
     pub(super) others: Vec<Replica>,
     /// The processes that replicas are in.
     pub(super) hosts: Hosts,
+    /// Processes that are about to end.
+    pub(super) dying: Dying,
     pub(super) scaling: Scaling,
     pub(super) standby: Standby,
     pub(super) sessions: Sessions,
@@ -231,6 +234,8 @@ const OWNER: u64 = 2;
 pub(super) const SELF_CHECK: u64 = 3;
 /// The socket to the guardian.
 pub(super) const GUARDIAN: u64 = 4;
+/// The bell of those who wait for deaths.
+const DYING: u64 = 5;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
@@ -292,7 +297,8 @@ impl Server {
         listener: Listener,
         signals: Option<Signals>,
     ) -> io::Result<Server> {
-        let epoll = Epoll::new()?;
+        let (epoll, dying) = (Epoll::new()?, Dying::new()?);
+        epoll.add(dying.bell(), DYING, EventFlags::IN | EventFlags::ET)?;
         if let Some(signals) = &signals {
             epoll.add(signals, SIGNALS, EventFlags::IN)?;
         }
@@ -301,6 +307,7 @@ impl Server {
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
             stops: Stops::new(config.recovery.hang_ms, Instant::now()),
             hosts: Hosts::default(),
+            dying,
             scaling: Scaling::new(&config),
             standby: Standby::new(Instant::now()),
             config,
@@ -407,6 +414,7 @@ impl Server {
                 OWNER => self.owner_spoke()?,
                 SELF_CHECK => self.self_check_spoke()?,
                 GUARDIAN => self.guardian_is_gone(),
+                DYING => self.look_for_dying()?,
                 token @ REPLICA_CONTROL..REPLICA_PROCESS => {
                     self.replica_spoke((token - REPLICA_CONTROL) as usize, epoll::flags(event))?;
                 }

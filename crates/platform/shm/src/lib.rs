@@ -110,6 +110,11 @@ impl ShmMemory {
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
+    /// A word to be read and waited for, wherever it may be written: whoever stores to it where this process may not, dies. `None` as below.
+    pub fn watched32(&self, at: usize) -> Option<&AtomicU32> {
+        self.word32(at)
+    }
+
     /// A word as an atomic, for futexes and locks. `None` out of range or out of alignment.
     pub fn atomic32(&self, at: usize) -> Option<&AtomicU32> {
         if self.writable { self.word32(at) } else { None }

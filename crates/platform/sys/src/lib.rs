@@ -3,7 +3,7 @@
 //! Storey 4: `unsafe` is allowed here. Calls go through rustix's `linux_raw` backend wherever it has them: those are
 //! plain `syscall` instructions, so that the preload library can use this crate without running into its own
 //! interposers. The exceptions are [`process`] (posix_spawn), [`signal`], [`sched::set_batch`], [`heap`], [`Gather`] and
-//! [`unix::Channel::refuse_descriptors`] (`syscall(2)`), the
+//! [`unix::Channel::refuse_descriptors`] and [`ending`] (`syscall(2)`), the
 //! `netlink` module, `filesystem` and `seccomp`, which serve servers only, and whatever the standard library does to drop an `OwnedFd` (`close`).
 //!
 //! # Invariants that the `unsafe` blocks rely on
@@ -16,6 +16,7 @@
 //!    in [`process::take_inherited`].
 
 mod clock;
+pub mod ending;
 pub mod epoll;
 pub mod eventfd;
 #[cfg(feature = "privileges")]
