@@ -248,7 +248,13 @@ impl Machine {
             replicas: Vec::new(),
             legacies: (0..count).map(|_| legacy()).collect(),
             lives: (0..count).map(|_| Life::new()).collect(),
-            out: Out { frames: VecDeque::new(), life: Life::new(), room: usize::MAX, seals: story.ip.is_some() },
+            out: Out {
+                frames: VecDeque::new(),
+                life: Life::new(),
+                room: usize::MAX,
+                // What is put together of fragments may be of two packets.
+                seals: story.ip.is_some() || story.tear > 0,
+            },
             steering,
             link_server: story
                 .links_apart
@@ -312,13 +318,15 @@ impl Machine {
     /// A replica takes a frame.
     fn handle(&mut self, now: Instant, index: usize, frame: &[u8], inside: bool) {
         let replica = &mut self.replicas[index];
-        replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+        let is_sealed = self.out.seals && !inside;
+        let offload = if is_sealed { ChecksumOffload::Unknown } else { ChecksumOffload::Partial };
+        replica.handle_frame(now, frame, offload, inside);
         if let Some(whole) = replica.ip_mut().poll_whole()
             && let Destination::One(owner) = self.steering.destination(&whole.bytes, ReplicaId(0))
         {
             let owner = usize::from(owner.0);
             if self.hosts.as_mut().is_none_or(|hosts| hosts.lets_pass(owner, &whole.bytes, inside)) {
-                self.replicas[owner].handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
+                self.replicas[owner].handle_frame(now, &whole.bytes, offload, inside);
             }
         }
     }
@@ -345,7 +353,7 @@ impl Machine {
 
 /// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not; or what a host may
 /// make of an IPv6 frame (without extension headers).
-fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
+fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
         let fragment = |part: Part| {
@@ -354,7 +362,7 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
             let next_header = ipv4::Protocol(ipv6::FRAGMENT);
             ipv6::emit(&ipv6::Header { next_header, payload_len, ..header }, &mut bytes[ethernet::HEADER_LEN..]);
             let mut head = [0; ipv6::FRAGMENT_LEN];
-            let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id: id.into() };
+            let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
             ipv6::emit_fragment(header.next_header, &place, &mut head);
             bytes.extend_from_slice(&head);
             bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
@@ -367,11 +375,12 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
     let Some((header, len)) = ipv4::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) else {
         return vec![frame.to_vec()];
     };
+    // Identifications come round while others wait for their fragments (RFC 4963 §3): the checksum tells.
     let fragment = |part: Part| {
         let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
         let header = ipv4::Header {
             payload_len: part.len as u16,
-            id,
+            id: id as u16,
             dont_fragment: false,
             more_fragments: part.more,
             fragment_offset: (part.offset / 8) as u16,
@@ -704,7 +713,7 @@ impl World {
 
     /// How things stand.
     pub fn report(&self) -> String {
-        let mut text = format!("silence at {:?}:", self.now);
+        let mut text = format!("silence at {:?}, {} frames:", self.now, self.frames);
         for process in &self.processes {
             text += &format!(
                 "\n  process {} of machine {}: {} finished, {} offers, doubtful {:?}, accepting {:b}",
@@ -1008,7 +1017,7 @@ impl World {
         for _ in 0..copies {
             let is_torn = self.rng.chance_per_million(self.story.tear) && !is_discovery;
             let mtu = [68, 576, 1006, u16::MAX][if is_torn { self.rng.below(3) as usize } else { 3 }];
-            for frame in torn(&frame, mtu, self.frames as u16) {
+            for frame in torn(&frame, mtu, self.frames as u32) {
                 self.frames += 1;
                 let delay = Duration::from_micros(u64::from(20 + self.rng.below(30)));
                 self.wire.insert((self.now + delay, self.frames), (to, frame));
