@@ -1,5 +1,6 @@
 //! How does a machine fare whose IP is in processes of its own? Between each IP server and a replica lie rings that hold few frames and
-//! messages and are read late; an IP server may end at any time, and another one starts in its place that knows nothing.
+//! messages and are read late; an IP server may end at any time, and another one starts in its place that knows nothing. So may a replica, and
+//! what is in its ring waits for the next one.
 
 use std::collections::VecDeque;
 
@@ -11,10 +12,14 @@ use atoll_link::{Destination, Steering};
 use atoll_transport::Transport;
 use atoll_wire::vnet;
 
-use crate::mortal::Mortal;
+use crate::mortal::{Life, Mortal};
 
 /// Frames, and messages, that a ring holds: fewer than a burst has.
 const RING_ITEMS: usize = 4;
+/// Frames that are kept for a replica at most, in its ring and beside it: fewer than a crowd sends in the time that nobody has it.
+const KEPT_FRAMES: usize = 100;
+/// Ends of IP servers of a machine at most, so that a story comes to its own.
+const ENDS_MAX: u32 = 1000;
 
 /// How many IP servers a machine has, and what becomes of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub(crate) struct IpServers {
     from_replicas: Vec<Vec<VecDeque<Item>>>,
     to_replicas: Vec<VecDeque<(usize, Item)>>,
     ends_at: Option<Instant>,
+    /// How often one has ended.
+    ended: u32,
 }
 
 struct Node {
@@ -53,6 +60,8 @@ struct Node {
     from_link: VecDeque<Vec<u8>>,
     /// What others tell it.
     from_siblings: VecDeque<(u8, IpMessage)>,
+    /// When its process is there.
+    starts_at: Instant,
     wakes_at: Option<Instant>,
 }
 
@@ -65,6 +74,8 @@ struct Exit<'a> {
     delivered: Vec<(usize, Item)>,
     to_siblings: Vec<(u8, IpMessage)>,
     messages_left: usize,
+    /// Messages that the ring of each replica still takes.
+    replicas_take: Vec<usize>,
 }
 
 impl Exits for Exit<'_> {
@@ -84,11 +95,16 @@ impl Exits for Exit<'_> {
 
     fn tell(&mut self, to: Party, message: &IpMessage) -> bool {
         let Some(left) = self.messages_left.checked_sub(1) else { return false };
-        self.messages_left = left;
         match to {
-            Party::Transport(replica) => self.delivered.push((replica.into(), Item::Message(message.clone()))),
+            Party::Transport(replica) => {
+                let takes = &mut self.replicas_take[usize::from(replica)];
+                let Some(rest) = takes.checked_sub(1) else { return false };
+                *takes = rest;
+                self.delivered.push((replica.into(), Item::Message(message.clone())));
+            }
             Party::Sibling(number) => self.to_siblings.push((number, message.clone())),
         }
+        self.messages_left = left;
         true
     }
 }
@@ -108,6 +124,7 @@ impl IpServers {
             from_replicas: (0..count).map(|_| (0..others).map(|_| VecDeque::new()).collect()).collect(),
             to_replicas: (0..others).map(|_| VecDeque::new()).collect(),
             ends_at: plan.ends_every.map(|every| now + every),
+            ended: 0,
         };
         servers.servers = (0..plan.count).map(|number| servers.start(number, 1, now)).collect();
         servers
@@ -127,7 +144,8 @@ impl IpServers {
         let config =
             atoll_ip_server::Config { number, servers: self.plan.count, replicas: self.replicas, epoch: Epoch(epoch) };
         let (from_link, from_siblings) = (VecDeque::new(), VecDeque::new());
-        Node { server: IpServer::new(config, ip), epoch, from_link, from_siblings, wakes_at: Some(now) }
+        let server = IpServer::new(config, ip);
+        Node { server, epoch, from_link, from_siblings, starts_at: now, wakes_at: Some(now) }
     }
 
     /// How many there are.
@@ -150,18 +168,30 @@ impl IpServers {
         self.servers[server].wake(now, rng);
     }
 
-    /// Takes what a replica has to say, as far as the ring does.
-    pub(crate) fn collect(&mut self, now: Instant, rng: &mut Rng, index: usize, replica: &mut Transport<Mortal>) {
+    /// Takes what a replica has to say, as far as the ring does, and as long as `life` lasts.
+    pub(crate) fn collect(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        index: usize,
+        replica: &mut Transport<Mortal>,
+        life: &Life,
+    ) {
         let server = index % self.servers.len();
         let (ring, node) = (&mut self.from_replicas[server][index], &mut self.servers[server]);
         self.clients[index].send(replica.ip_mut(), |message| {
-            let has_room = ring.iter().filter(|item| matches!(item, Item::Message(_))).count() < RING_ITEMS;
-            if has_room {
+            let has_room = messages(ring.iter()) < RING_ITEMS;
+            if has_room && life.spend() {
                 ring.push_back(Item::Message(message.clone()));
                 node.wake(now, rng);
             }
             has_room
         });
+    }
+
+    /// A replica has a new incarnation, which finds the rings as they are.
+    pub(crate) fn replica_restarted(&mut self, index: usize, epoch: Epoch) {
+        self.clients[index] = Client::new(epoch);
     }
 
     /// A frame comes from the link.
@@ -179,7 +209,6 @@ impl IpServers {
         &mut self,
         now: Instant,
         rng: &mut Rng,
-        replicas: &mut [Transport<Mortal>],
         steering: &Steering,
         room: impl Fn(usize) -> usize,
     ) -> (Vec<(usize, Vec<u8>)>, bool) {
@@ -197,6 +226,7 @@ impl IpServers {
                 delivered: Vec::new(),
                 to_siblings: Vec::new(),
                 messages_left: 1 + rng.below(RING_ITEMS as u32) as usize,
+                replicas_take: self.to_replicas.iter().map(|ring| RING_ITEMS.saturating_sub(waiting(ring))).collect(),
             };
             let node = &mut self.servers[number];
             let (server, zero) = (&mut node.server, [0; vnet::HEADER_LEN]);
@@ -219,35 +249,51 @@ impl IpServers {
             }
             server.handle_timeout(now);
             server.flush(now, &mut exit);
-            let is_idle = self.from_replicas[number].iter().all(VecDeque::is_empty) && !server.has_work();
-            let soon = (!is_idle).then(|| now + Duration::from_micros(1 + u64::from(rng.below(20))));
+            let is_read = self.from_replicas[number].iter().all(VecDeque::is_empty);
+            // A replica that is away takes nothing for a while: as `CONTROL_EVERY` of the real one.
+            let most = if is_read && exit.replicas_take.contains(&0) { 1000 } else { 20 };
+            let soon =
+                (!is_read || server.has_work()).then(|| now + Duration::from_micros(1 + u64::from(rng.below(most))));
             node.wakes_at = soon.into_iter().chain(server.next_timeout()).min();
             let Exit { sent, delivered, to_siblings, .. } = exit;
             leaving.extend(sent.into_iter().map(|frame| (number, frame)));
-            delivered.into_iter().for_each(|(to, item)| self.to_replicas[to].push_back((number, item)));
+            for (to, item) in delivered {
+                let ring = &mut self.to_replicas[to];
+                if matches!(item, Item::Message(_)) || ring.len() < KEPT_FRAMES {
+                    ring.push_back((number, item));
+                }
+            }
             for (to, message) in to_siblings {
                 let node = &mut self.servers[usize::from(to)];
                 node.from_siblings.push_back((number as u8, message));
                 node.wake(now, rng);
             }
         }
-        for (index, replica) in replicas.iter_mut().enumerate() {
-            let count = self.to_replicas[index].len().min(1 + rng.below(8) as usize);
-            for (server, item) in self.to_replicas[index].drain(..count) {
-                any = true;
-                match item {
-                    Item::Frame(frame) => replica.handle_frame(now, &frame, ChecksumOffload::Valid, false),
-                    Item::Message(message) => {
-                        assert_eq!(server, index % self.servers.len(), "a replica is told by its own server");
-                        let error = self.clients[index].handle(now, replica.ip_mut(), &message);
-                        if let Some(error) = error {
-                            replica.handle_network_error(now, &error);
-                        }
+        (leaving, any)
+    }
+
+    /// A replica takes some of what is in its rings. Returns how much.
+    pub(crate) fn deliver(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        index: usize,
+        replica: &mut Transport<Mortal>,
+    ) -> usize {
+        let count = self.to_replicas[index].len().min(1 + rng.below(8) as usize);
+        for (server, item) in self.to_replicas[index].drain(..count) {
+            match item {
+                Item::Frame(frame) => replica.handle_frame(now, &frame, ChecksumOffload::Valid, false),
+                Item::Message(message) => {
+                    assert_eq!(server, index % self.servers.len(), "a replica is told by its own server");
+                    let error = self.clients[index].handle(now, replica.ip_mut(), &message);
+                    if let Some(error) = error {
+                        replica.handle_network_error(now, &error);
                     }
                 }
             }
         }
-        (leaving, any)
+        count
     }
 
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
@@ -259,19 +305,23 @@ impl IpServers {
         let Some(every) = self.plan.ends_every.filter(|_| self.ends_at.is_some_and(|at| at <= now)) else {
             return false;
         };
-        self.ends_at = Some(now + every);
+        self.ended += 1;
+        self.ends_at = Some(now + every).filter(|_| self.ended < ENDS_MAX);
         let number = rng.below(self.plan.count.into()) as u8;
         let old = &mut self.servers[usize::from(number)];
         let (epoch, from_link) = (old.epoch + 1, std::mem::take(&mut old.from_link));
         let from_siblings = std::mem::take(&mut old.from_siblings);
-        self.servers[usize::from(number)] = Node { from_link, from_siblings, ..self.start(number, epoch, now) };
+        // It takes its time to start; what is for it waits meanwhile.
+        let most = [1, 1000, 20_000][rng.below(3) as usize];
+        let starts_at = now + Duration::from_micros(u64::from(rng.below(most)));
+        self.servers[usize::from(number)] = Node { from_link, from_siblings, ..self.start(number, epoch, starts_at) };
         true
     }
 }
 
 impl Node {
     fn wake(&mut self, now: Instant, rng: &mut Rng) {
-        let at = now + Duration::from_micros(1 + u64::from(rng.below(50)));
+        let at = (now + Duration::from_micros(1 + u64::from(rng.below(50)))).max(self.starts_at);
         self.wakes_at = Some(self.wakes_at.map_or(at, |other| other.min(at)));
     }
 
@@ -279,4 +329,14 @@ impl Node {
         self.from_link.push_back(frame.to_vec());
         self.wake(now, rng);
     }
+}
+
+/// Messages among what lies in a ring.
+fn messages<'a>(items: impl Iterator<Item = &'a Item>) -> usize {
+    items.filter(|item| matches!(item, Item::Message(_))).count()
+}
+
+/// The same in a ring to a replica.
+fn waiting(ring: &VecDeque<(usize, Item)>) -> usize {
+    messages(ring.iter().map(|(_, item)| item))
 }

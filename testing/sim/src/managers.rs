@@ -1,6 +1,6 @@
 //! How does a machine fare whose connection managers (CM) choose for several replicas, or are processes of their own? Between each and a
 //! replica lies a ring that holds few messages and is read late: what it does not take has to be kept, and answers come when much has
-//! happened.
+//! happened. Either side may be away, and comes back as another one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use atoll_ipc::balance::Balance;
 use atoll_ipc::manager::ManagerMessage;
 use atoll_transport::{Config, Transport};
 
-use crate::mortal::Mortal;
+use crate::mortal::{Life, Mortal};
 
 /// Messages that a ring holds: fewer than a crowd has.
 const RING_MESSAGES: usize = 4;
@@ -37,8 +37,10 @@ enum Node {
 pub(crate) struct Managers {
     plan: ManagerPlan,
     apart: Vec<Manager>,
-    /// Lives that CMs have had so far.
-    epoch: u32,
+    /// Incarnations of CMs, by number.
+    epochs: Vec<Epoch>,
+    /// Which replicas hear from the supervisor of a new CM, and when.
+    news: Vec<(Instant, usize, Epoch)>,
     rules: Option<Balance>,
     rings: BTreeMap<(Node, Node), VecDeque<ManagerMessage>>,
     wakes_at: Option<Instant>,
@@ -50,7 +52,8 @@ impl Managers {
         let config = |number| ManagerConfig { number, managers: plan.count, epoch: Epoch(3), own: None };
         let manager = |number| Manager::new(config(number), seed + u64::from(number));
         let apart = (0..plan.count).filter(|_| plan.apart).map(manager).collect();
-        Managers { plan, apart, epoch: 3, rules: None, rings: BTreeMap::new(), wakes_at: None }
+        let epochs = vec![Epoch(3); plan.count.into()];
+        Managers { plan, apart, epochs, news: Vec::new(), rules: None, rings: BTreeMap::new(), wakes_at: None }
     }
 
     /// What a replica has to know of it.
@@ -63,44 +66,94 @@ impl Managers {
         self.apart.iter_mut().for_each(|manager| manager.set_balance(rules));
     }
 
+    /// The incarnation of the CM that serves a replica, as that is told when it starts. `None`: it has its own.
+    pub(crate) fn epoch_for(&self, index: u8) -> Option<Epoch> {
+        let number = index % self.plan.count;
+        (self.plan.apart || number != index).then(|| self.epochs[usize::from(number)])
+    }
+
+    /// A replica has a new incarnation; what lies in the rings stays there. A CM that is in it is a new one as well.
+    pub(crate) fn replica_restarted(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        index: usize,
+        epoch: Epoch,
+        replicas: usize,
+    ) {
+        // What was said to the last one, and not read, is gone with its socket.
+        self.news.retain(|(_, to, _)| *to != index);
+        if !self.plan.apart && index < self.epochs.len() {
+            self.spread(now, rng, index, epoch, replicas);
+        }
+    }
+
+    /// A CM lives in this epoch: the replicas that it serves hear of it, each when it looks at its control socket.
+    fn spread(&mut self, now: Instant, rng: &mut Rng, number: usize, epoch: Epoch, replicas: usize) {
+        self.epochs[number] = epoch;
+        for index in (number..replicas).step_by(self.epochs.len()).filter(|index| self.plan.apart || *index != number) {
+            let at = now + Duration::from_micros(u64::from(rng.below(1000)));
+            // A socket keeps the order.
+            let last = self.news.iter().filter(|(_, to, _)| *to == index).map(|(at, ..)| *at).max();
+            self.news.push((last.map_or(at, |last| last.max(at)), index, epoch));
+        }
+    }
+
     /// One of them dies. Its successor knows nothing; what lies in the rings stays there.
-    fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<Mortal>]) {
+    fn restart_one(&mut self, now: Instant, rng: &mut Rng, replicas: usize) {
         let number = rng.below(u32::from(self.plan.count)) as u8;
-        self.epoch += 1;
-        let epoch = Epoch(self.epoch);
+        let epoch = Epoch(self.epochs[usize::from(number)].0 + 1);
         let config = ManagerConfig { number, managers: self.plan.count, epoch, own: None };
         let mut manager = Manager::new(config, rng.next_u64());
         if let Some(rules) = self.rules {
             manager.set_balance(rules);
         }
         self.apart[usize::from(number)] = manager;
-        for replica in replicas.iter_mut().skip(number.into()).step_by(self.plan.count.into()) {
-            replica.handle_manager_restarted(now, epoch);
-        }
+        self.spread(now, rng, number.into(), epoch, replicas);
     }
 
-    /// Takes what a replica has to say, as far as the rings do.
-    pub(crate) fn collect(&mut self, now: Instant, rng: &mut Rng, index: u8, replica: &mut Transport<Mortal>) {
+    /// Takes what a replica has to say, as far as the rings do, and as long as `life` lasts. `there`: see [`Managers::run`].
+    pub(crate) fn collect(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        replica: &mut Transport<Mortal>,
+        life: &Life,
+        there: &[bool],
+    ) {
+        let (ReplicaId(index), _) = replica.identity();
         let number = index % self.plan.count;
         let manager = if self.plan.apart { Node::Manager(number) } else { Node::Replica(number) };
         replica.send_messages(now, |to, message| {
             let to = to.map_or(manager, |replica| Node::Replica(replica.0));
-            put(&mut self.rings, (Node::Replica(index), to), message)
+            life.spend() && put(&mut self.rings, (Node::Replica(index), to), message)
         });
-        self.look_again(now, rng);
+        self.look_again(now, rng, there);
     }
 
-    /// Brings some of the messages that are under way to their receivers. Returns whether there were any. `loss`: of what CMs tell each
-    /// other, per million.
-    pub(crate) fn run(&mut self, now: Instant, rng: &mut Rng, replicas: &mut [Transport<Mortal>], loss: u32) -> bool {
+    /// Brings some of the messages that are under way to their receivers. Returns whether there were any. `there`: which replicas serve; others
+    /// read nothing. `loss`: of what CMs tell each other, per million.
+    pub(crate) fn run(
+        &mut self,
+        now: Instant,
+        rng: &mut Rng,
+        replicas: &mut [Transport<Mortal>],
+        there: &[bool],
+        loss: u32,
+    ) -> bool {
+        let mut any = false;
+        for (_, index, epoch) in self.news.extract_if(.., |(at, index, _)| *at <= now && there[*index]) {
+            replicas[index].handle_manager_restarted(now, epoch);
+            any = true;
+        }
         if self.wakes_at.is_none_or(|at| at > now) {
-            return false;
+            return any;
         }
         self.wakes_at = None;
         if self.plan.die && self.plan.apart && rng.below(20) == 0 {
-            self.restart_one(now, rng, replicas);
+            self.restart_one(now, rng, replicas.len());
         }
-        for ((from, to), ring) in &mut self.rings {
+        for ((from, to), ring) in self.rings.iter_mut().filter(|((_, to), _)| is_there(*to, there)) {
             let count = ring.len().min(1 + rng.below(RING_MESSAGES as u32) as usize);
             let sender = match *from {
                 Node::Replica(replica) | Node::Manager(replica) => ReplicaId(replica),
@@ -129,21 +182,30 @@ impl Managers {
                 }
             }
         }
-        self.look_again(now, rng);
+        self.look_again(now, rng, there);
         true
     }
 
-    pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        self.wakes_at
+    pub(crate) fn wakes_at(&self, there: &[bool]) -> Option<Instant> {
+        let news = self.news.iter().filter(|(_, index, _)| there[*index]).map(|(at, ..)| *at);
+        news.chain(self.wakes_at).min()
     }
 
-    fn look_again(&mut self, now: Instant, rng: &mut Rng) {
-        let is_idle = self.rings.values().all(VecDeque::is_empty) && !self.apart.iter().any(Manager::has_output);
-        if !is_idle && self.wakes_at.is_none() {
-            // Now and then later than an answer may take.
-            let most = if rng.below(50) == 0 { 400_000 } else { 50 };
+    fn look_again(&mut self, now: Instant, rng: &mut Rng, there: &[bool]) {
+        let is_read = self.rings.iter().all(|((_, to), ring)| ring.is_empty() || !is_there(*to, there));
+        if (!is_read || self.apart.iter().any(Manager::has_output)) && self.wakes_at.is_none() {
+            // Now and then later than an answer may take. What is for a replica that is away is offered to its ring as often as the real one does.
+            let most = if rng.below(50) == 0 { 400_000 } else { [50, 1000][usize::from(is_read)] };
             self.wakes_at = Some(now + Duration::from_micros(1 + u64::from(rng.below(most))));
         }
+    }
+}
+
+/// Whether somebody reads his ring.
+fn is_there(node: Node, there: &[bool]) -> bool {
+    match node {
+        Node::Replica(index) => there[usize::from(index)],
+        Node::Manager(_) => true,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Do whole stacks and their applications get along? Two machines with several replicas each, the wire between them, and processes
 //! that sleep until their bell rings: a wake-up that is lost shows as silence.
 
+mod departing;
 mod scaling;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,7 @@ use crate::ip_servers::{IpPlan, IpServers};
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal};
+use departing::Departure;
 use scaling::Hosts;
 pub use scaling::{ScaledBy, ScalingPlan};
 
@@ -91,7 +93,7 @@ pub struct Story {
     pub workforce: Workforce,
     /// How often a replica dies, per million turns that one has, and another one takes its place.
     pub crashes: u32,
-    /// How replicas go from process to process; `None`: each has its own, and stays there. Not together with `ip` and `managers`.
+    /// How replicas go from process to process; `None`: each has its own, and stays there.
     pub scaling: Option<ScalingPlan>,
 }
 
@@ -108,6 +110,8 @@ pub struct Workforce {
     pub stops: Option<(usize, Duration)>,
     /// How long it stands still, and whether it dies then, or goes on.
     pub stands: (Duration, bool),
+    /// For how long others of its family, who have its sockets as well, outlive it.
+    pub outlived: Duration,
 }
 
 impl Workforce {
@@ -129,6 +133,7 @@ impl Workforce {
             loss: [0, 100_000, 1_000_000][rng.below(3) as usize],
             stops,
             stands,
+            outlived: Duration::from_millis([0, 20][rng.below(2) as usize]),
         }
     }
 }
@@ -243,7 +248,13 @@ impl Machine {
             replicas: Vec::new(),
             legacies: (0..count).map(|_| legacy()).collect(),
             lives: (0..count).map(|_| Life::new()).collect(),
-            out: Out { frames: VecDeque::new(), life: Life::new(), room: usize::MAX, seals: story.ip.is_some() },
+            out: Out {
+                frames: VecDeque::new(),
+                life: Life::new(),
+                room: usize::MAX,
+                // What is put together of fragments may be of two packets.
+                seals: story.ip.is_some() || story.tear > 0,
+            },
             steering,
             link_server: story
                 .links_apart
@@ -276,7 +287,11 @@ impl Machine {
         let ports = seed + u64::from(index) + u64::from(epoch.0 - 3);
         let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: seed + 5, ports };
         let page = ReplicaPage(Mortal::new(page.clone(), life));
+        page.announce(ReplicaId(index), epoch);
         let mut transport = Transport::new(config, secrets, ip, page, now);
+        if let Some(epoch) = self.managers.as_ref().and_then(|managers| managers.epoch_for(index)) {
+            transport.handle_manager_restarted(now, epoch);
+        }
         transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
         // Every other one is of a build that knows no newer version, if it finds no newer one.
         let is_old = epoch.0 % 2 == 1 && written_version(ledger) == Some(1);
@@ -306,13 +321,15 @@ impl Machine {
     /// A replica takes a frame.
     fn handle(&mut self, now: Instant, index: usize, frame: &[u8], inside: bool) {
         let replica = &mut self.replicas[index];
-        replica.handle_frame(now, frame, ChecksumOffload::Partial, inside);
+        let is_sealed = self.out.seals && !inside;
+        let offload = if is_sealed { ChecksumOffload::Unknown } else { ChecksumOffload::Partial };
+        replica.handle_frame(now, frame, offload, inside);
         if let Some(whole) = replica.ip_mut().poll_whole()
             && let Destination::One(owner) = self.steering.destination(&whole.bytes, ReplicaId(0))
         {
             let owner = usize::from(owner.0);
             if self.hosts.as_mut().is_none_or(|hosts| hosts.lets_pass(owner, &whole.bytes, inside)) {
-                self.replicas[owner].handle_frame(now, &whole.bytes, ChecksumOffload::Partial, inside);
+                self.replicas[owner].handle_frame(now, &whole.bytes, offload, inside);
             }
         }
     }
@@ -330,11 +347,16 @@ impl Machine {
     fn serves(&self, index: usize) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.serves(index))
     }
+
+    /// The same of all, by number.
+    fn serving(&self) -> Vec<bool> {
+        (0..self.replicas.len()).map(|index| self.serves(index)).collect()
+    }
 }
 
 /// What a router makes of an IPv4 frame (without options) that is too long for its next link, "don't fragment" or not; or what a host may
 /// make of an IPv6 frame (without extension headers).
-fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
+fn torn(frame: &[u8], mtu: u16, id: u32) -> Vec<Vec<u8>> {
     let packet = &frame[ethernet::HEADER_LEN..];
     if let Some((header, len)) = ipv6::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) {
         let fragment = |part: Part| {
@@ -343,7 +365,7 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
             let next_header = ipv4::Protocol(ipv6::FRAGMENT);
             ipv6::emit(&ipv6::Header { next_header, payload_len, ..header }, &mut bytes[ethernet::HEADER_LEN..]);
             let mut head = [0; ipv6::FRAGMENT_LEN];
-            let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id: id.into() };
+            let place = ipv6::Fragment { offset: (part.offset / 8) as u16, more: part.more, id };
             ipv6::emit_fragment(header.next_header, &place, &mut head);
             bytes.extend_from_slice(&head);
             bytes.extend_from_slice(&packet[len + part.offset..][..part.len]);
@@ -356,11 +378,12 @@ fn torn(frame: &[u8], mtu: u16, id: u16) -> Vec<Vec<u8>> {
     let Some((header, len)) = ipv4::parse(packet).ok().filter(|_| packet.len() > usize::from(mtu)) else {
         return vec![frame.to_vec()];
     };
+    // Identifications come round while others wait for their fragments (RFC 4963 §3): the checksum tells.
     let fragment = |part: Part| {
         let mut bytes = frame[..ethernet::HEADER_LEN + len].to_vec();
         let header = ipv4::Header {
             payload_len: part.len as u16,
-            id,
+            id: id as u16,
             dont_fragment: false,
             more_fragments: part.more,
             fragment_offset: (part.offset / 8) as u16,
@@ -427,6 +450,8 @@ struct Process {
     page: AppPage<HeapMemory>,
     ports: Vec<Port<HeapMemory>>,
     arenas: Vec<HeapMemory>,
+    /// Pages of replicas, and what was seen last: whose incarnation it is, and how many events did not fit.
+    replicas: Vec<(ReplicaPage<HeapMemory>, (Epoch, u32))>,
     sockets: BTreeMap<(usize, u32), Socket>,
     offers: VecDeque<Offer>,
     doubtful: Option<Offer>,
@@ -454,7 +479,8 @@ struct Process {
     stops_at: Option<Instant>,
     /// Until when it stands still.
     stands_until: Option<Instant>,
-    dead: bool,
+    /// It has died.
+    departure: Option<Departure>,
 }
 
 /// The whole simulation.
@@ -471,16 +497,13 @@ pub struct World {
     crashed: u32,
     /// All replicas of the server listen: its clients have begun.
     has_begun: bool,
+    /// How often a successor was told that a program had died.
+    told: u32,
 }
 
 impl World {
     /// Stacks and processes that have not done anything yet.
     pub fn new(story: &Story) -> World {
-        let is_whole = story.ip.is_none() && story.managers.is_none();
-        assert!(
-            story.scaling.is_none() || is_whole,
-            "rings of IP servers and managers do not wait for replicas that are away"
-        );
         let machine = |host: u8| Machine::new(host, story.replicas[usize::from(host - 1)], story);
         let mut world = World {
             story: story.clone(),
@@ -493,6 +516,7 @@ impl World {
             adversary: None,
             crashed: 0,
             has_begun: false,
+            told: 0,
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -531,7 +555,9 @@ impl World {
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
         let (mut ports, mut arenas) = (Vec::new(), Vec::new());
-        let Machine { replicas, lives, .. } = &mut self.machines[machine];
+        let Machine { replicas, lives, legacies, .. } = &mut self.machines[machine];
+        let pages = legacies.iter().map(|(page, _)| ReplicaPage(page.clone()));
+        let pages = pages.map(|page| (page.epoch(), page)).map(|(epoch, page)| (page, (epoch, 0))).collect();
         for (replica, life) in replicas.iter_mut().zip(lives) {
             let arena = HeapMemory::new(layout.total);
             let (theirs, their_page) = (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
@@ -545,6 +571,7 @@ impl World {
             page,
             ports,
             arenas,
+            replicas: pages,
             sockets: BTreeMap::new(),
             offers: VecDeque::new(),
             doubtful: None,
@@ -565,7 +592,7 @@ impl World {
             service: Duration::ZERO,
             stops_at: None,
             stands_until: None,
-            dead: false,
+            departure: None,
         };
         if machine == 0 {
             process.listen();
@@ -603,7 +630,12 @@ impl World {
                 return Err(format!("{left:?} is left: {}", self.report()));
             }
         }
-        for process in self.processes.iter_mut().filter(|process| !process.dead) {
+        for process in &mut self.processes {
+            if let Some(departure) = &process.departure {
+                // Its arena is of no use to anybody any more.
+                departure.check(process.session)?;
+                continue;
+            }
             for (replica, port) in process.ports.iter_mut().enumerate() {
                 port.sweep();
                 let slots = port.layout().application_slots().len();
@@ -627,6 +659,7 @@ impl World {
         busy |= self.run_replicas();
         busy |= self.run_managers();
         busy |= self.run_processes();
+        busy |= self.tell_departed();
         if busy {
             self.now += Duration::from_micros(2);
         }
@@ -639,14 +672,15 @@ impl World {
             let there = machine.replicas.iter().enumerate().filter(|(index, _)| machine.serves(*index));
             there.filter_map(|(_, replica)| replica.next_timeout())
         });
-        let is_awake = |process: &&Process| process.stands_until.is_none() && !process.dead;
+        let is_awake = |process: &&Process| process.stands_until.is_none() && process.departure.is_none();
         let wakes = self.processes.iter().filter(is_awake).filter_map(|process| process.wakes_at);
         let stands = self.processes.iter().filter_map(|process| process.stands_until);
         let arrival = self.wire.keys().next().map(|(at, _)| *at);
         let attack = self.adversary.as_ref().and_then(|adversary| adversary.acts_at);
         let links = self.machines.iter().filter_map(|machine| machine.link_server.as_ref()?.wakes_at());
         let ips = self.machines.iter().filter_map(|machine| machine.ip_servers.as_ref()?.wakes_at());
-        let managers = self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at());
+        let managers =
+            self.machines.iter().filter_map(|machine| machine.managers.as_ref()?.wakes_at(&machine.serving()));
         let hosts = self.machines.iter().filter_map(|machine| machine.hosts.as_ref()?.next_timeout());
         let next = timers
             .chain(wakes)
@@ -655,6 +689,7 @@ impl World {
             .chain(ips)
             .chain(managers)
             .chain(hosts)
+            .chain(self.next_telling())
             .chain(arrival)
             .chain(attack)
             .min();
@@ -684,7 +719,7 @@ impl World {
 
     /// How things stand.
     pub fn report(&self) -> String {
-        let mut text = format!("silence at {:?}:", self.now);
+        let mut text = format!("silence at {:?}, {} frames:", self.now, self.frames);
         for process in &self.processes {
             text += &format!(
                 "\n  process {} of machine {}: {} finished, {} offers, doubtful {:?}, accepting {:b}",
@@ -749,18 +784,24 @@ impl World {
     fn run_ip_servers(&mut self) -> bool {
         let mut any = false;
         for at in 0..2 {
-            let Machine { ip_servers: Some(servers), replicas, steering, link_server, .. } = &mut self.machines[at]
-            else {
+            let Machine { ip_servers: Some(servers), steering, link_server, .. } = &mut self.machines[at] else {
                 continue;
             };
             let room = |server| link_server.as_ref().map_or(usize::MAX, |link| link.room(server));
-            let (frames, busy) = servers.run(self.now, &mut self.rng, replicas, steering, room);
+            let (frames, busy) = servers.run(self.now, &mut self.rng, steering, room);
             any |= busy;
             for (server, frame) in frames {
                 match &mut self.machines[at].link_server {
                     Some(link) => link.push(self.now, &mut self.rng, server, frame),
                     None => self.transmit(1 - at, frame),
                 }
+            }
+            let there = self.machines[at].serving();
+            let Machine { ip_servers: Some(servers), replicas, hosts, .. } = &mut self.machines[at] else { continue };
+            for index in (0..replicas.len()).filter(|index| there[*index]) {
+                let taken = servers.deliver(self.now, &mut self.rng, index, &mut replicas[index]);
+                any |= taken > 0;
+                hosts.iter_mut().for_each(|hosts| hosts.note_work(index, taken));
             }
         }
         any
@@ -769,8 +810,10 @@ impl World {
     fn run_managers(&mut self) -> bool {
         let mut any = false;
         for machine in &mut self.machines {
+            let there = machine.serving();
             if let Some(managers) = &mut machine.managers {
-                any |= managers.run(self.now, &mut self.rng, &mut machine.replicas, self.story.workforce.loss);
+                let loss = self.story.workforce.loss;
+                any |= managers.run(self.now, &mut self.rng, &mut machine.replicas, &there, loss);
             }
         }
         any
@@ -796,14 +839,9 @@ impl World {
         any |= machine.replicas[index].handle_commands(self.now, 64);
         machine.replicas[index].handle_timers(self.now);
         self.flush(at, index);
+        self.collect(at, index);
+        self.note_ended(at, index);
         let machine = &mut self.machines[at];
-        let replica = &mut machine.replicas[index];
-        if let Some(servers) = &mut machine.ip_servers {
-            servers.collect(self.now, &mut self.rng, index, replica);
-        }
-        if let Some(managers) = &mut machine.managers {
-            managers.collect(self.now, &mut self.rng, index as u8, replica);
-        }
         while let Some(update) = machine.replicas[index].ip_mut().poll_neighbour() {
             for other in (0..machine.replicas.len()).filter(|other| *other != index) {
                 if machine.serves(other) {
@@ -839,6 +877,19 @@ impl World {
         any |= self.send_out(at, index);
         self.ring(&rung);
         any
+    }
+
+    /// What a replica has to say to servers of its machine that are apart.
+    fn collect(&mut self, at: usize, index: usize) {
+        let there = self.machines[at].serving();
+        let Machine { replicas, lives, ip_servers, managers, .. } = &mut self.machines[at];
+        let (replica, life) = (&mut replicas[index], &lives[index]);
+        if let Some(servers) = ip_servers {
+            servers.collect(self.now, &mut self.rng, index, replica, life);
+        }
+        if let Some(managers) = managers {
+            managers.collect(self.now, &mut self.rng, replica, life, &there);
+        }
     }
 
     /// A replica commits what it has done, and lets it out.
@@ -897,8 +948,15 @@ impl World {
         let machine = &mut self.machines[at];
         let (_, epoch) = machine.replicas[index].identity();
         let mut next = machine.replica(now, index as u8, Epoch(epoch.0 + 1), story.seed);
+        if let Some(servers) = &mut machine.ip_servers {
+            servers.replica_restarted(index, Epoch(epoch.0 + 1));
+        }
+        let replicas = machine.replicas.len();
+        if let Some(managers) = &mut machine.managers {
+            managers.replica_restarted(now, &mut self.rng, index, Epoch(epoch.0 + 1), replicas);
+        }
         let life = &machine.lives[index];
-        for process in self.processes.iter().filter(|process| process.machine == at && !process.dead) {
+        for process in self.processes.iter().filter(|process| process.machine == at && !process.is_over(index)) {
             let arena = Mortal::new(process.arenas[index].clone(), life);
             let page = AppPage(Mortal::new(process.page.0.clone(), life));
             let log2 = story.memory_log2;
@@ -910,9 +968,11 @@ impl World {
         if std::env::var_os("ATOLL_SEED").is_some() {
             eprintln!("{now:?} replica {index} of machine {at}: {adoption:?}");
         }
-        machine.out.life = life.clone();
-        next.flush(now, &mut machine.out);
         machine.replicas[index] = next;
+        self.brief(at, index);
+        let machine = &mut self.machines[at];
+        machine.out.life = machine.lives[index].clone();
+        machine.replicas[index].flush(now, &mut machine.out);
         self.take_bells(at, index)
     }
 
@@ -963,7 +1023,7 @@ impl World {
         for _ in 0..copies {
             let is_torn = self.rng.chance_per_million(self.story.tear) && !is_discovery;
             let mtu = [68, 576, 1006, u16::MAX][if is_torn { self.rng.below(3) as usize } else { 3 }];
-            for frame in torn(&frame, mtu, self.frames as u16) {
+            for frame in torn(&frame, mtu, self.frames as u32) {
                 self.frames += 1;
                 let delay = Duration::from_micros(u64::from(20 + self.rng.below(30)));
                 self.wire.insert((self.now + delay, self.frames), (to, frame));
@@ -987,7 +1047,9 @@ impl World {
     fn run_processes(&mut self) -> bool {
         let mut any = false;
         any |= self.stop_and_go();
-        for process in self.processes.iter_mut().filter(|process| process.stands_until.is_none() && !process.dead) {
+        for process in
+            self.processes.iter_mut().filter(|process| process.stands_until.is_none() && process.departure.is_none())
+        {
             if process.wakes_at.is_some_and(|at| at <= self.now) {
                 any = true;
                 process.run(self.now, &mut self.rng);
@@ -1011,15 +1073,10 @@ impl World {
             if process.stands_until.is_some_and(|until| until <= now) {
                 process.stands_until = None;
                 process.wakes_at = Some(now);
-                let (machine, session) = (process.machine, process.session);
                 if dies && self.story.workers > 1 {
-                    process.dead = true;
-                    for index in 0..self.machines[machine].replicas.len() {
-                        // Its successor is not told of it.
-                        if self.machines[machine].serves(index) {
-                            self.machines[machine].replicas[index].close_session(now, session);
-                        }
-                    }
+                    let replicas = self.machines[process.machine].replicas.len();
+                    process.departure =
+                        Some(Departure::new(now, self.story.workforce.outlived, replicas, &mut self.rng));
                 }
                 return true;
             }
@@ -1097,6 +1154,14 @@ impl Process {
                 self.handle_event(replica, event);
             }
             self.ports[replica].publish();
+            let (page, seen) = &mut self.replicas[replica];
+            let now = (page.epoch(), self.ports[replica].overflow());
+            if std::mem::replace(seen, now) != now
+                && let Some(asking) = &mut self.asking
+            {
+                // As the library does (`State::rescan`): its answer may be lost.
+                asking.forget(replica as u8);
+            }
         }
         if self.is_server {
             any |= self.accept();

@@ -7,14 +7,16 @@
 //!       serves            nobody        serves         was not heard, while it adopts
 //! ```
 //! What replicas do and write is the real transport's; in which process each is to be says the supervisor's own rule, and how many processes there should
-//! be its `Scaler`. The supervisor itself, which asks, hears and starts, has its random stories in `bin/atoll` (`supervise/server/tests`).
+//! be its `Scaler`. What IP servers and connection managers apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`); how
+//! it hears of a program that has died meanwhile, `departing.rs` says. The supervisor itself, which asks, hears and starts, has its random stories in
+//! `bin/atoll` (`supervise/server/tests`).
 
 use std::collections::VecDeque;
 
 use atoll_base::{Duration, Instant, Rng};
 use atoll_supervisor::{Scaler, host_of};
 
-use super::{CRASHES_MAX, LIFE_MAX, World, is_discovery};
+use super::{CRASHES_MAX, LIFE_MAX, Process, World, is_discovery};
 use crate::mortal::Life;
 
 /// How replicas go from process to process while connections are at work.
@@ -107,6 +109,11 @@ impl Hosts {
         false
     }
 
+    /// A replica had something to do.
+    pub(super) fn note_work(&mut self, index: usize, times: usize) {
+        self.work[index] += times as u32;
+    }
+
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let looks_at = (self.looks > 0).then_some(self.looks_at);
         self.hears_at.iter().chain(&self.back_at).copied().flatten().chain(looks_at).min()
@@ -188,7 +195,8 @@ impl World {
         let (mut any, now) = (false, self.now);
         if self.story.scaling.is_some() && !self.has_begun {
             let all = (1 << self.machines[0].replicas.len()) - 1;
-            self.has_begun = self.processes.iter().all(|process| !process.is_server || process.listening == all);
+            let is_ready = |process: &Process| process.departure.is_some() || process.listening == all;
+            self.has_begun = self.processes.iter().filter(|process| process.is_server).all(is_ready);
             if self.has_begun {
                 self.processes
                     .iter_mut()
@@ -244,6 +252,7 @@ impl World {
         let version = (hosts.rng.below(3) == 0).then(|| 1 + hosts.rng.below(2));
         for _ in 0..HAND_OVER_ROUNDS {
             self.flush(at, index);
+            self.collect(at, index);
             let rung = self.take_bells(at, index);
             self.ring(&rung);
             if !self.send_out(at, index) {
