@@ -134,8 +134,14 @@ impl Flows {
 
     #[inline]
     pub(crate) fn find(&self, entries: &Slab<Entry>, name: &Name) -> Option<u32> {
+        self.find_hashed(entries, name, self.hash.of(name))
+    }
+
+    /// The same of a name whose hash is known.
+    #[inline]
+    pub(crate) fn find_hashed(&self, entries: &Slab<Entry>, name: &Name, hashed: u64) -> Option<u32> {
         let is_it = |index: &u32| entries.get(*index).is_some_and(|entry| entry.name == *name);
-        self.table.find(self.hash.of(name), is_it).copied()
+        self.table.find(hashed, is_it).copied()
     }
 
     /// How names are hashed here.

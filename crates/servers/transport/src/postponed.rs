@@ -88,9 +88,9 @@ impl Postponed {
         self.by_place.len() as u32
     }
 
-    fn find(&self, name: &Name) -> Option<usize> {
+    fn find(&self, name: &Name, hashed: u64) -> Option<usize> {
         let is_it = |at: &u32| self.all.get(*at as usize).is_some_and(|waiting| waiting.name == *name);
-        self.by_name.find(self.hash.of(name), is_it).map(|at| *at as usize).filter(|at| self.is_waiting(*at))
+        self.by_name.find(hashed, is_it).map(|at| *at as usize).filter(|at| self.is_waiting(*at))
     }
 
     fn at_place(&self, index: u32) -> Option<usize> {
@@ -102,7 +102,8 @@ impl Postponed {
         self.all.get(at).is_some_and(|waiting| waiting.is_waiting)
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    /// `hashed`: its name.
+    fn push(&mut self, hashed: u64, waiting: Waiting) {
         // Cannot truncate: there are no more than places.
         let at = self.all.len() as u32;
         let place = waiting.index as usize;
@@ -111,9 +112,7 @@ impl Postponed {
         }
         self.by_place[place] = at + 1;
         let (all, hash) = (&self.all, &self.hash);
-        self.by_name.insert_unique(hash.of(&waiting.name), at, |at| {
-            all.get(*at as usize).map_or(0, |waiting| hash.of(&waiting.name))
-        });
+        self.by_name.insert_unique(hashed, at, |at| all.get(*at as usize).map_or(0, |waiting| hash.of(&waiting.name)));
         self.all.push(waiting);
         self.left += 1;
     }
@@ -139,13 +138,14 @@ impl<M: Memory> Transport<M> {
         let (Some(&session), Some(postponed)) = (self.session_index.get(&id), &mut self.postponed) else {
             return false;
         };
-        if postponed.find(&name).is_some() || self.flows.find(&self.entries, &name).is_some() {
+        let hashed = postponed.hash.of(&name);
+        if postponed.find(&name, hashed).is_some() || self.flows.find_hashed(&self.entries, &name, hashed).is_some() {
             return false;
         }
         let (occupant, session_of) = (Occupant::Connection(index), self.sessions.get_mut(session as usize));
         let is_kept = session_of.and_then(Option::as_mut).is_some_and(|it| it.occupy_again(slot, generation, occupant));
         if is_kept {
-            postponed.push(Waiting { name, index, session, slot, is_waiting: true });
+            postponed.push(hashed, Waiting { name, index, session, slot, is_waiting: true });
         }
         is_kept
     }
@@ -176,7 +176,8 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn adopt_named(&mut self, now: Instant, tuple: &FourTuple) {
         if self.postponed.is_some()
             && let Some(name) = self.locals.find(tuple)
-            && let Some(at) = self.postponed.as_ref().and_then(|postponed| postponed.find(&name))
+            && let Some(at) =
+                self.postponed.as_ref().and_then(|postponed| postponed.find(&name, postponed.hash.of(&name)))
         {
             self.adopt_waiting(now, at, 1);
         }

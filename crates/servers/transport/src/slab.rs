@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
+    /// An empty one is made when it is needed.
     chunks: Vec<Box<[Option<T>]>>,
     free: Vec<u32>,
     len: usize,
@@ -27,11 +28,11 @@ impl<T> Slab<T> {
         if self.free.is_empty() {
             // Cannot truncate: the caller's limits are far below 2^32.
             let first = (self.chunks.len() << CHUNK_BITS) as u32;
-            self.chunks.push((0..CHUNK).map(|_| None).collect());
+            self.chunks.push(Box::default());
             self.free.extend((first..first + CHUNK as u32).rev());
         }
         let index = self.free.pop().unwrap_or_default();
-        *self.place(index).expect("a free index lies in a chunk") = Some(value);
+        *self.place_made(index).expect("a free index lies in a chunk") = Some(value);
         self.len += 1;
         index
     }
@@ -40,7 +41,7 @@ impl<T> Slab<T> {
     /// [`Slab::restore_free`].
     pub(crate) fn put(&mut self, index: u32, value: T) -> bool {
         self.grow(index.saturating_add(1));
-        let Some(place) = self.place(index).filter(|place| place.is_none()) else { return false };
+        let Some(place) = self.place_made(index).filter(|place| place.is_none()) else { return false };
         *place = Some(value);
         self.len += 1;
         true
@@ -49,10 +50,9 @@ impl<T> Slab<T> {
     /// Every place without a value is free, but for those that are kept, which end before `end`: [`Slab::put`] and [`Slab::free`] are for them.
     pub(crate) fn restore_free(&mut self, end: u32, is_kept: impl Fn(u32) -> bool) {
         self.grow(end);
-        let all = (0..).zip(self.chunks.iter().flatten());
-        let is_free = |(index, value): &(u32, &Option<T>)| value.is_none() && !is_kept(*index);
-        self.free = all.filter(is_free).map(|(index, _)| index).collect();
-        self.free.reverse();
+        // Cannot truncate: see above.
+        let all = (0..(self.chunks.len() << CHUNK_BITS) as u32).rev();
+        self.free = all.filter(|index| self.get(*index).is_none() && !is_kept(*index)).collect();
     }
 
     /// A place that was kept, and has no value, is free.
@@ -63,7 +63,7 @@ impl<T> Slab<T> {
     /// There are places up to this one.
     fn grow(&mut self, end: u32) {
         while self.chunks.len() << CHUNK_BITS < end as usize {
-            self.chunks.push((0..CHUNK).map(|_| None).collect());
+            self.chunks.push(Box::default());
         }
     }
 
@@ -86,8 +86,18 @@ impl<T> Slab<T> {
 
     /// Everything, in order of index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let all = self.chunks.iter().flatten();
-        all.enumerate().filter_map(|(index, value)| Some((index as u32, value.as_ref()?)))
+        let chunks = (0..).step_by(CHUNK).zip(&self.chunks);
+        chunks.flat_map(|(first, chunk)| {
+            (first..).zip(chunk.iter()).filter_map(|(at, value)| Some((at, value.as_ref()?)))
+        })
+    }
+
+    fn place_made(&mut self, index: u32) -> Option<&mut Option<T>> {
+        let chunk = self.chunks.get_mut((index >> CHUNK_BITS) as usize)?;
+        if chunk.is_empty() {
+            *chunk = (0..CHUNK).map(|_| None).collect();
+        }
+        chunk.get_mut(index as usize & (CHUNK - 1))
     }
 
     #[inline]
