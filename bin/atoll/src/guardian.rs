@@ -182,7 +182,7 @@ impl Guardian {
         self.let_go();
         Ok(match exit {
             Exit::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-            Exit::Signal(_) | Exit::Unknown => ExitCode::FAILURE,
+            Exit::Signal(_) | Exit::Killed | Exit::Unknown => ExitCode::FAILURE,
         })
     }
 
@@ -335,7 +335,7 @@ fn end(exit: Exit) -> String {
     match exit {
         Exit::Code(code) => format!("has ended with status {code}"),
         Exit::Signal(signal) => format!("was ended by {}", signal_name(signal)),
-        Exit::Unknown => "is gone".into(),
+        Exit::Killed | Exit::Unknown => "is gone".into(),
     }
 }
 

@@ -52,13 +52,21 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
             eprintln!("atoll: pages of the program come when they are needed: {error}");
         }
     }
-    if let Some(word) = page.0.atomic32(ReplicaPage::<ShmMemory>::END_AT)
-        && let Err(error) = ending::mark_at_end(word)
-    {
-        eprintln!("atoll: the end of this process is noticed a little later: {error}");
-    }
+    tell_of_the_end(&page)?;
     let intake = Intake { control: unix::Channel::from(control), take };
     Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()
+}
+
+/// The supervisor hears when this process ends, and whether by its own fault, before the kernel has taken it apart.
+fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
+    // The mapping lives as long as the process, and so may the handler's and the kernel's references to it.
+    let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
+    let word = |at| memory.atomic32(at).ok_or_else(|| io::Error::other("the own page cannot be written"));
+    ending::report_faults_to(word(ReplicaPage::<ShmMemory>::FAULT_AT)?)?;
+    if let Err(error) = ending::mark_at_end(word(ReplicaPage::<ShmMemory>::END_AT)?) {
+        eprintln!("atoll: the end of this process is noticed a little later: {error}");
+    }
+    Ok(())
 }
 
 /// The replica that the supervisor gives by a packet.

@@ -192,6 +192,7 @@ const HEARTBEAT: usize = 128;
 const LAYERS: usize = 224;
 const FORBIDDEN_CALL: usize = 228;
 const END: usize = 232;
+const FAULT: usize = 236;
 const STATS: usize = 256;
 const NETWORK: usize = 2048;
 const TCP_MAP: usize = 4096;
@@ -466,6 +467,14 @@ impl<M: Memory> ReplicaPage<M> {
 
     /// Offset of the word that the kernel marks when the process of the page ends (`atoll_sys::ending`).
     pub const END_AT: usize = END;
+
+    /// Offset of the word in which a handler leaves the signal by which the process of the page dies of its own fault.
+    pub const FAULT_AT: usize = FAULT;
+
+    /// Whether the process of this page says that it dies of its own fault. To be asked when it does nothing more.
+    pub fn is_at_fault(&self) -> bool {
+        self.0.load32_acquire(FAULT) != 0 || self.forbidden_call().is_some()
+    }
 
     /// Offset of the word in which a server's signal handler leaves the number of the system call that it died of, plus one.
     pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   last instruction   the word on its page is marked: a thread that waits for that rings
-//!                      /proc/PID/stat: PF_EXITING, by which signal      its replicas are given to another process
+//!                      /proc/PID/stat: PF_EXITING, PF_SIGNALED      its replicas are given to another process
 //!   ended              its pidfd is readable: it is reaped
 //! ```
 //! The word is nothing but a reason to look: the process itself can write it. What counts is what the kernel says, which is that no instruction of the process
-//! is carried out again: that is the fence behind which its successor may touch what it has left.
+//! is carried out again: that is the fence behind which its successor may touch what it has left. Which signal it was the kernel says later, so a
+//! process says itself whether it is its own fault. Who ends by itself, or at fault, is noticed by its pidfd.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -76,39 +77,34 @@ impl Server {
     /// Somebody may be about to end.
     pub(super) fn look_for_dying(&mut self) -> io::Result<()> {
         for key in self.hosts.keys() {
-            let child = self.hosts.get(key).filter(|host| host.is_up).and_then(|host| host.child.clone());
-            if let Some(child) = child
-                && let Some(exit) = exit_of(child.pid())
-            {
+            let Some(host) = self.hosts.get(key).filter(|host| host.is_up) else { continue };
+            let Some(child) = host.child.clone().filter(|child| was_killed(child.pid())) else { continue };
+            // Of whom that cannot be said the exit status tells, a little later.
+            if !host.is_at_fault() {
                 self.dying.children.push(child);
                 self.dying.reap_at = Instant::now() + REAP_EVERY;
-                self.host_gone(key, Some(exit))?;
+                self.host_gone(key, Some(Exit::Killed))?;
             }
         }
         Ok(())
     }
 }
 
-/// How a process ends that will not carry out another instruction; `None`: it may, or nobody says how it ends. proc_pid_stat(5).
-fn exit_of(pid: u32) -> Option<Exit> {
-    exit_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+/// Whether a process has been ended by a signal, and will not carry out another instruction. proc_pid_stat(5).
+fn was_killed(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_dying_in(&stat) == Some(true))
 }
 
-fn exit_in(stat: &str) -> Option<Exit> {
+fn is_dying_in(stat: &str) -> Option<bool> {
     // The name in parentheses may hold blanks and parentheses.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<i32>().ok();
-    let is_exiting = number(9)? & PF_EXITING != 0 && number(20)? <= 1;
-    match (number(52)?, is_exiting) {
-        // Or it is not for us to know.
-        (0, _) | (_, false) => None,
-        (status, true) if status & 0x7f == 0 => Some(Exit::Code(status >> 8 & 0xff)),
-        (status, true) => Some(Exit::Signal(status & 0x7f)),
-    }
+    let number = |field: usize| fields.get(field - 3)?.parse::<u32>().ok();
+    // By which signal nobody says before it has ended.
+    Some(number(9)? & DYING == DYING && number(20)? <= 1)
 }
 
-/// linux/sched.h: the thread is shutting down, and does not return to its program.
-const PF_EXITING: i32 = 0x4;
+/// linux/sched.h, PF_EXITING and PF_SIGNALED: the thread is shutting down, because of a signal, and does not return to its program.
+const DYING: u32 = 0x4 | 0x400;
 /// The kernel is mostly done by then.
 const REAP_EVERY: Duration = Duration::from_millis(20);
 /// A thread that waits needs next to nothing.
@@ -118,36 +114,34 @@ const STACK_BYTES: usize = 64 << 10;
 mod tests {
     use super::*;
 
-    /// A line of proc_pid_stat(5) with these flags, so many threads, and this status.
-    fn stat(flags: i32, threads: i32, status: i32) -> String {
-        let between = |count: usize| "0 ".repeat(count);
-        format!("77 (a ) b) R 1 {}{flags} {}{threads} {}{status}\n", between(4), between(10), between(31))
+    /// A line of proc_pid_stat(5) with these flags and so many threads.
+    fn stat(flags: u32, threads: u32) -> String {
+        format!("77 (a ) b) R 1 0 0 0 0 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 0\n")
     }
 
     #[test]
     fn who_does_not_return_to_its_program_is_known_by_the_kernels_word() {
-        assert_eq!(exit_in(&stat(0x40_0004, 1, 9)), Some(Exit::Signal(9)));
-        assert_eq!(exit_in(&stat(0x4, 1, 0x80 | 11)), Some(Exit::Signal(11)), "with a core");
-        assert_eq!(exit_in(&stat(0x4, 0, 3 << 8)), Some(Exit::Code(3)));
-        assert_eq!(exit_in(&stat(0x40_0000, 1, 9)), None, "it runs");
-        assert_eq!(exit_in(&stat(0x4, 2, 9)), None, "another thread runs");
-        assert_eq!(exit_in(&stat(0x4, 1, 0)), None, "nobody says how");
+        assert_eq!(is_dying_in(&stat(0x40_0404, 1)), Some(true));
+        assert_eq!(is_dying_in(&stat(0x404, 0)), Some(true), "the last thread has left the list");
+        assert_eq!(is_dying_in(&stat(0x40_0400, 1)), Some(false), "it runs");
+        assert_eq!(is_dying_in(&stat(0x40_0004, 1)), Some(false), "it ends by itself");
+        assert_eq!(is_dying_in(&stat(0x404, 2)), Some(false), "another thread runs");
         for bad in ["", "77 (x", "77 (x) R 1 2", "77 (x) R a b c d e f g h i j k l m n o p q r s t u v"] {
-            assert_eq!(exit_in(bad), None);
+            assert_eq!(is_dying_in(bad), None);
         }
     }
 
     #[test]
     fn the_kernel_says_so_of_one_that_was_killed_and_not_of_one_that_runs() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert_eq!(exit_of(child.id()), None);
+        assert!(!was_killed(child.id()));
         child.kill().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while exit_of(child.id()).is_none() && Instant::now() < deadline {
+        while !was_killed(child.id()) && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        assert_eq!(exit_of(child.id()), Some(Exit::Signal(9)));
+        assert!(was_killed(child.id()));
         child.wait().unwrap();
-        assert_eq!(exit_of(child.id()), None, "it is gone");
+        assert!(!was_killed(child.id()), "it is gone");
     }
 }

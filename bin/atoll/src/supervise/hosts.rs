@@ -72,6 +72,11 @@ impl Host {
         }
     }
 
+    /// Whether it says that it has died of its own fault.
+    pub fn is_at_fault(&self) -> bool {
+        self.page.page.is_at_fault()
+    }
+
     /// What the next supervisor needs: the page, the pidfd if there is one, the socket if it is not to end.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let child = self.child.as_ref().map(|child| child.pidfd());

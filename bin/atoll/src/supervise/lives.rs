@@ -157,8 +157,9 @@ impl Server {
             server.life.left(Instant::now());
         }
         // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
-        let is_own =
-            exit.is_some_and(|exit| !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Unknown));
+        let is_own = exit.is_some_and(|exit| {
+            !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown)
+        });
         server.blamed |= is_own && !asked && !on_trial;
         if !asked {
             eprintln!("atoll: {how}; it is started again {}", when(delay));

@@ -528,6 +528,7 @@ fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: Opti
             format!("{server}{pid} made the forbidden system call {}", privileges::name_of(call))
         }
         Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
+        Some(Exit::Killed) => format!("{server}{pid} was killed"),
         Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
         Some(Exit::Unknown) | None => format!("{server}{pid} is gone"),
     }

@@ -5,7 +5,7 @@
 //! says of the process has to be asked.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::thread::gettid;
 
@@ -36,6 +36,60 @@ pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     word.store(gettid().as_raw_nonzero().get().cast_unsigned() | libc::FUTEX_WAITERS, Ordering::Release);
     list.pending.store((word.as_ptr() as usize).wrapping_add_signed(-list.offset), Ordering::Release);
     Ok(())
+}
+
+/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT. It
+/// dies of it as it would anyway. Call it once, and before handlers of these signals cannot be changed any more. sigaction(2).
+pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
+    // Relaxed, as the others: the handler runs in this thread.
+    WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+    for (signal, before) in FAULTS.iter().zip(&BEFORE) {
+        // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: `action` is valid, and written.
+        if unsafe { libc::sigaction(*signal, std::ptr::null(), &mut action) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The standard library's, which tells of an overflow of the stack; it takes all three arguments.
+        if action.sa_flags & libc::SA_SIGINFO != 0 {
+            before.store(action.sa_sigaction, Ordering::Relaxed);
+        }
+        // Of whoever has none the fault comes again when the handler returns, and then it is deadly.
+        let once = if before.load(Ordering::Relaxed) == 0 { libc::SA_RESETHAND } else { 0 };
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | once;
+        action.sa_sigaction = fault as extern "C" fn(_, _, _) as libc::sighandler_t;
+        // SAFETY: `action` is valid and outlives the call; `fault` does only what a signal handler may.
+        if unsafe { libc::sigaction(*signal, &action, std::ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// The handlers that were there; 0: none.
+static BEFORE: [AtomicUsize; FAULTS.len()] = [const { AtomicUsize::new(0) }; FAULTS.len()];
+
+/// The handler: writes down which signal it is, and leaves the rest to whoever had it before.
+extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: null, or made from a reference that lives for ever.
+    if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() } {
+        word.store(signal.cast_unsigned(), Ordering::Release);
+    }
+    let at = FAULTS.iter().position(|fault| *fault == signal);
+    let before = at.and_then(|at| BEFORE.get(at)).map_or(0, |before| before.load(Ordering::Relaxed));
+    if before != 0 {
+        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: it was the handler of this signal, with SA_SIGINFO.
+        let before: Handler = unsafe { std::mem::transmute::<usize, Handler>(before) };
+        before(signal, info, context);
+    } else if signal == libc::SIGABRT {
+        // Nothing that is carried out again raises it.
+        // SAFETY: the handler is not there any more, so that it is deadly now.
+        unsafe { libc::raise(signal) };
+    }
 }
 
 /// Sleeps until the word is marked. `false`: it was changed again and again, but not by the kernel.
@@ -77,6 +131,51 @@ mod tests {
             thread.join().unwrap();
             assert!(waits.join().unwrap());
         });
+    }
+
+    /// In processes of their own, which die.
+    #[test]
+    fn a_fault_is_told_and_deadly_all_the_same() {
+        const INSIDE: &str = "ATOLL_TEST_FAULT";
+        const NAME: &str = "ending::tests::a_fault_is_told_and_deadly_all_the_same";
+        if let Ok(kind) = std::env::var(INSIDE) {
+            let file = crate::create_memfd("fault", 4096).unwrap();
+            let mapping = crate::Mapping::new(&file, 4096, crate::Access::ReadWrite, crate::Prefault::No).unwrap();
+            let mapping = Box::leak(Box::new(mapping));
+            // SAFETY: aligned, and mapped for as long as the process lives.
+            let word: &'static AtomicU32 = unsafe { AtomicU32::from_ptr(mapping.as_ptr().cast()) };
+            report_faults_to(word).unwrap();
+            // A child of this one dies of it, so that there is somebody to look.
+            // SAFETY: the child does what is said here, and dies.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                match kind.as_str() {
+                    // SAFETY: it dies.
+                    "segv" => unsafe { std::ptr::null_mut::<u32>().write_volatile(1) },
+                    "abort" => std::process::abort(),
+                    // SAFETY: it dies.
+                    "sent" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGABRT) }),
+                    // SAFETY: it dies.
+                    _ => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
+                }
+            }
+            let mut status = 0;
+            // SAFETY: a valid place for the status.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            println!("told {} died {}", word.load(Ordering::Acquire), libc::WTERMSIG(status));
+            return;
+        }
+        for (kind, expected) in [
+            ("segv", "told 11 died 11"),
+            ("abort", "told 6 died 6"),
+            ("sent", "told 6 died 6"),
+            ("kill", "told 0 died 9"),
+        ] {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let done = again.args(["--exact", NAME, "--nocapture"]).env(INSIDE, kind).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(said.contains(expected), "{kind}: {said}");
+        }
     }
 
     #[test]

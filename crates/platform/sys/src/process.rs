@@ -137,6 +137,8 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// By a signal that is not known yet: SIGKILL mostly, and none that is the process's own fault.
+    Killed,
     /// Nobody tells us: another process has reaped it.
     Unknown,
 }
