@@ -437,9 +437,9 @@ impl Role for Replica {
             self.tell_peers(now, false);
         }
         self.ring_bells();
-        if self.transport.is_adopting() {
+        if self.transport.is_adopting() && !busy {
             busy = true;
-            // Who was just told what there is may be waiting for this very core.
+            // There is nothing else to do, and who was just told what there is may be waiting for this very core.
             sched::yield_now();
         }
         Ok(busy || self.links.internal.own_waiting() > 0)

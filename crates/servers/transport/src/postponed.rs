@@ -225,7 +225,11 @@ impl<M: Memory> Transport<M> {
 
     /// Those among `count` of them, from `first` on, that still wait go on.
     fn adopt_waiting(&mut self, now: Instant, first: usize, count: usize) {
-        let (Some(mut postponed), Some(mut records)) = (self.postponed.take(), self.records.take()) else { return };
+        let Some(mut records) = self.records.take() else { return };
+        let Some(mut postponed) = self.postponed.take() else {
+            self.records = Some(records);
+            return;
+        };
         let mut adopted = Adopted::default();
         let end = first.saturating_add(count).min(postponed.all.len());
         for at in first..end {
