@@ -630,6 +630,13 @@ impl World {
                 return Err(format!("{left:?} is left: {}", self.report()));
             }
         }
+        for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
+            replica.publish_stats();
+            let held = replica.stat(Stat::BufferBytes);
+            if held > 0 {
+                return Err(format!("{held} octets of buffers are left where no connection is"));
+            }
+        }
         for process in &mut self.processes {
             if let Some(departure) = &process.departure {
                 // Its arena is of no use to anybody any more.

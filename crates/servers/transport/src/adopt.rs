@@ -333,6 +333,9 @@ impl<M: Memory> Transport<M> {
             records.ledger.stage_connection(index, None);
             return Err(why);
         }
+        if self.entries.get(index).is_none_or(|entry| entry.place.is_none()) {
+            self.release_of(index, record);
+        }
         let Some(stage) = self.entries.get(index).map(|entry| entry.stage) else {
             // It lives on in TIME-WAIT.
             records.ledger.stage_connection(index, None);
@@ -346,6 +349,17 @@ impl<M: Memory> Transport<M> {
             adopted.concerned.push((index, stage));
         }
         Ok(())
+    }
+
+    /// The slot of a connection was given back, and only the record of that is missing: so were the blocks of its receive buffer.
+    fn release_of(&mut self, index: u32, record: &ConnectionRecord) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.receive = Rings::NONE;
+        }
+        let session = record.place.and_then(|(id, ..)| self.session_index.get(&id).copied());
+        if let Some(session) = session.and_then(|session| self.session_mut(session)) {
+            Rings::from(record.receive).release_all(&session.pool, &session.links);
+        }
     }
 
     /// The predecessor may have died after it had written down that a port is free, and before the page said so. (Not by clearing the page first:

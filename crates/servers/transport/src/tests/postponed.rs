@@ -6,7 +6,7 @@ use std::vec::Vec;
 use atoll_base::{Addr, Duration, Endpoint, FourTuple};
 use atoll_ipc::ledger::ConnectionRecord;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET};
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, SlotState};
 use atoll_ipc::{Cause, Command, Event, SocketOption};
 
 use super::kit::{App, Net, Socket, Stack, addr_v6};
@@ -248,4 +248,18 @@ fn one_that_cannot_go_on_is_told_as_lost() {
     scene.ends[1] = (scene.server.accept().expect("offered"), c);
     scene.net.settle();
     (0..COUNT).for_each(|at| scene.talk(at));
+}
+
+/// The predecessor has given a slot back, and dies before it has written that down: the blocks of its buffer are nobody's, as the slot is.
+#[test]
+fn blocks_of_a_slot_that_was_given_back_are_free() {
+    let mut scene = stacks();
+    let (s, c) = scene.ends[2];
+    scene.client.write(c, &[7; 5000]);
+    scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
+    assert!(scene.net.stack(0).buffer_bytes() >= 5000);
+    scene.server.slot(s).set_state(SlotState::Free);
+    scene.die(Recovery::Stateful);
+    scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
+    assert_eq!((scene.there(), scene.net.stack(0).buffer_bytes()), (COUNT - 1, 0));
 }
