@@ -22,6 +22,7 @@ use atoll_sys::process::{Child, Exit};
 use atoll_sys::{ending, eventfd};
 
 use super::server::Server;
+use super::spawn::{self, Stat};
 
 /// Who is about to end, and who rings for that.
 pub struct Dying {
@@ -92,19 +93,17 @@ impl Server {
 
 /// Whether a process has been ended by a signal, and will not carry out another instruction. proc_pid_stat(5).
 fn was_killed(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_dying_in(&stat) == Some(true))
+    spawn::stat_line(pid).is_some_and(|line| is_dying_in(&line) == Some(true))
 }
 
-fn is_dying_in(stat: &str) -> Option<bool> {
-    // The name in parentheses may hold blanks and parentheses.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u32>().ok();
+fn is_dying_in(line: &str) -> Option<bool> {
+    let stat = Stat::parse(line)?;
     // By which signal nobody says before it has ended.
-    Some(number(9)? & DYING == DYING && number(20)? <= 1)
+    Some(stat.number(9)? & DYING == DYING && stat.number(20)? <= 1)
 }
 
 /// linux/sched.h, PF_EXITING and PF_SIGNALED: the thread is shutting down, because of a signal, and does not return to its program.
-const DYING: u32 = 0x4 | 0x400;
+const DYING: u64 = 0x4 | 0x400;
 /// The kernel is mostly done by then.
 const REAP_EVERY: Duration = Duration::from_millis(20);
 /// A thread that waits needs next to nothing.

@@ -192,14 +192,32 @@ pub fn processor_use(pid: u32) -> Option<(u32, u64)> {
 
 /// Where a process was last seen, and what it does. proc_pid_stat(5).
 pub fn look(pid: u32) -> Option<(u32, Running)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold blanks and parentheses.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let ticks = number(14)? + number(15)?;
+    let line = stat_line(pid)?;
+    let stat = Stat::parse(&line)?;
+    let ticks = stat.number(14)? + stat.number(15)?;
     let used_ms = ticks * 1000 / rustix::param::clock_ticks_per_second();
-    let state = fields.first()?.chars().next()?;
-    Some((u32::try_from(number(39)?).ok()?, Running { state, used_ms }))
+    let state = stat.0.first()?.chars().next()?;
+    Some((u32::try_from(stat.number(39)?).ok()?, Running { state, used_ms }))
+}
+
+/// What the kernel says of a process, in a line; `None`: it is gone. proc_pid_stat(5).
+pub fn stat_line(pid: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// The fields of such a line, from the third on.
+pub struct Stat<'a>(Vec<&'a str>);
+
+impl Stat<'_> {
+    pub fn parse(line: &str) -> Option<Stat<'_>> {
+        // The name in parentheses may hold blanks and parentheses.
+        Some(Stat(line.rsplit_once(')')?.1.split_ascii_whitespace().collect()))
+    }
+
+    /// The field of this number, as the manual counts, which is a number itself.
+    pub fn number(&self, field: usize) -> Option<u64> {
+        self.0.get(field - 3)?.parse().ok()
+    }
 }
 
 /// What a process is called; empty if it is gone. Processes choose their names: what is no character to be printed becomes `?`.
