@@ -7,7 +7,7 @@ use atoll_base::{Duration, Endpoint, Rng};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN};
 
-use super::kit::{App, Net, Stack, addr};
+use super::kit::{App, Net, Stack, addr, meet};
 
 fn byte_of(offset: usize) -> u8 {
     ((offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
@@ -116,12 +116,7 @@ fn a_full_link_gets_every_frame_later() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut server = App::attach(net.stack(0), 1);
     let mut client = App::attach(net.stack(1), 2);
-    server.listen(77, Endpoint::new(0, 80), 16);
-    net.settle();
-    let c = client.connect(Endpoint::new(addr(1), 80));
-    net.settle();
-    let s = server.accept().expect("offered");
-    net.settle();
+    let (s, c) = meet(&mut net, &mut server, &mut client);
     let text: Vec<u8> = (0..200_000).map(byte_of).collect();
     let mut sent = 0;
     let mut got = Vec::new();
