@@ -11,10 +11,10 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let object = Path::new(&env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("steer.o");
-    // -g is for BTF, which describes the maps to the loader.
+    // -g is for BTF, which describes the maps to the loader. The folder of the build has no place in it.
     let mut command = Command::new(&clang);
     command
-        .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wextra", "-Werror", "-c"])
+        .args(["-O2", "-g", "-fdebug-compilation-dir=.", "-target", "bpf", "-Wall", "-Wextra", "-Werror", "-c"])
         .arg(source)
         .arg("-o")
         .arg(&object);

@@ -2,7 +2,8 @@
 //!
 //! Invariants of this crate (its `unsafe` rests on them):
 //! 1. `base` and `len` describe a live `MAP_SHARED` mapping, because every [`ShmMemory`] holds a reference to it.
-//! 2. The mapping is sealed against shrinking (checked by `Mapping::new`), so an access inside it never raises SIGBUS.
+//! 2. The mapping is sealed against shrinking (checked by `Mapping::new`), or a page of the stack that nobody cuts who has a
+//!    descriptor for that (`Mapping::of_views`), so an access inside it never raises SIGBUS.
 //! 3. Every offset is checked against `len` and, for words, against alignment before a pointer is made of it.
 //! 4. No reference into the memory is ever made: words are accessed through atomics, bytes through raw copies into or
 //!    out of private memory. Another process may be writing the same bytes; torn bytes are judged after the copy.
@@ -36,6 +37,11 @@ impl ShmMemory {
     /// Maps the first `len` bytes of `fd`. Errors: see `Mapping::new`.
     pub fn map(fd: impl AsFd, len: usize, access: Access) -> io::Result<ShmMemory> {
         Ok(ShmMemory::of(Mapping::new(fd, len, access, Prefault::No)?))
+    }
+
+    /// Maps a page that the supervisor gave. Errors: see `Mapping::of_views`.
+    pub fn map_page(fd: impl AsFd, len: usize, access: Access) -> io::Result<ShmMemory> {
+        Ok(ShmMemory::of(Mapping::of_views(fd, len, access)?))
     }
 
     /// Creates sealed memory of `len` bytes under a `name` that shows in `/proc/PID/maps`, and maps it for writing.
@@ -208,6 +214,14 @@ impl Memory for ShmMemory {
         }
     }
 
+    fn discard(&self, at: usize, len: usize) {
+        // Whole pages only; what cannot be given back stays.
+        let (first, last) = (at.next_multiple_of(PAGE), at.saturating_add(len) / PAGE * PAGE);
+        if self.writable && first < last {
+            let _ = self.mapping.punch_hole(first..last);
+        }
+    }
+
     #[inline]
     fn fence(&self) {
         fence(Ordering::SeqCst);
@@ -224,6 +238,9 @@ impl Memory for ShmMemory {
         }
     }
 }
+
+/// The pages of shared memory; larger ones are not used for it.
+const PAGE: usize = 4096;
 
 impl fmt::Debug for ShmMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,37 +2,51 @@
 //!
 //! The code under test is generic over `Memory`; here the memory consists of loom's atomics.
 
-use atoll_base::Epoch;
+use atoll_base::{Epoch, SlotId};
 use atoll_ipc::Memory;
+use atoll_ipc::arena::{ArenaConfig, ArenaLayout, SLOT_BYTES};
 use atoll_ipc::channel::{self, Bell, Receiver, Sender};
 use atoll_ipc::ring::{Consumer, MESSAGE_BYTES, Producer, ring_bytes};
+use atoll_ipc::slot::{Slot, SlotState};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
-/// Eight bytes per cell. Halves of a cell are only ever written by the same side, so a store of one half may be a load and
-/// a store.
-struct LoomMemory(Vec<AtomicU64>);
+/// Eight bytes per cell, from an offset on. Halves of a cell are only ever written by the same side, so a store of one half may be a load
+/// and a store.
+struct LoomMemory {
+    start: usize,
+    cells: Vec<AtomicU64>,
+}
 
 impl LoomMemory {
     fn new(bytes: usize) -> LoomMemory {
-        LoomMemory((0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect())
+        LoomMemory::part(0, bytes)
+    }
+
+    /// The `bytes` from `start` on of a region of which nothing else is touched.
+    fn part(start: usize, bytes: usize) -> LoomMemory {
+        LoomMemory { start, cells: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn cell(&self, at: usize) -> &AtomicU64 {
+        &self.cells[(at - self.start) / 8]
     }
 
     fn load(&self, at: usize, order: Ordering) -> u32 {
-        (self.0[at / 8].load(order) >> (at % 8 * 8)) as u32
+        (self.cell(at).load(order) >> (at % 8 * 8)) as u32
     }
 
     fn store(&self, at: usize, value: u32, order: Ordering) {
         let shift = at % 8 * 8;
-        let old = self.0[at / 8].load(Ordering::Relaxed);
-        self.0[at / 8].store(old & !(0xffff_ffff << shift) | u64::from(value) << shift, order);
+        let old = self.cell(at).load(Ordering::Relaxed);
+        self.cell(at).store(old & !(0xffff_ffff << shift) | u64::from(value) << shift, order);
     }
 }
 
 impl Memory for LoomMemory {
     fn len(&self) -> usize {
-        self.0.len() * 8
+        self.start + self.cells.len() * 8
     }
     fn load32(&self, at: usize) -> u32 {
         self.load(at, Ordering::Relaxed)
@@ -47,22 +61,22 @@ impl Memory for LoomMemory {
         self.store(at, value, Ordering::Release);
     }
     fn load64(&self, at: usize) -> u64 {
-        self.0[at / 8].load(Ordering::Relaxed)
+        self.cell(at).load(Ordering::Relaxed)
     }
     fn load64_acquire(&self, at: usize) -> u64 {
-        self.0[at / 8].load(Ordering::Acquire)
+        self.cell(at).load(Ordering::Acquire)
     }
     fn store64(&self, at: usize, value: u64) {
-        self.0[at / 8].store(value, Ordering::Relaxed);
+        self.cell(at).store(value, Ordering::Relaxed);
     }
     fn store64_release(&self, at: usize, value: u64) {
-        self.0[at / 8].store(value, Ordering::Release);
+        self.cell(at).store(value, Ordering::Release);
     }
     fn fetch_and64(&self, at: usize, value: u64) -> u64 {
-        self.0[at / 8].fetch_and(value, Ordering::SeqCst)
+        self.cell(at).fetch_and(value, Ordering::SeqCst)
     }
     fn fetch_or64(&self, at: usize, value: u64) -> u64 {
-        self.0[at / 8].fetch_or(value, Ordering::SeqCst)
+        self.cell(at).fetch_or(value, Ordering::SeqCst)
     }
     fn read(&self, at: usize, out: &mut [u8]) {
         // Only the first word of a payload carries information in these tests.
@@ -230,21 +244,47 @@ fn a_message_of_a_channel_is_never_left_behind_with_a_sleeper() {
     });
 }
 
+/// A slot of a replica's half, and nothing else of its arena.
+fn slot() -> (ArenaLayout, SlotId, LoomMemory) {
+    let layout = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 }.layout();
+    let slot = SlotId(layout.replica_slots().start);
+    let memory = LoomMemory::part(layout.slot(slot).expect("in range"), SLOT_BYTES);
+    (layout, slot, memory)
+}
+
 #[test]
 fn of_a_claim_and_a_revocation_exactly_one_is_certain_or_both_defer() {
     loom::model(|| {
-        let memory = Arc::new(LoomMemory::new(16));
+        let (layout, id, memory) = slot();
+        let memory = Arc::new(memory);
+        Slot::new(&*memory, &layout, id).expect("in range").replica_reset(5, SlotState::Offered, 1000);
         let theirs = memory.clone();
-        // The two halves of `Slot::claim` and `Slot::revoke`, on words of their own.
-        let application = thread::spawn(move || {
-            theirs.store64(0, 5);
-            theirs.fence();
-            theirs.load64(8) != 5
-        });
-        memory.store64(8, 5);
-        memory.fence();
-        let revoked = memory.load64(0) != 5;
+        let application = thread::spawn(move || Slot::new(&*theirs, &layout, id).expect("in range").claim(5));
+        let revoked = Slot::new(&*memory, &layout, id).expect("in range").revoke(5);
         let claimed = application.join().expect("application");
         assert!(!(claimed && revoked), "two owners of one connection");
+    });
+}
+
+#[test]
+fn a_claim_that_comes_late_is_not_certain_though_the_slot_was_offered_again() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (layout, id, memory) = slot();
+        let memory = Arc::new(memory);
+        Slot::new(&*memory, &layout, id).expect("in range").replica_reset(5, SlotState::Offered, 1000);
+        let theirs = memory.clone();
+        let application = thread::spawn(move || Slot::new(&*theirs, &layout, id).expect("in range").claim(5));
+        // The offer is taken back, and so is the next one in this slot, which may be of another listener.
+        let slot = Slot::new(&*memory, &layout, id).expect("in range");
+        let revoked = slot.revoke(5);
+        if revoked {
+            slot.set_state(SlotState::Free);
+            slot.replica_reset(6, SlotState::Offered, 1000);
+            slot.revoke(6);
+        }
+        let claimed = application.join().expect("application");
+        assert!(!(claimed && revoked), "the connection is somebody else's");
     });
 }

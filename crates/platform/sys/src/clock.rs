@@ -95,6 +95,12 @@ pub const MEASURING_TIME: Duration = Duration::from_millis(25);
 
 const SHIFT: u32 = 48;
 
+/// How long the calling thread has had a processor. CLOCK_THREAD_CPUTIME_ID, clock_gettime(2). Cost: a system call.
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
+}
+
 /// CLOCK_MONOTONIC, clock_gettime(2).
 #[inline]
 fn kernel_now() -> Instant {

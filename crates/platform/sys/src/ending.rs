@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use rustix::process::getpid;
 use rustix::thread::gettid;
 
 use crate::futex;
@@ -38,7 +39,8 @@ pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT. It
+/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT.
+/// What another process sends is no fault of its own, and may not be deadly: the word stays what it was. It
 /// dies of it as it would anyway. Call it once, and before handlers of these signals cannot be changed any more. sigaction(2).
 pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
     // Relaxed, as the others: the handler runs in this thread.
@@ -74,8 +76,10 @@ static BEFORE: [AtomicUsize; FAULTS.len()] = [const { AtomicUsize::new(0) }; FAU
 
 /// The handler: writes down which signal it is, and leaves the rest to whoever had it before.
 extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs.
+    let own = unsafe { info.as_ref() }.is_some_and(is_own);
     // SAFETY: null, or made from a reference that lives for ever.
-    if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() } {
+    if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() }.filter(|_| own) {
         word.store(signal.cast_unsigned(), Ordering::Release);
     }
     let at = FAULTS.iter().position(|fault| *fault == signal);
@@ -90,6 +94,12 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
         // SAFETY: the handler is not there any more, so that it is deadly now.
         unsafe { libc::raise(signal) };
     }
+}
+
+/// Whether the process itself has caused the signal: by an instruction, or by raising it. sigaction(2), si_code.
+fn is_own(info: &libc::siginfo_t) -> bool {
+    // SAFETY: where a process has sent the signal (not above 0), its number is there.
+    info.si_code > 0 || unsafe { info.si_pid() } == getpid().as_raw_nonzero().get()
 }
 
 /// Sleeps until the word is marked. `false`: it was changed again and again, but not by the kernel.
@@ -155,13 +165,27 @@ mod tests {
                     "abort" => std::process::abort(),
                     // SAFETY: it dies.
                     "sent" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGABRT) }),
+                    // SAFETY: it waits for what its parent sends.
+                    "outside" => drop(unsafe { (libc::pause(), libc::pause()) }),
                     // SAFETY: it dies.
                     _ => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
                 }
+                // SAFETY: for one that has not died.
+                unsafe { libc::_exit(0) };
             }
             let mut status = 0;
+            // The library's handler lets the first one pass, and is gone after that.
+            // SAFETY: a child that was not reaped, and a valid place for the status.
+            while kind == "outside" && unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGSEGV) };
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
             // SAFETY: a valid place for the status.
-            unsafe { libc::waitpid(child, &mut status, 0) };
+            if kind != "outside" {
+                // SAFETY: a valid place for the status.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+            }
             println!("told {} died {}", word.load(Ordering::Acquire), libc::WTERMSIG(status));
             return;
         }
@@ -170,6 +194,7 @@ mod tests {
             ("abort", "told 6 died 6"),
             ("sent", "told 6 died 6"),
             ("kill", "told 0 died 9"),
+            ("outside", "told 0 died 11"),
         ] {
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             let done = again.args(["--exact", NAME, "--nocapture"]).env(INSIDE, kind).output().unwrap();

@@ -89,12 +89,12 @@ mod tests {
     fn a_rung_doorbell_is_reported_with_its_token() {
         let (epoll, bell) = (Epoll::new().unwrap(), eventfd::create().unwrap());
         let mut events = [EMPTY; 4];
-        epoll.add(&bell, 77, EventFlags::IN | EventFlags::ET).unwrap();
+        epoll.add(&bell, 77, crate::eventfd::WATCHED).unwrap();
         assert_eq!(epoll.wait(&mut events, None).unwrap(), 1, "a watch begins with an event");
         assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 0);
         eventfd::ring(&bell).unwrap();
         assert_eq!(epoll.wait(&mut events, None).unwrap(), 1);
-        assert_eq!((token(&events[0]), flags(&events[0])), (77, EventFlags::IN));
+        assert_eq!((token(&events[0]), flags(&events[0])), (77, EventFlags::IN | EventFlags::OUT));
         epoll.modify(&bell, 78, EventFlags::IN).unwrap();
         assert_eq!(epoll.wait(&mut events, Some(1000)).unwrap(), 1);
         assert_eq!(token(&events[0]), 78);

@@ -8,7 +8,8 @@
 //!
 //! # Invariants that the `unsafe` blocks rely on
 //! 1. A [`Mapping`] covers `[as_ptr(), as_ptr() + len())` from construction to drop, and the file behind it is sealed
-//!    against shrinking, so that an access in range cannot raise SIGBUS because another process truncated the file.
+//!    against shrinking, or a file of [`Views`] that only the supervisor and the server of a page could cut, so that an access
+//!    in range cannot raise SIGBUS because another process truncated the file.
 //! 2. Mapped memory is shared with processes that are not trusted: this crate hands out raw pointers and lets the
 //!    kernel read (`Gather`), but never makes a reference to it.
 //! 3. A [`Gather`] borrows every slice and mapping it points into, so its parts are readable while it lives.
@@ -37,7 +38,10 @@ pub mod seccomp;
 pub mod signal;
 pub mod timer;
 pub mod unix;
+pub mod users;
+mod views;
 
-pub use clock::{Calibration, Clock};
+pub use clock::{Calibration, Clock, processor_time};
 pub use gather::{Gather, GatherError, PARTS_MAX};
 pub use memfd::{Access, Mapping, OutOfBounds, Prefault, create_memfd, page_size};
+pub use views::{View, Views};

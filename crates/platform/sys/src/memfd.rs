@@ -3,22 +3,32 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is CLOEXEC.
 ///
+/// Nobody but its owner may open it again (a memfd is open to everybody otherwise, through /proc/self/fd).
 /// The size is sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`): nobody who gets the descriptor can cut
 /// memory away under the others, or add a write seal that keeps a restarted server from mapping it again.
 /// memfd_create(2), fcntl(2).
 pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&fd, len as u64)?;
+    let fd = private_memfd(name, len)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// One of its owner alone, without seals.
+fn private_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+    ftruncate(&fd, len as u64)?;
     Ok(fd)
 }
 
@@ -67,10 +77,28 @@ impl Mapping {
     /// whoever else holds the descriptor could make our accesses raise SIGBUS. mmap(2).
     pub fn new(fd: impl AsFd, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
         let fd = fd.as_fd();
-        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(invalid("memory to map is not sealed against shrinking"));
         }
+        Mapping::of(fd, len, access, prefault)
+    }
+
+    /// Maps a page of the stack: memory as [`Mapping::new`] takes it, or a file of [`crate::Views`], which cannot be sealed. Only who has a
+    /// descriptor of that which writes could cut it: the supervisor, and the server whose page it is, which has no system call for it.
+    /// So this is for descriptors that the supervisor gave.
+    ///
+    /// Fails with `InvalidInput` if it is neither, or as above.
+    pub fn of_views(fd: impl AsFd, len: usize, access: Access) -> io::Result<Mapping> {
+        let fd = fd.as_fd();
+        // Files of a disk have no seals at all. What has a name can be opened by it.
+        let is_view = |seals| seals == SealFlags::SEAL && fstat(fd).is_ok_and(|stat| stat.st_nlink == 0);
+        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK) || is_view(seals)) {
+            return Err(invalid("memory to map is no page of a stack"));
+        }
+        Mapping::of(fd, len, access, Prefault::No)
+    }
+
+    fn of(fd: BorrowedFd<'_>, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
         if len == 0 || usize::try_from(fstat(fd)?.st_size).is_ok_and(|size| size < len) {
             return Err(invalid("memory to map is empty or shorter than expected"));
         }
@@ -98,8 +126,7 @@ impl Mapping {
     /// Creates memory that this mapping alone can write: whoever gets the descriptor, or opens it again by /proc, may map it for reading
     /// only, a later process of the same program included. `F_SEAL_FUTURE_WRITE`, fcntl(2); kernels before 5.1 go without.
     pub fn create_own(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len as u64)?;
+        let fd = private_memfd(name, len)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite, Prefault::No)?;
         match fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE) {
@@ -165,6 +192,10 @@ impl Drop for Mapping {
         // SAFETY: `base` and `len` are what mmap gave, unmapped only here; whoever kept a pointer has broken its rule.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 impl fmt::Debug for Mapping {

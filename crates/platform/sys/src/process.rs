@@ -116,8 +116,15 @@ impl<'fd> Spawn<'fd> {
         }
         let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
         // Nobody else reaps our children, so the pid cannot have been reused before this.
-        let pidfd = sys::pidfd_open(id, PidfdFlags::empty())?;
-        Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false })
+        match sys::pidfd_open(id, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false }),
+            Err(error) => {
+                // Nobody would know of it.
+                let _ = sys::kill_process(id, sys::Signal::KILL);
+                let _ = sys::waitpid(Some(id), sys::WaitOptions::empty());
+                Err(error.into())
+            }
+        }
     }
 }
 
@@ -265,6 +272,11 @@ pub fn raise_nofile_limit(wanted: u64) -> io::Result<u64> {
     Ok(sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
+/// How many descriptors this process may have open. getrlimit(2), RLIMIT_NOFILE.
+pub fn nofile_limit() -> u64 {
+    sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Allows any amount of locked memory (root), or as much as the hard limit does. setrlimit(2), RLIMIT_MEMLOCK.
 pub fn raise_memlock_limit() -> io::Result<()> {
     raise_limit(Resource::Memlock, None)
@@ -281,6 +293,11 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The effective user of this process. geteuid(2).
+pub fn effective_user() -> u32 {
+    sys::geteuid().as_raw()
 }
 
 /// Moves the calling thread into new namespaces. unshare(2).

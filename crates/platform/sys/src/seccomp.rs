@@ -52,6 +52,17 @@ impl Calls {
         self
     }
 
+    /// Whether `call` may be made with these arguments.
+    pub fn permits(&self, call: libc::c_long, arguments: [u64; 6]) -> bool {
+        let holds = |condition: &Condition| match *condition {
+            Condition::Is(at, value) => arguments.get(usize::from(at)).is_some_and(|given| *given as u32 == value),
+            Condition::Bits(at, mask, value) => {
+                arguments.get(usize::from(at)).is_some_and(|given| given & mask == value)
+            }
+        };
+        self.0.get(&call).is_some_and(|cases| cases.is_empty() || cases.iter().any(|case| case.iter().all(holds)))
+    }
+
     /// From now on the calling thread, and what it starts, makes these calls only; a process that makes another one dies of SIGSYS.
     /// Sets `no_new_privs`. Returns false if the kernel has no such filters.
     pub fn enforce(&self) -> io::Result<bool> {

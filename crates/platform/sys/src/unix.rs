@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use atoll_base::Duration;
@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt,
 };
 
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid, getpid};
 
 /// How many descriptors one message can carry (SCM_MAX_FD).
 pub const FDS_MAX: usize = 253;
@@ -28,14 +28,16 @@ pub enum Blocking {
     No,
 }
 
-/// Who is at the other end, as the kernel recorded it at connect time; `pid` may have ended and been reused since.
+/// A process as the kernel recorded it: at connect time ([`Channel::peer`]), or when it sent a message ([`Channel::receive_from`]). `pid` may have
+/// ended and been reused since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process.
+    /// Process; 0 if it has no number in this pid namespace.
     pub pid: u32,
-    /// Effective user.
+    /// User: the effective one at connect time. With a message it is the real one, or one that the sender named and may become
+    /// ([`Channel::send_as_effective`]).
     pub uid: u32,
-    /// Effective group.
+    /// Group, likewise.
     pub gid: u32,
 }
 
@@ -110,6 +112,12 @@ impl Channel {
         }
     }
 
+    /// Lets operations at this end fail with `WouldBlock` from now on. fcntl(2), O_NONBLOCK.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+    }
+
     /// Two ends of a new connection. socketpair(2).
     pub fn pair(blocking: Blocking) -> io::Result<(Channel, Channel)> {
         let (a, b) = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags(blocking), None)?;
@@ -132,20 +140,36 @@ impl Channel {
         Ok(())
     }
 
+    /// As [`Channel::send`] without descriptors, and names the effective user and group of this process as the sender's: without that, who asks for
+    /// credentials is told the real ones. SCM_CREDENTIALS, unix(7).
+    pub fn send_as_effective(&self, message: &[u8]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sender = UCred { pid: getpid(), uid: geteuid(), gid: getegid() };
+        let pushed = control.push(SendAncillaryMessage::ScmCredentials(sender));
+        debug_assert!(pushed, "the space was sized for it");
+        match net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL) {
+            // A user that has no number in the user namespace of this process cannot be named.
+            Err(Errno::INVAL | Errno::PERM) => self.send(message, &[]),
+            sent => Ok(sent.map(drop)?),
+        }
+    }
+
+    /// Has the kernel say of each message who sent it, also of those that wait already; what is accepted from a listener has it, too.
+    /// SO_PASSCRED, unix(7).
+    pub fn ask_for_senders(fd: impl AsFd) -> io::Result<()> {
+        Ok(sockopt::set_socket_passcred(fd, true)?)
+    }
+
     /// Receives one message into `buffer` and appends its descriptors (CLOEXEC) to `fds`; returns its length, 0 at the
     /// end of the connection. recvmsg(2).
     ///
     /// A message longer than `buffer`, or one of which descriptors were lost (our descriptor table is full), is
     /// `InvalidData`: it is gone, its descriptors are closed, and the channel can be used further.
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        self.receive_with(buffer, fds, RecvFlags::empty())
-    }
-
-    fn receive_with(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>, flags: RecvFlags) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | flags)?;
+        let received = net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "message or its descriptors were cut off"));
         }
@@ -157,26 +181,83 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// The first octet of the next message, which stays where it is; `None` at the end of the connection. recvmsg(2), MSG_PEEK.
-    pub fn peek(&self) -> io::Result<Option<u8>> {
-        let mut first = [0];
-        let (_, len) = net::recv(&self.0, &mut first[..], RecvFlags::PEEK)?;
-        Ok((len > 0).then_some(first[0]))
+    /// As [`Channel::receive`], and says who sent it; `None` unless [`Channel::ask_for_senders`] was called before. To be used then: for rustix a
+    /// sender without a number in this pid namespace cannot be.
+    pub fn receive_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
+        self.receive_with(buffer, fds, 0)
     }
 
-    /// As [`Channel::receive`], but the message stays where it is: the descriptors are duplicates, and what is `InvalidData` is there again.
-    pub fn look(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        self.receive_with(buffer, fds, RecvFlags::PEEK)
+    fn receive_with(
+        &self,
+        buffer: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        flags: libc::c_int,
+    ) -> io::Result<(usize, Option<Peer>)> {
+        // SAFETY: a function of a number.
+        const SPACE: usize =
+            unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<libc::c_int>()) as u32) + libc::CMSG_SPACE(CREDENTIALS) }
+                as usize;
+        // Aligned as headers of control messages have to be.
+        let mut space = [MaybeUninit::<u64>::uninit(); SPACE.div_ceil(8)];
+        let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: a message header of zeros has nothing in it.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut vector;
+        header.msg_iovlen = 1;
+        header.msg_control = space.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&space) as _;
+        let (fd, flags) = (self.0.as_raw_fd(), flags | libc::MSG_CMSG_CLOEXEC);
+        // SAFETY: the header, and all that it points to, outlives the call. By number, because a library that replaces recvmsg(2) uses this.
+        let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
+        let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+        let (mut sender, mut received) = (None, Vec::new());
+        // SAFETY: the kernel has filled the header and the space that it names.
+        let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+        // SAFETY: a header inside that space, or none.
+        while let Some(message) = unsafe { next.as_ref() } {
+            // SAFETY: `next` is a header, and data follows it.
+            let data = unsafe { libc::CMSG_DATA(next) };
+            // SAFETY: a function of a number.
+            let octets = message.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+            match (message.cmsg_level, message.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for at in 0..octets / size_of::<libc::c_int>() {
+                        // SAFETY: the kernel has put as many numbers of descriptors there, which are nobody else's.
+                        received
+                            .push(unsafe { OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned()) });
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if octets >= CREDENTIALS as usize => {
+                    // SAFETY: as many octets are there, and every pattern of them is valid.
+                    sender = Some(peer(unsafe { data.cast::<libc::ucred>().read_unaligned() }));
+                }
+                _ => {}
+            }
+            // SAFETY: as above.
+            next = unsafe { libc::CMSG_NXTHDR(&raw const header, next) };
+        }
+        if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "message or its descriptors were cut off"));
+        }
+        fds.append(&mut received);
+        Ok((len, sender))
+    }
+
+    /// As [`Channel::receive_from`], but the message stays where it is: the descriptors are duplicates, and what is `InvalidData` is there
+    /// again.
+    pub fn look_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
+        self.receive_with(buffer, fds, libc::MSG_PEEK)
     }
 
     /// Who connected, or who listens. SO_PEERCRED, socket(7).
     pub fn peer(&self) -> io::Result<Peer> {
-        let credentials = sockopt::socket_peercred(&self.0)?;
-        Ok(Peer {
-            pid: credentials.pid.as_raw_nonzero().get().cast_unsigned(),
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
-        })
+        // Not by rustix, for which a process without a number in this pid namespace cannot be.
+        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = CREDENTIALS;
+        let (fd, level, name) = (self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: the value has as many octets as the length says, and both outlive the call.
+        let got = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &raw mut credentials, &raw mut len) };
+        if got == 0 { Ok(peer(credentials)) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Lets blocking operations fail with `WouldBlock` after `timeout`. SO_RCVTIMEO, SO_SNDTIMEO, socket(7).
@@ -222,6 +303,24 @@ impl From<Listener> for OwnedFd {
     fn from(listener: Listener) -> OwnedFd {
         listener.0
     }
+}
+
+/// Octets of a `ucred`.
+const CREDENTIALS: u32 = size_of::<libc::ucred>() as u32;
+
+fn peer(credentials: libc::ucred) -> Peer {
+    Peer { pid: credentials.pid.cast_unsigned(), uid: credentials.uid, gid: credentials.gid }
+}
+
+/// Whether a descriptor is an end of a [`Channel`].
+pub fn is_channel(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) && sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
+}
+
+/// Whether there is anything at `path`, as this process sees it. stat(2).
+pub fn is_visible(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok()
 }
 
 /// The address of a socket file. A path that does not fit into `sun_path` (108 bytes) is reached through the directory,

@@ -1,7 +1,8 @@
 //! How are stations asked for, answered, and believed? RFC 826; announcements and conflicts by RFC 5227.
 //!
 //! ARP has no proof, so belief is rationed. A station is believed about itself when it asks *us* (it wants to talk to us), or when
-//! it answers a question that this stack asked. What it tells everybody is at most a reason to ask (see `Neighbours::doubt`).
+//! it answers a question that this stack asked; but what contradicts a station that is known is at most a reason to ask that one
+//! (see `neighbours.rs`).
 
 use atoll_base::Instant;
 use atoll_wire::arp::{self, Operation, Packet};
@@ -60,9 +61,7 @@ impl Ip {
         // A probe (RFC 5227 §2.1.1) comes from 0.0.0.0, which is no neighbour: it is answered and teaches nothing.
         if self.addresses.is_neighbour(packet.sender_addr) {
             let claim = self.learn(now, packet.sender_addr, packet.sender_mac);
-            if claim == Claim::Learned {
-                self.tell(packet.sender_addr, packet.sender_mac, Basis::Learned);
-            }
+            self.pass_on(claim, packet);
         }
         let reply = Packet {
             operation: Operation::Reply,
@@ -84,17 +83,26 @@ impl Ip {
             return Err(Reason::ArpIgnored);
         }
         match self.neighbours.answer(now, addr, mac) {
-            Claim::Learned => self.tell(addr, mac, Basis::Learned),
             Claim::Confirmed | Claim::Ignored => self.tell(addr, mac, Basis::Overheard),
-            Claim::Ask => self.ask(addr, Mac::BROADCAST),
+            claim => self.pass_on(claim, packet),
         }
         Ok(())
     }
 
     /// Somebody tells everybody where it is.
     fn handle_announcement(&mut self, now: Instant, packet: &Packet) {
-        if self.neighbours.doubt(now, packet.sender_addr, packet.sender_mac) == Claim::Ask {
-            self.ask(packet.sender_addr, Mac::BROADCAST);
+        let claim = self.neighbours.doubt(now, packet.sender_addr, packet.sender_mac);
+        self.pass_on(claim, packet);
+    }
+
+    /// What follows from a claim that was heard: the other replicas hear of it, and judge it for themselves; the station that it
+    /// contradicts is asked.
+    fn pass_on(&mut self, claim: Claim, packet: &Packet) {
+        if let Claim::Ask { of } = claim {
+            self.ask(packet.sender_addr, of);
+        }
+        if matches!(claim, Claim::Learned | Claim::Ask { .. }) {
+            self.tell(packet.sender_addr, packet.sender_mac, Basis::Learned);
         }
     }
 

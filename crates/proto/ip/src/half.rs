@@ -52,6 +52,8 @@ pub enum Request {
     Leave(Addr),
     /// The way to a destination takes packets of this size only.
     Path(PathUpdate),
+    /// Packets arrive through this neighbour. At most once a second for each; may get lost.
+    Progress(Addr),
 }
 
 /// What the half keeps beside what the whole keeps as well. Survives no crash, as that.
@@ -62,6 +64,10 @@ pub(crate) struct Half {
     /// They may differ from those that are.
     is_behind: bool,
     paths: VecDeque<PathUpdate>,
+    /// Neighbours through which packets arrive, and since when the IP server knows.
+    progress: BTreeMap<Addr, Instant>,
+    /// Those of them that it is still to be told of.
+    progress_due: VecDeque<Addr>,
     /// Destinations that cannot be reached, and until when that is believed.
     unreachable: BTreeMap<Addr, Instant>,
     pub(crate) dhcp: Option<dhcp::News>,
@@ -69,6 +75,8 @@ pub(crate) struct Half {
 
 /// Unreachable destinations that are remembered at most: beyond it packets to some leave in vain.
 const UNREACHABLE_MAX: usize = 256;
+/// Neighbours whose progress is passed on in a second at most; of the others the IP server finds out itself, by asking.
+const PROGRESS_MAX: usize = 64;
 
 impl Ip {
     /// What the halves of this IP are to be told.
@@ -120,7 +128,7 @@ impl Ip {
 
     /// Whether there is something to ask of the IP server.
     pub fn has_requests(&self) -> bool {
-        self.half.as_ref().is_some_and(|half| half.is_behind || !half.paths.is_empty())
+        self.half.as_ref().is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
     }
 
     /// Passes what there is to ask to `send`, which says whether it was taken; what was not is offered again next time.
@@ -153,12 +161,33 @@ impl Ip {
             }
             half.paths.pop_front();
         }
+        while let Some(hop) = half.progress_due.front() {
+            if !send(Request::Progress(*hop)) {
+                return;
+            }
+            half.progress_due.pop_front();
+        }
     }
 
     /// A socket has joined or left a group.
     pub(crate) fn note_membership(&mut self, link: Link) {
         if let Some(half) = self.half.as_mut().filter(|_| link == Link::Outside) {
             half.is_behind = true;
+        }
+    }
+
+    /// Packets arrive through `hop`: see [`Request::Progress`].
+    pub(crate) fn request_progress(&mut self, now: Instant, hop: Addr) {
+        let Some(half) = &mut self.half else { return };
+        if half.progress.get(&hop).is_some_and(|at| now.since(*at) < RETRY) {
+            return;
+        }
+        if half.progress.len() >= PROGRESS_MAX {
+            half.progress.retain(|_, at| now.since(*at) < RETRY);
+        }
+        if half.progress.len() < PROGRESS_MAX && half.progress_due.len() < PROGRESS_MAX {
+            half.progress.insert(hop, now);
+            half.progress_due.push_back(hop);
         }
     }
 

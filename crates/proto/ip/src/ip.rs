@@ -149,10 +149,35 @@ impl Ip {
             Basis::Learned => self.learn(now, addr, mac),
             Basis::Overheard => self.neighbours.answer(now, addr, mac),
         };
-        if claim == Claim::Ask {
-            self.ask(addr, Mac::BROADCAST);
+        if let Claim::Ask { of } = claim {
+            self.ask(addr, of);
         }
         self.check_invariants();
+    }
+
+    /// Packets to `dst` arrive: a transport has seen progress that needs them (RFC 4861 §7.3.1). Good for the neighbour that they go
+    /// through. Cheap, but not for every segment.
+    pub fn note_progress(&mut self, now: Instant, dst: Addr) {
+        let Some(hop) = self.next_hop(dst) else { return };
+        if self.half.is_some() {
+            self.request_progress(now, hop);
+        } else {
+            self.confirm_neighbour(now, hop, true);
+        }
+    }
+
+    /// Takes from a transport server in another process that packets arrive through the neighbour `hop`. It is believed where nobody
+    /// contradicts: not where two stations claim the address, which concerns others as well.
+    pub fn handle_progress(&mut self, now: Instant, hop: Addr) {
+        self.confirm_neighbour(now, hop, false);
+        self.check_invariants();
+    }
+
+    fn confirm_neighbour(&mut self, now: Instant, hop: Addr, settles: bool) {
+        match hop.to_v4() {
+            Some(v4) => self.neighbours.progress(now, v4, settles),
+            None => self.v6.neighbours.progress(now, hop, settles),
+        }
     }
 
     /// Does what is due at `now`; does nothing if nothing is.

@@ -73,7 +73,10 @@ pub(crate) struct Groups<A> {
     older: [Option<Instant>; 2],
     /// When a query for all groups is answered.
     answer_at: Option<Instant>,
+    /// When something may be to be said: not later than that.
     due: Option<Instant>,
+    /// Groups on the outside link that were left, which is still to be said.
+    left: usize,
 }
 
 /// A group on the outside link.
@@ -91,7 +94,7 @@ struct Membership {
 impl<A: Group> Groups<A> {
     pub(crate) fn new(speaks: bool) -> Groups<A> {
         let (outside, inside) = (BTreeMap::new(), BTreeMap::new());
-        Groups { outside, inside, speaks, older: [None; 2], answer_at: None, due: None }
+        Groups { outside, inside, speaks, older: [None; 2], answer_at: None, due: None, left: 0 }
     }
 
     /// From now on this replica tells routers; of what it is in it tells them at once.
@@ -120,22 +123,30 @@ impl<A: Group> Groups<A> {
     }
 
     fn join_within(&mut self, now: Instant, link: Link, group: A, max: usize) -> bool {
-        let has_room = self.inside.len() + self.outside.len() < max;
+        // What was left, and is still to be said, takes nobody's place.
+        let has_room = self.inside.len() + self.outside.len() - self.left < max;
         match link {
             Link::Inside if has_room || self.inside.contains_key(&group) => {
                 *self.inside.entry(group).or_default() += 1;
             }
             Link::Outside if has_room || self.outside.contains_key(&group) => {
                 let entry = self.outside.entry(group).or_default();
+                // It was left just before.
+                self.left -= usize::from(entry.users == 0 && entry.news_left > 0);
                 entry.users += 1;
                 if entry.users == 1 && self.speaks && group.is_told() {
                     (entry.news_left, entry.news_at) = (ROBUSTNESS, Some(now));
+                    self.is_due_at(now);
                 }
             }
             Link::Inside | Link::Outside => return false,
         }
-        self.find_due();
         true
+    }
+
+    /// Something is to be said at `at`. (Whoever joins and leaves again and again would otherwise have all groups looked at each time.)
+    fn is_due_at(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
     pub(crate) fn leave(&mut self, now: Instant, link: Link, group: A) {
@@ -153,15 +164,17 @@ impl<A: Group> Groups<A> {
                 entry.users -= 1;
                 if entry.users == 0 {
                     entry.answer_at = None;
-                    if !self.speaks || !group.is_told() {
+                    // Beyond that, routers find out by themselves.
+                    if !self.speaks || !group.is_told() || self.left >= LEFT_MAX {
                         self.outside.remove(&group);
                     } else {
                         (entry.news_left, entry.news_at) = (ROBUSTNESS, Some(now));
+                        self.left += 1;
+                        self.is_due_at(now);
                     }
                 }
             }
         }
-        self.find_due();
     }
 
     /// The groups of sockets on the outside link.
@@ -247,6 +260,7 @@ impl<A: Group> Groups<A> {
             }
         }
         self.outside.retain(|_, entry| entry.users > 0 || entry.news_left > 0);
+        self.left = self.outside.values().filter(|entry| entry.users == 0).count();
         self.find_due();
         let reports = [news, answers];
         let reports = reports.iter().flat_map(|records| records.chunks(A::RECORDS_MAX)).map(<[_]>::to_vec);
@@ -263,7 +277,9 @@ impl<A: Group> Groups<A> {
     }
 
     pub(crate) fn check_invariants(&self) {
-        assert!(self.outside.len() + self.inside.len() <= GROUPS_MAX + OWN_GROUPS_MAX);
+        assert!(self.outside.len() + self.inside.len() - self.left <= GROUPS_MAX + OWN_GROUPS_MAX);
+        assert!(self.left <= LEFT_MAX + OWN_GROUPS_MAX);
+        assert_eq!(self.left, self.outside.values().filter(|entry| entry.users == 0).count());
         assert!(self.speaks || self.due.is_none());
         assert!(self.outside.values().all(|entry| entry.users > 0 || entry.news_left > 0));
         assert!(self.outside.values().all(|entry| entry.news_at.is_some() == (entry.news_left > 0)));
@@ -280,6 +296,8 @@ fn random(rng: &mut Rng, window: Duration) -> Duration {
 pub(crate) const GROUPS_MAX: usize = 1024;
 /// Those of the stack itself, beside them.
 const OWN_GROUPS_MAX: usize = 32;
+/// Groups that were left and of which routers are still to be told. What is left beyond that they find out when nobody answers their query.
+const LEFT_MAX: usize = 256;
 /// RFC 3376 §8.1, RFC 3810 §9.1.
 const ROBUSTNESS: u8 = 2;
 /// RFC 3376 §8.11, RFC 2236 §8.10, RFC 3810 §9.11, RFC 2710 §7.10: how long after the first time news is told again, at most.

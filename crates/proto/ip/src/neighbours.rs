@@ -1,12 +1,19 @@
 //! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2) and neighbour discovery (RFC 4861 §7.3).
 //!
 //! ```text
-//!              ask                 answer                   lifetime over, in use: ask the known station
-//!   (absent) -------> Resolving ------------> Reachable -----------------------------------------------> Probing
-//!       ^                | 3 tries                | lifetime over,         ^          answer                |  | 3 tries
-//!       |                v                        v not in use             +--------------------------------+  |
-//!       +----------- Failed              (absent)                      Failed <--------------------------------+
+//!                            question or claim of its own
+//!       +-----------------------------------------------------------> Stale --------- 1 s in use -------+
+//!       |                                                               | progress of TCP, answer       |
+//!       |        ask                 answer                             v                               v
+//!   (absent) -------> Resolving ----------------------------------> Reachable -- lifetime over,  --> Probing
+//!       ^                | 3 tries                                    | ^        in use, or a rival     |  | 3 tries
+//!       |                v                     lifetime over, unused  v |     answer, progress of TCP   |  |
+//!       +----------- Failed                                       (absent)  +---------------------------+  |
+//!                       ^----------------------------------------------------------------------------------+
 //! ```
+//! A claim that contradicts what is known is not believed at once, because ARP and neighbour discovery have no proof: the station that
+//! is known is asked first, and only if it says nothing, twice, the *rival* takes its place, and is asked in turn. What is known is
+//! used meanwhile. Whatever shows that our packets arrive counts as an answer (RFC 4861 §7.3.1).
 
 use alloc::vec::Vec;
 
@@ -59,14 +66,19 @@ pub(crate) struct Neighbours<A = u32> {
 #[derive(Clone, Debug)]
 struct Entry<A> {
     due: Instant,
-    confirmed_at: Instant,
+    /// When `mac` became another one.
+    changed_at: Instant,
+    /// When the known station was last asked because of a rival.
+    contested_at: Instant,
     addr: A,
     mac: Mac,
+    /// Who claims the address, too, while the known station is asked; [`Mac::ZERO`]: nobody.
+    rival: Mac,
     state: State,
     tries: u8,
     /// Looked up since the hand last passed.
     recently_used: bool,
-    /// Looked up since the last confirmation.
+    /// Looked up since the last confirmation by an answer.
     in_use: bool,
 }
 
@@ -74,6 +86,8 @@ struct Entry<A> {
 enum State {
     /// Asked everybody; `mac` means nothing.
     Resolving,
+    /// It has said so itself, and nothing has confirmed it (RFC 4861 §7.3.2: STALE and, in use, DELAY).
+    Stale,
     /// Confirmed within the lifetime.
     Reachable,
     /// Asked again; `mac` is used meanwhile.
@@ -107,8 +121,8 @@ pub(crate) enum Claim {
     Learned,
     /// Already known, and confirmed by it.
     Confirmed,
-    /// Contradicts what is known; everybody is to be asked who is right.
-    Ask,
+    /// Contradicts what is known: `of`, the station that is known, is to be asked.
+    Ask { of: Mac },
     /// Not believed.
     Ignored,
 }
@@ -156,13 +170,16 @@ impl<A: Key> Neighbours<A> {
 
     /// What is known of `addr`; marks it as used.
     #[inline]
-    pub(crate) fn lookup(&mut self, addr: A) -> Lookup {
+    pub(crate) fn lookup(&mut self, now: Instant, addr: A) -> Lookup {
         let Some(at) = self.find(addr) else { return Lookup::Absent };
         let Some(entry) = self.entries.get_mut(at) else { return Lookup::Absent };
         entry.recently_used = true;
-        entry.in_use = true;
+        if !core::mem::replace(&mut entry.in_use, true) && entry.state == State::Stale {
+            entry.due = deadline(now, DELAY);
+            self.next_due = self.next_due.min(entry.due);
+        }
         match entry.state {
-            State::Reachable | State::Probing => Lookup::Known(entry.mac),
+            State::Stale | State::Reachable | State::Probing => Lookup::Known(entry.mac),
             State::Resolving => Lookup::Resolving,
             State::Failed => Lookup::Failed,
         }
@@ -171,7 +188,7 @@ impl<A: Key> Neighbours<A> {
     /// The station of `addr` that is used now.
     pub(crate) fn station(&self, addr: A) -> Option<Mac> {
         let entry = self.entries.get(self.find(addr)?)?;
-        matches!(entry.state, State::Reachable | State::Probing).then_some(entry.mac)
+        entry.is_known().then_some(entry.mac)
     }
 
     /// Whether `addr` is known not to answer.
@@ -184,9 +201,11 @@ impl<A: Key> Neighbours<A> {
         let due = deadline(now, RETRY);
         self.insert(Entry {
             due,
-            confirmed_at: now,
+            changed_at: now,
+            contested_at: Instant::ZERO,
             addr,
             mac: Mac::ZERO,
+            rival: Mac::ZERO,
             state: State::Resolving,
             tries: 1,
             recently_used: true,
@@ -194,19 +213,21 @@ impl<A: Key> Neighbours<A> {
         })
     }
 
-    /// `addr` itself spoke to us, or a replica that we trust heard it: takes `mac` whatever was known before.
-    /// Returns what became of it, and whether another neighbour was evicted.
+    /// `addr` itself spoke to us, or a replica heard it: takes `mac` if nothing else is known. Returns what became of it, and
+    /// whether another neighbour was evicted.
     pub(crate) fn learn(&mut self, now: Instant, addr: A, mac: Mac) -> (Claim, bool) {
         if let Some(at) = self.find(addr) {
-            return (self.confirm(now, at, mac), false);
+            return (self.judge(now, at, mac, Asked::No), false);
         }
         let due = deadline(now, LIFETIME);
         let evicted = self.insert(Entry {
             due,
-            confirmed_at: now,
+            changed_at: now,
+            contested_at: Instant::ZERO,
             addr,
             mac,
-            state: State::Reachable,
+            rival: Mac::ZERO,
+            state: State::Stale,
             tries: 0,
             recently_used: false,
             in_use: false,
@@ -216,29 +237,28 @@ impl<A: Key> Neighbours<A> {
 
     /// An answer came that this replica perhaps never asked for: believed only by who asked.
     pub(crate) fn answer(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
-        let Some(at) = self.find(addr) else { return Claim::Ignored };
-        let Some(entry) = self.entries.get(at) else { return Claim::Ignored };
-        match entry.state {
-            State::Resolving | State::Probing | State::Failed => self.confirm(now, at, mac),
-            State::Reachable if entry.mac == mac => self.confirm(now, at, mac),
-            State::Reachable => self.doubt(now, addr, mac),
-        }
+        self.find(addr).map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::Perhaps))
     }
 
     /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It proves nothing, but
-    /// where it contradicts what we use, everybody is asked: the caller does so on [`Claim::Ask`], at most once a second.
+    /// where it contradicts what we use, the station that is known is asked.
     pub(crate) fn doubt(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
-        let Some(at) = self.find(addr) else { return Claim::Ignored };
-        let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
-        let settled = entry.state == State::Reachable && now.since(entry.confirmed_at) >= RETRY;
-        if !settled || entry.mac == mac {
-            return Claim::Ignored;
+        let known = self.find(addr).filter(|at| self.entries.get(*at).is_some_and(Entry::is_known));
+        known.map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::No))
+    }
+
+    /// What was sent to `addr` has arrived, as its answers on a higher layer show (RFC 4861 §7.3.1). `settles`: also whether a rival is right.
+    pub(crate) fn progress(&mut self, now: Instant, addr: A, settles: bool) {
+        let Some(entry) = self.find(addr).and_then(|at| self.entries.get_mut(at)) else { return };
+        entry.recently_used = true;
+        let contested = entry.rival != Mac::ZERO;
+        // Within a second of a change the answer may be one to what went to the station before.
+        if entry.is_known() && now.since(entry.changed_at) >= RETRY && (settles || !contested) {
+            entry.confirm(now, entry.mac);
+            // Unlike an answer, it comes only because the neighbour is in use.
+            entry.in_use = true;
+            self.next_due = self.next_due.min(entry.due);
         }
-        entry.state = State::Probing;
-        entry.tries = 1;
-        entry.due = deadline(now, RETRY);
-        self.next_due = self.next_due.min(entry.due);
-        Claim::Ask
     }
 
     /// Does what is due at `now`: asks again, gives up, forgets.
@@ -273,21 +293,47 @@ impl<A: Key> Neighbours<A> {
         self.index.find(addr.hash(self.key), is_it).map(|at| usize::from(*at))
     }
 
-    fn confirm(&mut self, now: Instant, at: usize, mac: Mac) -> Claim {
+    /// What a claim about a neighbour that is in the cache changes.
+    fn judge(&mut self, now: Instant, at: usize, mac: Mac, asked: Asked) -> Claim {
         let Some(entry) = self.entries.get_mut(at) else { return Claim::Ignored };
-        let known = matches!(entry.state, State::Reachable | State::Probing) && entry.mac == mac;
-        entry.mac = mac;
-        entry.state = State::Reachable;
-        entry.tries = 0;
-        entry.in_use = false;
-        entry.confirmed_at = now;
-        entry.due = deadline(now, LIFETIME);
+        let claim = match entry.state {
+            State::Resolving | State::Failed => {
+                match asked {
+                    Asked::Perhaps => entry.confirm(now, mac),
+                    Asked::No => entry.believe(now, mac),
+                }
+                Claim::Learned
+            }
+            State::Stale | State::Reachable | State::Probing if entry.mac == mac => {
+                // A question, or an announcement, says that the station is there, and not that it hears us.
+                if asked == Asked::Perhaps {
+                    entry.confirm(now, mac);
+                }
+                Claim::Confirmed
+            }
+            // Everybody was asked, because the station that was known is silent.
+            State::Probing if asked == Asked::Perhaps && entry.tries >= TRIES => {
+                entry.confirm(now, mac);
+                Claim::Learned
+            }
+            State::Probing => {
+                entry.rival = mac;
+                Claim::Ignored
+            }
+            // Nobody can make us ask more than once a second.
+            _ if entry.contested_at != Instant::ZERO && now.since(entry.contested_at) < RETRY => Claim::Ignored,
+            State::Stale | State::Reachable => {
+                entry.state = State::Probing;
+                entry.contested_at = now;
+                entry.rival = mac;
+                entry.tries = 1;
+                entry.due = deadline(now, CONTEST_RETRY);
+                Claim::Ask { of: entry.mac }
+            }
+        };
         self.next_due = self.next_due.min(entry.due);
-        if known {
-            return Claim::Confirmed;
-        }
-        self.generation += 1;
-        Claim::Learned
+        self.generation += u64::from(claim == Claim::Learned);
+        claim
     }
 
     fn insert(&mut self, entry: Entry<A>) -> bool {
@@ -296,7 +342,7 @@ impl<A: Key> Neighbours<A> {
             self.evict();
         }
         self.next_due = self.next_due.min(entry.due);
-        if entry.state == State::Reachable {
+        if entry.is_known() {
             self.generation += 1;
         }
         let (key, addr) = (self.key, entry.addr);
@@ -336,14 +382,47 @@ impl<A: Key> Neighbours<A> {
 }
 
 impl<A: Copy> Entry<A> {
+    /// Whether `mac` is used.
+    fn is_known(&self) -> bool {
+        matches!(self.state, State::Stale | State::Reachable | State::Probing)
+    }
+
+    /// `mac` has answered.
+    fn confirm(&mut self, now: Instant, mac: Mac) {
+        if !self.is_known() || self.mac != mac {
+            self.changed_at = now;
+        }
+        (self.mac, self.rival) = (mac, Mac::ZERO);
+        self.state = State::Reachable;
+        self.tries = 0;
+        self.in_use = false;
+        self.due = deadline(now, LIFETIME);
+    }
+
+    /// `mac` has spoken for itself where nobody else was known. Somebody waits for it.
+    fn believe(&mut self, now: Instant, mac: Mac) {
+        self.confirm(now, mac);
+        self.state = State::Stale;
+        self.in_use = true;
+        self.due = deadline(now, DELAY);
+    }
+
     /// What is to be done when the entry is due. Returns whether it stays.
     fn renew(&mut self, now: Instant, act: &mut impl FnMut(Due<A>), generation: &mut u64) -> bool {
         match self.state {
             State::Failed => return false,
-            State::Reachable if !self.in_use => return false,
-            State::Reachable => {
+            State::Stale | State::Reachable if !self.in_use => return false,
+            State::Stale | State::Reachable => {
                 self.state = State::Probing;
                 self.tries = 1;
+                act(Due::Ask { addr: self.addr, of: self.mac });
+            }
+            // The known station is silent: whoever else claims its address is used now, and asked.
+            State::Probing if self.rival != Mac::ZERO && self.tries >= CONTEST_TRIES => {
+                self.mac = core::mem::replace(&mut self.rival, Mac::ZERO);
+                self.tries = 1;
+                self.changed_at = now;
+                *generation += 1;
                 act(Due::Ask { addr: self.addr, of: self.mac });
             }
             State::Resolving | State::Probing if self.tries >= TRIES => {
@@ -362,9 +441,17 @@ impl<A: Copy> Entry<A> {
                 act(Due::Ask { addr: self.addr, of });
             }
         }
-        self.due = deadline(now, RETRY);
+        let contested = self.state == State::Probing && self.rival != Mac::ZERO;
+        self.due = deadline(now, if contested { CONTEST_RETRY } else { RETRY });
         true
     }
+}
+
+/// Whether a claim may be the answer to a question of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Perhaps,
+    No,
 }
 
 /// Time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is remembered.
@@ -372,6 +459,15 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// Questions before a neighbour counts as unreachable.
 pub(crate) const TRIES: u8 = 3;
+
+/// Questions to the known station before a rival takes its place, and the time between them: after a failover by an
+/// announcement, packets go to a station that is gone for this long.
+const CONTEST_TRIES: u8 = 2;
+const CONTEST_RETRY: Duration = Duration::from_millis(300);
+
+/// How long a station that has only spoken for itself is used before it is asked, unless something confirms it meanwhile.
+/// DEVIATION: RFC 4861 §10 has 5 s (DELAY_FIRST_PROBE_TIME), for which a lie would be believed.
+const DELAY: Duration = Duration::from_secs(1);
 
 /// Time for which an answer is believed (RFC 1122 §2.3.2.1 suggests a minute).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(60);

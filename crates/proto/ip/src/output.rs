@@ -88,7 +88,7 @@ impl Ip {
             None => return Route::Unreachable,
         }
         let Some(next_hop) = self.addresses.next_hop(dst) else { return Route::Unreachable };
-        match self.neighbours.lookup(next_hop) {
+        match self.neighbours.lookup(now, next_hop) {
             Lookup::Known(mac) => Route::Via { mac },
             Lookup::Resolving => Route::Resolving,
             Lookup::Failed => Route::Unreachable,

@@ -10,7 +10,7 @@
 //!            +-------------+              +----------+          because pieces never overlap
 //! ```
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use atoll_base::{Duration, Instant};
@@ -102,16 +102,23 @@ pub struct Expired {
 }
 
 /// The packets of which some fragments have arrived. Lost with its process: those who sent them send again.
+///
+/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a scan: which
+/// packet is the oldest, which is the oldest of a source, and which is due first. A packet is in all of them or in none.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
     packets: BTreeMap<K, Partial>,
+    /// All packets by their serial numbers, the oldest first.
+    by_age: BTreeMap<u64, K>,
+    /// The packets of each source by their serial numbers, the oldest first.
+    by_source: BTreeSet<(K::Source, u64)>,
+    /// All packets by their deadlines, of equal ones the oldest first.
+    by_deadline: BTreeSet<(Instant, u64)>,
     usage: BTreeMap<K::Source, Usage>,
     total: Usage,
     /// Number of the next packet: they age in this order.
     next_serial: u64,
-    /// When the oldest may be due; never too late.
-    due: Option<Instant>,
     evicted: u64,
 }
 
@@ -153,15 +160,17 @@ impl<K: FragmentKey> Reassembly<K> {
         Reassembly {
             limits,
             packets: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            by_source: BTreeSet::new(),
+            by_deadline: BTreeSet::new(),
             usage: BTreeMap::new(),
             total: Usage::default(),
             next_serial: 0,
-            due: None,
             evicted: 0,
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, unless something must be evicted.
+    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, also for each packet that is evicted.
     pub fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
         let outcome = self.place(now, key, fragment);
         match outcome {
@@ -191,7 +200,9 @@ impl<K: FragmentKey> Reassembly<K> {
         let packet = self.packets.entry(key).or_insert_with(|| Partial::new(serial, deadline));
         if packet.pieces.is_empty() {
             self.next_serial += 1;
-            self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+            self.by_age.insert(serial, key);
+            self.by_source.insert((key.source(), serial));
+            self.by_deadline.insert((deadline, serial));
             charge(&mut self.total, &mut self.usage, key.source(), PACKET_COST, 1);
         }
         charge(&mut self.total, &mut self.usage, key.source(), fragment.cost(), 0);
@@ -207,22 +218,20 @@ impl<K: FragmentKey> Reassembly<K> {
 
     /// The next packet whose time is over at `now`.
     pub fn expire(&mut self, now: Instant) -> Option<(K, Expired)> {
-        if self.due.is_none_or(|due| due > now) {
+        let &(deadline, serial) = self.by_deadline.first()?;
+        if deadline > now {
             return None;
         }
-        let first = self.packets.iter().min_by_key(|(_, packet)| (packet.deadline, packet.serial));
-        let first = first.map(|(key, packet)| (*key, packet.deadline));
-        self.due = first.map(|(_, deadline)| deadline);
-        let (key, _) = first.filter(|(_, deadline)| *deadline <= now)?;
+        let key = *self.by_age.get(&serial)?;
         let packet = self.remove(&key)?;
         let is_first = |piece: &&Piece| piece.offset == 0;
         let first = packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());
         Some((key, Expired { first }))
     }
 
-    /// When to call [`Reassembly::expire`]; perhaps too early.
+    /// When to call [`Reassembly::expire`].
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.due
+        self.by_deadline.first().map(|&(deadline, _)| deadline)
     }
 
     /// Packets that had to make room for others so far.
@@ -254,21 +263,34 @@ impl<K: FragmentKey> Reassembly<K> {
             used.bytes + bytes <= limits.bytes_max / share && used.packets + packets <= limits.packets_max / share
         };
         while !fits(self.usage.get(&source).copied().unwrap_or_default(), 2, &self.limits)
-            && self.evict(|other| other != key && other.source() == source)
+            && self.evict(self.oldest_of(source, key))
         {}
-        while !fits(self.total, 1, &self.limits) && self.evict(|other| other != key) {}
+        while !fits(self.total, 1, &self.limits) && self.evict(self.oldest(key)) {}
     }
 
-    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. Cost: a look at every packet.
-    fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
-        let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
-        let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else { return false };
-        self.evicted += 1;
-        self.remove(&key).is_some()
+    /// The oldest packet but `key`. Cost: a look at two packets at most.
+    fn oldest(&self, key: &K) -> Option<K> {
+        self.by_age.values().find(|other| *other != key).copied()
+    }
+
+    /// The oldest packet of `source` but `key`. Cost: as [`Reassembly::oldest`].
+    fn oldest_of(&self, source: K::Source, key: &K) -> Option<K> {
+        let serials = self.by_source.range((source, 0)..=(source, u64::MAX));
+        serials.filter_map(|(_, serial)| self.by_age.get(serial)).find(|other| *other != key).copied()
+    }
+
+    /// Discards a packet, to make room for another. Returns whether there was one.
+    fn evict(&mut self, key: Option<K>) -> bool {
+        let evicted = key.is_some_and(|key| self.remove(&key).is_some());
+        self.evicted += u64::from(evicted);
+        evicted
     }
 
     fn remove(&mut self, key: &K) -> Option<Partial> {
         let packet = self.packets.remove(key)?;
+        self.by_age.remove(&packet.serial);
+        self.by_source.remove(&(key.source(), packet.serial));
+        self.by_deadline.remove(&(packet.deadline, packet.serial));
         let cost = packet.cost + PACKET_COST;
         self.total.bytes -= cost;
         self.total.packets -= 1;
@@ -279,9 +301,6 @@ impl<K: FragmentKey> Reassembly<K> {
                 self.usage.remove(&key.source());
             }
         }
-        if self.packets.is_empty() {
-            self.due = None;
-        }
         Some(packet)
     }
 
@@ -289,8 +308,14 @@ impl<K: FragmentKey> Reassembly<K> {
     pub fn check_invariants(&self) {
         assert!(self.total.packets == self.packets.len() && self.packets.len() <= self.limits.packets_max);
         assert!(self.total.bytes <= self.limits.bytes_max);
-        assert_eq!(self.due.is_some(), !self.packets.is_empty());
+        let indexed = [self.by_age.len(), self.by_source.len(), self.by_deadline.len()];
+        assert_eq!(indexed, [self.packets.len(); 3]);
         if cfg!(test) {
+            for (key, packet) in &self.packets {
+                assert!(self.by_age.get(&packet.serial) == Some(key));
+                assert!(self.by_source.contains(&(key.source(), packet.serial)));
+                assert!(self.by_deadline.contains(&(packet.deadline, packet.serial)));
+            }
             let bytes: usize = self.packets.values().map(|packet| packet.cost + PACKET_COST).sum();
             assert_eq!(bytes, self.total.bytes);
             assert_eq!(self.usage.values().map(|usage| usage.bytes).sum::<usize>(), bytes);
@@ -325,21 +350,22 @@ impl Partial {
             None => Ok(at),
             Some(next) if end <= next.offset => Ok(at),
             // As on Linux: what adds nothing was sent twice, and what adds something to a part of another does harm.
-            Some(next) if next.offset <= fragment.offset && self.run_end(at) >= end => Err(Refusal::Duplicate),
+            Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
             Some(_) => Err(Refusal::Overlap),
         }
     }
 
-    /// Where the gapless run ends that begins with piece `at`.
-    fn run_end(&self, at: usize) -> u32 {
+    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than that, so a
+    /// repeated fragment costs no more pieces than it has octets.
+    fn reaches(&self, at: usize, wanted: u32) -> bool {
         let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
         for (n, piece) in rest.iter().enumerate() {
-            if n > 0 && piece.offset != end {
+            if n > 0 && (piece.offset != end || end >= wanted) {
                 break;
             }
             end = piece.end();
         }
-        end
+        end >= wanted
     }
 
     fn keep(&mut self, at: usize, fragment: &Fragment<'_>, end: u32) {

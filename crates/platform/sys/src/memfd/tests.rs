@@ -29,6 +29,15 @@ fn the_size_is_sealed() {
     assert!(fcntl_add_seals(&fd, SealFlags::WRITE).is_err());
 }
 
+/// Others would open it for writing by /proc, whatever descriptor they have.
+#[test]
+fn memory_is_its_owners_alone() {
+    let own = Mapping::create_own("atoll-test", 4096).unwrap().0;
+    for fd in [create_memfd("atoll-test", 4096).unwrap(), own] {
+        assert_eq!(fstat(&fd).unwrap().st_mode & 0o777, 0o600);
+    }
+}
+
 #[test]
 fn memory_that_could_shrink_is_refused() {
     let fd = memfd_create("atoll-test", MemfdFlags::ALLOW_SEALING).unwrap();

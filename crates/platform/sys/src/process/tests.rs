@@ -111,7 +111,7 @@ fn a_re_executed_process_takes_its_descriptors_once() {
     assert_eq!(spawn.inherited(), 2);
     let (epoll, mut events) = (Epoll::new().unwrap(), [epoll::EMPTY; 4]);
     for (bell, token) in [(&quiet, 1), (&rung, 2)] {
-        epoll.add(bell, token, EventFlags::IN | EventFlags::ET).unwrap();
+        epoll.add(bell, token, crate::eventfd::WATCHED).unwrap();
     }
     assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 2, "a watch begins with an event");
     assert_eq!(spawn.start().unwrap().wait().unwrap(), Exit::Code(0));

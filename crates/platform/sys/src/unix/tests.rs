@@ -1,5 +1,5 @@
 use super::*;
-use crate::epoll::{self, Epoll, EventFlags};
+use crate::epoll::{self, Epoll};
 use std::path::PathBuf;
 
 /// A directory of our own that disappears with the test.
@@ -69,7 +69,7 @@ fn the_largest_set_of_descriptors_arrives() {
     assert_eq!(b.receive(&mut [0; 8], &mut fds).unwrap(), 1);
     assert_eq!(fds.len(), FDS_MAX);
     let (epoll, mut events) = (Epoll::new().unwrap(), [epoll::EMPTY; 2]);
-    epoll.add(&bell, 1, EventFlags::IN | EventFlags::ET).unwrap();
+    epoll.add(&bell, 1, crate::eventfd::WATCHED).unwrap();
     assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 1, "a watch begins with an event");
     crate::eventfd::ring(&fds[17]).unwrap();
     assert_eq!(epoll.wait(&mut events, Some(0)).unwrap(), 1, "it is the same bell");
@@ -123,4 +123,35 @@ fn who_refuses_descriptors_gets_messages_only() {
         // The other way is free.
         server.send(b"x", &[bell.as_fd()]).unwrap();
     }
+}
+
+#[test]
+fn who_sends_is_told_if_it_was_asked_for() {
+    let (a, b) = Channel::pair(Blocking::No).unwrap();
+    let (mut buffer, mut fds) = ([0; 16], Vec::new());
+    a.send(b"1", &[]).unwrap();
+    assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap(), (1, None));
+    Channel::ask_for_senders(&b).unwrap();
+    let own = Peer { pid: std::process::id(), uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    a.send_as_effective(b"22").unwrap();
+    a.send(b"333", &[a.as_fd(), b.as_fd()]).unwrap();
+    // Looking at a message takes nothing away.
+    assert_eq!(b.look_from(&mut buffer, &mut Vec::new()).unwrap(), (2, Some(own)));
+    assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap(), (2, Some(own)));
+    assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap(), (3, Some(own)));
+    assert_eq!((&buffer[..3], fds.len()), (&b"333"[..], 2));
+    assert!(is_channel(&a) && !is_channel(std::fs::File::open("/dev/null").unwrap()));
+    // What does not fit is gone, and its descriptors are closed.
+    a.send(&[7; 40], &[a.as_fd()]).unwrap();
+    a.send(b"4", &[]).unwrap();
+    fds.clear();
+    assert_eq!(b.receive_from(&mut buffer, &mut fds).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!((b.receive_from(&mut buffer, &mut fds).unwrap(), fds.len()), ((1, Some(own)), 0));
+}
+
+/// As a supervisor in a container sees the processes outside.
+#[test]
+fn a_sender_without_a_number_here_is_a_sender() {
+    let peer = peer(libc::ucred { pid: 0, uid: 65534, gid: 65534 });
+    assert_eq!(peer, Peer { pid: 0, uid: 65534, gid: 65534 });
 }

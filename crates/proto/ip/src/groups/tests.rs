@@ -167,6 +167,22 @@ fn groups_are_bounded() {
 }
 
 #[test]
+fn groups_that_were_left_take_nobody_s_place_and_are_forgotten_at_last() {
+    let mut ip = ip();
+    ip.groups.speak(at(0));
+    for n in 0..5000 {
+        assert!(ip.join_group(at(0), Link::Outside, GROUP + 1 + n));
+        ip.leave_group(at(0), Link::Outside, GROUP + 1 + n);
+    }
+    let joined = (0..2000).filter(|n| ip.join_group(at(1), Link::Outside, GROUP + n)).count();
+    assert_eq!(joined, GROUPS_MAX);
+    (0..2000).for_each(|n| ip.leave_group(at(2), Link::Outside, GROUP + n));
+    wait(&mut ip, at(60_000));
+    assert_eq!(ip.groups.members().count(), 0);
+    assert!(ip.next_timeout().is_none_or(|due| due > at(60_000)));
+}
+
+#[test]
 fn datagrams_are_heard_by_members_only() {
     let to = |dst: u32| {
         let build = udp_packet(b"hello").with(|b| {

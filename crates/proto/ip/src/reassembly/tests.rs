@@ -4,6 +4,9 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use oracle::Scanning;
+
+mod oracle;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -142,6 +145,101 @@ proptest! {
             prop_assert!(all.next_timeout() != Some(due), "what is due is dealt with");
         }
         prop_assert_eq!(all.bytes(), 0);
+    }
+}
+
+proptest! {
+    /// The version with indexes decides as the one that looks at every packet does, whatever comes.
+    #[test]
+    fn indexes_decide_as_scans_do(
+        packets_max in 2usize..12,
+        script in prop::collection::vec((0u8..4, 55u16..61, 0u32..6, 0usize..12, any::<bool>(), 0u64..90_000), 0..300),
+    ) {
+        let limits = Limits { packets_max, ..SMALL };
+        let (mut all, mut oracle) = (Reassembly::new(limits), Scanning::new(limits));
+        let mut now = at(0);
+        for (source, id, offset, len, more, millis) in script {
+            // Time passes in long steps now and then, octets are few or nearly too many.
+            now += Duration::from_millis(if millis < 80_000 { millis / 80 } else { millis });
+            loop {
+                let expired = all.expire(now);
+                prop_assert_eq!(&expired, &oracle.expire(now));
+                if expired.is_none() {
+                    break;
+                }
+            }
+            let payload = vec![id as u8; len * if id == 58 { 2728 } else { 8 }];
+            let (key, fragment) = (Key { source, id }, fragment(&payload, offset * 8, more));
+            prop_assert_eq!(all.insert(now, key, &fragment), oracle.insert(now, key, &fragment));
+            prop_assert_eq!((all.evicted(), all.bytes()), (oracle.evicted(), oracle.bytes()));
+            all.check_invariants();
+        }
+    }
+}
+
+/// A key that counts how often two of them are compared.
+#[derive(Clone, Copy, Debug, Eq)]
+struct Counted(Key);
+
+std::thread_local! {
+    static COMPARED: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Counted) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl PartialOrd for Counted {
+    fn partial_cmp(&self, other: &Counted) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Counted {
+    fn cmp(&self, other: &Counted) -> core::cmp::Ordering {
+        COMPARED.set(COMPARED.get() + 1);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl FragmentKey for Counted {
+    type Source = u8;
+
+    fn source(&self) -> u8 {
+        self.0.source
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.timeout()
+    }
+}
+
+/// Comparisons of keys for each of 2,000 fragments beyond what is kept.
+fn comparisons(mut insert: impl FnMut(Counted, &Fragment<'_>), source_of: impl Fn(u16) -> u8) -> u64 {
+    let payload = octets(0..8);
+    let mut send = |ids: core::ops::Range<u16>| {
+        for id in ids {
+            insert(Counted(Key { source: source_of(id), id }), &fragment(&payload, 0, true));
+        }
+    };
+    send(0..1000);
+    let before = COMPARED.get();
+    send(1000..3000);
+    (COMPARED.get() - before) / 2000
+}
+
+#[test]
+fn a_hostile_fragment_costs_the_same_however_many_packets_are_kept() {
+    // A scan is a comparison for each of 512 packets, or of the 256 of one source; a look-up in a B-tree is some dozen.
+    for source_of in [(|_| 1) as fn(u16) -> u8, |id| id as u8] {
+        let mut all = Reassembly::new(Limits::USUAL);
+        let cost = comparisons(|key, fragment| drop(all.insert(at(0), key, fragment)), source_of);
+        assert!(all.evicted() >= 2000 && cost < 128, "{cost} comparisons");
+        let mut oracle = Scanning::new(Limits::USUAL);
+        let scanned = comparisons(|key, fragment| drop(oracle.insert(at(0), key, fragment)), source_of);
+        assert!(scanned > 256, "{scanned} comparisons of the version that scans: else this test sees nothing");
     }
 }
 

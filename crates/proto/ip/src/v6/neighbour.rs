@@ -44,8 +44,7 @@ impl Ip {
         if self.is_neighbour_v6(header.src)
             && let Some(mac) = source_mac.filter(|mac| mac.is_station() && *mac != self.config.mac)
         {
-            let (_, evicted) = self.v6.neighbours.learn(now, header.src, mac);
-            self.counters.neighbours_evicted += u64::from(evicted);
+            self.learn_v6(now, header.src, mac);
         }
         // To the station that it came from, as with ARP: that holds for every replica.
         self.advertise(header.src, from, target, true);
@@ -83,6 +82,7 @@ impl Ip {
             return Err(Reason::NdIgnored);
         }
         let claim = match (solicited, known == Some(mac)) {
+            // RFC 4861 §7.2.5 lets an overriding one replace what is known. DEVIATION: the known station is asked first.
             (true, _) if overriding || known.is_none_or(|known| known == mac) => {
                 self.v6.neighbours.answer(now, target, mac)
             }
@@ -91,10 +91,19 @@ impl Ip {
             (false, false) if overriding => self.v6.neighbours.doubt(now, target, mac),
             _ => Claim::Ignored,
         };
-        if claim == Claim::Ask {
-            self.ask_v6(target, Mac::BROADCAST);
+        if let Claim::Ask { of } = claim {
+            self.ask_v6(target, of);
         }
         Ok(())
+    }
+
+    /// `addr` has said itself that it is at `mac`: taken if nothing else is known, else the station that is known is asked.
+    pub(super) fn learn_v6(&mut self, now: Instant, addr: Addr, mac: Mac) {
+        let (claim, evicted) = self.v6.neighbours.learn(now, addr, mac);
+        self.counters.neighbours_evicted += u64::from(evicted);
+        if let Claim::Ask { of } = claim {
+            self.ask_v6(addr, of);
+        }
     }
 
     /// Another station has, or wants, an address that we try out: it is not ours (RFC 4862 §5.4.5).

@@ -24,7 +24,7 @@ impl Ip {
             None => return Route::Unreachable,
         }
         let Some(next_hop) = self.next_hop_v6(dst) else { return Route::Unreachable };
-        match self.v6.neighbours.lookup(next_hop) {
+        match self.v6.neighbours.lookup(now, next_hop) {
             Lookup::Known(mac) => Route::Via { mac },
             Lookup::Resolving => Route::Resolving,
             Lookup::Failed => Route::Unreachable,

@@ -97,14 +97,14 @@ impl Ip {
         if let Some(mac) = target_mac.filter(|mac| mac.is_station() && *mac != self.config.mac) {
             match self.v6.neighbours.station(target) {
                 None => {
-                    let (_, evicted) = self.v6.neighbours.learn(now, target, mac);
-                    self.counters.neighbours_evicted += u64::from(evicted);
+                    self.learn_v6(now, target, mac);
                 }
-                // Somebody says otherwise: the target itself is asked.
-                Some(known) if known != mac && self.v6.neighbours.doubt(now, target, mac) == Claim::Ask => {
-                    self.ask_v6(target, Mac::BROADCAST);
+                // The router says otherwise: the station that is known is asked.
+                Some(_) => {
+                    if let Claim::Ask { of } = self.v6.neighbours.doubt(now, target, mac) {
+                        self.ask_v6(target, of);
+                    }
                 }
-                Some(_) => {}
             }
         }
         self.v6.generation += 1;

@@ -36,8 +36,7 @@ impl Ip {
         if let Some(mac) = advertisement.source_mac.filter(|mac| mac.is_station() && *mac != self.config.mac)
             && self.is_neighbour_v6(header.src)
         {
-            let (_, evicted) = self.v6.neighbours.learn(now, header.src, mac);
-            self.counters.neighbours_evicted += u64::from(evicted);
+            self.learn_v6(now, header.src, mac);
         }
         for prefix in advertisement.prefixes.as_slice() {
             // RFC 4862 §5.5.3 (b), (c); RFC 4861 §6.3.4: the link-local prefix is none that a router gives.

@@ -221,8 +221,31 @@ fn a_neighbour_is_asked_for_by_its_group_and_its_answer_is_used() {
     let other = answer(MAC_OTHER);
     receive(&mut ip, at(10), &other);
     assert_eq!(ip.route(at(10), peer()), Route::Via { mac: MAC_PEER });
+    assert_eq!(next_nd(&mut ip).map(|(mac, _, _)| mac), Some(MAC_PEER), "whoever has it is asked");
     receive(&mut ip, at(11), &other);
-    assert_eq!(ip.route(at(11), peer()), Route::Via { mac: MAC_OTHER });
+    assert_eq!(ip.route(at(11), peer()), Route::Via { mac: MAC_PEER });
+    ip.handle_timeout(at(11));
+    assert_eq!(next_nd(&mut ip).map(|(mac, _, _)| mac), Some(MAC_PEER));
+    ip.handle_timeout(at(12));
+    assert_eq!(ip.route(at(12), peer()), Route::Via { mac: MAC_OTHER }, "it is silent");
+}
+
+#[test]
+fn a_lie_costs_a_neighbour_nothing_v6() {
+    let mut ip = machine(true);
+    ip.route(at(3), peer());
+    receive(&mut ip, at(3), &answer(MAC_PEER));
+    while next_nd(&mut ip).is_some() {}
+    let question = Message::NeighbourSolicitation { target: us(), source_mac: Some(MAC_OTHER) };
+    let question = nd_frame(peer(), us(), &question);
+    for (second, lie) in (5..30).zip([question, answer(MAC_OTHER)].iter().cycle()) {
+        receive(&mut ip, at(second), lie);
+        assert_eq!(next_nd(&mut ip).map(|(mac, _, _)| mac), Some(MAC_PEER));
+        while next_nd(&mut ip).is_some() {}
+        receive(&mut ip, at(second), &answer(MAC_PEER));
+        ip.handle_timeout(at(second) + Duration::from_millis(900));
+        assert_eq!(ip.route(at(second), peer()), Route::Via { mac: MAC_PEER });
+    }
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl HyStart {
             self.current_min_us = u32::MAX;
             self.samples = 0;
             if self.baseline_us != 0 {
-                self.rounds += 1;
+                // Whoever has left slow start by it asks on.
+                self.rounds = self.rounds.saturating_add(1);
                 if self.rounds >= CSS_ROUNDS {
                     return Growth::Over;
                 }

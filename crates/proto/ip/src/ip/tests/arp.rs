@@ -89,10 +89,48 @@ fn a_broadcast_announcement_is_verified_before_it_is_believed() {
     let announcement = question(PEER, MAC_OTHER, PEER);
     ip.handle_frame(at(5000), Link::Outside, &announcement, ChecksumOffload::Unknown);
     let (to, asked) = next_arp(&mut ip).unwrap();
-    assert_eq!((to, asked.target_addr), (Mac::BROADCAST, PEER));
-    assert_eq!(ip.route(at(5000), PEER), Route::Via { mac: MAC_PEER });
+    assert_eq!((to, asked.target_addr), (MAC_PEER, PEER), "whoever has it is asked, and not whoever wants it");
+    assert_eq!(ip.poll_neighbour().map(|news| news.basis), Some(Basis::Learned));
+    let news = NeighbourUpdate { addr: PEER, mac: MAC_OTHER, basis: Basis::Learned };
+    assert_eq!(ip.poll_neighbour(), Some(news), "the others judge for themselves");
     ip.handle_frame(at(5001), Link::Outside, &answer(PEER, MAC_OTHER), ChecksumOffload::Unknown);
-    assert_eq!(ip.route(at(5001), PEER), Route::Via { mac: MAC_OTHER });
+    assert_eq!(ip.route(at(5001), PEER), Route::Via { mac: MAC_PEER });
+    ip.handle_timeout(at(5400));
+    assert_eq!(next_arp(&mut ip).map(|(to, _)| to), Some(MAC_PEER));
+    ip.handle_timeout(at(5800));
+    assert_eq!(ip.route(at(5800), PEER), Route::Via { mac: MAC_OTHER });
+    assert_eq!(next_arp(&mut ip).map(|(to, _)| to), Some(MAC_OTHER));
+}
+
+#[test]
+fn a_lie_in_a_question_costs_a_neighbour_nothing() {
+    let mut ip = ip();
+    ip.route(at(0), PEER);
+    receive(&mut ip, &answer(PEER, MAC_PEER));
+    next_arp(&mut ip);
+    for seconds in 2..30 {
+        let now = at(1000 * seconds);
+        ip.handle_frame(now, Link::Outside, &question(PEER, MAC_OTHER, US), ChecksumOffload::Unknown);
+        let to: Vec<Mac> = core::iter::from_fn(|| next_arp(&mut ip)).map(|(to, _)| to).collect();
+        assert_eq!(to, [MAC_PEER, MAC_OTHER], "asked and answered");
+        assert_eq!(ip.route(now, PEER), Route::Via { mac: MAC_PEER });
+        ip.handle_frame(now, Link::Outside, &answer(PEER, MAC_PEER), ChecksumOffload::Unknown);
+        ip.handle_timeout(at(1000 * seconds + 900));
+        assert_eq!(ip.route(at(1000 * seconds + 900), PEER), Route::Via { mac: MAC_PEER });
+    }
+}
+
+#[test]
+fn progress_through_the_gateway_confirms_the_gateway() {
+    let mut ip = ip();
+    ip.route(at(0), FAR);
+    receive(&mut ip, &answer(GATEWAY, MAC_PEER));
+    next_arp(&mut ip);
+    for seconds in 2..200 {
+        ip.note_progress(at(1000 * seconds), FAR.into());
+        ip.handle_timeout(at(1000 * seconds));
+        assert_eq!(next_arp(&mut ip), None, "nobody is asked");
+    }
 }
 
 #[test]

@@ -82,6 +82,11 @@ fn a_target_that_does_not_answer_is_passed_over() {
     assert_eq!(ip.route(at(4), far()), Route::Resolving);
     for n in 1..5 {
         ip.handle_timeout(at(4) + Duration::from_millis(n * 1100));
+        // The router answers whenever it is asked.
+        let (target, target_mac) = (router(), Some(MAC_PEER));
+        let (router, solicited, overriding) = (true, true, true);
+        let answer = Message::NeighbourAdvertisement { target, router, solicited, overriding, target_mac };
+        receive(&mut ip, at(4) + Duration::from_millis(n * 1100), &nd_frame(target, us(), &answer));
     }
     assert_eq!((ip.next_hop(far()), ip.route(at(9), far())), (Some(router()), Route::Via { mac: MAC_PEER }));
 }

@@ -1,0 +1,109 @@
+//! Which numbers have users and groups? getpwnam(3), getgrnam(3).
+
+use std::ffi::{CStr, CString, c_char};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// The number of a user of this name; `None`: there is no such user. A number is its own name.
+pub fn user(name: &str) -> io::Result<Option<u32>> {
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    with_room(|room: &mut [c_char]| {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: the name is a string, and the room as long as it says; all outlive the call.
+        let error = unsafe {
+            libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
+        };
+        // SAFETY: a pointer to the entry, which was filled in then, or none.
+        (error, unsafe { found.as_ref() }.map(|found| found.pw_uid))
+    })
+}
+
+/// The number of a group of this name, and the users that are listed as members (others have it as their primary group); `None`: there is
+/// no such group. A number is its own name, and has no list.
+pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
+    if let Ok(number) = name.parse() {
+        return Ok(Some((number, Vec::new())));
+    }
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let found = with_room(|room: &mut [c_char]| {
+        let mut entry = MaybeUninit::<libc::group>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: as in `user`.
+        let error = unsafe {
+            libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
+        };
+        // SAFETY: as in `user`.
+        let found = unsafe { found.as_ref() }.map(|found| {
+            let (mut names, mut at) = (Vec::new(), found.gr_mem);
+            // SAFETY: a list of strings that ends with a null pointer, inside the room.
+            while let Some(member) = unsafe { at.as_ref() }.filter(|member| !member.is_null()) {
+                // SAFETY: as above.
+                names.push(unsafe { CStr::from_ptr(*member) }.to_string_lossy().into_owned());
+                // SAFETY: the end is not reached.
+                at = unsafe { at.add(1) };
+            }
+            (found.gr_gid, names)
+        });
+        (error, found)
+    })?;
+    let Some((gid, names)) = found else { return Ok(None) };
+    let mut members = Vec::new();
+    for name in names {
+        // A member that is no user (any more) is nobody.
+        members.extend(user(&name)?);
+    }
+    Ok(Some((gid, members)))
+}
+
+/// The name of a user, or its number where it has none.
+pub fn name_of(uid: u32) -> String {
+    let found = with_room(|room: &mut [c_char]| {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: as in `user`.
+        let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+        // SAFETY: as in `user`; the name is a string inside the room.
+        let name = unsafe { found.as_ref() }
+            // SAFETY: as above.
+            .map(|found| unsafe { CStr::from_ptr(found.pw_name) }.to_string_lossy().into_owned());
+        (error, name)
+    });
+    found.ok().flatten().unwrap_or_else(|| uid.to_string())
+}
+
+/// Asks with more and more room, until it suffices.
+fn with_room<T>(mut ask: impl FnMut(&mut [c_char]) -> (libc::c_int, Option<T>)) -> io::Result<Option<T>> {
+    let mut room = vec![0; 1 << 12];
+    loop {
+        match ask(&mut room) {
+            (0, found) => return Ok(found),
+            (libc::ERANGE, _) if room.len() < ROOM_MAX => room.resize(room.len() * 4, 0),
+            (libc::EINTR, _) => {}
+            // The manual names these for "there is none".
+            (libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM, _) => return Ok(None),
+            (error, _) => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Longer than the entry of any group.
+const ROOM_MAX: usize = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_found() {
+        assert_eq!((user("root").unwrap(), user("4711").unwrap()), (Some(0), Some(4711)));
+        assert_eq!((user("no such user").unwrap(), user("nul\0").unwrap()), (None, None));
+        assert_eq!((name_of(0), name_of(4_000_000_000)), ("root".into(), "4000000000".into()));
+        assert_eq!(group("root").unwrap().map(|(gid, _)| gid), Some(0));
+        assert_eq!((group("17").unwrap(), group("no such group").unwrap()), (Some((17, Vec::new())), None));
+    }
+}

@@ -1,0 +1,142 @@
+//! The clear version of [`Reassembly`]: it has no index, and looks at every packet whenever it wants the oldest one.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+#[derive(Debug)]
+pub(super) struct Scanning<K: FragmentKey> {
+    limits: Limits,
+    packets: BTreeMap<K, Partial>,
+    usage: BTreeMap<K::Source, Usage>,
+    total: Usage,
+    next_serial: u64,
+    /// When the oldest may be due; never too late.
+    due: Option<Instant>,
+    evicted: u64,
+}
+
+impl<K: FragmentKey> Scanning<K> {
+    /// Nothing yet. `limits` hold one packet of every length.
+    pub(super) fn new(limits: Limits) -> Scanning<K> {
+        debug_assert!(limits.bytes_max >= 1 << 18 && limits.packets_max >= 2 && limits.fragments_max >= 2);
+        Scanning {
+            limits,
+            packets: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            total: Usage::default(),
+            next_serial: 0,
+            due: None,
+            evicted: 0,
+        }
+    }
+
+    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, unless something must be evicted.
+    pub(super) fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
+        let outcome = self.place(now, key, fragment);
+        match outcome {
+            Outcome::Dropped(Refusal::Malformed | Refusal::Overlap) => {
+                self.remove(&key);
+            }
+            Outcome::Kept | Outcome::Complete(_) | Outcome::Dropped(Refusal::Duplicate) => {}
+        }
+        outcome
+    }
+
+    fn place(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
+        let Some(end) = end_of(fragment) else { return Outcome::Dropped(Refusal::Malformed) };
+        let at = match self.packets.get(&key) {
+            None => 0,
+            Some(packet) => match packet.position(fragment, end) {
+                Ok(_) if packet.pieces.len() >= self.limits.fragments_max => {
+                    return Outcome::Dropped(Refusal::Malformed);
+                }
+                Ok(at) => at,
+                Err(refusal) => return Outcome::Dropped(refusal),
+            },
+        };
+        self.make_room(&key, fragment.cost());
+        let serial = self.next_serial;
+        let deadline = now + key.timeout();
+        let packet = self.packets.entry(key).or_insert_with(|| Partial::new(serial, deadline));
+        if packet.pieces.is_empty() {
+            self.next_serial += 1;
+            self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
+            charge(&mut self.total, &mut self.usage, key.source(), PACKET_COST, 1);
+        }
+        charge(&mut self.total, &mut self.usage, key.source(), fragment.cost(), 0);
+        packet.keep(at, fragment, end);
+        if packet.end != Some(packet.received) {
+            return Outcome::Kept;
+        }
+        match self.remove(&key).and_then(Partial::join) {
+            Some(whole) => Outcome::Complete(whole),
+            None => Outcome::Dropped(Refusal::Malformed),
+        }
+    }
+
+    /// The next packet whose time is over at `now`.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<(K, Expired)> {
+        if self.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        let first = self.packets.iter().min_by_key(|(_, packet)| (packet.deadline, packet.serial));
+        let first = first.map(|(key, packet)| (*key, packet.deadline));
+        self.due = first.map(|(_, deadline)| deadline);
+        let (key, _) = first.filter(|(_, deadline)| *deadline <= now)?;
+        let packet = self.remove(&key)?;
+        let is_first = |piece: &&Piece| piece.offset == 0;
+        let first = packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());
+        Some((key, Expired { first }))
+    }
+
+    /// Packets that had to make room for others so far.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Octets that all of it costs.
+    pub(super) fn bytes(&self) -> usize {
+        self.total.bytes
+    }
+
+    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment of `key` fits.
+    fn make_room(&mut self, key: &K, cost: usize) {
+        let source = key.source();
+        let is_new = !self.packets.contains_key(key);
+        let (bytes, packets) = (cost + if is_new { PACKET_COST } else { 0 }, usize::from(is_new));
+        let fits = |used: Usage, share: usize, limits: &Limits| {
+            used.bytes + bytes <= limits.bytes_max / share && used.packets + packets <= limits.packets_max / share
+        };
+        while !fits(self.usage.get(&source).copied().unwrap_or_default(), 2, &self.limits)
+            && self.evict(|other| other != key && other.source() == source)
+        {}
+        while !fits(self.total, 1, &self.limits) && self.evict(|other| other != key) {}
+    }
+
+    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. Cost: a look at every packet.
+    fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
+        let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
+        let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else { return false };
+        self.evicted += 1;
+        self.remove(&key).is_some()
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Partial> {
+        let packet = self.packets.remove(key)?;
+        let cost = packet.cost + PACKET_COST;
+        self.total.bytes -= cost;
+        self.total.packets -= 1;
+        if let Some(usage) = self.usage.get_mut(&key.source()) {
+            usage.bytes -= cost;
+            usage.packets -= 1;
+            if usage.packets == 0 {
+                self.usage.remove(&key.source());
+            }
+        }
+        if self.packets.is_empty() {
+            self.due = None;
+        }
+        Some(packet)
+    }
+}
