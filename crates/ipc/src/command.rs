@@ -7,6 +7,7 @@
 use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::event::BadMessage;
+use crate::lease::Voucher;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// Transport protocol of a socket.
@@ -157,7 +158,8 @@ impl SocketOption {
 /// One message from an application to a replica.
 ///
 /// `lease` is a random 64-bit number made by the library for each socket that is bound; it is the socket's identity
-/// across `fork` and across replicas, and a listener is named by the lease of its socket.
+/// across `fork` and across replicas, and a listener is named by the lease of its socket. A replica that is not the authority of the port wants it
+/// to be shown first ([`Command::Show`]) by a session that it does not know as a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Command {
@@ -179,6 +181,9 @@ pub enum Command {
     /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent again it changes the
     /// backlog, or adds a holder. `v6_only`: at `::` it takes IPv6 alone (`IPV6_V6ONLY`); at other addresses it says nothing.
     Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
+    /// Shows what the authority of a port has granted, to a replica that is not: see [`crate::lease`]. It counts for commands of this session
+    /// that name the lease, until another one is shown.
+    Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
     /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does. Answered at once by
@@ -212,8 +217,9 @@ pub enum Command {
     SetListenerOption { lease: u64, option: SocketOption, value: u32 },
     /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
     Info { token: u32, slot: SlotId, generation: u32 },
-    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every replica.
-    Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool },
+    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every replica. Answered by
+    /// [`crate::Event::GroupReply`] if `token` is not 0.
+    Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool, token: u32 },
 }
 
 impl Command {
@@ -237,6 +243,9 @@ impl Command {
                 .u8(reuse_port.into())
                 .u16(defer_accept)
                 .u8(v6_only.into()),
+            Command::Show { lease, protocol, local, voucher } => {
+                Writer::new(15).u64(lease).u8(protocol as u8).endpoint(local).voucher(voucher)
+            }
             Command::AcceptConnection { lease } => Writer::new(4).u64(lease),
             Command::StopAccepting { lease } => Writer::new(5).u64(lease),
             Command::Claim { slot, generation } => Writer::new(6).u32(slot.0).u32(generation),
@@ -261,8 +270,9 @@ impl Command {
             }
             Command::Info { token, slot, generation } => Writer::new(13).u32(token).u32(slot.0).u32(generation),
             Command::AskConnection { lease, takes } => Writer::new(14).u64(lease).u8(takes.into()),
-            Command::Group { slot, generation, group, inside, joins } => {
-                Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into())
+            // What is kept of it in a ledger by an older build ends before the token.
+            Command::Group { slot, generation, group, inside, joins, token } => {
+                Writer::new(20).u32(slot.0).u32(generation).addr(group).u8(inside.into()).u8(joins.into()).u32(token)
             }
         }
         .bytes
@@ -329,12 +339,19 @@ impl Command {
             },
             13 => Command::Info { token: r.u32(), slot: SlotId(r.u32()), generation: r.u32() },
             14 => Command::AskConnection { lease: r.u64(), takes: r.u8() != 0 },
+            15 => Command::Show {
+                lease: r.u64(),
+                protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?,
+                local: r.endpoint(),
+                voucher: r.voucher(),
+            },
             20 => Command::Group {
                 slot: SlotId(r.u32()),
                 generation: r.u32(),
                 group: r.addr(),
                 inside: r.u8() != 0,
                 joins: r.u8() != 0,
+                token: r.u32(),
             },
             _ => return Err(BadMessage),
         })
@@ -366,6 +383,12 @@ mod tests {
             },
             Command::Release { lease },
             Command::Listen { token, lease, local, backlog: 511, reuse_port: true, defer_accept: 3, v6_only },
+            Command::Show {
+                lease,
+                protocol: Protocol::Udp,
+                local,
+                voucher: Voucher { uid: u32::MAX, flags: 7, granted: u64::MAX - 3, seal: u64::MAX - 4 },
+            },
             Command::AcceptConnection { lease },
             Command::AskConnection { lease, takes: true },
             Command::StopAccepting { lease },
@@ -377,8 +400,8 @@ mod tests {
             Command::SetOption { slot, generation, option: SocketOption::NoDelay, value: 1 },
             Command::SetListenerOption { lease, option: SocketOption::DeferAccept, value: 5 },
             Command::Info { token, slot, generation },
-            Command::Group { slot, generation, group: Addr::v4(0xe000_0001), inside: true, joins: false },
-            Command::Group { slot, generation, group: v6, inside: false, joins: true },
+            Command::Group { slot, generation, group: Addr::v4(0xe000_0001), inside: true, joins: false, token },
+            Command::Group { slot, generation, group: v6, inside: false, joins: true, token: 0 },
         ] {
             assert_eq!(Command::decode(&command.encode()), Ok(command));
         }

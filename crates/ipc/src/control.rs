@@ -1,6 +1,6 @@
 //! How does a process join a stack? Messages on the supervisor's unix socket (SOCK_SEQPACKET), with descriptors.
 //!
-//! A packet that starts with `{` is a JSON request of the command line and does not concern this module. Every other packet
+//! This is what arrives on the socket for applications (`NAME.sock`). Administration has a socket of its own, with JSON requests. Every packet
 //! is one [`Request`] or [`Reply`] of 56 bytes, sent with the descriptors that its doc names, in that order.
 //!
 //! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
@@ -21,12 +21,18 @@ pub enum Request {
     Join { session: u32, key: u64 },
     /// Application to supervisor: the membership is no longer needed.
     Leave { session: u32 },
-    /// Supervisor to replica: a session was opened. Descriptors: arena, application page, [`crate::page::BELLS`] bells.
-    SessionOpened { session: u32, pid: u32, config: ArenaConfig },
+    /// Application to supervisor: another connection as this one, for a child or for the next program, which may not see the socket's path
+    /// (chroot, mount namespaces). Answered by [`Reply::Connected`].
+    Connect,
+    /// Supervisor to replica: a session was opened, by a process of `user`. Descriptors: arena, application page, the
+    /// bell by which the session rings the replica, [`crate::page::BELLS`] bells of the session.
+    SessionOpened { session: u32, pid: u32, config: ArenaConfig, user: User },
     /// Supervisor to replica: one process of the session's family is gone; sockets that it alone held are closed.
     MemberGone { session: u32, member: u8 },
     /// Supervisor to replica: the last member is gone. All sockets close; the arena goes when they are done.
     SessionGone { session: u32 },
+    /// Supervisor to replica: servers have died of this session. It is not listened to any more, and what it has is reset.
+    CutOff { session: u32 },
     /// Supervisor to replica: end orderly (RST to all peers).
     Stop,
     /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last one empty (`{}`).
@@ -43,8 +49,60 @@ pub enum Request {
     HandOver { ledger: u32 },
     /// Supervisor to replica: from now on the ledger is written in this version.
     WriteLedger { version: u32 },
+    /// Supervisor to replica: how much memory its receive buffers may take, and how it stands with that of the whole stack. Sent again when it changes.
+    Memory { level: MemoryLevel, buffers_max: u64 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
+}
+
+/// How it stands with memory: as `tcp_mem`'s three thresholds (tcp(7)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum MemoryLevel {
+    /// There is enough.
+    #[default]
+    Plenty = 0,
+    /// Buffers are small, and do not grow.
+    Pressure = 1,
+    /// Nothing new begins, and what is not needed is dropped.
+    High = 2,
+}
+
+impl MemoryLevel {
+    const fn from_u8(n: u8) -> MemoryLevel {
+        match n {
+            0 => MemoryLevel::Plenty,
+            1 => MemoryLevel::Pressure,
+            _ => MemoryLevel::High,
+        }
+    }
+}
+
+/// For whom a session is, as the supervisor saw him when it was opened: what he may have of what users share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Effective user.
+    pub uid: u32,
+    /// The first port that needs no privilege of him; 0: he has it.
+    pub unprivileged_start: u16,
+    /// Ports below that, first and last, that are his all the same. (0, 0) is none.
+    pub ports: [(u16, u16); USER_PORTS_MAX],
+}
+
+/// Most ranges of ports that one user has for himself.
+pub const USER_PORTS_MAX: usize = 4;
+
+impl User {
+    /// One who may have every port.
+    pub const fn privileged(uid: u32) -> User {
+        User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX] }
+    }
+
+    /// Whether he may bind a socket to `port`; 0: to any that is free.
+    pub fn may_bind(&self, port: u16) -> bool {
+        let is_his = |(first, last): (u16, u16)| (first..=last).contains(&port);
+        port == 0 || port >= self.unprivileged_start || self.ports.into_iter().any(is_his)
+    }
 }
 
 /// What the supervisor answers.
@@ -52,8 +110,10 @@ pub enum Request {
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Reply {
     /// The process is `member` of `session`. Descriptors: stack page, application page, [`crate::page::BELLS`] bells, then
-    /// per replica: replica page, session arena, bell of the replica.
+    /// per replica: replica page, session arena, the session's bell for the replica.
     Joined { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
+    /// A new connection. Descriptor: the application's end.
+    Connected,
     /// It did not work; `reason` is one of [`Refusal`].
     Refused { reason: Refusal },
 }
@@ -93,6 +153,20 @@ pub enum Refusal {
     Malformed = 7,
 }
 
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Refusal::Version => "program and stack are of different builds: start the program again, or the stack",
+            Refusal::Sessions => "the stack has as many sessions as it may have ([sessions] max)",
+            Refusal::NoSession => "there is no such session",
+            Refusal::Members => "too many processes share its sockets",
+            Refusal::Resources => "the stack is out of memory or descriptors",
+            Refusal::Permission => "its user may not use the stack (atoll up --allow-user)",
+            Refusal::Malformed => "the request makes no sense to the stack",
+        })
+    }
+}
+
 impl Refusal {
     const fn from_u8(n: u8) -> Refusal {
         match n {
@@ -114,19 +188,22 @@ impl Request {
             Request::Attach { layout_version } => Writer::new(1).u32(layout_version),
             Request::Join { session, key } => Writer::new(2).u32(session).u64(key),
             Request::Leave { session } => Writer::new(3).u32(session),
-            Request::SessionOpened { session, pid, config } => {
-                config_fields(Writer::new(4).u32(session).u32(pid), config)
+            Request::SessionOpened { session, pid, config, user } => {
+                user_fields(config_fields(Writer::new(4).u32(session).u32(pid), config), user)
             }
             Request::MemberGone { session, member } => Writer::new(5).u32(session).u8(member),
             Request::SessionGone { session } => Writer::new(6).u32(session),
+            Request::CutOff { session } => Writer::new(22).u32(session),
             Request::Stop => Writer::new(7),
             Request::ListSockets { token } => Writer::new(8).u32(token),
             Request::Balance { rules } => balance_fields(Writer::new(9), rules),
             Request::Adopt { blamed } => Writer::new(10).u8(blamed.into()),
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
+            Request::Connect => Writer::new(30),
             Request::HandOver { ledger } => Writer::new(20).u32(ledger),
             Request::WriteLedger { version } => Writer::new(21).u32(version),
+            Request::Memory { level, buffers_max } => Writer::new(40).u8(level as u8).u64(buffers_max),
         }
         .bytes
     }
@@ -139,7 +216,12 @@ impl Request {
             1 => Request::Attach { layout_version: r.u32() },
             2 => Request::Join { session: r.u32(), key: r.u64() },
             3 => Request::Leave { session: r.u32() },
-            4 => Request::SessionOpened { session: r.u32(), pid: r.u32(), config: read_config(&mut r)? },
+            4 => Request::SessionOpened {
+                session: r.u32(),
+                pid: r.u32(),
+                config: read_config(&mut r)?,
+                user: read_user(&mut r),
+            },
             5 => Request::MemberGone { session: r.u32(), member: r.u8() },
             6 => Request::SessionGone { session: r.u32() },
             7 => Request::Stop,
@@ -148,8 +230,11 @@ impl Request {
             10 => Request::Adopt { blamed: r.u8() != 0 },
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
+            30 => Request::Connect,
             20 => Request::HandOver { ledger: r.u32() },
             21 => Request::WriteLedger { version: r.u32() },
+            40 => Request::Memory { level: MemoryLevel::from_u8(r.u8()), buffers_max: r.u64() },
+            22 => Request::CutOff { session: r.u32() },
             _ => return Err(BadMessage),
         })
     }
@@ -163,6 +248,7 @@ impl Reply {
                 config_fields(Writer::new(65).u32(session).u64(key).u8(member).u8(replicas), config)
             }
             Reply::Refused { reason } => Writer::new(66).u8(reason as u8),
+            Reply::Connected => Writer::new(67),
         }
         .bytes
     }
@@ -180,6 +266,7 @@ impl Reply {
                 config: read_config(&mut r)?,
             },
             66 => Reply::Refused { reason: Refusal::from_u8(r.u8()) },
+            67 => Reply::Connected,
             _ => return Err(BadMessage),
         })
     }
@@ -192,6 +279,15 @@ fn config_fields(writer: Writer, config: ArenaConfig) -> Writer {
 fn read_config(r: &mut Reader<'_>) -> Result<ArenaConfig, BadMessage> {
     let config = ArenaConfig { slots: r.u32(), send_log2: r.u8(), receive_log2: r.u8() };
     if config.is_valid() { Ok(config) } else { Err(BadMessage) }
+}
+
+fn user_fields(writer: Writer, user: User) -> Writer {
+    let writer = writer.u32(user.uid).u16(user.unprivileged_start);
+    user.ports.into_iter().fold(writer, |writer, (first, last)| writer.u16(first).u16(last))
+}
+
+fn read_user(r: &mut Reader<'_>) -> User {
+    User { uid: r.u32(), unprivileged_start: r.u16(), ports: core::array::from_fn(|_| (r.u16(), r.u16())) }
 }
 
 fn balance_fields(writer: Writer, rules: Balance) -> Writer {
@@ -221,13 +317,17 @@ mod tests {
     #[test]
     fn every_packet_survives_the_socket() {
         let config = ArenaConfig::default();
+        let user = User { uid: u32::MAX, unprivileged_start: 1024, ports: [(1, 2), (3, 4), (5, 6), (u16::MAX, 8)] };
         for request in [
             Request::Attach { layout_version: 1 },
             Request::Join { session: 3, key: u64::MAX },
             Request::Leave { session: 3 },
-            Request::SessionOpened { session: 1, pid: 2, config },
+            Request::Connect,
+            Request::SessionOpened { session: 1, pid: 2, config, user: User::privileged(7) },
+            Request::SessionOpened { session: 1, pid: 2, config, user },
             Request::MemberGone { session: 1, member: 63 },
             Request::SessionGone { session: 1 },
+            Request::CutOff { session: u32::MAX },
             Request::Stop,
             Request::ListSockets { token: 5 },
             Request::Balance { rules: Balance { scheme: Scheme::Filtered, offer_us: 77, ..Balance::new() } },
@@ -236,12 +336,14 @@ mod tests {
             Request::ServerRestarted { server: 9, epoch: u32::MAX },
             Request::HandOver { ledger: 1 },
             Request::WriteLedger { version: 2 },
+            Request::Memory { level: MemoryLevel::High, buffers_max: u64::MAX },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         for reply in [
             Reply::Joined { session: 1, key: 7, member: 2, replicas: 8, config },
             Reply::Refused { reason: Refusal::Members },
+            Reply::Connected,
         ] {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
@@ -254,5 +356,20 @@ mod tests {
         assert_eq!((token(&packet), Reply::decode(&packet)), (u64::MAX - 1, Ok(reply)));
         let senseless = Request::Balance { rules: Balance { tariff: 0, ..Balance::new() } };
         assert_eq!(Request::decode(&senseless.encode()), Err(BadMessage));
+    }
+
+    #[test]
+    fn low_ports_are_for_those_who_may() {
+        let root = User::privileged(0);
+        assert!([0, 1, 80, 1023, 1024, u16::MAX].into_iter().all(|port| root.may_bind(port)));
+        let ports = [(25, 25), (80, 81), (0, 0), (0, 0)];
+        let other = User { uid: 33, unprivileged_start: 1024, ports };
+        assert!([0, 25, 80, 81, 1024, u16::MAX].into_iter().all(|port| other.may_bind(port)));
+        assert!([1, 24, 26, 79, 82, 1023].into_iter().all(|port| !other.may_bind(port)));
+        let nobody = User { uid: 33, unprivileged_start: u16::MAX, ports: [(9, 8), (0, 0), (0, 0), (0, 0)] };
+        assert!(
+            [8, 9, 1024, u16::MAX - 1].into_iter().all(|port| !nobody.may_bind(port)),
+            "a range the wrong way round"
+        );
     }
 }

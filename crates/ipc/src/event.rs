@@ -6,6 +6,7 @@
 
 use atoll_base::{Endpoint, SlotId};
 
+use crate::lease::Voucher;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// Readiness bits, numerically those of `poll(2)`.
@@ -80,6 +81,8 @@ pub enum Cause {
     Invalid = 10,
     /// The replica that held the connection is gone and could not be recovered.
     Lost = 11,
+    /// A port that the user may not have.
+    PermissionDenied = 12,
 }
 
 impl Cause {
@@ -97,6 +100,7 @@ impl Cause {
             8 => Cause::NoBuffers,
             9 => Cause::MessageTooLong,
             11 => Cause::Lost,
+            12 => Cause::PermissionDenied,
             _ => Cause::Invalid,
         }
     }
@@ -121,11 +125,13 @@ pub enum Event {
     /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
     SlotDone { slot: SlotId, generation: u32 },
     /// Answer to [`crate::Command::Bind`]: the port that is now leased.
-    BindReply { token: u32, cause: Cause, port: u16 },
-    /// Answer to [`crate::Command::Listen`].
-    ListenReply { token: u32, cause: Cause },
+    BindReply { token: u32, cause: Cause, port: u16, voucher: Voucher },
+    /// Answer to [`crate::Command::Listen`]; of the port's authority with the voucher that the others want to see.
+    ListenReply { token: u32, cause: Cause, voucher: Voucher },
     /// Answer to [`crate::Command::Info`]: the record is in the arena's info area.
     InfoReply { token: u32, cause: Cause },
+    /// Answer to [`crate::Command::Group`].
+    GroupReply { token: u32, cause: Cause },
 }
 
 /// The bytes are not a message.
@@ -148,9 +154,12 @@ impl Event {
                 Writer::new(9).u64(listener).u8(waiting.into()).u8(answers.into())
             }
             Event::SlotDone { slot, generation } => Writer::new(5).u32(slot.0).u32(generation),
-            Event::BindReply { token, cause, port } => Writer::new(6).u32(token).u8(cause as u8).u16(port),
-            Event::ListenReply { token, cause } => Writer::new(7).u32(token).u8(cause as u8),
+            Event::BindReply { token, cause, port, voucher } => {
+                Writer::new(6).u32(token).u8(cause as u8).u16(port).voucher(voucher)
+            }
+            Event::ListenReply { token, cause, voucher } => Writer::new(7).u32(token).u8(cause as u8).voucher(voucher),
             Event::InfoReply { token, cause } => Writer::new(8).u32(token).u8(cause as u8),
+            Event::GroupReply { token, cause } => Writer::new(10).u32(token).u8(cause as u8),
         }
         .bytes
     }
@@ -170,9 +179,12 @@ impl Event {
             3 => Event::ClaimVerdict { slot: SlotId(r.u32()), generation: r.u32(), confirmed: r.u8() != 0 },
             4 => Event::AcceptorRemoved { listener: r.u64() },
             5 => Event::SlotDone { slot: SlotId(r.u32()), generation: r.u32() },
-            6 => Event::BindReply { token: r.u32(), cause: Cause::from_u8(r.u8()), port: r.u16() },
-            7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
+            6 => {
+                Event::BindReply { token: r.u32(), cause: Cause::from_u8(r.u8()), port: r.u16(), voucher: r.voucher() }
+            }
+            7 => Event::ListenReply { token: r.u32(), cause: Cause::from_u8(r.u8()), voucher: r.voucher() },
             8 => Event::InfoReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
+            10 => Event::GroupReply { token: r.u32(), cause: Cause::from_u8(r.u8()) },
             9 => Event::ConnectionsWait { listener: r.u64(), waiting: r.u8() != 0, answers: r.u8() != 0 },
             _ => return Err(BadMessage),
         })
@@ -186,6 +198,7 @@ mod tests {
     #[test]
     fn every_event_survives_the_ring() {
         let v6 = atoll_base::Addr::from_octets([0xfe; 16]);
+        let voucher = Voucher { uid: u32::MAX, flags: 15, granted: u64::MAX - 1, seal: u64::MAX - 2 };
         let (local, remote) = (Endpoint::at(v6, 2), Endpoint::new(0xffff_ffff, 0xffff));
         for event in [
             Event::Ready { slot: SlotId(7), generation: 8, ready: Ready::IN | Ready::HUP },
@@ -194,9 +207,10 @@ mod tests {
             Event::AcceptorRemoved { listener: 77 },
             Event::ConnectionsWait { listener: 77, waiting: true, answers: false },
             Event::SlotDone { slot: SlotId(3), generation: 4 },
-            Event::BindReply { token: 1, cause: Cause::AddressInUse, port: 80 },
-            Event::ListenReply { token: 1, cause: Cause::None },
+            Event::BindReply { token: 1, cause: Cause::AddressInUse, port: 80, voucher },
+            Event::ListenReply { token: 1, cause: Cause::None, voucher: Voucher::default() },
             Event::InfoReply { token: 1, cause: Cause::Invalid },
+            Event::GroupReply { token: 1, cause: Cause::NoBuffers },
         ] {
             assert_eq!(Event::decode(&event.encode()), Ok(event));
         }

@@ -4,7 +4,7 @@
 //! Mesh records ([`crate::mesh::KIND_IP`]) carry the messages.
 //!
 //! ```text
-//!   TS  --Hello, Group, Path-->  IP server      IP server  --Network, Unreachable-->  TS
+//!   TS  --Hello, Group, Path, Progress-->  IP server      IP server  --Network, Unreachable-->  TS
 //!   IP server  --Network, Neighbour, Path-->  IP server
 //! ```
 //! Every message has its sender's epoch. Who hears a new one starts from scratch with him: an IP server forgets the TS's groups and tells
@@ -47,6 +47,8 @@ pub enum IpBody {
     Unreachable { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
     /// An IPv4 neighbour's station (see `Message::Neighbour`). `learned`: everybody may believe it. Lost: the other IP server asks for itself.
     Neighbour { addr: u32, mac: [u8; 6], learned: bool },
+    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked when it need not be.
+    Progress { hop: Addr },
 }
 
 /// What is on the pages of replicas, and what only a TS has to know.
@@ -92,6 +94,7 @@ impl IpMessage {
                 head(4).u8(*protocol).endpoint(*local).endpoint(*remote).u32(*seq)
             }
             IpBody::Neighbour { addr, mac, learned } => head(5).u32(*addr).array(*mac).u8((*learned).into()),
+            IpBody::Progress { hop } => head(6).addr(*hop),
         };
         writer.bytes.to_vec()
     }
@@ -123,6 +126,7 @@ impl IpMessage {
                 });
             }
             4 => IpBody::Unreachable { protocol: r.u8(), local: r.endpoint(), remote: r.endpoint(), seq: r.u32() },
+            6 => IpBody::Progress { hop: r.addr() },
             5 => IpBody::Neighbour { addr: r.u32(), mac: r.array(), learned: r.u8() != 0 },
             _ => return Err(BadMessage),
         };
@@ -157,6 +161,7 @@ mod tests {
             IpBody::Network(Box::new(news())),
             IpBody::Network(Box::default()),
             IpBody::Unreachable { protocol: 6, local: Endpoint::at(dst, 1), remote: Endpoint::at(dst, 2), seq: 3 },
+            IpBody::Progress { hop: dst },
             IpBody::Neighbour { addr: 7, mac: [1, 2, 3, 4, 5, 6], learned: true },
         ] {
             let message = IpMessage { epoch: Epoch(9), body };

@@ -29,6 +29,7 @@ pub mod control;
 pub mod event;
 pub mod info;
 pub mod ip;
+pub mod lease;
 pub mod ledger;
 pub mod manager;
 pub mod memory;
@@ -49,4 +50,4 @@ pub use message::Message;
 pub use tally::Tally;
 
 /// Version of every layout in this crate. A process that meets another version refuses to attach.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 6;

@@ -19,6 +19,11 @@ pub trait Memory {
         self.len() == 0
     }
 
+    /// What lies there is not needed any more: it is what it was, or zero, and takes no memory.
+    fn discard(&self, at: usize, len: usize) {
+        let _ = (at, len);
+    }
+
     /// Relaxed load of the aligned word at `at`.
     fn load32(&self, at: usize) -> u32;
     /// Acquire load; partner of [`Memory::store32_release`].
@@ -92,6 +97,9 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
     fn prefetch(&self, at: usize, len: usize) {
         (**self).prefetch(at, len);
+    }
+    fn discard(&self, at: usize, len: usize) {
+        (**self).discard(at, len);
     }
     fn fence(&self) {
         (**self).fence();

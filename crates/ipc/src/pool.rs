@@ -95,6 +95,32 @@ impl Pool {
         memory.load32(self.control + 4) as usize * UNIT_BYTES
     }
 
+    /// Up to where, in units, blocks have been taken since the area was one piece.
+    pub fn high_units<M: Memory>(&self, memory: &M) -> u32 {
+        memory.load32(self.control).min(self.units)
+    }
+
+    /// The same pool with no more of the area than this, or than there are blocks already.
+    pub fn within<M: Memory>(&self, memory: &M, units: u32) -> Pool {
+        Pool { units: units.max(self.high_units(memory)).min(self.units), ..*self }
+    }
+
+    /// The free blocks of at least 2^`log2` bytes: first unit and log2 of each.
+    pub fn free_blocks<M: Memory>(&self, memory: &M, log2: u8) -> Vec<(u32, u8)> {
+        let mut blocks = Vec::new();
+        for log2 in log2.max(MIN_LOG2)..=MAX_LOG2 {
+            let mut next = memory.load32(self.head_at(usize::from(log2 - MIN_LOG2)));
+            // A list that goes round is its owner's fault, and is not followed for ever.
+            while let Some(unit) = next.checked_sub(1).filter(|unit| *unit < self.units)
+                && blocks.len() <= self.units as usize
+            {
+                blocks.push((unit, log2));
+                next = memory.load32(self.links + unit as usize * 4);
+            }
+        }
+        blocks
+    }
+
     fn head_at(&self, class: usize) -> usize {
         self.control + 16 + class * 4
     }
@@ -175,6 +201,24 @@ mod tests {
         pool.free(&memory, 5, 11);
         pool.free(&memory, 40, 13);
         assert!(pool.allocate(&memory, MIN_LOG2 + 6).is_some(), "it is one piece again");
+    }
+
+    #[test]
+    fn what_is_free_is_known_and_no_more_is_taken_than_allowed() {
+        let memory = HeapMemory::new(CONTROL_BYTES + 8 + 64 * 4);
+        let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units: 64 };
+        let [a, b, c] = [MIN_LOG2 + 3, MIN_LOG2, MIN_LOG2 + 3].map(|log2| pool.allocate(&memory, log2).unwrap());
+        assert_eq!(pool.high_units(&memory), 17);
+        let within = pool.within(&memory, 18);
+        assert!(within.allocate(&memory, MIN_LOG2).is_some() && within.allocate(&memory, MIN_LOG2).is_none());
+        assert_eq!(pool.within(&memory, 3).units, 18, "what is in use stays in it");
+        pool.free(&memory, a, MIN_LOG2 + 3);
+        pool.free(&memory, b, MIN_LOG2);
+        pool.free(&memory, c, MIN_LOG2 + 3);
+        assert_eq!(pool.free_blocks(&memory, MIN_LOG2 + 1), [(c, MIN_LOG2 + 3), (a, MIN_LOG2 + 3)]);
+        assert_eq!(pool.free_blocks(&memory, MIN_LOG2).len(), 3);
+        // From what was given back more can be had.
+        assert!(within.allocate(&memory, MIN_LOG2 + 2).is_some());
     }
 
     #[test]

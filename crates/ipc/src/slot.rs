@@ -222,17 +222,19 @@ impl<'m, M: Memory> Slot<'m, M> {
     /// offer, wait for [`crate::Event::ClaimVerdict`].
     ///
     /// Both sides store their own word, fence, and load the other's (Dekker): at least one sees the other. If the
-    /// application sees no revocation, the replica will see the claim and must honour it.
+    /// application sees no revocation, the replica will see the claim and must honour it. A claim may come so late that the slot was offered
+    /// again, and that offer revoked, too: then the word names the later one, and the replica's generation has moved on.
     pub fn claim(&self, generation: u32) -> bool {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
-        self.memory.load32(self.at + R_REVOKED) != generation
+        // Partner: the release in `revoke`; whoever sees the revocation of a later offer sees that offer.
+        self.memory.load32_acquire(self.at + R_REVOKED) != generation && self.replica_generation() == generation
     }
 
     /// The replica's half of [`Slot::claim`]: revokes the offer `generation`. Returns whether the revocation certainly holds;
     /// `false`: the application has claimed, the claim is to be honoured (and a verdict sent).
     pub fn revoke(&self, generation: u32) -> bool {
-        self.memory.store32(self.at + R_REVOKED, generation);
+        self.memory.store32_release(self.at + R_REVOKED, generation);
         self.memory.fence();
         self.memory.load32(self.at + A_CLAIMED) != generation
     }
@@ -254,8 +256,12 @@ impl<'m, M: Memory> Slot<'m, M> {
 
     /// Removes a holder; returns the mask after.
     pub fn remove_holder(&self, member: u8) -> u64 {
-        let bit = 1u64 << (member & 63);
-        self.memory.fetch_and64(self.at + A_HOLDERS, !bit) & !bit
+        self.remove_holders(1 << (member & 63))
+    }
+
+    /// Removes holders, a bit each; returns the mask after.
+    pub fn remove_holders(&self, members: u64) -> u64 {
+        self.memory.fetch_and64(self.at + A_HOLDERS, !members) & !members
     }
 
     /// A word of the library's own (24 bytes at `word * 8`, words 0..3), ignored by replicas.
@@ -461,8 +467,10 @@ mod tests {
     fn a_claim_before_a_revocation_wins_and_after_it_waits() {
         let (memory, layout) = arena();
         let slot = Slot::new(&memory, &layout, SlotId(0)).expect("in range");
+        slot.replica_reset(4, SlotState::Offered, 0);
         assert!(slot.claim(4));
         assert!(!slot.revoke(4));
+        slot.replica_reset(5, SlotState::Offered, 0);
         assert!(slot.revoke(5));
         assert!(!slot.claim(5));
     }

@@ -61,6 +61,11 @@ impl Writer {
     pub(crate) fn endpoint(self, value: atoll_base::Endpoint) -> Writer {
         self.addr(value.addr).u16(value.port)
     }
+
+    #[inline]
+    pub(crate) fn voucher(self, value: crate::lease::Voucher) -> Writer {
+        self.u32(value.uid).u8(value.flags).u64(value.granted).u64(value.seal)
+    }
 }
 
 /// The same fields, read in the same order. Every message fits by construction, so reading past the end is a
@@ -112,5 +117,10 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn endpoint(&mut self) -> atoll_base::Endpoint {
         atoll_base::Endpoint { addr: self.addr(), port: self.u16() }
+    }
+
+    #[inline]
+    pub(crate) fn voucher(&mut self) -> crate::lease::Voucher {
+        crate::lease::Voucher { uid: self.u32(), flags: self.u8(), granted: self.u64(), seal: self.u64() }
     }
 }

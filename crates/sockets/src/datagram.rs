@@ -54,6 +54,13 @@ impl<'a, M: Memory> Datagrams<'a, M> {
             .is_some_and(|slot| slot.replica_generation() == self.generation && slot.state() == SlotState::Open)
     }
 
+    /// Why the replica has not opened the socket; `None`: it has, or has not looked yet.
+    pub fn refusal(&self) -> Option<Errno> {
+        let slot = self.port.slot(self.slot)?;
+        let is_refused = slot.replica_generation() == self.generation && slot.state() == SlotState::Closing;
+        if is_refused { Errno::of(slot.error()) } else { None }
+    }
+
     /// Whether a datagram waits, cheaply.
     pub fn has_waiting(&self) -> bool {
         let Some(slot) = self.port.slot(self.slot) else { return false };

@@ -29,7 +29,7 @@ macro_rules! errnos {
 }
 
 errnos! {
-    EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EFAULT = 14, EEXIST = 17, ENODEV = 19, EINVAL = 22, EMFILE = 24,
+    EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14, EEXIST = 17, ENODEV = 19, EINVAL = 22, EMFILE = 24,
     ESPIPE = 29, EPIPE = 32, ENOENT = 2, EDOM = 33, EDEADLK = 35, ELOOP = 40, EPERM = 1, EPROTO = 71, ENOTSOCK = 88, EDESTADDRREQ = 89,
     EMSGSIZE = 90, ENOPROTOOPT = 92, EOPNOTSUPP = 95, EAFNOSUPPORT = 97, EADDRINUSE = 98, EADDRNOTAVAIL = 99,
     ENETDOWN = 100, ENETUNREACH = 101, ECONNABORTED = 103, ECONNRESET = 104, ENOBUFS = 105, EISCONN = 106,
@@ -61,6 +61,8 @@ impl Errno {
             Cause::MessageTooLong => Errno::EMSGSIZE,
             // bind(2), listen(2): invalid argument.
             Cause::Invalid => Errno::EINVAL,
+            // bind(2): "The address is protected, and the user is not the superuser."
+            Cause::PermissionDenied => Errno::EACCES,
             // The connection is gone as if the peer had reset it; recv(2) knows no better name.
             Cause::Lost => Errno::ECONNRESET,
         })

@@ -17,6 +17,8 @@ pub const BEYOND_MAX: usize = 4;
 const P_ACKED: usize = 8;
 const P_RECEIVED: usize = 16;
 const P_EDGE: usize = 24;
+/// The number of the session.
+const SESSION: usize = 68;
 /// What is under the check, besides the first eight octets without the check itself.
 const CHECKED: usize = 32;
 
@@ -203,6 +205,13 @@ const NO_FIN: i64 = i64::MAX;
 const HAS_PLACE: u8 = 1 << 6;
 const HAS_FIN: u8 = 1 << 7;
 const PHASE_BITS: u8 = 0x0f;
+
+/// The session that the record at `at` names, which may be any number if the record is damaged; `None`: it names none.
+pub(super) fn session_named(memory: &impl Memory, at: usize) -> Option<SessionId> {
+    // The word of version, state, phase and crashes.
+    let [version, _, phase, _] = memory.load32(at + 4).to_le_bytes();
+    (version != 0 && phase & HAS_PLACE != 0).then(|| SessionId(memory.load32(at + SESSION)))
+}
 
 impl ConnectionRecord {
     /// `version`: what those can read who may have to.

@@ -15,13 +15,15 @@ mod connection;
 mod request;
 mod text;
 mod time_wait;
+mod work;
 
-use atoll_base::Epoch;
+use atoll_base::{Epoch, SessionId};
 
 pub use connection::{BEYOND_MAX, CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
 pub use request::{REQUEST_BYTES, RequestRecord};
 pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
 pub use time_wait::{TIME_WAIT_BYTES, TIME_WAITS_MAX, TimeWaitRecord};
+pub use work::{SUSPECTS_MAX, Work};
 
 use crate::memory::Memory;
 
@@ -100,9 +102,13 @@ const H_TOUCHED: usize = 80;
 const H_MARK: usize = 128;
 /// Where the next entry of the ring of TIME-WAIT goes.
 const H_TIME_WAIT: usize = 132;
+/// What is being worked on, in the cache line of the two before.
+const H_WORK: usize = 136;
 const H_SECRETS: usize = 256;
 /// Octets of the writer's secrets.
 pub const SECRET_BYTES: usize = 64;
+const H_SUSPECTS: usize = 512;
+const _: () = assert!(H_SECRETS + SECRET_BYTES <= H_SUSPECTS && H_SUSPECTS + SUSPECTS_MAX * 8 <= HEADER_BYTES);
 
 const HEADER_BYTES: usize = 4096;
 const TOUCHED: usize = HEADER_BYTES;
@@ -140,6 +146,10 @@ pub struct Ledger<M: Memory> {
     /// The newest version that is read, and the one that is written.
     newest: u32,
     version: u32,
+    /// What the predecessor was at work on when it ended.
+    past_work: Work,
+    /// The bits of the work word that say whose it is.
+    own_work: u64,
 }
 
 /// The version that is written to the ledger in `memory`, of which 64 octets suffice: no record in it is of a newer one. `None`: there is
@@ -177,13 +187,35 @@ impl<M: Memory> Ledger<M> {
             _ => return Err(Unreadable::NoLedger),
         }
         let version = memory.load32(H_VERSION).clamp(LEDGER_OLDEST, newest);
+        // Older writers do not know the work word, and newer ones not the mark: neither is to speak of an end that is not its own.
+        let past_work = Work::decode(memory.load64(H_WORK), memory.load32(H_EPOCH));
         memory.store32(H_EPOCH, epoch.0);
+        memory.store64(H_WORK, 0);
+        memory.store32(H_MARK, 0);
+        let own_work = work::owner(epoch.0);
         let connections = memory.load32(H_CONNECTIONS).min(config.connections);
         let requests = memory.load32(H_REQUESTS).min(config.requests);
         let touched = memory.load32(H_TOUCHED).min(TOUCHED_MAX as u32);
-        let ledger = Ledger { memory, config, layout, staged: 0, connections, requests, touched, newest, version };
+        let ledger = Ledger {
+            memory,
+            config,
+            layout,
+            staged: 0,
+            connections,
+            requests,
+            touched,
+            newest,
+            version,
+            past_work,
+            own_work,
+        };
         ledger.apply();
         Ok(ledger)
+    }
+
+    /// How many requests it holds.
+    pub fn requests_max(&self) -> u32 {
+        self.config.requests
     }
 
     /// The version that is written.
@@ -227,15 +259,20 @@ impl<M: Memory> Ledger<M> {
         self.memory.write(H_SECRETS, secrets);
     }
 
-    /// Work on a connection begins. `None`: on none. Who dies meanwhile may have died of it.
+    /// Work begins, of this kind. Whoever dies meanwhile may have died of it. One store.
     #[inline]
-    pub fn mark(&self, place: Option<u32>) {
-        self.memory.store32_release(H_MARK, place.map_or(0, |place| place.wrapping_add(1)));
+    pub fn mark(&self, work: Work) {
+        self.memory.store64_release(H_WORK, self.own_work | work.encode());
     }
 
-    /// What was being worked on.
-    pub fn marked(&self) -> Option<u32> {
-        self.memory.load32(H_MARK).checked_sub(1)
+    /// What is being worked on.
+    pub fn work(&self) -> Work {
+        Work::decode(self.memory.load64(H_WORK), self.memory.load32(H_EPOCH))
+    }
+
+    /// What the predecessor was at work on when it ended.
+    pub fn past_work(&self) -> Work {
+        self.past_work
     }
 
     // ---- the batch ----
@@ -329,6 +366,9 @@ impl<M: Memory> Ledger<M> {
             }
         }
         self.memory.store64_release(H_COMMIT, 0);
+        // Nothing that is staged from now on may be stored before that: a successor would take it for the batch that has just been applied.
+        // A release keeps earlier stores from moving down; this keeps later ones from moving up, and costs no fence.
+        let _ = self.memory.load64_acquire(H_COMMIT);
     }
 
     /// Progress of the connection at `place`, which has a record. Before what it says leaves, or is shown to anybody.
@@ -367,6 +407,12 @@ impl<M: Memory> Ledger<M> {
     /// The records of all connections, and their places.
     pub fn connections(&self) -> impl Iterator<Item = (u32, Result<ConnectionRecord, Unreadable>)> + '_ {
         (0..self.connections).filter_map(|place| Some((place, self.connection(place)?)))
+    }
+
+    /// Sessions that records of connections name, as often as they do. No record is judged by this.
+    pub fn sessions_named(&self) -> impl Iterator<Item = SessionId> + '_ {
+        let named = |place: u32| connection::session_named(&self.memory, self.connection_at(place));
+        (0..self.connections).filter_map(named)
     }
 
     /// The record at a place; `None`: there is none.

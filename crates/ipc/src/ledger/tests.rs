@@ -10,6 +10,8 @@ use crate::buffer::{Extent, Extents};
 use crate::command::Protocol;
 use crate::{Command, HeapMemory};
 
+mod reordered;
+
 fn record(n: u32) -> ConnectionRecord {
     let v6 = Addr::from_octets([n as u8; 16]);
     let ring = |base: u64| Some(Extent { base, unit: n, log2: 12 });
@@ -221,9 +223,11 @@ fn whatever_is_recorded_is_read_and_a_batch_is_whole_wherever_its_writer_dies() 
     ledger.begin();
     assert_eq!(ledger.touched(), Some(Vec::new()));
     ledger.touch(9);
-    ledger.mark(Some(9));
+    ledger.mark(Work::Segment(9));
     let next = Ledger::open(heap.clone(), SMALL, Epoch(5)).expect("a ledger");
-    assert_eq!((next.touched(), next.marked()), (Some(alloc::vec![9]), Some(9)));
+    assert_eq!((next.touched(), next.past_work()), (Some(alloc::vec![9]), Work::Segment(9)));
+    let next = Ledger::open(heap.clone(), SMALL, Epoch(6)).expect("a ledger");
+    assert_eq!(next.past_work(), Work::Nothing, "who is killed before it does anything was at work on nothing");
     (0..TOUCHED_MAX as u32).for_each(|place| ledger.touch(place));
     assert_eq!(ledger.touched(), None);
 
@@ -420,4 +424,24 @@ fn what_is_read_is_written_again_octet_by_octet() {
         let record = ConnectionRecord::decode(place, &bytes, LEDGER_VERSION).expect("a record").expect("a good one");
         assert_eq!(record.encode(place, version), bytes, "{record:?}");
     }
+}
+
+#[test]
+fn deaths_are_counted_for_so_many_sessions_and_the_least_suspicious_is_forgotten() {
+    let heap = HeapMemory::new(SMALL.bytes());
+    let ledger = Ledger::open(heap.clone(), SMALL, Epoch(1)).expect("a ledger");
+    let id = |n: usize| atoll_base::SessionId(n as u32);
+    (0..SUSPECTS_MAX).for_each(|n| ledger.set_deaths(id(n), 2));
+    ledger.set_deaths(id(7), 1);
+    ledger.set_deaths(id(1000), 3);
+    ledger.set_deaths(id(0), 5);
+    let next = Ledger::open(heap, SMALL, Epoch(2)).expect("a ledger");
+    let all: alloc::collections::BTreeMap<_, _> = next.suspects().collect();
+    assert_eq!(
+        (all.len(), all.get(&id(7)), all.get(&id(1000)), all.get(&id(0))),
+        (SUSPECTS_MAX, None, Some(&3), Some(&5))
+    );
+    next.set_deaths(id(1000), 0);
+    next.set_deaths(id(2000), 0);
+    assert_eq!(next.suspects().count(), SUSPECTS_MAX - 1);
 }

@@ -6,6 +6,8 @@ use atoll_base::{Addr, Endpoint, Epoch, ReplicaId, SessionId};
 use atoll_connmgr::{Bind, Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Syn, SynVerdict};
 use atoll_ipc::balance::PeerMessage;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
 
 use super::cores::{Ask, Batch, Frame, Item, Origin, Reply, Sent};
 use super::settings::{Handshake, Settings};
@@ -49,6 +51,8 @@ impl Server {
                 ephemeral: (32768, 60999),
                 backlog_max: BACKLOG,
                 leases_max: 1000,
+                session_leases_max: 1000,
+                session_listeners_max: 1000,
                 managers: managers as u8,
                 managers_apart: false,
                 patience: atoll_base::Duration::from_nanos(CLAIM_TIMEOUT),
@@ -72,6 +76,7 @@ impl Machine {
                 let local = Endpoint::at(Addr::V4_ANY, PORT);
                 let bind = Bind {
                     session,
+                    user: User::privileged(0),
                     lease: LEASE,
                     protocol: Protocol::Tcp,
                     local,
@@ -89,6 +94,7 @@ impl Machine {
                     reuse_port: false,
                     defer_accept: 0,
                     v6_only: false,
+                    shown: Some(Grant::to_listen(LEASE, local)),
                 };
                 manager.listener = manager.cm.handle_listen(&listen).ok();
                 if self.settings.handshake == Handshake::Speculative {

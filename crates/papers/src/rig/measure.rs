@@ -8,7 +8,9 @@ use atoll_ip::Ip;
 use atoll_ip_server::{Config, Exits, IpServer, Party};
 use atoll_ipc::balance::PeerBody;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
 use atoll_ipc::ip::{IpBody, IpMessage};
+use atoll_ipc::lease::Grant;
 use atoll_wire::vnet;
 
 use super::{BATCH, CLIENTS, LEASE, PAGE, PORT, REQUEST, Rig, SERVER, Step, address, mac, take};
@@ -200,6 +202,8 @@ impl Managers {
                 ephemeral: (32768, 60999),
                 backlog_max: 4096,
                 leases_max: 1000,
+                session_leases_max: 1000,
+                session_listeners_max: 1000,
                 managers: count as u8,
                 managers_apart: false,
                 patience: Duration::from_millis(200),
@@ -212,10 +216,12 @@ impl Managers {
                 let (lease, reuse_addr, reuse_port, v6_only) = (LEASE, true, false, false);
                 let protocol = Protocol::Tcp;
                 // Refused where it is not the port's authority, which does not matter here.
-                let _ = cm.handle_bind(&Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only });
-                let (backlog, defer_accept) = (4096, 0);
+                let user = User::privileged(0);
+                let _ =
+                    cm.handle_bind(&Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                let (backlog, defer_accept, shown) = (4096, 0, Some(Grant::to_listen(lease, local)));
                 listener = cm
-                    .handle_listen(&Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only })
+                    .handle_listen(&Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown })
                     .ok();
                 cm.handle_accept(now, session, LEASE);
             }

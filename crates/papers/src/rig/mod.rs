@@ -13,6 +13,7 @@ use atoll_base::{Addr, Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId, 
 use atoll_ip::{ChecksumOffload, Ip};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::control::User;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage};
 use atoll_ipc::{Command, Event};
 use atoll_shm::ShmMemory;
@@ -101,7 +102,7 @@ impl Side {
         let ip_config = atoll_ip::Config::new(mac(host), address(host), 24);
         let ip = Ip::new(ip_config, u64::from(host), now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: 7 };
+        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [1; 16], table: 5, ports: 7 };
         let mut transport = Transport::new(config, secrets, ip, page, now);
         transport.set_owners(|_| ReplicaId(0));
         let layout = ArenaConfig { slots: 256, send_log2: 20, receive_log2: 20 }.layout();
@@ -109,7 +110,7 @@ impl Side {
         let app = AppPage(memory(APP_PAGE_BYTES));
         // It sleeps all the time, as far as the replica knows: every wake-up is taken note of.
         app.set_sleep_word(BELL, 1);
-        transport.open_session(now, SESSION, layout, arena.clone(), app);
+        transport.open_session(now, (SESSION, User::privileged(0)), layout, arena.clone(), app);
         let port = Port::new(arena, layout);
         let open = Vec::with_capacity(BATCH);
         Side { transport, port, out: Frames::default(), offers: Vec::new(), open, scratch: vec![0; 4096] }
@@ -187,7 +188,8 @@ impl Side {
                 | Event::Ready { .. }
                 | Event::BindReply { .. }
                 | Event::ListenReply { .. }
-                | Event::InfoReply { .. } => {}
+                | Event::InfoReply { .. }
+                | Event::GroupReply { .. } => {}
             }
         }
         self.port.publish();
