@@ -38,3 +38,4 @@ pub use clients::{Manager, ManagerConfig};
 pub use listeners::ListenerView;
 pub use manager::{Config, ConnMgr};
 pub use messages::{Bind, ConnectionId, Directive, Listen, ListenerId, Offer, Stage, Syn, SynVerdict};
+pub use ports::{are_rivals, covers};

@@ -6,10 +6,11 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, Instant, SessionId};
 use atoll_ipc::Cause;
+use atoll_ipc::lease::Grant;
 
 use crate::messages::{ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
 use crate::place::Place;
-use crate::ports::overlap;
+use crate::ports::{Held, are_rivals};
 
 /// All listeners of this replica.
 #[derive(Debug)]
@@ -19,8 +20,14 @@ pub(crate) struct Listeners {
     /// Port, address, and whether `::` means IPv6 alone (elsewhere always false).
     by_address: BTreeMap<(u16, Addr, bool), u32>,
     by_lease: BTreeMap<u64, u32>,
+    /// The leases with which each session listens.
+    by_session: Held,
+    /// Places of closed listeners.
+    holes: Vec<u32>,
     serial: u32,
     backlog_max: u32,
+    /// Of one session.
+    sockets_max: usize,
     pub(crate) place: Place,
 }
 
@@ -35,8 +42,6 @@ struct Listener {
     choice: u32,
     /// Connections in the SYN queue.
     embryonic: u32,
-    /// SYNs that found the SYN queue full since it was half empty.
-    overflows: u32,
     /// Connections in the accept queue: waiting or offered.
     unclaimed: u32,
     /// Sum of the sockets' backlogs.
@@ -47,7 +52,7 @@ struct Listener {
 #[derive(Debug)]
 struct Socket {
     lease: u64,
-    reuse_port: bool,
+    grant: Grant,
     backlog: u32,
     holders: BTreeSet<SessionId>,
 }
@@ -69,17 +74,23 @@ pub struct ListenerView {
     pub session: Option<SessionId>,
 }
 
-/// So many SYNs beyond the SYN queue are forgotten before cookies are given out.
-const OVERFLOWS_MAX: u32 = 64;
+/// Half-open connections that a listener may have whatever its backlog is: Linux's smallest `tcp_max_syn_backlog`. The SYN-ACK of
+/// these is repeated, and that of a cookie is not.
+const SYN_QUEUE_MIN: u32 = 128;
+/// Sockets that share one address and port at most (`SO_REUSEPORT`).
+const SHARERS_MAX: usize = 4096;
 
 impl Listeners {
-    pub(crate) fn new(backlog_max: u32, place: Place) -> Listeners {
+    pub(crate) fn new(backlog_max: u32, sockets_max: usize, place: Place) -> Listeners {
         Listeners {
             table: Vec::new(),
             by_address: BTreeMap::new(),
             by_lease: BTreeMap::new(),
+            by_session: Held::default(),
+            holes: Vec::new(),
             serial: 0,
             backlog_max,
+            sockets_max,
             place,
         }
     }
@@ -87,9 +98,15 @@ impl Listeners {
     pub(crate) fn listen(
         &mut self,
         listen: &Listen,
+        grant: &Grant,
+        is_authority: bool,
         directives: &mut VecDeque<Directive>,
     ) -> Result<ListenerId, Cause> {
         let backlog = listen.backlog.clamp(1, self.backlog_max);
+        let is_known = self.find(listen.session, listen.lease).is_some();
+        if !is_known && self.by_session.count(listen.session) >= self.sockets_max {
+            return Err(Cause::NoBuffers);
+        }
         if let Some(&index) = self.by_lease.get(&listen.lease) {
             let listener = self.at_mut(index).ok_or(Cause::Invalid)?;
             if listener.local != listen.local {
@@ -97,27 +114,35 @@ impl Listeners {
             }
             if let Some(socket) = listener.sockets.iter_mut().find(|socket| socket.lease == listen.lease) {
                 socket.holders.insert(listen.session);
-                socket.backlog = backlog;
+                (socket.backlog, socket.grant) = (backlog, *grant);
             }
             listener.defer_accept = listen.defer_accept;
             listener.sum_backlogs();
-            return Ok(ListenerId { index, serial: listener.serial });
+            let id = ListenerId { index, serial: listener.serial };
+            self.by_session.insert(listen.session, listen.lease);
+            return Ok(id);
         }
-        if self.is_taken(listen) {
+        // Linux checks again at `listen()`, because `SO_REUSEADDR` lets two sockets bind. Elsewhere than at the authority of the port the earlier
+        // one has only not left yet, whatever it says.
+        let rivals: Vec<(u32, Grant)> = self.rivals(grant).collect();
+        if rivals.iter().any(|(_, other)| is_authority || other.granted >= grant.granted) {
             return Err(Cause::AddressInUse);
         }
-        let socket = Socket {
-            lease: listen.lease,
-            reuse_port: listen.reuse_port,
-            backlog,
-            holders: BTreeSet::from([listen.session]),
-        };
-        let key = key(listen.local, listen.v6_only);
+        for (index, other) in rivals {
+            self.expel(index, other.lease, directives);
+        }
+        let socket = Socket { lease: listen.lease, grant: *grant, backlog, holders: BTreeSet::from([listen.session]) };
+        // What was granted, not what is said now: `::` without IPv4 leaves that to others.
+        let key = key(listen.local, grant.v6_only);
         let index = match self.by_address.get(&key) {
+            Some(&index) if self.at(index).is_some_and(|other| other.sockets.len() >= SHARERS_MAX) => {
+                return Err(Cause::NoBuffers);
+            }
             Some(&index) => index,
-            None => self.open(listen.local, listen.v6_only, directives),
+            None => self.open(listen.local, grant.v6_only, directives),
         };
         self.by_lease.insert(listen.lease, index);
+        self.by_session.insert(listen.session, listen.lease);
         let listener = self.table.get_mut(index as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
         listener.sockets.push(socket);
         listener.defer_accept = listen.defer_accept;
@@ -136,7 +161,6 @@ impl Listeners {
             sockets: Vec::new(),
             choice: 0,
             embryonic: 0,
-            overflows: 0,
             unclaimed: 0,
             backlog: 1,
             defer_accept: 0,
@@ -144,13 +168,10 @@ impl Listeners {
         if !self.has_port(local.port) {
             directives.push_back(Directive::PortTaken { port: local.port, taken: true });
         }
-        let index = match self.table.iter().position(Option::is_none) {
-            Some(hole) => hole,
-            None => {
-                self.table.push(None);
-                self.table.len() - 1
-            }
-        };
+        let index = self.holes.pop().map_or(self.table.len(), |hole| hole as usize);
+        if index == self.table.len() {
+            self.table.push(None);
+        }
         self.table[index] = Some(listener);
         // Cannot truncate: one listener per address and port.
         let index = index as u32;
@@ -158,33 +179,51 @@ impl Listeners {
         index
     }
 
-    /// Whether another socket listens on an overlapping address and does not share the port. (Linux checks again at `listen()`,
-    /// because `SO_REUSEADDR` lets two sockets bind.)
-    fn is_taken(&self, listen: &Listen) -> bool {
-        let port = listen.local.port;
-        self.by_address.range(all_at(port)).filter_map(|(_, &index)| self.at(index)).any(|other| {
-            let overlap = overlap((other.local.addr, other.v6_only), (listen.local.addr, listen.v6_only));
-            overlap && !(listen.reuse_port && other.sockets.iter().all(|socket| socket.reuse_port))
-        })
+    /// Sockets that listen at the port and cannot if `grant` is in force.
+    fn rivals<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = (u32, Grant)> + 'a {
+        let listeners = self.by_address.range(all_at(grant.local.port)).map(|(_, &index)| index);
+        let sockets = listeners.filter_map(|index| Some((index, self.at(index)?)));
+        let grants = sockets.flat_map(|(index, listener)| listener.sockets.iter().map(move |s| (index, s.grant)));
+        grants.filter(|(_, other)| are_rivals(grant, other))
+    }
+
+    pub(crate) fn is_overtaken(&self, grant: &Grant) -> bool {
+        self.rivals(grant).any(|(_, other)| other.granted > grant.granted)
+    }
+
+    /// By what the session listens.
+    pub(crate) fn grant(&self, session: SessionId, lease: u64) -> Option<Grant> {
+        let listener = self.at(*self.by_lease.get(&lease)?)?;
+        let socket = listener.sockets.iter().find(|socket| socket.lease == lease)?;
+        socket.holders.contains(&session).then_some(socket.grant)
+    }
+
+    /// Nobody holds the socket any more, whoever believes he does.
+    fn expel(&mut self, index: u32, lease: u64, directives: &mut VecDeque<Directive>) {
+        let socket = self.at(index).and_then(|listener| listener.sockets.iter().find(|socket| socket.lease == lease));
+        let holders = socket.map(|socket| socket.holders.clone()).unwrap_or_default();
+        holders.into_iter().for_each(|session| self.leave(index, session, lease, directives));
     }
 
     pub(crate) fn release(&mut self, session: SessionId, lease: u64, directives: &mut VecDeque<Directive>) {
-        let Some(&index) = self.by_lease.get(&lease) else { return };
-        self.leave(index, session, Some(lease), directives);
+        let Some(&index) = self.by_lease.get(&lease) else {
+            self.by_session.remove(session, lease);
+            return;
+        };
+        self.leave(index, session, lease, directives);
     }
 
-    pub(crate) fn session_gone(&mut self, session: SessionId, directives: &mut VecDeque<Directive>) {
-        for index in 0..self.table.len() as u32 {
-            self.leave(index, session, None, directives);
-        }
+    /// One of the leases with which the session listens.
+    pub(crate) fn held(&self, session: SessionId) -> Option<u64> {
+        self.by_session.first(session)
     }
 
-    /// `session` leaves the socket `lease`, or all sockets, of a listener.
-    fn leave(&mut self, index: u32, session: SessionId, lease: Option<u64>, directives: &mut VecDeque<Directive>) {
+    /// `session` leaves the socket `lease` of a listener.
+    fn leave(&mut self, index: u32, session: SessionId, lease: u64, directives: &mut VecDeque<Directive>) {
+        self.by_session.remove(session, lease);
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let (id, choice) = (ListenerId { index, serial: listener.serial }, listener.choice);
-        let is_meant = |number: u64| lease.is_none_or(|lease| lease == number);
-        for socket in listener.sockets.iter_mut().filter(|socket| is_meant(socket.lease)) {
+        for socket in listener.sockets.iter_mut().filter(|socket| socket.lease == lease) {
             if socket.holders.remove(&session) {
                 self.place.forget(id, choice, session, socket.lease);
             }
@@ -202,6 +241,7 @@ impl Listeners {
     /// As on Linux, connections that nobody has accepted end with the listener.
     fn close(&mut self, index: u32, directives: &mut VecDeque<Directive>) {
         let Some(listener) = self.table.get_mut(index as usize).and_then(Option::take) else { return };
+        self.holes.push(index);
         self.place.closed(ListenerId { index, serial: listener.serial }, listener.choice);
         self.by_address.remove(&key(listener.local, listener.v6_only));
         if !self.has_port(listener.local.port) {
@@ -239,24 +279,25 @@ impl Listeners {
         let Some(listener) = self.at_mut(index) else { return SynVerdict::Refused };
         let id = ListenerId { index, serial: listener.serial };
         // What the CM does not get to hear of is not begun.
-        if is_crowded || listener.is_accept_queue_full() {
+        if is_crowded {
             return SynVerdict::Full;
         }
+        let has_place = listener.embryonic < listener.backlog.max(SYN_QUEUE_MIN);
         if syn.by_cookie {
+            // Nobody repeats the SYN-ACK of a cookie, and a client that waits for the server to speak says nothing more. So one that
+            // finds the accept queue full waits in the SYN queue, as if it had been remembered from the start.
+            if listener.is_accept_queue_full() && !has_place {
+                return SynVerdict::Full;
+            }
             listener.embryonic += 1;
             return SynVerdict::Accept { listener: id, defer_accept: 0 };
         }
-        if listener.embryonic >= listener.backlog {
-            listener.overflows = listener.overflows.saturating_add(1);
-            // A crowd that comes at once is told to come again, because what a cookie opens has no SYN-ACK that is repeated.
-            return if listener.overflows > OVERFLOWS_MAX {
-                SynVerdict::Cookie { listener: id }
-            } else {
-                SynVerdict::Full
-            };
+        if listener.is_accept_queue_full() {
+            return SynVerdict::Full;
         }
-        if listener.embryonic <= listener.backlog / 2 {
-            listener.overflows = 0;
+        if !has_place {
+            // As on Linux, at once: also in a crowd that has come at the same moment everybody is answered.
+            return SynVerdict::Cookie { listener: id };
         }
         listener.embryonic += 1;
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }

@@ -8,6 +8,7 @@ use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::balance::{Balance, PeerMessage};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Grant;
 use atoll_ipc::manager::ManagerMessage;
 
 use crate::balance::{AcceptorView, BalanceCounts, PeerOutput, Reach};
@@ -33,6 +34,10 @@ pub struct Config {
     pub backlog_max: u32,
     /// Leases kept at most.
     pub leases_max: usize,
+    /// Leases of one session at most.
+    pub session_leases_max: usize,
+    /// Listening sockets of one session at most.
+    pub session_listeners_max: usize,
     /// Number of CMs that choose, 1 to `replicas`. CM n chooses for the replicas whose number modulo this is n.
     pub managers: u8,
     /// Whether they are in processes of their own, and not in the replicas of the same numbers.
@@ -74,7 +79,7 @@ impl ConnMgr {
         };
         ConnMgr {
             ports: Ports::new(config),
-            listeners: Listeners::new(config.backlog_max.max(1), place),
+            listeners: Listeners::new(config.backlog_max.max(1), config.session_listeners_max, place),
             directives: VecDeque::new(),
             config,
         }
@@ -105,13 +110,35 @@ impl ConnMgr {
 
     /// Opens a listener, adds the session as a holder, or changes the backlog. Address: see [`ConnMgr::handle_bind`].
     pub fn handle_listen(&mut self, listen: &Listen) -> Result<ListenerId, Cause> {
-        if listen.local.port == 0 {
-            return Err(Cause::Invalid);
+        let grant = self.grant_to_listen(listen).ok_or(Cause::Invalid)?;
+        let is_authority = self.is_authority(listen.local.port);
+        let id = self.listeners.listen(listen, &grant, is_authority, &mut self.directives)?;
+        if is_authority {
+            self.ports.listens(&grant);
         }
-        if self.is_authority(listen.local.port) && !self.ports.listen(listen.session, listen.lease, listen.local) {
-            return Err(Cause::Invalid);
-        }
-        self.listeners.listen(listen, &mut self.directives)
+        Ok(id)
+    }
+
+    /// By what right a session listens: here, where the port is leased, or by what it has shown, or because it does already.
+    fn grant_to_listen(&mut self, listen: &Listen) -> Option<Grant> {
+        let port = listen.local.port;
+        let grant = if port != 0 && self.is_authority(port) {
+            self.ports.grant_listening(listen.session, listen.lease, listen.reuse_port)
+        } else {
+            let is_meant = |grant: &Grant| grant.lease == listen.lease && grant.listening;
+            listen.shown.filter(is_meant).or_else(|| self.listeners.grant(listen.session, listen.lease))
+        };
+        grant.filter(|grant| port != 0 && grant.protocol == Protocol::Tcp && grant.local == listen.local)
+    }
+
+    /// What the session holds by this lease, of a port whose authority this replica is.
+    pub fn grant(&self, session: SessionId, lease: u64) -> Option<Grant> {
+        self.ports.grant(session, lease)
+    }
+
+    /// Whether somebody listens here by a later grant, beside which this one is not in force any more.
+    pub fn is_overtaken(&self, grant: &Grant) -> bool {
+        self.listeners.is_overtaken(grant)
     }
 
     /// ACCEPT-CONNECTION (P4). `false`: the session does not listen with this lease.
@@ -138,8 +165,14 @@ impl ConnMgr {
     /// The session has ended: it holds and accepts nothing any more. The TS hands back its offers by
     /// [`ConnMgr::handle_returned`] afterwards.
     pub fn handle_session_gone(&mut self, session: SessionId) {
-        self.ports.session_gone(session);
-        self.listeners.session_gone(session, &mut self.directives);
+        while self.release_one(session).is_some() {}
+    }
+
+    /// The session holds one lease less. Returns which; `None`: it had none.
+    pub fn release_one(&mut self, session: SessionId) -> Option<u64> {
+        let lease = self.listeners.held(session).or_else(|| self.ports.held(session))?;
+        self.handle_release(session, lease);
+        Some(lease)
     }
 
     /// A SYN for no connection.
@@ -368,7 +401,8 @@ impl ConnMgr {
         }
     }
 
-    fn is_authority(&self, port: u16) -> bool {
+    /// Whether this replica says who has a port.
+    pub fn is_authority(&self, port: u16) -> bool {
         port % u16::from(self.config.replicas.max(1)) == u16::from(self.config.replica.0)
     }
 }

@@ -2,6 +2,8 @@
 
 use atoll_base::{Endpoint, SessionId};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
 
 /// A connection, as the transport server numbers them. The number is used again only after the CM was told that the
 /// connection is gone.
@@ -31,6 +33,8 @@ impl ListenerId {
 pub struct Bind {
     /// Who asks.
     pub session: SessionId,
+    /// For whom.
+    pub user: User,
     /// The socket.
     pub lease: u64,
     /// TCP and UDP ports are separate.
@@ -62,6 +66,8 @@ pub struct Listen {
     pub defer_accept: u16,
     /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
     pub v6_only: bool,
+    /// What it has shown, where this is not the authority of the port.
+    pub shown: Option<Grant>,
 }
 
 /// A SYN for no connection has arrived.
@@ -69,7 +75,8 @@ pub struct Listen {
 pub struct Syn {
     /// Where to.
     pub local: Endpoint,
-    /// It comes back with a cookie: the handshake is complete, and no place in the SYN queue is needed.
+    /// It comes back with a cookie: the handshake is complete, and needs a place in the SYN queue only while the accept queue
+    /// is full.
     pub by_cookie: bool,
 }
 
@@ -83,7 +90,7 @@ pub enum SynVerdict {
         /// Wait this many seconds for text before [`crate::ConnMgr::handle_established`].
         defer_accept: u16,
     },
-    /// The SYN queue is full and stays so: answer by a cookie, remember nothing. Never said of a SYN that comes by one.
+    /// The SYN queue is full: answer by a cookie, remember nothing. Never said of a SYN that comes by one.
     Cookie {
         /// For whom.
         listener: ListenerId,

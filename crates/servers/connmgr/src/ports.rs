@@ -1,5 +1,5 @@
 //! Which socket owns a port? Leases of the ports whose authority this replica is (`port % replicas`), by the rules of
-//! Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`.
+//! Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`. Other replicas go by what this one has granted ([`atoll_ipc::lease`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Endpoint, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Grant;
 
 use crate::manager::Config;
 use crate::messages::Bind;
@@ -17,22 +18,54 @@ pub(crate) struct Ports {
     config: Config,
     by_port: BTreeMap<(Protocol, u16), Vec<Lease>>,
     by_number: BTreeMap<u64, (Protocol, u16)>,
+    /// The leases that each session holds.
+    by_session: Held,
+    /// The number of the last grant. The incarnation is in it, so that those of a successor are larger.
+    granted: u64,
+}
+
+/// What each session holds, by lease.
+#[derive(Debug, Default)]
+pub(crate) struct Held(BTreeMap<SessionId, BTreeSet<u64>>);
+
+impl Held {
+    pub(crate) fn count(&self, session: SessionId) -> usize {
+        self.0.get(&session).map_or(0, BTreeSet::len)
+    }
+
+    pub(crate) fn insert(&mut self, session: SessionId, lease: u64) {
+        self.0.entry(session).or_default().insert(lease);
+    }
+
+    pub(crate) fn remove(&mut self, session: SessionId, lease: u64) {
+        if let Some(held) = self.0.get_mut(&session) {
+            held.remove(&lease);
+            if held.is_empty() {
+                self.0.remove(&session);
+            }
+        }
+    }
+
+    /// One of those that a session holds.
+    pub(crate) fn first(&self, session: SessionId) -> Option<u64> {
+        self.0.get(&session)?.first().copied()
+    }
 }
 
 #[derive(Debug)]
 struct Lease {
-    number: u64,
-    local: Endpoint,
-    reuse_addr: bool,
-    reuse_port: bool,
-    v6_only: bool,
-    listening: bool,
+    grant: Grant,
     holders: BTreeSet<SessionId>,
 }
 
+/// Where the incarnation stands in the number of a grant. In the 2^40 below nobody gets to the end: that is twelve days of a million a second.
+const EPOCH_SHIFT: u32 = 40;
+
 impl Ports {
     pub(crate) fn new(config: Config) -> Ports {
-        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new() }
+        let granted = u64::from(config.epoch.0) << EPOCH_SHIFT;
+        let by_session = Held::default();
+        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), by_session, granted }
     }
 
     /// See [`crate::ConnMgr::handle_bind`].
@@ -40,7 +73,10 @@ impl Ports {
         if let Some(&(protocol, port)) = self.by_number.get(&bind.lease) {
             return self.bind_again(bind, protocol, port);
         }
-        if self.by_number.len() >= self.config.leases_max {
+        if !bind.user.may_bind(bind.local.port) {
+            return Err(Cause::PermissionDenied);
+        }
+        if self.by_number.len() >= self.config.leases_max || !self.has_room(bind.session) {
             return Err(Cause::NoBuffers);
         }
         let port = match bind.local.port {
@@ -49,33 +85,51 @@ impl Ports {
             port if self.is_free(bind, port) => port,
             _ => return Err(Cause::AddressInUse),
         };
-        self.by_port.entry((bind.protocol, port)).or_default().push(Lease {
-            number: bind.lease,
+        self.granted += 1;
+        let grant = Grant {
+            lease: bind.lease,
+            protocol: bind.protocol,
             local: Endpoint::at(bind.local.addr, port),
+            v6_only: bind.v6_only,
             reuse_addr: bind.reuse_addr,
             reuse_port: bind.reuse_port,
-            v6_only: bind.v6_only,
             listening: false,
-            holders: BTreeSet::from([bind.session]),
-        });
+            uid: bind.user.uid,
+            granted: self.granted,
+        };
+        let holders = BTreeSet::from([bind.session]);
+        self.by_port.entry((bind.protocol, port)).or_default().push(Lease { grant, holders });
         self.by_number.insert(bind.lease, (bind.protocol, port));
+        self.by_session.insert(bind.session, bind.lease);
         Ok(port)
+    }
+
+    /// Whether the session may hold one more lease.
+    fn has_room(&self, session: SessionId) -> bool {
+        self.by_session.count(session) < self.config.session_leases_max
     }
 
     /// A forked child, or the same session once more.
     fn bind_again(&mut self, bind: &Bind, protocol: Protocol, port: u16) -> Result<u16, Cause> {
+        let has_room = self.has_room(bind.session);
         let lease = self.lease_mut(bind.lease).ok_or(Cause::Invalid)?;
         let same = protocol == bind.protocol
-            && lease.local.addr == bind.local.addr
+            // A socket with a peer has an address of those that it was bound to.
+            && covers(&lease.grant, Endpoint::at(bind.local.addr, port))
             && (bind.local.port == 0 || bind.local.port == port);
         if !same {
             return Err(Cause::Invalid);
         }
+        if !has_room && !lease.holders.contains(&bind.session) {
+            return Err(Cause::NoBuffers);
+        }
         lease.holders.insert(bind.session);
+        self.by_session.insert(bind.session, bind.lease);
         Ok(port)
     }
 
     pub(crate) fn release(&mut self, session: SessionId, number: u64) {
+        self.by_session.remove(session, number);
         let Some(lease) = self.lease_mut(number) else { return };
         lease.holders.remove(&session);
         if lease.holders.is_empty() {
@@ -83,26 +137,32 @@ impl Ports {
         }
     }
 
-    pub(crate) fn session_gone(&mut self, session: SessionId) {
-        let mut ended = Vec::new();
-        for lease in self.by_port.values_mut().flatten() {
-            if lease.holders.remove(&session) && lease.holders.is_empty() {
-                ended.push(lease.number);
-            }
-        }
-        for number in ended {
-            self.forget(number);
-        }
+    /// One of the leases that the session holds.
+    pub(crate) fn held(&self, session: SessionId) -> Option<u64> {
+        self.by_session.first(session)
     }
 
-    /// The holder of the lease starts to listen. `false`: it is not the holder, or of another address.
-    pub(crate) fn listen(&mut self, session: SessionId, number: u64, local: Endpoint) -> bool {
-        match self.lease_mut(number) {
-            Some(lease) if lease.holders.contains(&session) && lease.local == local => {
-                lease.listening = true;
-                true
-            }
-            _ => false,
+    /// What a session holds.
+    pub(crate) fn grant(&self, session: SessionId, number: u64) -> Option<Grant> {
+        let place = self.by_number.get(&number)?;
+        let lease = self.by_port.get(place)?.iter().find(|lease| lease.grant.lease == number)?;
+        lease.holders.contains(&session).then_some(lease.grant)
+    }
+
+    /// What a session would hold if it listened. Later than what others have listened by, who may be gone here and not yet elsewhere.
+    pub(crate) fn grant_listening(&mut self, session: SessionId, number: u64, reuse_port: bool) -> Option<Grant> {
+        let grant = self.grant(session, number)?;
+        if grant.listening {
+            return Some(Grant { reuse_port, ..grant });
+        }
+        self.granted += 1;
+        Some(Grant { reuse_port, listening: true, granted: self.granted, ..grant })
+    }
+
+    /// The holder of the lease listens now.
+    pub(crate) fn listens(&mut self, grant: &Grant) {
+        if let Some(lease) = self.lease_mut(grant.lease) {
+            lease.grant = *grant;
         }
     }
 
@@ -112,13 +172,13 @@ impl Ports {
 
     fn lease_mut(&mut self, number: u64) -> Option<&mut Lease> {
         let place = self.by_number.get(&number)?;
-        self.by_port.get_mut(place)?.iter_mut().find(|lease| lease.number == number)
+        self.by_port.get_mut(place)?.iter_mut().find(|lease| lease.grant.lease == number)
     }
 
     fn forget(&mut self, number: u64) {
         let Some(place) = self.by_number.remove(&number) else { return };
         if let Some(leases) = self.by_port.get_mut(&place) {
-            leases.retain(|lease| lease.number != number);
+            leases.retain(|lease| lease.grant.lease != number);
             if leases.is_empty() {
                 self.by_port.remove(&place);
             }
@@ -162,13 +222,36 @@ pub(crate) fn overlap((a, a_v6_only): (Addr, bool), (b, b_v6_only): (Addr, bool)
     a == b || takes(a, a_v6_only, b) || takes(b, b_v6_only, a)
 }
 
+/// Whether a socket with this grant may be called `local`: it is what was granted, or an address of what was.
+pub fn covers(grant: &Grant, local: Endpoint) -> bool {
+    let takes = match grant.local.addr {
+        Addr::V4_ANY => local.addr.is_v4(),
+        Addr::ANY => !(grant.v6_only && local.addr.is_v4()),
+        _ => false,
+    };
+    local.port == grant.local.port && (takes || local.addr == grant.local.addr)
+}
+
+/// Whether two sockets of one protocol and port, both of which were granted it, cannot both have it: so the earlier grant is over, and its holder,
+/// who may have kept it where nobody has told, is to go.
+pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
+    let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
+    let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);
+    a.lease != b.lease && overlap && !by_addr && !share_port(a, (b.reuse_port, b.uid))
+}
+
+/// `SO_REUSEPORT` on both, and the same user: whoever it is that has a port, no other user takes a part of what comes.
+fn share_port(a: &Grant, (reuse_port, uid): (bool, u32)) -> bool {
+    a.reuse_port && reuse_port && a.uid == uid
+}
+
 impl Lease {
     /// Addresses overlap, and the options do not allow it: `SO_REUSEADDR` on both as long as none of them listens (TCP) or in any
-    /// case (UDP), `SO_REUSEPORT` on both always. (Linux also wants the same user for the latter; one stack serves one.)
+    /// case (UDP), `SO_REUSEPORT` on both, of the same user, always.
     fn conflicts_with(&self, bind: &Bind) -> bool {
-        let overlap = overlap((self.local.addr, self.v6_only), (bind.local.addr, bind.v6_only));
-        let by_addr = self.reuse_addr && bind.reuse_addr && (bind.protocol == Protocol::Udp || !self.listening);
-        let by_port = self.reuse_port && bind.reuse_port;
-        overlap && !by_addr && !by_port
+        let own = &self.grant;
+        let overlap = overlap((own.local.addr, own.v6_only), (bind.local.addr, bind.v6_only));
+        let by_addr = own.reuse_addr && bind.reuse_addr && (bind.protocol == Protocol::Udp || !own.listening);
+        overlap && !by_addr && !share_port(own, (bind.reuse_port, bind.user.uid))
     }
 }

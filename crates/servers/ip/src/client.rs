@@ -49,7 +49,11 @@ impl Client {
                     reporter: local.addr,
                 });
             }
-            IpBody::Hello | IpBody::Group { .. } | IpBody::Path { .. } | IpBody::Neighbour { .. } => self.bad += 1,
+            IpBody::Hello
+            | IpBody::Group { .. }
+            | IpBody::Path { .. }
+            | IpBody::Neighbour { .. }
+            | IpBody::Progress { .. } => self.bad += 1,
         }
         None
     }
@@ -68,6 +72,7 @@ impl Client {
             say(match request {
                 Request::Join(group) => IpBody::Group { group, joins: true },
                 Request::Leave(group) => IpBody::Group { group, joins: false },
+                Request::Progress(hop) => IpBody::Progress { hop },
                 Request::Path(update) => IpBody::Path { dst: update.dst, mtu: update.mtu },
             })
         });

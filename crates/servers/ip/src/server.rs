@@ -238,6 +238,7 @@ impl IpServer {
                         }
                     }
                     IpBody::Path { dst, mtu } => self.ip.learn_path_mtu(now, *dst, *mtu),
+                    IpBody::Progress { hop } => self.ip.handle_progress(now, *hop),
                     _ => self.counts.bad += 1,
                 }
             }

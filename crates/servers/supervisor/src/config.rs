@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::Balance as Rules;
+use atoll_ipc::control::USER_PORTS_MAX;
 use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, REPLICAS_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,12 @@ use crate::names::StackName;
 use crate::notation::{Component, Notation, NotationError};
 use crate::plan::Process;
 
-use file::ScalingFile;
+use file::{PortsFile, ScalingFile};
 
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
     AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling, TcpFile as Tcp,
-    WaitFile as Wait,
+    UsersFile as Users, WaitFile as Wait,
 };
 
 /// A configuration that was checked.
@@ -56,6 +57,8 @@ pub struct Config {
     pub recovery: Recovery,
     /// In how many processes replicas are.
     pub scaling: Scaling,
+    /// Whom the stack is for besides its own user and root, by name.
+    pub users: Users,
 }
 
 /// The link and the addresses on it.
@@ -213,11 +216,15 @@ pub enum Handshake {
     Naive,
 }
 
-/// Which ports are handed out by the stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which ports are handed out by the stack, and who may ask for which.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// First and last port for connections that do not choose one.
     pub ephemeral: (u16, u16),
+    /// The first port that needs no privilege (Linux: `net.ipv4.ip_unprivileged_port_start`). Who runs the stack has it.
+    pub unprivileged_start: u16,
+    /// First and last of ports below that, by the name or number of a user who may have them; (0, 0) is none.
+    pub users: Vec<(String, [(u16, u16); USER_PORTS_MAX])>,
 }
 
 /// How large sessions are.
@@ -239,7 +246,7 @@ impl Config {
             return Err(ConfigError::PeerIsSelf);
         }
         check_link_servers(notation, link.kind)?;
-        let ports = Ports { ephemeral: (file.ports.ephemeral[0], file.ports.ephemeral[1]) };
+        let ports = ports(&file.ports)?;
         // A range of one port per replica at the very least, so that each replica finds one that steers to it.
         if ports.ephemeral.0 == 0 || ports.ephemeral.1.saturating_sub(ports.ephemeral.0) < 255 {
             return Err(ConfigError::Ports);
@@ -279,6 +286,7 @@ impl Config {
             scheduling: file.scheduling.clone(),
             recovery: file.recovery.clone(),
             scaling: scaling(&file.scaling, notation.replicas())?,
+            users: file.users.clone(),
         })
     }
 
@@ -286,6 +294,28 @@ impl Config {
     pub fn replicas(&self) -> u8 {
         self.notation.replicas()
     }
+}
+
+fn ports(file: &PortsFile) -> Result<Ports, ConfigError> {
+    let mut users = Vec::new();
+    for (user, texts) in &file.users {
+        let bad = || ConfigError::UserPorts(user.clone());
+        let mut ranges = [(0, 0); USER_PORTS_MAX];
+        if texts.len() > USER_PORTS_MAX {
+            return Err(bad());
+        }
+        for (text, range) in texts.iter().zip(&mut ranges) {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else { return Err(bad()) };
+            if first == 0 || first > last {
+                return Err(bad());
+            }
+            *range = (first, last);
+        }
+        users.push((user.clone(), ranges));
+    }
+    let ephemeral = (file.ephemeral[0], file.ephemeral[1]);
+    Ok(Ports { ephemeral, unprivileged_start: file.unprivileged_start, users })
 }
 
 fn notation(file: &ConfigFile) -> Result<Notation, ConfigError> {
@@ -467,6 +497,8 @@ pub enum ConfigError {
     PeerIsSelf,
     /// The range of ports.
     Ports,
+    /// The ports of this user.
+    UserPorts(String),
     /// The sizes of an arena.
     SessionSizes,
     /// The number of sessions.
@@ -547,6 +579,11 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::Ports => f.write_str(
                 "ports.ephemeral: give the first and the last port, at least 256 in all, such as [32768, 60999]",
+            ),
+            ConfigError::UserPorts(user) => write!(
+                f,
+                "ports.users: give \"{}\" up to {USER_PORTS_MAX} ports or ranges, such as [\"80\", \"8000-8010\"]",
+                user.escape_debug()
             ),
             ConfigError::SessionSizes => f.write_str(
                 "sessions: sockets is a power of two from 16 to 4194304, send_log2 and receive_log2 are from 16 to 32",

@@ -11,6 +11,7 @@ mod notation;
 mod plan;
 mod report;
 mod request;
+mod rights;
 mod scaling;
 mod sessions;
 
@@ -18,7 +19,7 @@ pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, SelfCheck};
 pub use config::{
     Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
-    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Wait,
+    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Users, Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
@@ -29,5 +30,6 @@ pub use report::{
     SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
+pub use rights::{Asker, Door, Rights};
 pub use scaling::{Scaler, host_of};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, Standing};

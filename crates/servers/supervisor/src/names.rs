@@ -60,8 +60,10 @@ pub fn runtime_directory(uid: u32, xdg: Option<&OsStr>) -> PathBuf {
 /// The files of one stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The control socket.
+    /// The socket for applications.
     pub socket: PathBuf,
+    /// The socket for administration: the command line, and the supervisors of other stacks.
+    pub admin: PathBuf,
     /// Holds the supervisor's pid, and is locked while it lives.
     pub pid: PathBuf,
     /// What a supervisor in the background and its replicas print.
@@ -72,7 +74,7 @@ impl Paths {
     /// The files of the stack `name` in `directory`.
     pub fn new(directory: &Path, name: &StackName) -> Paths {
         let file = |extension| directory.join(format!("{name}.{extension}"));
-        Paths { socket: file("sock"), pid: file("pid"), log: file("log") }
+        Paths { socket: file("sock"), admin: file("admin"), pid: file("pid"), log: file("log") }
     }
 }
 

@@ -72,7 +72,7 @@ pub struct ServerView<'a> {
     /// Processor time that its process has used, in milliseconds.
     pub cpu_ms: Option<u64>,
     /// Its lives.
-    pub recovery: RecoveryReport,
+    pub recovery: &'a RecoveryReport,
     /// Its counters by name.
     pub stats: &'a BTreeMap<String, u64>,
 }
@@ -86,7 +86,7 @@ impl StatusReport {
             pid: it.pid,
             epoch: it.epoch,
             cpu_ms: it.cpu_ms,
-            recovery: it.recovery,
+            recovery: &it.recovery,
             stats: &it.stats,
         });
         let others = [
@@ -101,7 +101,7 @@ impl StatusReport {
 
 impl ServerReport {
     fn view(&self, kind: &'static str) -> ServerView<'_> {
-        let ServerReport { index, pid, epoch, cpu_ms, recovery, ref stats, .. } = *self;
+        let ServerReport { index, pid, epoch, cpu_ms, ref recovery, ref stats, .. } = *self;
         ServerView { kind, index, pid, epoch, cpu_ms, recovery, stats }
     }
 }
@@ -360,7 +360,7 @@ pub struct BuildReport {
 }
 
 /// The lives of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// What it is doing.
     pub state: ServerState,
@@ -375,6 +375,9 @@ pub struct RecoveryReport {
     /// For how many microseconds nobody served at the last of them; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_move_us: Option<u64>,
+    /// What the system is short of, so that it cannot be started for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
 }
 
 /// Whether a server serves.

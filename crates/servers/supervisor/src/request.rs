@@ -4,6 +4,7 @@ use atoll_ipc::control::Request;
 use serde::{Deserialize, Serialize};
 
 use crate::config::BalanceRules;
+use crate::rights::Door;
 
 /// What the command line asks of a supervisor, as a JSON object: `{"cmd":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,24 +59,35 @@ pub enum Incoming {
 
 /// What a packet of a client means; an error is what the client gets to read.
 ///
-/// `descriptors`: how many came with it. No request of a client carries any.
-pub fn classify(bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
+/// `door`: the socket that the client's connection came through. `descriptors`: how many came with the packet. No request of a client
+/// carries any.
+pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
     let none_came = || {
         let error = || format!("{descriptors} descriptors came with a request that takes none");
         (descriptors == 0).then_some(()).ok_or_else(error)
     };
-    if bytes.first() == Some(&b'{') {
-        let request = serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))?;
-        none_came()?;
-        return Ok(Incoming::Cli(request));
-    }
-    none_came()?;
-    match Request::decode(bytes) {
-        Ok(request @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. })) => {
-            Ok(Incoming::Application(request))
+    match (door, bytes.first() == Some(&b'{')) {
+        (Door::Administration, true) => {
+            let request = serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))?;
+            none_came()?;
+            Ok(Incoming::Cli(request))
         }
-        Ok(_) => Err("a request that only supervisors make".into()),
-        Err(_) => Err("not a request".into()),
+        (Door::Administration, false) => Err("not a request: applications have a socket of their own".into()),
+        (Door::Applications, true) => Err(
+            "not over this connection, which is for applications: administration has a socket of its own (NAME.admin)"
+                .into(),
+        ),
+        (Door::Applications, false) => {
+            none_came()?;
+            match Request::decode(bytes) {
+                Ok(
+                    request
+                    @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Connect),
+                ) => Ok(Incoming::Application(request)),
+                Ok(_) => Err("a request that only supervisors make".into()),
+                Err(_) => Err("not a request".into()),
+            }
+        }
     }
 }
 
@@ -88,34 +100,42 @@ mod tests {
     #[test]
     fn requests_of_applications_and_of_the_command_line_are_told_apart() {
         let attach = Request::Attach { layout_version: 1 };
-        assert_eq!(classify(&attach.encode(), 0), Ok(Incoming::Application(attach)));
-        assert_eq!(classify(br#"{"cmd":"status"}"#, 0), Ok(Incoming::Cli(CliRequest::Status)));
+        assert_eq!(classify(Door::Applications, &attach.encode(), 0), Ok(Incoming::Application(attach)));
+        assert_eq!(classify(Door::Administration, br#"{"cmd":"status"}"#, 0), Ok(Incoming::Cli(CliRequest::Status)));
         assert_eq!(
-            classify(br#"{"cmd":"balance"}"#, 0),
+            classify(Door::Administration, br#"{"cmd":"balance"}"#, 0),
             Ok(Incoming::Cli(CliRequest::Balance(BalanceRules::default())))
         );
         let rules = BalanceRules { tariff: Some(3), watermarks: Some([100, 50]), ..BalanceRules::default() };
         let text = serde_json::to_string(&CliRequest::Balance(rules.clone())).unwrap();
         assert_eq!(text, r#"{"cmd":"balance","tariff":3,"watermarks":[100,50]}"#);
-        assert_eq!(classify(text.as_bytes(), 0), Ok(Incoming::Cli(CliRequest::Balance(rules))));
+        assert_eq!(classify(Door::Administration, text.as_bytes(), 0), Ok(Incoming::Cli(CliRequest::Balance(rules))));
         for (text, processes) in
             [(&br#"{"cmd":"scale","processes":4}"#[..], Some(4)), (br#"{"cmd":"scale","processes":null}"#, None)]
         {
-            assert_eq!(classify(text, 0), Ok(Incoming::Cli(CliRequest::Scale { processes })));
+            assert_eq!(classify(Door::Administration, text, 0), Ok(Incoming::Cli(CliRequest::Scale { processes })));
         }
         let join = CliRequest::JoinLink { from: "a".into(), layout_version: 1 };
-        assert_eq!(classify(serde_json::to_string(&join).unwrap().as_bytes(), 0), Ok(Incoming::Cli(join)));
+        assert_eq!(
+            classify(Door::Administration, serde_json::to_string(&join).unwrap().as_bytes(), 0),
+            Ok(Incoming::Cli(join))
+        );
     }
 
     #[test]
     fn what_clients_may_not_say_is_refused() {
-        assert!(classify(&Request::Stop.encode(), 0).is_err());
-        assert!(classify(&Request::SessionGone { session: 1 }.encode(), 0).is_err());
-        assert!(classify(&Request::Attach { layout_version: 1 }.encode(), 1).is_err());
+        assert!(classify(Door::Applications, &Request::Stop.encode(), 0).is_err());
+        assert!(classify(Door::Applications, &Request::SessionGone { session: 1 }.encode(), 0).is_err());
+        assert!(classify(Door::Applications, &Request::Attach { layout_version: 1 }.encode(), 1).is_err());
         let upgrade = br#"{"cmd":"upgrade","path":"atoll"}"#;
-        assert!(classify(upgrade, 0).is_ok() && classify(upgrade, 1).is_err());
+        assert!(
+            classify(Door::Administration, upgrade, 0).is_ok() && classify(Door::Administration, upgrade, 1).is_err()
+        );
         let moving = CliRequest::Move { replicas: vec![1, 3], to: 0 };
-        assert_eq!(classify(br#"{"cmd":"move","replicas":[1,3],"to":0}"#, 0), Ok(Incoming::Cli(moving)));
+        assert_eq!(
+            classify(Door::Administration, br#"{"cmd":"move","replicas":[1,3],"to":0}"#, 0),
+            Ok(Incoming::Cli(moving))
+        );
         for bytes in [
             &b""[..],
             b"{",
@@ -127,7 +147,36 @@ mod tests {
             &[1; 55],
             &[1; 57],
         ] {
-            assert!(classify(bytes, 0).is_err(), "{bytes:?}");
+            for door in [Door::Applications, Door::Administration] {
+                assert!(classify(door, bytes, 0).is_err(), "{bytes:?}");
+            }
+        }
+    }
+
+    /// A connection stays what it was made for, whoever has inherited it.
+    #[test]
+    fn applications_and_administration_share_no_connection() {
+        for request in [
+            CliRequest::Status,
+            CliRequest::Ss,
+            CliRequest::Down,
+            CliRequest::Upgrade { path: "/bin/sh".into() },
+            CliRequest::Scale { processes: Some(1) },
+            CliRequest::JoinLink { from: "a".into(), layout_version: 1 },
+        ] {
+            let text = serde_json::to_vec(&request).unwrap();
+            assert_eq!(classify(Door::Administration, &text, 0), Ok(Incoming::Cli(request)));
+            let reason = classify(Door::Applications, &text, 0).unwrap_err();
+            assert!(reason.contains("administration has a socket of its own"), "{reason}");
+        }
+        for request in [
+            Request::Attach { layout_version: 1 },
+            Request::Join { session: 1, key: 2 },
+            Request::Leave { session: 1 },
+            Request::Connect,
+        ] {
+            assert_eq!(classify(Door::Applications, &request.encode(), 0), Ok(Incoming::Application(request)));
+            assert!(classify(Door::Administration, &request.encode(), 0).is_err());
         }
     }
 
@@ -140,8 +189,10 @@ mod tests {
             if let (Some(first), 0) = (bytes.first_mut(), rng.below(3)) {
                 *first = b'{';
             }
-            if let Ok(Incoming::Cli(request)) = classify(&bytes, rng.below(2) as usize) {
-                panic!("{bytes:?} became {request:?}");
+            for door in [Door::Applications, Door::Administration] {
+                if let Ok(Incoming::Cli(request)) = classify(door, &bytes, rng.below(2) as usize) {
+                    panic!("{bytes:?} became {request:?}");
+                }
             }
         }
     }

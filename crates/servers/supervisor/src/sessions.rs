@@ -149,6 +149,11 @@ impl Sessions {
         members.into_iter().flatten().map(|(member, client)| (*member, *client))
     }
 
+    /// Whether the client is a member of any session.
+    pub fn has(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|joined| !joined.is_empty())
+    }
+
     /// Numbers of a session's members that are gone, and have not been used again.
     pub fn departed(&self, session: u32) -> impl Iterator<Item = u8> + '_ {
         let session = self.sessions.get(&session);

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
+use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Event, Memory};
@@ -62,7 +63,7 @@ impl<M: Memory> Transport<M> {
 
     /// Whether there is room for one more connection. If not, the CM hears that what it accepted is gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
-        let has_room = self.connections() < self.config.connections_max;
+        let has_room = self.connections() < self.config.connections_max && !self.is_out_of_memory();
         if !has_room {
             self.stats.count(Stat::SynDrops);
             // No connection was made, so no number was given out either.
@@ -148,6 +149,9 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn establish(&mut self, now: Instant, index: u32) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         let Some(listener) = entry.stage.listener() else { return };
+        if let Stage::Deferred { .. } = entry.stage {
+            self.deferred.remove(&(entry.name.local_port(), index));
+        }
         entry.stage = Stage::Waiting { listener };
         entry.deadline = Instant::FAR_FUTURE;
         self.phases.established(index, &entry.name);
@@ -171,15 +175,17 @@ impl<M: Memory> Transport<M> {
     pub(crate) fn run_directives(&mut self, now: Instant) {
         while let Some(directive) = self.cm.poll_directive() {
             match directive {
-                Directive::Offer(offer) => self.offer(now, &offer),
+                Directive::Offer(offer) => {
+                    // Not the doing of whoever it is offered to.
+                    let before = self.work();
+                    self.mark(Work::Offer(offer.connection.0));
+                    self.offer(now, &offer);
+                    self.mark(before);
+                }
+                // A listener may have had thousands of them.
                 Directive::Reset { connection } => {
-                    if let Some(entry) = self.entries.get_mut(connection.0) {
-                        entry.stage = Stage::Closing;
-                        self.orphans += 1;
-                        entry.deadline = Instant::FAR_FUTURE;
-                        entry.connection.abort();
-                        self.touch(connection.0);
-                    }
+                    let name = self.entries.get(connection.0).map(|entry| entry.name);
+                    self.resets.extend(name.map(|name| (connection.0, name)));
                 }
                 Directive::AcceptorRemoved { session, lease } => {
                     let index = self.session_index.get(&session).copied();
@@ -202,15 +208,19 @@ impl<M: Memory> Transport<M> {
                 }
             }
         }
+        if !self.resets.is_empty() {
+            self.reset_some(now);
+        }
     }
 
     /// Nobody listens at `port` any more: who waits for text for a listener (TCP_DEFER_ACCEPT), for hours perhaps, waits in vain. The
     /// CM, which knows no single one of them, resets what is established for nobody.
     fn give_up_deferred(&mut self, now: Instant, port: u16) {
-        let is_one = |entry: &Entry| matches!(entry.stage, Stage::Deferred { .. }) && entry.name.local_port() == port;
-        let all: Vec<u32> = self.entries.iter().filter(|(_, entry)| is_one(entry)).map(|(index, _)| index).collect();
+        let all: Vec<u32> = self.deferred.range((port, 0)..=(port, u32::MAX)).map(|(_, index)| *index).collect();
         for index in all {
-            let Some(entry) = self.entries.get_mut(index) else { continue };
+            self.deferred.remove(&(port, index));
+            let is_one = |entry: &&mut Entry| matches!(entry.stage, Stage::Deferred { .. });
+            let Some(entry) = self.entries.get_mut(index).filter(is_one) else { continue };
             let Some(listener) = entry.stage.listener() else { continue };
             entry.stage = Stage::Waiting { listener };
             entry.deadline = Instant::FAR_FUTURE;
@@ -231,6 +241,7 @@ impl<M: Memory> Transport<M> {
             let len = entry.parked_len() as u64;
             let high = entry.connection.receive_max().max(len);
             let size = (entry.receive_capacity as usize).max(entry.parked_len()).next_power_of_two();
+            // What was acknowledged has to lie somewhere, however little memory there is: it is little.
             if len > 0 && entry.receive.reserve(&session.pool, &session.links, 0, 0, high, size) < high {
                 entry.receive.release_all(&session.pool, &session.links);
                 session.vacate(slot, false);
@@ -239,6 +250,7 @@ impl<M: Memory> Transport<M> {
             if let (Some(text), Some(pieces)) = (&entry.parked, entry.receive.pieces(0, entry.parked_len())) {
                 pieces.write(&session.arena, session.layout.receive_area, text);
             }
+            session.note_touched();
             if session.pressure.send {
                 entry.limit_send_buffer();
             }

@@ -13,10 +13,13 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, Instant, SessionId, SlotId};
+use atoll_base::{Duration, Endpoint, Instant, SessionId, SlotId};
 use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
-use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool, TimeWaitRecord};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
+use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool, TimeWaitRecord, Work};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, Slot, SlotState};
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
@@ -26,7 +29,7 @@ use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
 use crate::postponed::Postponed;
 use crate::record::{ORPHAN, connection, furnish, is_deferred, keep, state, summary};
-use crate::records::{Records, Requests};
+use crate::records::Records;
 use crate::rings::Rings;
 use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
@@ -55,6 +58,8 @@ pub enum Loss {
     Stateless,
     /// A predecessor has died of it twice.
     Quarantined,
+    /// Predecessors have died of its session.
+    CutOff,
     /// Its receive buffer is another's.
     Overlap,
     /// Another record has its slot, or its name.
@@ -170,6 +175,9 @@ type Blocks = BTreeMap<SessionId, Vec<((u32, u8), Option<u32>)>>;
 const AHEAD: usize = 8;
 /// So many deaths on one connection end it.
 const CRASHES_MAX: u8 = 2;
+/// Slots that are looked at for lost connections before a successor serves, and in each of its rounds.
+const LOST_SLOTS_FIRST: usize = 4096;
+pub(crate) const LOST_SLOTS: usize = 256;
 /// More text than any receive buffer holds.
 const AREA_MAX: usize = 16 << 20;
 /// More than this is never in a send buffer.
@@ -179,25 +187,36 @@ impl<M: Memory> Transport<M> {
     /// Writes down from now on what a successor has to know, in a ledger that is this server's, or was that of its predecessor: then
     /// [`Transport::adopt`] is to be called when all sessions are open.
     pub fn set_ledger(&mut self, ledger: Ledger<M>) {
-        self.records = Some(Box::new(Records::new(ledger)));
+        self.records = Some(Box::new(Records::new(ledger, self.config.quota.requests)));
     }
 
-    /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that the connection that it was working on may be
-    /// the reason. Flush afterwards.
+    /// The sessions that [`Transport::adopt`] needs. Of others a predecessor has left nothing that is in force, so that they can be opened later:
+    /// how many there are says nothing about how soon a successor serves.
+    pub fn sessions_in_ledger(&self) -> BTreeSet<SessionId> {
+        let Some(records) = &self.records else { return BTreeSet::new() };
+        let ledger = &records.ledger;
+        let mut last = None;
+        // Most records are of the same session as the one before.
+        let named = ledger.sessions_named().filter(|session| last.replace(*session) != Some(*session));
+        let mut sessions: BTreeSet<SessionId> = named.collect();
+        sessions.extend(ledger.requests().filter_map(|(_, found)| Some(found.ok()?.session)));
+        sessions.extend(ledger.suspects().map(|(session, _)| session));
+        sessions.extend(ledger.past_work().session());
+        sessions
+    }
+
+    /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that what it was working on may be the reason. Flush afterwards.
     pub fn adopt(&mut self, now: Instant, recovery: Recovery, is_blamed: bool) -> Adoption {
         let Some(mut records) = self.records.take() else { return Adoption::default() };
-        for session in self.sessions.iter_mut().flatten() {
-            session.resume();
-        }
         let found: Vec<_> = records.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
         let high = found.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
-        records.requests = Requests::resume(&found, high);
+        records.requests = records.requests.resume(&found, high);
         records.is_stateless = recovery == Recovery::Stateless;
-        self.repeat_requests(now, found);
+        let marked = self.charge(now, &mut records, is_blamed);
+        self.repeat_requests(now, &mut records, found);
 
         let touched = records.ledger.touched();
         records.is_heir = true;
-        let marked = records.ledger.marked().filter(|_| is_blamed);
         let mut adoption = Adoption::default();
         // Records are read twice rather than kept in between: there may be many, and memory that is touched for the first time costs more.
         let (mut good, mut unreadable, mut heads) = (Vec::new(), Vec::new(), Vec::new());
@@ -223,9 +242,15 @@ impl<M: Memory> Transport<M> {
                 let rings = rings.map(|ring| ((ring.unit, ring.log2), Some(index)));
                 blocks.entry(session).or_default().extend(rings);
             }
-            let waits = recovery == Recovery::Stateful && crashes == 0 && may_wait(&record) && is_untouched(index);
+            let is_cut_off = record.place.is_some_and(|(session, ..)| self.is_cut_off(session));
+            let waits = recovery == Recovery::Stateful
+                && crashes == 0
+                && !is_cut_off
+                && may_wait(&record)
+                && is_untouched(index);
             good.push((index, record.place, waits.then_some(record.tuple)));
         }
+        let has_unreadable = !unreadable.is_empty();
         for index in unreadable {
             adoption.lose(Loss::Unreadable);
             records.ledger.stage_connection(index, None);
@@ -239,7 +264,7 @@ impl<M: Memory> Transport<M> {
             self.adopt_time_waits(now, records.ledger.time_waits());
         }
         for (at, &(index, place, waits)) in good.iter().enumerate() {
-            if let Some(&(_, Some((id, slot, _)), None)) = good.get(at + AHEAD) {
+            if let Some(&(_, Some((id, slot, _)), _)) = good.get(at + AHEAD) {
                 let session = self.session_index.get(&id).and_then(|&session| self.session(session));
                 session.and_then(|session| session.slot(slot)).iter().for_each(Slot::prefetch);
             }
@@ -250,6 +275,7 @@ impl<M: Memory> Transport<M> {
                 adoption.kept += 1;
                 continue;
             }
+            records.ledger.mark(Work::Adoption(index));
             let Some(mut record) = records.ledger.connection_again(index) else { continue };
             record.crashes = records.crashes.get(&index).copied().unwrap_or(0);
             if marked == Some(index) {
@@ -258,6 +284,7 @@ impl<M: Memory> Transport<M> {
             let refused = match recovery {
                 Recovery::Stateless => Some(Loss::Stateless),
                 Recovery::Stateful if record.crashes >= CRASHES_MAX => Some(Loss::Quarantined),
+                Recovery::Stateful if place.is_some_and(|(session, ..)| self.is_cut_off(session)) => Some(Loss::CutOff),
                 Recovery::Stateful => overlapping.contains(&index).then_some(Loss::Overlap),
             };
             match self.adopt_record(now, &mut records, index, &record, refused, &mut adopted) {
@@ -265,14 +292,13 @@ impl<M: Memory> Transport<M> {
                 Err(why) => adoption.lose(why),
             }
         }
-        if recovery == Recovery::Stateless {
-            // There are no records.
-            for session in 0..self.sessions.len() as u32 {
-                let slots = self.session(session).map(Session::unoccupied).unwrap_or_default();
-                for (slot, generation) in slots {
-                    adoption.lost += u32::from(self.give_up(session, slot, generation));
-                }
-            }
+        if recovery == Recovery::Stateless || has_unreadable {
+            // There are no records, or nobody knows whose they were: the slots say who has a socket.
+            let ids = (0..).zip(&self.sessions).filter_map(|(at, session)| Some((at, session.as_ref()?.id, 0)));
+            self.lost_slots = ids.collect();
+            self.looks_for_lost = true;
+            let found = self.look_for_lost(LOST_SLOTS_FIRST);
+            adoption.lost += if recovery == Recovery::Stateless { found } else { 0 };
         }
         let concerned = adopted.note(&mut records);
         records.ledger.commit();
@@ -286,6 +312,7 @@ impl<M: Memory> Transport<M> {
             session.rebuild();
         }
         self.go_on(now, concerned);
+        self.mark(Work::Nothing);
         self.greet(touched);
         self.run_directives(now);
         self.forget_ports();
@@ -321,6 +348,11 @@ impl<M: Memory> Transport<M> {
             None => self.adopt_connection(now, index, record, text, &mut adopted.ended),
         };
         if let Err(why) = result {
+            if !matches!(why, Loss::Twice | Loss::Stateless) {
+                let seen = self.place_of(record).and_then(|place| Seen::new(self.session(place.session)?, place));
+                let written = seen.and_then(|seen| i64::try_from(seen.sent?).ok());
+                self.reset_peer(record, written);
+            }
             if let Some((id, slot, generation)) = record.place
                 && let Some(&session) = self.session_index.get(&id)
             {
@@ -331,6 +363,8 @@ impl<M: Memory> Transport<M> {
                 }
             }
             records.ledger.stage_connection(index, None);
+            // Whoever has this place next is another one.
+            records.crashes.remove(&index);
             return Err(why);
         }
         if self.entries.get(index).is_none_or(|entry| entry.place.is_none()) {
@@ -339,6 +373,7 @@ impl<M: Memory> Transport<M> {
         let Some(stage) = self.entries.get(index).map(|entry| entry.stage) else {
             // It lives on in TIME-WAIT.
             records.ledger.stage_connection(index, None);
+            records.crashes.remove(&index);
             return Ok(());
         };
         if record.text_len > 0 {
@@ -373,43 +408,84 @@ impl<M: Memory> Transport<M> {
     }
 
     /// What applications have asked for, once more.
-    fn repeat_requests(&mut self, now: Instant, mut found: Vec<(u32, RequestRecord)>) {
+    fn repeat_requests(&mut self, now: Instant, records: &mut Records<M>, mut found: Vec<(u32, RequestRecord)>) {
         found.sort_by_key(|(_, record)| record.order);
         for (_, RequestRecord { session, command, .. }) in found {
             let Some(&index) = self.session_index.get(&session) else { continue };
+            if self.is_cut_off(session) {
+                records.requests.remove_session(session);
+                if let Command::UdpOpen { slot, generation, .. } = command {
+                    self.give_up(index, slot, generation);
+                }
+                continue;
+            }
+            records.ledger.mark(Work::Commands(session));
             match command {
-                Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
+                Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only } => {
                     let place = Place { session: index, slot, generation };
-                    self.reopen_datagram(now, place, local, remote, (reuse_port, v6_only));
+                    let grant = self.grant(index, lease, Protocol::Udp, local);
+                    let past = || self.past_grant(index, lease, Protocol::Udp, local, (reuse_port, v6_only));
+                    let grant = grant.unwrap_or_else(past);
+                    self.reopen_datagram(now, place, grant, local, remote);
                 }
                 // Whether the address is there now does not matter, as it would not to the predecessor. Nobody waits for an answer: who still does
                 // has his command in the ring.
                 Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
-                    let bind = Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                    // Whose ports are low is the same.
+                    let user = User::privileged(self.session(index).map_or(u32::MAX, |session| session.user.uid));
+                    let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     let _ = self.cm.handle_bind(&bind);
                 }
                 Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
-                    let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only };
+                    let past = || self.past_grant(index, lease, Protocol::Tcp, local, (reuse_port, v6_only));
+                    let shown = self.shown(index, lease).or_else(|| Some(past()));
+                    let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
                     let _ = self.cm.handle_listen(&listen);
                     self.run_directives(now);
                 }
                 command => self.handle_command(now, index, command),
             }
         }
+        records.ledger.mark(Work::Nothing);
+    }
+
+    /// By what right a session has what the predecessor has let it have, if it has nothing to show: because it has left the port to others of its
+    /// family, or because it was another build that let it. Any later grant goes before it.
+    fn past_grant(
+        &self,
+        session: u32,
+        lease: u64,
+        protocol: Protocol,
+        local: Endpoint,
+        (reuse_port, v6_only): (bool, bool),
+    ) -> Grant {
+        let uid = self.session(session).map_or(u32::MAX, |session| session.user.uid);
+        let listening = protocol == Protocol::Tcp;
+        Grant { lease, protocol, local, v6_only, reuse_addr: false, reuse_port, listening, uid, granted: 0 }
     }
 
     /// Marks the blocks of receive buffers as in use. Returns the connections whose blocks are no blocks, or another's.
     fn resume_pools(&mut self, mut by_session: Blocks) -> BTreeSet<u32> {
         let mut refused = BTreeSet::new();
-        for (session_index, session) in (0..).zip(&self.sessions) {
-            let Some(session) = session else { continue };
+        for (session, block) in self.datagrams.blocks() {
+            if let Some(session) = self.session(session) {
+                by_session.entry(session.id).or_default().push((block, None));
+            }
+        }
+        for session in self.sessions.iter().flatten() {
             let mut owners = by_session.remove(&session.id).unwrap_or_default();
-            owners.extend(self.datagrams.blocks(session_index).into_iter().map(|block| (block, None)));
             owners.sort_unstable();
+            // Datagram sockets that go on have given back what their application has read, to a pool that had given
+            // out nothing yet: that is to be forgotten, or the same block is given out twice.
+            if owners.is_empty() && session.sockets == 0 {
+                // It is so from the start.
+                continue;
+            }
             let mut blocks: Vec<_> = owners.iter().map(|(block, _)| *block).collect();
             for number in session.pool.resume(&session.links, &mut blocks) {
                 refused.extend(owners.get(number).and_then(|(_, owner)| *owner));
             }
+            session.note_touched();
         }
         refused
     }
@@ -513,6 +589,9 @@ impl<M: Memory> Transport<M> {
         {
             return Err(Loss::Twice);
         }
+        if let Stage::Deferred { .. } = entry.stage {
+            self.deferred.insert((name.local_port(), index));
+        }
         self.entries.put(index, entry);
         if is_in_flows {
             self.time_waits.forget(&name);
@@ -563,6 +642,7 @@ impl<M: Memory> Transport<M> {
     /// Tells applications where things stand, as far as they may not know. `concerned`: whose connection is not quiet.
     pub(crate) fn go_on(&mut self, now: Instant, concerned: Vec<(u32, Stage)>) {
         for (index, stage) in concerned {
+            self.mark(Work::Adoption(index));
             self.touch(index);
             match stage {
                 Stage::Open(_) => {
@@ -660,6 +740,36 @@ impl<M: Memory> Transport<M> {
         session.vacate(place.slot, true);
         self.release_later(place.session, place.slot, rings);
         self.cm.handle_established(now, ConnectionId(index), listener);
+    }
+
+    /// Looks at some of the slots in which connections may have been lost with their records, and tells their applications. Applications can
+    /// mark as many as they like, so this is done in parts. Returns how many there were.
+    pub(crate) fn look_for_lost(&mut self, slots: usize) -> u32 {
+        let mut lost = 0;
+        for _ in 0..slots {
+            let Some(&mut (index, id, ref mut next)) = self.lost_slots.front_mut() else { break };
+            let slot = SlotId(*next);
+            *next += 1;
+            let Some(session) = self.sessions.get(index as usize).and_then(Option::as_ref).filter(|it| it.id == id)
+            else {
+                self.lost_slots.pop_front();
+                continue;
+            };
+            let generations = session.slot(slot).map(|view| (view.app_generation(), view.replica_generation()));
+            let half = session.layout.replica_slots().start;
+            match generations {
+                // The library takes its slots in order, and so does the replica.
+                Some((0, 0)) if slot.0 < half => *next = half,
+                None | Some((0, 0)) => {
+                    self.lost_slots.pop_front();
+                }
+                Some((_, generation)) if generation != 0 && session.is_vacant(slot) => {
+                    lost += u32::from(self.give_up(index, slot, generation));
+                }
+                Some(_) => {}
+            }
+        }
+        lost
     }
 
     /// The application of a connection that cannot go on is told. Returns whether it has a socket for it, which keeps its slot until it is closed.

@@ -1,19 +1,14 @@
-//! How do sockets end: by the application, by its death, and by the death of one of its processes?
+//! How does a socket end when its application closes it? What follows when a process ends, `ending.rs` says.
 
-use atoll_base::{Instant, SessionId, SlotId};
-use atoll_connmgr::ConnectionId;
-use atoll_ipc::arena::COMMANDS;
+use atoll_base::{Instant, SlotId};
+use atoll_ipc::Memory;
 use atoll_ipc::command::CloseMode;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_RESET, SlotState};
-use atoll_ipc::{Command, Memory};
 
 use crate::entry::{Service, Stage};
 use crate::session::Occupant;
 use crate::transport::Transport;
-
-/// The number, in its session, of the process that has attached: it takes the events.
-const OWNER: u8 = 0;
 
 impl<M: Memory> Transport<M> {
     /// The application has closed the connection, or has ended.
@@ -70,78 +65,6 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
-    /// of counts. The session's owner has the listeners, too: those who inherited them have registered them for themselves.
-    pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
-        self.adopt_rest(now);
-        let Some(&session_index) = self.session_index.get(&id) else { return };
-        // What it asked for before it died still counts.
-        self.handle_commands_of(now, session_index, COMMANDS as u32);
-        if member == OWNER {
-            self.cm.handle_session_gone(id);
-            self.drop_lease_requests(id);
-            self.run_directives(now);
-        }
-        let Some(session) = self.session(session_index) else { return };
-        for (slot, generation, occupant) in session.occupants() {
-            if let Occupant::Connection(index) = occupant
-                && let Some(entry) = self.entries.get(index)
-                && let Stage::Offered { listener, lease, .. } = entry.stage
-            {
-                // An offer has no holder yet, and only the owner could claim it.
-                if member != OWNER {
-                    continue;
-                }
-                if self.take_back(now, index) {
-                    self.cm.handle_returned(now, ConnectionId(index), listener, id, lease);
-                    self.run_directives(now);
-                    continue;
-                }
-            }
-            let view = self.session(session_index).and_then(|session| session.slot(slot));
-            if view.is_some_and(|view| view.remove_holder(member) == 0) {
-                self.abandon(now, session_index, slot, occupant);
-            } else {
-                self.handle_command(now, session_index, Command::Kick { slot, generation });
-            }
-        }
-    }
-
-    /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
-    /// they are done, or when their time is up.
-    pub fn close_session(&mut self, now: Instant, id: SessionId) {
-        self.adopt_rest(now);
-        let Some(&session_index) = self.session_index.get(&id) else {
-            if self.sessions.iter().flatten().all(|session| session.id != id) {
-                self.ended.push(id);
-            }
-            return;
-        };
-        // What it asked for before it died still counts.
-        self.handle_commands_of(now, session_index, COMMANDS as u32);
-        self.session_index.remove(&id);
-        self.cm.handle_session_gone(id);
-        self.drop_requests(id, None);
-        self.run_directives(now);
-        let until = now + self.config.orphan_timeout;
-        let Some(session) = self.session_mut(session_index) else { return };
-        let occupants = session.occupants();
-        session.gone = Some(until);
-        for (slot, _, occupant) in occupants {
-            if let Occupant::Connection(index) = occupant
-                && let Some(entry) = self.entries.get(index)
-                && let Stage::Offered { listener, lease, .. } = entry.stage
-                && self.take_back(now, index)
-            {
-                self.cm.handle_returned(now, ConnectionId(index), listener, id, lease);
-                self.run_directives(now);
-                continue;
-            }
-            self.abandon(now, session_index, slot, occupant);
-        }
-        self.expire_sessions(now);
-    }
-
     /// Resets every connection: the stack is going down. Flush afterwards.
     pub fn abort_all(&mut self, now: Instant) {
         self.adopt_rest(now);
@@ -155,7 +78,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// A socket that nobody holds any more.
-    fn abandon(&mut self, now: Instant, session: u32, slot: SlotId, occupant: Occupant) {
+    pub(crate) fn abandon(&mut self, now: Instant, session: u32, slot: SlotId, occupant: Occupant) {
         match occupant {
             Occupant::Nobody => {}
             Occupant::Connection(index) => self.close(now, index, CloseMode::Graceful),
@@ -165,39 +88,6 @@ impl<M: Memory> Transport<M> {
                     session.vacate(slot, false);
                 }
             }
-        }
-    }
-
-    /// Drops the arenas of sessions that have ended: those that nothing uses, and those that have used them for too long.
-    pub(crate) fn expire_sessions(&mut self, now: Instant) {
-        let mut changed = false;
-        for session_index in 0..self.sessions.len() as u32 {
-            let Some(session) = self.session(session_index) else { continue };
-            let (Some(until), id) = (session.gone, session.id) else { continue };
-            if session.sockets > 0 && now >= until {
-                for (slot, _, occupant) in session.occupants() {
-                    match occupant {
-                        Occupant::Connection(index) => {
-                            if let Some(entry) = self.entries.get_mut(index) {
-                                entry.connection.abort();
-                            }
-                            self.touch(index);
-                            self.give_back_slot(index);
-                        }
-                        Occupant::Datagram(index) => self.remove_datagram(now, index),
-                        Occupant::Lost => self.abandon(now, session_index, slot, occupant),
-                        Occupant::Nobody => {}
-                    }
-                }
-            }
-            if self.session(session_index).is_some_and(|session| session.sockets == 0) {
-                self.sessions[session_index as usize] = None;
-                self.ended.push(id);
-                changed = true;
-            }
-        }
-        if changed {
-            self.count_sessions();
         }
     }
 }

@@ -5,6 +5,7 @@ use atoll_connmgr::{Bind, Listen};
 use atoll_ip::{Cast, Link};
 use atoll_ipc::arena::INFO;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Grant;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::APP_SHUT_SEND;
 use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
@@ -17,6 +18,17 @@ use crate::transport::Transport;
 
 /// More than this is never in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
+
+/// What a command takes, with what follows from it, in the time of one that says that a slot has changed: about a tenth of a microsecond.
+#[inline]
+pub(crate) fn cost(command: &Command) -> u32 {
+    match command {
+        Command::Kick { .. } | Command::SetOption { .. } => 1,
+        Command::Claim { .. } | Command::Close { .. } | Command::Info { .. } => 4,
+        Command::Connect { .. } | Command::UdpOpen { .. } | Command::Group { .. } | Command::Listen { .. } => 16,
+        _ => 8,
+    }
+}
 
 impl<M: Memory> Transport<M> {
     /// Carries out one command of a session.
@@ -42,8 +54,8 @@ impl<M: Memory> Transport<M> {
             Command::SetOption { slot, generation, option, value } => {
                 self.set_option(now, session, slot, generation, option, value);
             }
-            Command::Connect { slot, generation, local, remote, .. } => {
-                self.connect(now, session, slot, generation, local, remote);
+            Command::Connect { slot, generation, lease, local, remote } => {
+                self.connect(now, session, slot, generation, lease, local, remote);
             }
             Command::Info { token, slot, generation } => self.send_info(now, session, token, slot, generation),
             _ => self.handle_rare_command(now, session, command),
@@ -52,11 +64,13 @@ impl<M: Memory> Transport<M> {
 
     /// Ports, listeners, acceptors, datagram sockets.
     fn handle_rare_command(&mut self, now: Instant, session: u32, command: Command) {
-        let Some(id) = self.session(session).map(|session| session.id) else { return };
+        let Some((id, user)) = self.session(session).map(|session| (session.id, session.user)) else { return };
         match command {
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
-                let bind = Bind { session: id, lease, protocol, local, reuse_addr, reuse_port, v6_only };
-                let bound = self.check_own(local, protocol).and_then(|()| self.cm.handle_bind(&bind));
+                let bind = Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+                let kept = self.check_kept(id, &command);
+                let bound =
+                    kept.and_then(|()| self.check_own(local, protocol)).and_then(|()| self.cm.handle_bind(&bind));
                 let (cause, port) = match bound {
                     Ok(port) => (Cause::None, port),
                     Err(cause) => (cause, 0),
@@ -66,22 +80,30 @@ impl<M: Memory> Transport<M> {
                     let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     self.keep_request(id, bind);
                 }
-                self.reply(session, &Event::BindReply { token, cause, port });
+                let voucher = self.voucher(self.cm.grant(id, lease).filter(|_| cause == Cause::None));
+                self.reply(session, &Event::BindReply { token, cause, port, voucher });
             }
             Command::Release { lease } => {
                 self.cm.handle_release(id, lease);
-                self.drop_requests(id, Some(Subject::Lease(lease)));
+                self.drop_requests(id, Subject::Lease(lease));
             }
             Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
-                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only };
-                let listens = self.check_own(local, Protocol::Tcp).and_then(|()| self.cm.handle_listen(&listen));
+                let shown = self.shown(session, lease);
+                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
+                let kept = self.check_kept(id, &command);
+                let own = kept.and_then(|()| self.check_own(local, Protocol::Tcp));
+                let listens = own.and_then(|()| self.cm.handle_listen(&listen));
                 let cause = listens.err().unwrap_or_default();
                 if cause == Cause::None {
+                    self.keep_shown(id, shown);
                     self.keep_request(id, command);
+                } else if cause == Cause::Invalid {
+                    self.stats.count(Stat::BadCommands);
                 }
                 // Who has the reply may connect at once, and looks at the page to see whose port it is.
                 self.run_directives(now);
-                self.reply(session, &Event::ListenReply { token, cause });
+                let voucher = self.voucher(self.cm.grant(id, lease).filter(|_| cause == Cause::None));
+                self.reply(session, &Event::ListenReply { token, cause, voucher });
             }
             Command::AcceptConnection { lease } => {
                 let taken = self.cm.handle_accept(now, id, lease);
@@ -99,43 +121,93 @@ impl<M: Memory> Transport<M> {
             }
             Command::StopAccepting { lease } => {
                 self.cm.handle_stop_accepting(now, id, lease);
-                self.drop_acceptor_request(id, lease);
+                self.drop_request(id, &Command::AcceptConnection { lease });
             }
             Command::SetListenerOption { lease, option, value } => {
                 let Some(listener) = self.cm.listener_of(id, lease) else {
                     self.stats.count(Stat::BadCommands);
                     return;
                 };
-                self.set_listener_option(listener, option, value);
-                self.keep_request(id, command);
+                if self.set_listener_option(listener, option, value) {
+                    self.keep_request(id, command);
+                } else {
+                    self.stats.count(Stat::BadCommands);
+                }
             }
-            Command::UdpOpen { slot, generation, local, remote, reuse_port, v6_only, .. } => {
+            Command::Show { lease, protocol, local, voucher } => {
+                let grant = Grant::of(lease, protocol, local, &voucher);
+                let before = self.session(session).and_then(|session| session.shown);
+                let taken = self.show(session, grant, &voucher);
+                self.stats.add(Stat::BadCommands, (!taken).into());
+                if taken {
+                    // The command that it is for may find a successor. What was shown before, and led to nothing, is over.
+                    if let Some(before) = before.filter(|before| before.lease != lease && !self.is_in_use(id, before)) {
+                        let Grant { lease, protocol, local, .. } = before;
+                        self.drop_request(id, &Command::Show { lease, protocol, local, voucher });
+                    }
+                    self.keep_shown(id, Some(grant));
+                }
+            }
+            Command::UdpOpen { slot, generation, lease, local, remote, .. } => {
                 let place = Place { session, slot, generation };
-                self.open_datagram(now, place, local, remote, reuse_port, v6_only);
-                self.keep_request_of_datagram(id, place, command);
+                let kept = self.check_kept(id, &command);
+                let opened = kept.and_then(|()| self.open_datagram(now, place, lease, local, remote));
+                match opened {
+                    // One whose slot makes no sense is gone again.
+                    Ok(()) => {
+                        if let Occupant::Datagram(_) = self.occupant(session, slot, generation) {
+                            self.keep_shown(id, self.shown(session, lease));
+                            self.keep_request(id, command);
+                        }
+                    }
+                    Err(cause) => self.refuse_datagram(place, cause),
+                }
             }
-            Command::Group { slot, generation, group, inside, joins } => {
+            Command::Group { slot, generation, group, inside, joins, token } => {
                 let link = if inside { Link::Inside } else { Link::Outside };
-                self.change_membership(now, session, slot, generation, (link, group), joins);
-                self.keep_request_of_datagram(id, Place { session, slot, generation }, command);
+                let place = Place { session, slot, generation };
+                let kept = if joins { self.check_kept(id, &command) } else { Ok(()) };
+                let changed = kept.and_then(|()| self.change_membership(now, place, (link, group), joins));
+                if token != 0 {
+                    let cause = match changed {
+                        // Done already, by a predecessor that could not say so any more.
+                        Err(Cause::AddressInUse) => Cause::None,
+                        _ => changed.err().unwrap_or_default(),
+                    };
+                    self.reply(session, &Event::GroupReply { token, cause });
+                }
+                match changed {
+                    Ok(()) if joins => {
+                        self.keep_request(id, command);
+                    }
+                    Err(_) if self.is_joined(place, (link, group)) => {}
+                    // It was left, or could not be joined (by a successor, say).
+                    _ => self.drop_request(id, &command),
+                }
+                self.stats.add(Stat::BadCommands, changed.is_err().into());
             }
             _ => {}
         }
         self.run_directives(now);
     }
 
-    /// What was asked for a datagram socket stays in force as long as it is open.
-    fn keep_request_of_datagram(&mut self, id: SessionId, place: Place, command: Command) {
-        if let Occupant::Datagram(_) = self.occupant(place.session, place.slot, place.generation) {
-            self.keep_request(id, command);
-        }
+    /// What no successor could know of is not done. There is to be room for what the session has shown for it, too.
+    fn check_kept(&self, id: SessionId, command: &Command) -> Result<(), Cause> {
+        if self.may_keep(id, command) { Ok(()) } else { Err(Cause::NoBuffers) }
     }
 
-    /// Work on the connection in a slot begins.
-    #[inline]
-    pub(crate) fn mark_slot(&self, session: u32, slot: SlotId, generation: u32) {
-        if let Occupant::Connection(index) = self.occupant(session, slot, generation) {
-            self.mark(Some(index));
+    /// Whether a session has a listener or a datagram socket by this grant.
+    fn is_in_use(&self, id: SessionId, grant: &Grant) -> bool {
+        let has_listener = self.cm.listener_of(id, grant.lease).is_some();
+        has_listener || self.datagrams.has_lease(grant.local.port, grant.lease)
+    }
+
+    /// What a session has shown, and what it was granted by that is in force: a successor wants to see it, too.
+    fn keep_shown(&mut self, id: SessionId, shown: Option<Grant>) {
+        if let Some(grant) = shown.filter(|grant| !self.cm.is_authority(grant.local.port)) {
+            let Grant { lease, protocol, local, .. } = grant;
+            let voucher = self.voucher(Some(grant));
+            self.keep_request(id, Command::Show { lease, protocol, local, voucher });
         }
     }
 
@@ -253,10 +325,11 @@ impl<M: Memory> Transport<M> {
                 self.entries.get_mut(index).is_some_and(|entry| entry.set_option(now, config, option, value))
             }
             Occupant::Datagram(index) => {
-                if let Some(id) = self.session(session).map(|session| session.id) {
+                let taken = self.datagrams.set_option(index, option, value);
+                if let Some(id) = self.session(session).map(|session| session.id).filter(|_| taken) {
                     self.keep_request(id, Command::SetOption { slot, generation, option, value });
                 }
-                self.datagrams.set_option(index, option, value)
+                taken
             }
             Occupant::Lost => true,
             Occupant::Nobody => false,
@@ -266,10 +339,11 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    fn set_listener_option(&mut self, listener: atoll_connmgr::ListenerId, option: SocketOption, value: u32) {
+    /// `false`: such an option, or such a value, there is not.
+    fn set_listener_option(&mut self, listener: atoll_connmgr::ListenerId, option: SocketOption, value: u32) -> bool {
         if option == SocketOption::DeferAccept {
             self.cm.set_defer_accept(listener, u16::try_from(value).unwrap_or(u16::MAX));
-            return;
+            return true;
         }
         let index = listener.index as usize;
         if index >= self.inherited.len() {
@@ -279,11 +353,7 @@ impl<M: Memory> Transport<M> {
         if place.is_none_or(|(id, _)| id != listener) {
             *place = Some((listener, Inherited::new(&self.config)));
         }
-        if let Some((_, inherited)) = place
-            && !inherited.set(&self.config, option, value)
-        {
-            self.stats.count(Stat::BadCommands);
-        }
+        place.as_mut().is_some_and(|(_, inherited)| inherited.set(&self.config, option, value))
     }
 
     /// The facts of a connection into the arena's info area.

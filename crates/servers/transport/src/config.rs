@@ -60,6 +60,30 @@ pub struct Config {
     pub adopt_batch: usize,
     /// Time between two such rounds; zero: all are.
     pub adopt_every: Duration,
+    /// What one session may have.
+    pub quota: Quota,
+}
+
+/// What one session may have in one replica, so that none can use up what all share. Connections are bounded by the slots of its arena,
+/// and memory for text by the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of their options. ENOBUFS.
+    pub requests: u32,
+    /// Leases of ports. ENOBUFS.
+    pub leases: u32,
+    /// Sockets that listen. ENOBUFS.
+    pub listeners: u32,
+    /// Datagram sockets. ENOBUFS.
+    pub datagram_sockets: u32,
+    /// Memberships in multicast groups, of all its sockets. ENOBUFS.
+    pub groups: u32,
+}
+
+impl Quota {
+    /// A quarter of what a replica has, or less: a program that needs all it may have leaves room for others.
+    pub const STACK: Quota =
+        Quota { requests: 1 << 16, leases: 1 << 15, listeners: 1 << 14, datagram_sockets: 1 << 14, groups: 256 };
 }
 
 /// Secrets of one replica, from the operating system's entropy.
@@ -69,6 +93,8 @@ pub struct Secrets {
     pub sequence: [u8; 16],
     /// Key of Fast Open cookies: the same for all replicas, because a client comes back to any.
     pub fast_open: [u8; 16],
+    /// Key of the seals of grants ([`atoll_ipc::lease`]): the same for all replicas, and for their successors.
+    pub leases: [u8; 16],
     /// Seed of hash tables.
     pub table: u64,
     /// Seed of port choices.
@@ -105,6 +131,7 @@ impl Config {
             sweep_interval: Duration::from_millis(250),
             adopt_batch: 64,
             adopt_every: Duration::ZERO,
+            quota: Quota::STACK,
         }
     }
 

@@ -64,6 +64,8 @@ impl<M: Memory> Transport<M> {
         connection.skip_syn_ack(now);
         let index = self.enter(connection, tuple, &inherited, internal, Stage::Embryonic { listener, defer });
         self.segment_arrives(now, index, segment, text);
+        // If the accept queue is full, the segment was forgotten, and only the timer remembers to repeat the SYN-ACK.
+        self.touch(index);
         true
     }
 }

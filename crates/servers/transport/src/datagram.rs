@@ -3,10 +3,14 @@
 use alloc::vec::Vec;
 
 use atoll_base::{Addr, Endpoint, FourTuple, Instant};
+use atoll_connmgr::{are_rivals, covers};
 use atoll_ip::{Cast, ErrorKind, NetworkError, TTL};
 use atoll_ipc::buffer::Extents;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Grant;
+use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
-use atoll_ipc::slot::{Slot, SlotState};
+use atoll_ipc::slot::{REPLICA_CLOSED, Slot, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
 use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
 use atoll_wire::icmp::code;
@@ -44,11 +48,10 @@ pub(crate) struct Datagrams {
 #[derive(Debug)]
 pub(crate) struct Datagram {
     place: Place,
+    /// By what right it has its port.
+    grant: Grant,
     local: Endpoint,
     remote: Option<Endpoint>,
-    reuse_port: bool,
-    /// At `::`: IPv6 alone.
-    v6_only: bool,
     receive: Extents,
     receive_tail: u64,
     receive_head: u64,
@@ -77,6 +80,8 @@ pub(crate) struct Datagram {
     ready: Ready,
     cause: Cause,
     is_dirty: bool,
+    /// It waits for its session's share of a later flush.
+    is_later: bool,
     /// Closed by the application, with something left to send.
     is_closing: bool,
     wants_room: bool,
@@ -120,25 +125,35 @@ impl Datagrams {
         if best.0 == 0 {
             return None;
         }
-        let shares = |index: u32| self.sockets.get(index).is_some_and(|socket| socket.reuse_port);
-        if candidates < 2 || !shares(best.1) {
-            // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
-            let is_best = |index: &&u32| self.sockets.get(**index).is_some_and(|s| s.score(tuple) == best.0);
-            return sockets.iter().rev().find(is_best).copied();
+        if candidates < 2 {
+            return Some(best.1);
         }
+        let is_best = |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple) == best.0);
+        let last = sockets.iter().rev().copied().find(|index| is_best(*index))?;
+        // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
+        let grant = self.sockets.get(last)?.grant;
+        if !grant.reuse_port {
+            return Some(last);
+        }
+        // Only with those of the same user it is shared.
+        let shares = |index: u32| {
+            let other = self.sockets.get(index).map(|socket| &socket.grant);
+            is_best(index) && other.is_some_and(|other| other.reuse_port && other.uid == grant.uid)
+        };
+        let candidates = sockets.iter().filter(|index| shares(**index)).count();
         let mut hasher = self.state.build_hasher();
         tuple.remote.addr.to_u64s().into_iter().for_each(|word| hasher.write_u64(word));
         hasher.write_u16(tuple.remote.port);
-        let chosen = (hasher.finish() % u64::from(candidates)) as usize;
-        let equals = sockets.iter().filter(|i| self.sockets.get(**i).is_some_and(|s| s.score(tuple) == best.0));
-        equals.copied().nth(chosen)
+        let chosen = (hasher.finish() % candidates.max(1) as u64) as usize;
+        sockets.iter().copied().filter(|index| shares(*index)).nth(chosen)
     }
 
     /// Blocks of the receive area of a session that sockets hold: first unit and log2 of the size.
-    pub(crate) fn blocks(&self, session: u32) -> Vec<(u32, u8)> {
-        let sockets = self.sockets.iter().filter(|(_, socket)| socket.place.session == session);
-        let rings = sockets.flat_map(|(_, socket)| [socket.receive.current, socket.receive.old]);
-        rings.flatten().map(|ring| (ring.unit, ring.log2)).collect()
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u32, (u32, u8))> + '_ {
+        self.sockets.iter().flat_map(|(_, socket)| {
+            let rings = [socket.receive.current, socket.receive.old].into_iter().flatten();
+            rings.map(|ring| (socket.place.session, (ring.unit, ring.log2)))
+        })
     }
 
     /// Enters the socket into the tables.
@@ -167,13 +182,40 @@ impl Datagrams {
         last
     }
 
+    /// Sockets at the port that cannot have it if `grant` is in force. `None`: one of them has it by a later grant.
+    fn rivals(&self, grant: &Grant) -> Option<Vec<u32>> {
+        let mut rivals = Vec::new();
+        for &index in self.by_port.get(&grant.local.port).into_iter().flatten() {
+            match self.sockets.get(index).map(|socket| &socket.grant).filter(|other| are_rivals(grant, other)) {
+                Some(other) if other.granted >= grant.granted => return None,
+                Some(_) => rivals.push(index),
+                None => {}
+            }
+        }
+        Some(rivals)
+    }
+
+    /// Whether a socket has the port by this lease.
+    pub(crate) fn has_lease(&self, port: u16, lease: u64) -> bool {
+        let sockets = self.by_port.get(&port).into_iter().flatten();
+        sockets.filter_map(|index| self.sockets.get(*index)).any(|socket| socket.grant.lease == lease)
+    }
+
     /// Whether a socket is bound to the port.
     pub(crate) fn has_port(&self, port: u16) -> bool {
         self.by_port.contains_key(&port)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
-        self.sockets.iter().map(|(_, socket)| socket)
+    /// All of them from this index on.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &Datagram)> {
+        self.sockets.iter_from(index)
+    }
+
+    /// It has waited for this flush.
+    pub(crate) fn take_up(&mut self, index: u32) {
+        if self.sockets.get_mut(index).is_some_and(|socket| core::mem::take(&mut socket.is_later)) {
+            self.touch(index);
+        }
     }
 
     fn touch(&mut self, index: u32) {
@@ -221,14 +263,13 @@ impl Datagrams {
 }
 
 impl Datagram {
-    /// One that has not received or sent anything. `shares`: whether it shares its port, and whether it is IPv6 alone.
-    fn new(place: Place, local: Endpoint, remote: Option<Endpoint>, shares: (bool, bool), capacity: u32) -> Datagram {
+    /// One that has not received or sent anything.
+    fn new(place: Place, grant: Grant, local: Endpoint, remote: Option<Endpoint>, capacity: u32) -> Datagram {
         Datagram {
             place,
+            grant,
             local,
             remote,
-            reuse_port: shares.0,
-            v6_only: shares.1,
             receive: Extents::default(),
             receive_tail: 0,
             receive_head: 0,
@@ -252,6 +293,7 @@ impl Datagram {
             ready: Ready::OUT,
             cause: Cause::None,
             is_dirty: false,
+            is_later: false,
             is_closing: false,
             wants_room: false,
         }
@@ -270,7 +312,7 @@ impl Datagram {
     }
 
     pub(crate) fn v6_only(&self) -> bool {
-        self.v6_only && self.local.addr == Addr::ANY
+        self.grant.v6_only && self.local.addr == Addr::ANY
     }
 
     /// Octets that wait for the application.
@@ -299,7 +341,7 @@ impl Datagram {
         let by_addr = match self.local.addr {
             addr if addr == tuple.local.addr => 3,
             Addr::V4_ANY if is_v4 => 2,
-            Addr::ANY if !(is_v4 && self.v6_only) => 1,
+            Addr::ANY if !(is_v4 && self.grant.v6_only) => 1,
             _ => return 0,
         };
         match self.remote {
@@ -311,41 +353,52 @@ impl Datagram {
 }
 
 impl<M: Memory> Transport<M> {
-    /// [`atoll_ipc::Command::UdpOpen`].
-    #[allow(clippy::too_many_arguments)] // The fields of the command.
+    /// [`atoll_ipc::Command::UdpOpen`]. Returns whether a socket of that name is in the slot now.
     pub(crate) fn open_datagram(
         &mut self,
         now: Instant,
         place: Place,
+        lease: u64,
         local: Endpoint,
         remote: Endpoint,
-        reuse_port: bool,
-        v6_only: bool,
-    ) {
+    ) -> Result<(), Cause> {
         let Place { session: session_index, slot, generation } = place;
         let remote = (remote.port != 0).then_some(remote);
         let is_own = local.addr.is_unspecified() || self.ip.is_own(local.addr) || self.is_many(local);
-        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
-        if let Occupant::Datagram(index) = session.occupant(slot, generation) {
-            // connect() to another peer, or bind() to an address.
-            let is_open = self.datagrams.sockets.get(index).is_some_and(|socket| !socket.is_closing);
-            if local.port != 0 && is_own && is_open {
-                self.rename_datagram(now, index, local, remote, reuse_port, v6_only);
+        let is_leased = |grant: &Grant| local.port != 0 && grant.lease == lease && covers(grant, local);
+        if let Occupant::Datagram(index) = self.occupant(session_index, slot, generation) {
+            // connect() to another peer, or bind() to an address. Whoever of a family has the port, the socket is the same.
+            let socket = self.datagrams.sockets.get(index).filter(|socket| !socket.is_closing);
+            if !socket.is_some_and(|socket| is_own && is_leased(&socket.grant)) {
+                return Err(Cause::Invalid);
             }
-            return;
+            self.rename_datagram(now, index, local, remote);
+            return Ok(());
         }
-        let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max;
-        if local.port == 0 || !is_own || !has_room || !session.is_vacant(slot) {
-            self.stats.count(Stat::BadCommands);
-            return;
+        let session = self.session(session_index).ok_or(Cause::Invalid)?;
+        if !session.is_vacant(slot) || !session.layout.application_slots().contains(&slot.0) {
+            return Err(Cause::Invalid);
         }
+        let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max
+            && session.datagram_sockets < self.config.quota.datagram_sockets;
+        let grant = self.grant(session_index, lease, Protocol::Udp, local).filter(is_leased);
+        let rivals = grant.and_then(|grant| Some((grant, self.datagrams.rivals(&grant)?)));
+        let (grant, rivals) = rivals.ok_or(Cause::Invalid)?;
+        if !is_own {
+            return Err(Cause::AddressNotAvailable);
+        }
+        if !has_room {
+            return Err(Cause::NoBuffers);
+        }
+        // They have left the port where it is granted, and what they say here is still under way, or never comes.
+        rivals.into_iter().for_each(|rival| self.close_datagram(now, rival));
+        let session = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
         let capacity = self.config.datagram_capacity;
-        let socket = Datagram::new(place, local, remote, (reuse_port, v6_only), capacity);
+        let socket = Datagram::new(place, grant, local, remote, capacity);
         let index = self.datagrams.sockets.insert(socket);
         if !session.occupy(slot, generation, Occupant::Datagram(index)) {
-            self.stats.count(Stat::BadCommands);
             self.datagrams.sockets.remove(index);
-            return;
+            return Err(Cause::Invalid);
         }
         self.datagrams.index(index);
         // Who sees the socket open may send to it at once, and looks at the page to see whose port it is.
@@ -356,6 +409,23 @@ impl<M: Memory> Transport<M> {
         }
         self.kick_datagram(now, index);
         self.datagrams.touch(index);
+        Ok(())
+    }
+
+    /// A datagram socket is not opened: the application hears why by its slot, which it still has to close.
+    pub(crate) fn refuse_datagram(&mut self, place: Place, cause: Cause) {
+        self.stats.count(Stat::BadCommands);
+        let Place { slot, generation, .. } = place;
+        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
+        if !session.layout.application_slots().contains(&slot.0) || !session.is_vacant(slot) {
+            return;
+        }
+        let Some(view) = session.slot(slot) else { return };
+        view.replica_reset(generation, SlotState::Closing, 0);
+        view.set_error(cause);
+        view.set_replica_flags(REPLICA_CLOSED);
+        let (bell, ready) = (view.bell(), Ready::ERR | Ready::HUP | Ready::IN | Ready::OUT);
+        session.push(&mut self.stats, &Event::Ready { slot, generation, ready }, Some(bell));
     }
 
     /// A datagram socket of a predecessor. What it has received, and is to send, lies in the arena; where, the slot says, which only its
@@ -364,9 +434,9 @@ impl<M: Memory> Transport<M> {
         &mut self,
         now: Instant,
         place: Place,
+        grant: Grant,
         local: Endpoint,
         remote: Endpoint,
-        shares: (bool, bool),
     ) {
         let Some(session) = self.session(place.session) else { return };
         let Some(view) = session.slot(place.slot) else { return };
@@ -387,7 +457,7 @@ impl<M: Memory> Transport<M> {
             send_tail: sent,
             published_head: sent,
             ready: Ready::IN | Ready::OUT,
-            ..Datagram::new(place, local, remote, shares, self.config.datagram_capacity)
+            ..Datagram::new(place, grant, local, remote, self.config.datagram_capacity)
         };
         let index = self.datagrams.sockets.insert(socket);
         let Some(session) = self.session_mut(place.session) else { return };
@@ -401,16 +471,7 @@ impl<M: Memory> Transport<M> {
         self.datagrams.touch(index);
     }
 
-    #[allow(clippy::too_many_arguments)] // What a socket is called.
-    fn rename_datagram(
-        &mut self,
-        now: Instant,
-        index: u32,
-        local: Endpoint,
-        remote: Option<Endpoint>,
-        reuse_port: bool,
-        v6_only: bool,
-    ) {
+    fn rename_datagram(&mut self, now: Instant, index: u32, local: Endpoint, remote: Option<Endpoint>) {
         let Some(old) = self.datagrams.sockets.get(index).map(|socket| socket.local.port) else { return };
         let was_last = self.datagrams.unindex(index);
         self.page.set_port(true, local.port, true);
@@ -420,8 +481,6 @@ impl<M: Memory> Transport<M> {
         if let Some(socket) = self.datagrams.sockets.get_mut(index) {
             socket.local = local;
             socket.remote = remote;
-            socket.reuse_port = reuse_port;
-            socket.v6_only = v6_only;
             let place = socket.place;
             if let Some(view) = self.session(place.session).and_then(|session| session.slot(place.slot)) {
                 view.set_local(local);
@@ -456,15 +515,20 @@ impl<M: Memory> Transport<M> {
             self.page.set_port(true, port, false);
         }
         let Some(mut socket) = self.datagrams.sockets.remove(index) else { return };
-        socket.multicast.leave_all(now, &mut self.ip);
+        let left = socket.multicast.leave_all(now, &mut self.ip);
         let place = socket.place;
         let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
         socket.receive.release_all(&session.pool, &session.links);
         session.vacate(place.slot, false);
+        session.groups = session.groups.saturating_sub(left);
         let event = Event::SlotDone { slot: place.slot, generation: place.generation };
         session.push(&mut self.stats, &event, Some(0));
         let id = session.id;
-        self.drop_requests(id, Some(Subject::Slot(place.slot)));
+        self.drop_requests(id, Subject::Slot(place.slot));
+        if !self.cm.is_authority(socket.grant.local.port) {
+            // What was shown for it.
+            self.drop_requests(id, Subject::Lease(socket.grant.lease));
+        }
     }
 
     /// A datagram for us, or for all or a group. `false`: nobody has the port.
@@ -511,7 +575,8 @@ impl<M: Memory> Transport<M> {
 
     /// The application's lines have changed.
     pub(crate) fn kick_datagram(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
+        // Who has closed it, or has lost the port, sends nothing more.
+        let Some(socket) = self.datagrams.sockets.get_mut(index).filter(|socket| !socket.is_closing) else { return };
         let place = socket.place;
         let Some(session) = self.sessions.get(place.session as usize).and_then(Option::as_ref) else { return };
         let Some(slot) = session.slot(place.slot) else { return };
@@ -574,6 +639,10 @@ impl<M: Memory> Transport<M> {
         for index in dirty.drain(..) {
             let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
             socket.is_dirty = false;
+            let place = socket.place;
+            if let Some(session) = self.session(place.session) {
+                self.mark(Work::Datagrams(session.id));
+            }
             self.send_datagrams(now, index, out);
             let Some(socket) = self.datagrams.sockets.get_mut(index) else { continue };
             if socket.is_closing {
@@ -596,6 +665,7 @@ impl<M: Memory> Transport<M> {
         }
         dirty.append(&mut self.datagrams.dirty);
         self.datagrams.dirty = dirty;
+        self.mark(Work::Nothing);
     }
 }
 
@@ -621,8 +691,9 @@ impl Datagram {
         let before = self.receive;
         let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
         let (head, tail) = (self.receive_head, self.receive_tail);
-        let (pool, links) = (&session.pool, &session.links);
-        self.receive.release(pool, links, head, tail);
+        let links = &session.links;
+        self.receive.release(&session.pool, links, head, tail);
+        let pool = &session.receive_pool();
         // As for connections: the second ring takes the whole capacity, because there is no third.
         let end_wanted = match self.receive.current {
             None => end,
@@ -632,6 +703,7 @@ impl Datagram {
             }
         };
         let room = self.receive.reserve(pool, links, head, tail, end_wanted, size_max);
+        session.note_touched();
         if self.receive != before {
             slot.set_receive_extents(&self.receive);
         }

@@ -60,6 +60,13 @@ pub(crate) struct Entry {
     pub(crate) cause: Cause,
     /// What the record in the ledger says, in short; 0: there is none.
     pub(crate) recorded: u8,
+    /// In which [tick](progress_tick) IP was last told that packets to the peer arrive.
+    pub(crate) progress_tick: u8,
+}
+
+/// A quarter of a second, modulo a minute: so often IP is told of a connection that gets on.
+pub(crate) const fn progress_tick(now: Instant) -> u8 {
+    (now.as_nanos() >> 28) as u8
 }
 
 /// Whose is the connection?
@@ -143,6 +150,8 @@ impl Flags {
     pub(crate) const RECORD: Flags = Flags(4096);
     /// The mark of urgent octets is to be published.
     pub(crate) const MARK: Flags = Flags(1024);
+    /// It waits for its session's share of a later flush.
+    pub(crate) const LATER: Flags = Flags(8192);
 
     pub(crate) const fn bits(self) -> u16 {
         self.0
@@ -232,6 +241,7 @@ impl Entry {
             replica_flags: 0,
             cause: Cause::None,
             recorded: 0,
+            progress_tick: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 use atoll_base::{FourTuple, Instant, SeqNum};
 use atoll_connmgr::{Syn, SynVerdict};
 use atoll_ip::{ChecksumOffload, ErrorKind, Link, NetworkError, Received};
+use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_FIN, REPLICA_RESET};
 use atoll_ipc::{Cause, Memory, Ready};
@@ -19,12 +20,16 @@ use crate::transport::{Answer, Transport};
 /// Answers without connection that may wait for the link; what is more is forgotten, as by a busy network.
 const ANSWERS_MAX: usize = 1024;
 
+/// What shows that the peer has got something of ours (RFC 4861 §7.3.1).
+const PROGRESS: Events = Events::ESTABLISHED.union(Events::ACKED);
+
 impl<M: Memory> Transport<M> {
     /// A frame (from the Ethernet header on) of a flow of this replica. `offload`: from its vnet header. `internal`: it came
     /// over the stack's link to itself. Never panics, whatever the bytes are.
     #[inline]
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         self.phases.frame_begins();
+        self.mark(Work::Frame);
         self.frame_arrives(now, frame, offload, internal);
         self.phases.frame_ends();
     }
@@ -79,7 +84,7 @@ impl<M: Memory> Transport<M> {
     }
 
     pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
-        self.mark(Some(index));
+        self.mark(Work::Segment(index));
         let Some(entry) = self.entries.get(index) else { return };
         match entry.stage {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
@@ -126,6 +131,13 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let Some(entry) = self.entries.get_mut(index) else { return };
+        if events.intersects(PROGRESS) {
+            let tick = entry::progress_tick(now);
+            if entry.progress_tick != tick && !entry.flags.has(entry::Flags::INTERNAL) {
+                entry.progress_tick = tick;
+                self.ip.note_progress(now, entry.name.remote_addr());
+            }
+        }
         if events.contains(Events::READABLE) {
             entry.ready |= Ready::IN;
             if entry.connection.receive_mark().is_some() {
@@ -160,6 +172,7 @@ impl<M: Memory> Transport<M> {
                     self.stats.count(Stat::PassiveOpens);
                     if defer > 0 && !events.intersects(Events::READABLE | Events::FIN) {
                         entry.stage = Stage::Deferred { listener };
+                        self.deferred.insert((entry.name.local_port(), index));
                         entry.deadline = now + atoll_base::Duration::from_secs(defer.into());
                     } else {
                         self.establish(now, index);

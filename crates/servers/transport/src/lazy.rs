@@ -10,26 +10,31 @@ use atoll_ipc::Memory;
 /// Private memory that is zero until written. Offsets out of range read as zero and lose what is written.
 #[derive(Debug)]
 pub(crate) struct LazyMemory {
-    pages: Vec<OnceCell<Box<[Cell<u64>]>>>,
+    count: usize,
+    /// Of an area that nobody has used there is not even a table.
+    pages: OnceCell<Vec<Page>>,
 }
+
+/// The words of a page; empty until one of them is written.
+type Page = OnceCell<Box<[Cell<u64>]>>;
 
 const PAGE_WORDS: usize = 512;
 
 impl LazyMemory {
     pub(crate) fn new(bytes: usize) -> LazyMemory {
-        let pages = bytes.div_ceil(PAGE_WORDS * 8);
-        LazyMemory { pages: (0..pages).map(|_| OnceCell::new()).collect() }
+        LazyMemory { count: bytes.div_ceil(PAGE_WORDS * 8), pages: OnceCell::new() }
     }
 
     #[inline]
     fn word(&self, at: usize) -> u64 {
-        let page = self.pages.get(at / 8 / PAGE_WORDS).and_then(OnceCell::get);
+        let page = self.pages.get().and_then(|pages| pages.get(at / 8 / PAGE_WORDS)).and_then(OnceCell::get);
         page.and_then(|page| page.get(at / 8 % PAGE_WORDS)).map_or(0, Cell::get)
     }
 
     #[inline]
     fn set_word(&self, at: usize, value: u64) {
-        let Some(page) = self.pages.get(at / 8 / PAGE_WORDS) else { return };
+        let pages = self.pages.get_or_init(|| (0..self.count).map(|_| OnceCell::new()).collect());
+        let Some(page) = pages.get(at / 8 / PAGE_WORDS) else { return };
         let page = page.get_or_init(|| (0..PAGE_WORDS).map(|_| Cell::new(0)).collect());
         if let Some(word) = page.get(at / 8 % PAGE_WORDS) {
             word.set(value);
@@ -39,7 +44,7 @@ impl LazyMemory {
 
 impl Memory for LazyMemory {
     fn len(&self) -> usize {
-        self.pages.len() * PAGE_WORDS * 8
+        self.count * PAGE_WORDS * 8
     }
 
     #[inline]
@@ -127,6 +132,7 @@ mod tests {
             assert_eq!(lazy.load32(at), heap.load32(at));
             assert_eq!(lazy.load64(at & !7), heap.load64(at & !7));
         }
-        assert_eq!(LazyMemory::new(1 << 30).pages.iter().filter(|page| page.get().is_some()).count(), 0);
+        let unused = LazyMemory::new(1 << 30);
+        assert_eq!((unused.load64(1 << 20), unused.pages.get().is_none()), (0, true));
     }
 }

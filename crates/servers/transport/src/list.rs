@@ -1,11 +1,16 @@
 //! Which sockets are there? For `atoll ss` and TCP_INFO.
 
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
 use atoll_base::{Endpoint, Instant, SessionId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::{Memory, info};
 use atoll_tcp::{Algorithm, Info, Phase, State};
 
+use crate::datagram::Datagram;
 use crate::entry::Entry;
+use crate::flows::Name;
 use crate::transport::Transport;
 
 /// One socket.
@@ -54,23 +59,101 @@ impl SocketFacts {
     }
 }
 
+/// How far a listing has got. Sockets that come and go between two slices may be missing, or be there twice, as in /proc/net/tcp.
+#[derive(Debug, Default)]
+pub struct Listing {
+    part: Part,
+    /// The next place in it.
+    at: usize,
+    /// Connections in TIME-WAIT that were told of: some are queued twice.
+    told: BTreeSet<Name>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Listeners,
+    Connections,
+    TimeWaits,
+    Datagrams,
+    Over,
+}
+
+impl Part {
+    const fn next(self) -> Part {
+        match self {
+            Part::Listeners => Part::Connections,
+            Part::Connections => Part::TimeWaits,
+            Part::TimeWaits => Part::Datagrams,
+            Part::Datagrams | Part::Over => Part::Over,
+        }
+    }
+}
+
+impl Listing {
+    /// Whether everything was listed.
+    pub fn is_over(&self) -> bool {
+        self.part == Part::Over
+    }
+}
+
 impl<M: Memory> Transport<M> {
     /// Every socket of this replica, listeners first. What the application has read is as of its last report. After [`Transport::adopt_rest`]:
     /// connections of a predecessor that do not go on yet are not among them.
     pub fn sockets(&self, now: Instant) -> impl Iterator<Item = SocketFacts> + '_ {
-        let listeners = self.cm.listeners().map(|listener| SocketFacts {
+        let mut listing = Listing::default();
+        core::iter::from_fn(move || (!listing.is_over()).then(|| self.list(now, &mut listing, usize::MAX))).flatten()
+    }
+
+    /// The next of them, at most so many, and all of one kind; none if there are no more of that kind. A listing that waits costs nothing.
+    pub fn list(&self, now: Instant, listing: &mut Listing, count: usize) -> Vec<SocketFacts> {
+        let mut facts = Vec::new();
+        let (from, mut next) = (listing.at, listing.at);
+        match listing.part {
+            Part::Listeners => facts.extend(self.listener_facts().skip(from).take(count).inspect(|_| next += 1)),
+            Part::Connections => facts.extend(self.entries.iter_from(from as u32).take(count).map(|(index, entry)| {
+                next = index as usize + 1;
+                self.connection_facts(now, entry)
+            })),
+            Part::TimeWaits => {
+                for (name, is_there) in self.time_waits.queued_from(from).take(count) {
+                    next += 1;
+                    if is_there && listing.told.insert(*name) {
+                        let tuple = self.locals.tuple(name);
+                        facts.push(SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote));
+                    }
+                }
+            }
+            Part::Datagrams => {
+                facts.extend(self.datagrams.iter_from(from as u32).take(count).map(|(index, socket)| {
+                    next = index as usize + 1;
+                    self.datagram_facts(socket)
+                }))
+            }
+            Part::Over => {}
+        }
+        // Of these some may be passed over, but not all without getting on.
+        if next == from {
+            (listing.part, listing.at) = (listing.part.next(), 0);
+            listing.told.clear();
+        } else {
+            listing.at = next;
+        }
+        facts
+    }
+
+    fn listener_facts(&self) -> impl Iterator<Item = SocketFacts> + '_ {
+        self.cm.listeners().map(|listener| SocketFacts {
             session: listener.session,
             receive_queue: listener.unclaimed.into(),
             send_queue: listener.backlog.into(),
             v6_only: listener.v6_only,
             ..SocketFacts::new(Protocol::Tcp, LISTEN, listener.local, Endpoint::default())
-        });
-        let connections = self.entries.iter().map(move |(_, entry)| self.connection_facts(now, entry));
-        let time_waits = self.time_waits.names().map(|name| {
-            let tuple = self.locals.tuple(name);
-            SocketFacts::new(Protocol::Tcp, TIME_WAIT, tuple.local, tuple.remote)
-        });
-        let datagrams = self.datagrams.iter().map(|socket| SocketFacts {
+        })
+    }
+
+    fn datagram_facts(&self, socket: &Datagram) -> SocketFacts {
+        SocketFacts {
             session: self.session(socket.session()).map(|session| session.id),
             receive_queue: socket.received(),
             send_queue: socket.unsent(),
@@ -81,8 +164,7 @@ impl<M: Memory> Transport<M> {
                 socket.local(),
                 socket.remote().unwrap_or_default(),
             )
-        });
-        listeners.chain(connections).chain(time_waits).chain(datagrams)
+        }
     }
 
     /// Octets of heap that all connections hold beside themselves. Walks all of them: for tests.

@@ -2,6 +2,7 @@
 
 use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, SeqNum, SlotId};
 use atoll_ip::{Cast, Route};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotState};
 use atoll_ipc::{Cause, Event, Memory, Ready};
@@ -22,16 +23,26 @@ const REUSE_TRIES: u32 = 64;
 
 impl<M: Memory> Transport<M> {
     /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot.
+    #[allow(clippy::too_many_arguments)] // The fields of the command.
     pub(crate) fn connect(
         &mut self,
         now: Instant,
         session_index: u32,
         slot: SlotId,
         generation: u32,
+        lease: u64,
         local: Endpoint,
         remote: Endpoint,
     ) {
-        let tuple = if self.connections() < self.config.connections_max {
+        if local.port != 0 {
+            // A port of its own choice is one that it has.
+            let grant = self.grant(session_index, lease, Protocol::Tcp, local);
+            if grant.is_none_or(|grant| self.cm.is_overtaken(&grant)) {
+                self.stats.count(Stat::BadCommands);
+                return self.refuse(session_index, slot, generation, Cause::Invalid);
+            }
+        }
+        let tuple = if self.connections() < self.config.connections_max && !self.is_out_of_memory() {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers)

@@ -2,6 +2,7 @@
 
 use atoll_base::{Duration, FourTuple, Instant};
 use atoll_ip::{HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, TTL, headers_len};
+use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{REPLICAS_MAX, Stat};
 use atoll_ipc::{Cause, Memory};
 use atoll_tcp::{State, Transmit};
@@ -12,6 +13,7 @@ use atoll_wire::{Mac, checksum};
 
 use crate::entry::{Entry, Flags};
 use crate::flows::{Locals, Name};
+use crate::session::{LATER_MAX, Occupant};
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
@@ -39,6 +41,8 @@ enum Turn {
     Done,
     /// The link is full: to be continued in a later flush.
     Blocked,
+    /// Its session has sent as much as it may in one flush: it goes on in the next.
+    Later,
     /// The neighbour is being asked for.
     Unresolved,
 }
@@ -53,7 +57,9 @@ impl<M: Memory> Transport<M> {
     /// afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.flush_is_due = false;
+        self.flushes = self.flushes.wrapping_add(1);
         self.flush_ip(out);
+        self.take_up();
         self.requeue_resolved();
         let mut full = Full::default();
         if self.retry_at != Instant::FAR_FUTURE {
@@ -61,6 +67,7 @@ impl<M: Memory> Transport<M> {
             self.retry_full_links(now, out, &mut full);
         }
         self.commit();
+        self.discard_if_due();
         self.flush_answers(now, out, &mut full);
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
@@ -69,6 +76,7 @@ impl<M: Memory> Transport<M> {
         // What became dirty meanwhile (a link that is full) waits for the next flush.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
+        self.mark(Work::Nothing);
         self.flush_datagrams(now, out);
         self.flush_ip(out);
         self.conclude();
@@ -82,13 +90,14 @@ impl<M: Memory> Transport<M> {
     fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.flags.clear(Flags::DIRTY);
-        self.mark(Some(index));
+        self.mark(Work::Output(index));
         match self.transmit(now, index, out, full) {
             Turn::Done => {}
             Turn::Blocked => {
                 self.blocked.push(index);
                 self.retry_at = now + RETRY_AFTER;
             }
+            Turn::Later => self.put_off(index),
             Turn::Unresolved => {
                 if let Some(entry) = self.entries.get_mut(index)
                     && !entry.flags.has(Flags::UNRESOLVED)
@@ -99,6 +108,42 @@ impl<M: Memory> Transport<M> {
             }
         }
         self.settle(now, index);
+    }
+
+    /// The connection goes on in a later flush: its session has had its share of this one.
+    fn put_off(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index).filter(|entry| !entry.flags.has(Flags::LATER)) else { return };
+        let Some(place) = entry.place else { return };
+        if let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) {
+            entry.flags.set(Flags::LATER);
+            session.later.push_back(Occupant::Connection(index));
+            self.put_off.insert(place.session);
+        }
+    }
+
+    /// What was put off goes on, of each session so much as may have a share.
+    fn take_up(&mut self) {
+        let mut next = self.put_off.first().copied();
+        while let Some(place) = next {
+            next = self.put_off.range(place + 1..).next().copied();
+            let count = self.session(place).map_or(0, |session| session.later.len().min(LATER_MAX));
+            for _ in 0..count {
+                match self.session_mut(place).and_then(|session| session.later.pop_front()) {
+                    Some(Occupant::Connection(index)) => {
+                        // Another one may have its place.
+                        let is_it = |entry: &mut Entry| entry.flags.take(Flags::LATER);
+                        if self.entries.get_mut(index).is_some_and(is_it) {
+                            self.touch(index);
+                        }
+                    }
+                    Some(Occupant::Datagram(index)) => self.datagrams.take_up(index),
+                    _ => {}
+                }
+            }
+            if self.session(place).is_none_or(|session| session.later.is_empty()) {
+                self.put_off.remove(&place);
+            }
+        }
     }
 
     /// Sends everything that the TCB wants sent now.
@@ -128,7 +173,16 @@ impl<M: Memory> Transport<M> {
         let len_max = if internal { INTERNAL_SEGMENT_MAX } else { out.segment_max().min(INTERNAL_SEGMENT_MAX) };
         loop {
             let Some(entry) = self.entries.get_mut(index) else { return Turn::Done };
+            let session = entry.place.and_then(|place| self.sessions.get_mut(place.session as usize)?.as_mut());
+            if let Some(session) = &session
+                && !session.share.is_left(self.flushes)
+            {
+                return Turn::Later;
+            }
             let Some(transmit) = entry.connection.poll_transmit(now, len_max) else { return Turn::Done };
+            if let Some(session) = session {
+                session.share.take(self.flushes, transmit.segment.len as usize);
+            }
             if reachable && !self.send(index, &transmit, out) {
                 full.set(link);
                 if let Some(entry) = self.entries.get(index) {

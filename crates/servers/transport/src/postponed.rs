@@ -13,6 +13,7 @@
 use alloc::vec::Vec;
 
 use atoll_base::{FourTuple, Instant, SessionId, SlotId};
+use atoll_ipc::ledger::Work;
 use atoll_ipc::slot::Slot;
 use atoll_ipc::{Command, Memory};
 use hashbrown::HashTable;
@@ -158,12 +159,13 @@ impl<M: Memory> Transport<M> {
     /// Whether connections of a predecessor do not go on yet. They do soon, if the owner goes on with its rounds.
     #[inline]
     pub fn is_adopting(&self) -> bool {
-        self.postponed.is_some()
+        self.postponed.is_some() || !self.lost_slots.is_empty()
     }
 
     /// When some more of them are to go on.
     pub(crate) fn adopts_at(&self) -> Option<Instant> {
-        self.postponed.as_ref().map(|postponed| postponed.due)
+        let looks_at = (!self.lost_slots.is_empty()).then_some(Instant::ZERO);
+        self.postponed.as_ref().map(|postponed| postponed.due).into_iter().chain(looks_at).min()
     }
 
     /// What became of the connections of a predecessor, once none waits any more: once, after every [`Transport::adopt`].
@@ -231,6 +233,7 @@ impl<M: Memory> Transport<M> {
             return;
         };
         let mut adopted = Adopted::default();
+        let before = records.ledger.work();
         let end = first.saturating_add(count).min(postponed.all.len());
         for at in first..end {
             if let Some(ahead) = postponed.all.get(at + AHEAD).filter(|_| at + AHEAD < end) {
@@ -241,7 +244,7 @@ impl<M: Memory> Transport<M> {
             }
             let Some((index, session, slot)) = postponed.take(at) else { continue };
             // Who dies of it is not to die of it for ever.
-            records.ledger.mark(Some(index));
+            records.ledger.mark(Work::Adoption(index));
             if let Some(session) = self.session_mut(session) {
                 session.leave(slot);
             }
@@ -266,6 +269,8 @@ impl<M: Memory> Transport<M> {
         self.postponed = (postponed.left > 0).then_some(postponed);
         self.tell_adoption(adoption);
         self.go_on(now, concerned);
+        // What needed them goes on.
+        self.mark(before);
     }
 }
 

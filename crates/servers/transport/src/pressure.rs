@@ -9,17 +9,24 @@
 //!     buffers grow as they like  |  buffers are small and |  text out of order is dropped;
 //!                                |  do not grow           |  after 10 s the largest that stand still are reset
 //! ```
+//! The same holds for the memory of the stack as a whole, whose supervisor says how it stands (`MemoryLevel`) and what all receive buffers of a
+//! replica together may take. Memory that was touched counts until it is given back, which happens while it is short. The supervisor's levels and
+//! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; nothing
+//! is opened or accepted then, and after a second the largest that stand still are reset, orphans first, until there is room.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use atoll_base::{Duration, Instant};
+use atoll_ipc::control::MemoryLevel;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory};
 
 use crate::entry::{Entry, Flags, Stage};
 use crate::flows::Name;
 use crate::rings::Rings;
-use crate::session::{Occupant, Session};
+use crate::session::{Books, Occupant, Session};
 use crate::transport::Transport;
 
 /// How a session stands.
@@ -31,6 +38,33 @@ pub(crate) struct Pressure {
     pub(crate) send: bool,
     /// Since when one of them is as good as full, and what everybody held then.
     full: Option<(Instant, Vec<Holding>)>,
+}
+
+/// How it stands with the memory of all sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    /// As the supervisor says.
+    told: MemoryLevel,
+    /// As it was at the last look, the own books included.
+    level: MemoryLevel,
+    pub(crate) books: Arc<Books>,
+    /// Since when it is `High`, and what everybody held then.
+    high: Option<(Instant, Vec<Holding>)>,
+    /// Memory is to be given back after the next commit: until then a successor may need what lies there.
+    discards: bool,
+}
+
+impl Shortage {
+    /// As the books say, or the supervisor, if that is worse.
+    fn now(&self) -> MemoryLevel {
+        let (held, max) = (self.books.held.load(Ordering::Relaxed), self.books.max.load(Ordering::Relaxed));
+        let own = match () {
+            () if held >= max / 16 * 15 => MemoryLevel::High,
+            () if held >= max / 4 * 3 => MemoryLevel::Pressure,
+            () => MemoryLevel::Plenty,
+        };
+        own.max(self.told)
+    }
 }
 
 /// What a connection held when an area became full.
@@ -74,21 +108,26 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.pressure_look_at = now + LOOK_INTERVAL;
+        self.sessions.iter().flatten().for_each(Session::recount);
+        let level = self.shortage.now();
+        self.shortage.level = level;
+        self.shortage.discards |= level > MemoryLevel::Plenty;
         let mut pressed = 0;
         for index in 0..self.sessions.len() {
             let Some(session) = self.sessions[index].as_mut() else { continue };
             let (send, receive) = (session.send_fill(), session.receive_fill());
-            session.pressure.send = send.is_high();
-            session.pressure.receive = receive.is_high();
+            let is_short = level > MemoryLevel::Plenty;
+            session.pressure.send = send.is_high() || is_short;
+            session.pressure.receive = receive.is_high() || is_short;
             let is_full = send.is_full() || receive.is_full();
             if !is_full {
                 session.pressure.full = None;
             }
-            if send.is_high() || receive.is_high() {
+            if send.is_high() || receive.is_high() || is_short {
                 pressed += 1;
                 self.shrink_buffers(index);
             }
-            if receive.is_full() {
+            if receive.is_full() || level == MemoryLevel::High {
                 self.prune(now, index);
             }
             if is_full {
@@ -96,6 +135,53 @@ impl<M: Memory> Transport<M> {
             }
         }
         self.stats.set(Stat::Pressured, pressed);
+        self.shed_from_all(now);
+    }
+
+    /// How it stands with the memory of the stack, and how much all receive buffers here may take.
+    pub fn set_memory(&mut self, now: Instant, level: MemoryLevel, buffers_max: u64) {
+        self.shortage.told = level;
+        self.shortage.books.max.store(buffers_max, Ordering::Relaxed);
+        if self.shortage.now() != self.shortage.level {
+            self.pressure_look_at = now;
+        }
+    }
+
+    /// Whether nothing new may begin.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.shortage.level == MemoryLevel::High
+    }
+
+    /// The records that named what was given back are gone, or name it no more: the kernel may have its memory.
+    #[inline]
+    pub(crate) fn discard_if_due(&mut self) {
+        if core::mem::take(&mut self.shortage.discards) {
+            self.sessions.iter().flatten().for_each(Session::discard_free);
+        }
+    }
+
+    /// While the memory of all is used up, some go that have not got on, of whichever session.
+    fn shed_from_all(&mut self, now: Instant) {
+        if self.shortage.level < MemoryLevel::High {
+            self.shortage.high = None;
+            return;
+        }
+        let Some((since, before)) = self.shortage.high.take() else {
+            self.shortage.high = Some((now, self.all_holdings()));
+            return;
+        };
+        if now.since(since) < SHED_FROM_ALL_AFTER {
+            self.shortage.high = Some((since, before));
+            return;
+        }
+        let held: u64 = before.iter().map(|held| held.octets).sum();
+        self.shed_idle(before, held / SHED_PART);
+        self.shortage.discards = true;
+        self.shortage.high = Some((now, self.all_holdings()));
+    }
+
+    fn all_holdings(&self) -> Vec<Holding> {
+        (0..self.sessions.len()).flat_map(|session| self.holdings(session)).collect()
     }
 
     /// No room was found for text that has arrived: look at once, unless somebody has just looked.
@@ -108,7 +194,8 @@ impl<M: Memory> Transport<M> {
     /// When [`Transport::look_after_memory`] is wanted although nothing happens.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let is_pressed = |session: &Session<M>| session.pressure.send || session.pressure.receive;
-        self.sessions.iter().flatten().any(is_pressed).then_some(self.pressure_look_at)
+        let is_due = self.shortage.level > MemoryLevel::Plenty || self.shortage.now() != self.shortage.level;
+        (is_due || self.sessions.iter().flatten().any(is_pressed)).then_some(self.pressure_look_at)
     }
 
     /// Everybody gets the smallest buffers, except who has asked for a size. What is in use stays.
@@ -173,23 +260,32 @@ impl<M: Memory> Transport<M> {
     }
 
     fn shed_from(&mut self, area: Area, fill: Fill, before: &[Holding]) {
-        let mut idle: Vec<Holding> = before.iter().filter(|held| held.area == area).copied().collect();
+        let idle = before.iter().filter(|held| held.area == area).copied().collect();
+        let too_many = (fill.used as u64).saturating_sub(fill.all as u64 / 4 * 3);
+        self.shed_idle(idle, too_many);
+    }
+
+    /// Resets those that have not got on since then, until so many octets are free.
+    fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
             // A younger connection between the same ends may have begun from zero.
             let entry = self.entries.get(held.index).filter(|entry| entry.name == held.name);
-            let progress = entry.and_then(|entry| entry.position(area).checked_sub(held.position));
+            let progress = entry.and_then(|entry| entry.position(held.area).checked_sub(held.position));
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });
         let is_orphan =
             |held: &Holding| self.entries.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
         idle.sort_by_key(|held| (!is_orphan(held), core::cmp::Reverse(held.octets), held.index));
-        let mut used = fill.used as u64;
+        let mut freed = 0;
         for held in idle {
-            if used < fill.all as u64 / 4 * 3 {
+            if freed > octets {
                 break;
             }
-            used = used.saturating_sub(held.octets);
-            let Some(entry) = self.entries.get_mut(held.index) else { continue };
+            freed += held.octets;
+            // It may have held something of both areas.
+            let Some(entry) = self.entries.get_mut(held.index).filter(|entry| entry.cause != Cause::NoBuffers) else {
+                continue;
+            };
             entry.cause = Cause::NoBuffers;
             entry.connection.abort();
             self.stats.count(Stat::ConnectionsShed);
@@ -284,6 +380,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const SMALL_BUFFER: u32 = 16 << 10;
 /// An area may be full for so long before somebody has to go.
 const SHED_AFTER: Duration = Duration::from_secs(10);
+/// The memory of all may be used up for so long.
+const SHED_FROM_ALL_AFTER: Duration = Duration::from_secs(1);
+/// This part of what is held goes then, if as much stands still.
+const SHED_PART: u64 = 4;
 /// Who has got on by this part of what it holds stays.
 const PROGRESS_SHARE: u64 = 16;
 

@@ -121,6 +121,9 @@ impl<M: Memory> Transport<M> {
         self.forget_record(index);
         debug_assert!(entry.place.is_none(), "the slot was given back");
         self.orphans -= usize::from(entry.stage == Stage::Closing);
+        if let Stage::Deferred { .. } = entry.stage {
+            self.deferred.remove(&(entry.name.local_port(), index));
+        }
         self.flows.remove(&entry.name, index);
         self.wheel.cancel(atoll_base::TimerId(index));
     }

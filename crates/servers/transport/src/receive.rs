@@ -107,8 +107,9 @@ impl Entry {
         let high = self.connection.receive_max().max(nxt);
         let size_max = (self.receive_capacity as usize).next_power_of_two();
         self.flags.set(entry::Flags::EXTENTS);
-        let (pool, links) = (&session.pool, &session.links);
-        self.receive.release(pool, links, head, high);
+        let links = &session.links;
+        self.receive.release(&session.pool, links, head, high);
+        let pool = &session.receive_pool();
         // The first ring is as large as what there is: a request needs no more. The second holds all that the window promises,
         // because there is no third before the first is drained.
         let end_wanted = match self.receive.current() {
@@ -116,12 +117,13 @@ impl Entry {
             Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
             Some(_) => end.max(high + u64::from(self.receive_capacity)),
         };
-        let room = self.receive.reserve(pool, links, head, high, end_wanted, size_max);
+        let mut room = self.receive.reserve(pool, links, head, high, end_wanted, size_max);
         if room < end && end < end_wanted {
             // The area is too full for that; a smaller ring is better than none.
             let smaller = self.receive.current().map_or(0, |current| current.size() * 4).min(size_max);
-            return self.receive.reserve(pool, links, head, high, end, smaller).min(end);
+            room = self.receive.reserve(pool, links, head, high, end, smaller);
         }
+        session.note_touched();
         room.min(end)
     }
 

@@ -7,8 +7,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_base::{SessionId, SlotId};
-use atoll_ipc::ledger::{Ledger, Progress, RequestRecord, TextPool};
+use atoll_base::{Instant, SessionId, SlotId};
+use atoll_ipc::ledger::{Ledger, Progress, RequestRecord, TextPool, Work};
 use atoll_ipc::{Command, Memory};
 
 use crate::entry::Flags;
@@ -37,6 +37,8 @@ pub(crate) struct Records<M: Memory> {
     /// Whom a predecessor has touched may not have been told yet: until the first batch is out the ledger names them, so that the next one
     /// tells them if this one dies before.
     pub(crate) is_heir: bool,
+    /// When deaths that were put down to sessions are forgotten.
+    pub(crate) forgive_at: Instant,
 }
 
 /// What applications have asked for that is in force.
@@ -48,8 +50,20 @@ pub(crate) struct Requests {
     fresh: u32,
     /// The last turn.
     order: u64,
+    /// How many each session has.
+    counts: BTreeMap<SessionId, u32>,
+    /// How many there may be, of all sessions and of one. `None`: nothing is written down, so nothing grows.
+    limits: Option<Limits>,
     /// To be written, or to be forgotten, at the next commit.
     changed: VecDeque<(u32, Option<RequestRecord>)>,
+}
+
+/// How many requests are in force at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    /// Places in the ledger: what has none would be forgotten with the server.
+    all: usize,
+    session: u32,
 }
 
 /// What a request is about. A later request about the same takes its place.
@@ -74,6 +88,7 @@ impl Key {
             Command::Bind { lease, .. } => (Subject::Lease(lease), (0, 0)),
             Command::Listen { lease, .. } => (Subject::Lease(lease), (1, 0)),
             Command::SetListenerOption { lease, option, .. } => (Subject::Lease(lease), (2, option as u128)),
+            Command::Show { lease, .. } => (Subject::Lease(lease), (4, 0)),
             Command::AcceptConnection { lease } => (Subject::Lease(lease), (3, 0)),
             Command::UdpOpen { slot, .. } => (Subject::Slot(slot), (4, 0)),
             Command::SetOption { slot, option, .. } => (Subject::Slot(slot), (5, option as u128)),
@@ -87,13 +102,20 @@ impl Key {
 }
 
 impl Requests {
+    /// None yet; at most `all`, and `session` of one session.
+    fn new(all: u32, session: u32) -> Requests {
+        Requests { limits: Some(Limits { all: all as usize, session }), ..Requests::default() }
+    }
+
     /// Goes on with those of a predecessor.
-    pub(crate) fn resume(found: &[(u32, RequestRecord)], high: u32) -> Requests {
-        let mut requests = Requests { fresh: high, ..Requests::default() };
+    pub(crate) fn resume(&self, found: &[(u32, RequestRecord)], high: u32) -> Requests {
+        let mut requests = Requests { fresh: high, limits: self.limits, ..Requests::default() };
         let mut used = alloc::vec![false; high as usize];
         for (place, record) in found {
             if let Some(key) = Key::of(record.session, &record.command) {
-                requests.places.insert(key, (*place, record.order));
+                if requests.places.insert(key, (*place, record.order)).is_none() {
+                    *requests.counts.entry(record.session).or_default() += 1;
+                }
                 used[*place as usize] = true;
                 requests.order = requests.order.max(record.order);
             }
@@ -102,12 +124,24 @@ impl Requests {
         requests
     }
 
-    /// `command` is in force from now on.
-    fn put(&mut self, session: SessionId, command: Command) {
-        let Some(key) = Key::of(session, &command) else { return };
+    /// Whether there is room for one more like `command`, or it takes the place of an earlier one.
+    fn has_room_for(&self, session: SessionId, command: &Command, slack: usize) -> bool {
+        let Some(limits) = self.limits else { return true };
+        let count = self.counts.get(&session).copied().unwrap_or(0);
+        let has_room = self.places.len() + slack < limits.all && count as usize + slack < limits.session as usize;
+        has_room || Key::of(session, command).is_none_or(|key| self.places.contains_key(&key))
+    }
+
+    /// `command` is in force from now on. `false`: there is no room for it, so no successor will know of it.
+    fn put(&mut self, session: SessionId, command: Command) -> bool {
+        let Some(key) = Key::of(session, &command) else { return true };
+        if !self.has_room_for(session, &command, 0) {
+            return false;
+        }
         let (place, order) = match self.places.get(&key) {
             Some(found) => *found,
             None => {
+                *self.counts.entry(session).or_default() += 1;
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.fresh += 1;
                     self.fresh - 1
@@ -118,26 +152,51 @@ impl Requests {
             }
         };
         self.changed.push_back((place, Some(RequestRecord { order, session, command })));
+        true
     }
 
     fn remove(&mut self, key: &Key) {
         if let Some((place, _)) = self.places.remove(key) {
+            if let Some(count) = self.counts.get_mut(&key.session) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&key.session);
+                }
+            }
             self.free.push(place);
             self.changed.push_back((place, None));
         }
     }
 
-    /// Everything about `subject` (`None`: everything at all) that the session has asked for is over.
-    fn remove_all(&mut self, session: SessionId, subject: Option<Subject>) {
-        let first = Key { session, subject: subject.unwrap_or(Subject::Lease(0)), kind: (0, 0) };
-        let is_meant = |key: &&Key| key.session == session && subject.is_none_or(|subject| key.subject == subject);
-        let keys: Vec<Key> = self.places.range(first..).map(|(key, _)| key).take_while(is_meant).copied().collect();
+    /// Everything about `subject` that the session has asked for is over.
+    fn remove_all(&mut self, session: SessionId, subject: Subject) {
+        let first = Key { session, subject, kind: (0, 0) };
+        self.remove_from(first, usize::MAX, |key| key.session == session && key.subject == subject);
+    }
+
+    /// Everything at all that the session has asked for is over.
+    pub(crate) fn remove_session(&mut self, session: SessionId) {
+        let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
+        self.remove_from(first, usize::MAX, |key| key.session == session);
+    }
+
+    /// Removes up to `max` requests, from `first` on, as long as they are meant. Returns how many those were.
+    fn remove_from(&mut self, first: Key, max: usize, is_meant: impl Fn(&Key) -> bool) -> usize {
+        let keys: Vec<Key> = self.places.range(first..).map(|(key, _)| *key).take_while(is_meant).take(max).collect();
         keys.iter().for_each(|key| self.remove(key));
+        keys.len()
+    }
+
+    /// How many there are, of all sessions.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 }
 
 impl<M: Memory> Records<M> {
-    pub(crate) fn new(ledger: Ledger<M>) -> Records<M> {
+    /// With a ledger, and so many requests in force of one session at most.
+    pub(crate) fn new(ledger: Ledger<M>, requests_max: u32) -> Records<M> {
+        let requests = Requests::new(ledger.requests_max(), requests_max);
         Records {
             ledger,
             text: TextPool::default(),
@@ -145,10 +204,11 @@ impl<M: Memory> Records<M> {
             unchained: Vec::new(),
             freed: Vec::new(),
             progressed: Vec::new(),
-            requests: Requests::default(),
+            requests,
             crashes: BTreeMap::new(),
             is_stateless: false,
             is_heir: false,
+            forgive_at: Instant::FAR_FUTURE,
         }
     }
 }
@@ -168,6 +228,7 @@ impl<M: Memory> Transport<M> {
                 crashes,
                 is_stateless,
                 is_heir,
+                forgive_at: _,
             } = records;
             let dirty: &[u32] = if *is_stateless { &[] } else { &self.dirty };
             if !core::mem::take(is_heir) {
@@ -193,6 +254,7 @@ impl<M: Memory> Transport<M> {
                     progressed.push(index);
                     continue;
                 }
+                ledger.mark(Work::Output(index));
                 // Text that nobody has grows until somebody has it, and what comes late fills its gaps.
                 let parked_len = entry.parked_len() as u32;
                 let is_filled = parked_len > 0 && entry.flags.has(Flags::RECORD);
@@ -208,6 +270,7 @@ impl<M: Memory> Transport<M> {
                 let crashes = crashes.get(&index).copied().unwrap_or(0);
                 ledger.stage_connection(index, Some(&of_entry(entry, &self.locals, &self.sessions, chain, crashes)));
             }
+            ledger.mark(Work::Nothing);
             ledger.commit();
             for index in progressed.drain(..) {
                 if let Some(entry) = self.entries.get(index) {
@@ -240,15 +303,21 @@ impl<M: Memory> Transport<M> {
         for session in self.sessions.iter_mut().flatten() {
             session.publish_commands();
         }
-        self.mark(None);
+        (self.slice_left, self.resets_left) = (crate::ending::SLICE, crate::ending::RESETS);
+        self.mark(Work::Nothing);
     }
 
-    /// Work on a connection begins, or none goes on.
+    /// Work of this kind begins. One store.
     #[inline]
-    pub(crate) fn mark(&self, index: Option<u32>) {
+    pub(crate) fn mark(&self, work: Work) {
         if let Some(records) = &self.records {
-            records.ledger.mark(index);
+            records.ledger.mark(work);
         }
+    }
+
+    /// What is being worked on.
+    pub(crate) fn work(&self) -> Work {
+        self.records.as_ref().map_or(Work::Nothing, |records| records.ledger.work())
     }
 
     /// The slot of an offer that was taken back, and the rings of its buffer, are given back once the ledger does not name them any more.
@@ -264,37 +333,36 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// A command stays in force.
-    pub(crate) fn keep_request(&mut self, session: SessionId, command: Command) {
-        if let Some(records) = self.records.as_deref_mut() {
-            records.requests.put(session, command);
-        }
+    /// A command stays in force. `false`: there is no room for it, and no successor will know of it.
+    pub(crate) fn keep_request(&mut self, session: SessionId, command: Command) -> bool {
+        self.records.as_deref_mut().is_none_or(|records| records.requests.put(session, command))
     }
 
-    /// An acceptor has taken back that it is willing.
-    pub(crate) fn drop_acceptor_request(&mut self, session: SessionId, lease: u64) {
-        if let (Some(records), Some(key)) =
-            (self.records.as_deref_mut(), Key::of(session, &Command::AcceptConnection { lease }))
-        {
+    /// Whether a command could stay in force. Ask before it is carried out, where its sender hears of a refusal.
+    pub(crate) fn may_keep(&self, session: SessionId, command: &Command) -> bool {
+        // What was shown for it is kept as well.
+        let slack = usize::from(matches!(command, Command::Listen { .. } | Command::UdpOpen { .. }));
+        self.records.as_deref().is_none_or(|records| records.requests.has_room_for(session, command, slack))
+    }
+
+    /// A command like `command` is in force no more: it was undone.
+    pub(crate) fn drop_request(&mut self, session: SessionId, command: &Command) {
+        if let (Some(records), Some(key)) = (self.records.as_deref_mut(), Key::of(session, command)) {
             records.requests.remove(&key);
         }
     }
 
-    /// What was asked for about a lease, a slot, or by a session (`None`), is over.
-    pub(crate) fn drop_requests(&mut self, session: SessionId, subject: Option<Subject>) {
+    /// What was asked for about a lease or a slot is over.
+    pub(crate) fn drop_requests(&mut self, session: SessionId, subject: Subject) {
         if let Some(records) = self.records.as_deref_mut() {
             records.requests.remove_all(session, subject);
         }
     }
 
-    /// Ports, listeners and acceptors of the session are gone; its open sockets are not.
-    pub(crate) fn drop_lease_requests(&mut self, session: SessionId) {
-        if let Some(records) = self.records.as_deref_mut() {
-            let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
-            let is_meant = |key: &&Key| key.session == session && matches!(key.subject, Subject::Lease(_));
-            let places = &records.requests.places;
-            let keys: Vec<Key> = places.range(first..).map(|(key, _)| *key).take_while(|key| is_meant(&key)).collect();
-            keys.iter().for_each(|key| records.requests.remove(key));
-        }
+    /// Up to `max` requests of a session are over: of `all`, or of those about leases. Returns how many those were.
+    pub(crate) fn drop_some_requests(&mut self, session: SessionId, max: usize, all: bool) -> usize {
+        let first = Key { session, subject: Subject::Lease(0), kind: (0, 0) };
+        let is_meant = |key: &Key| key.session == session && (all || matches!(key.subject, Subject::Lease(_)));
+        self.records.as_deref_mut().map_or(0, |records| records.requests.remove_from(first, max, is_meant))
     }
 }

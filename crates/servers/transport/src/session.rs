@@ -1,19 +1,32 @@
 //! What does a replica keep of one application? Its rings, its slots, and who occupies them.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_base::{Epoch, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW, REPLICA_EPOCH};
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
 use atoll_ipc::page::{AppPage, BELLS, Stat};
-use atoll_ipc::pool::{CONTROL_BYTES, Pool, UNIT_BYTES};
+use atoll_ipc::pool::{CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
 use atoll_ipc::{Command, Event, Memory};
 
+use crate::ending::Ending;
 use crate::lazy::LazyMemory;
 use crate::pressure::Pressure;
 use crate::stats::Stats;
+
+/// Free pieces of at least this size (as a power of two) are given back when memory is short.
+const DISCARD_LOG2: u8 = 13;
+/// What the receive buffers of a session may take however short memory is, in units: 128 KiB. Linux lets each socket have the least of `tcp_rmem`.
+const FLOOR_UNITS: u32 = 64;
+/// Of a session so many at a time, because each is a system call.
+const DISCARDS_MAX: usize = 512;
 
 /// One application process (with the children that inherited its sockets), as seen from this replica.
 ///
@@ -32,21 +45,115 @@ pub(crate) struct Session<M: Memory> {
     pub(crate) links: LazyMemory,
     application: Vec<Occupied>,
     replica: Vec<Occupied>,
+    /// Those of them before this one have all been looked at.
+    seen: u32,
     /// Free slots among the replica's; taken from the back. Revoked ones go to the front, because their late claim is still
     /// to come.
     free: VecDeque<u32>,
     /// Sockets that use the arena.
     pub(crate) sockets: u32,
+    /// The datagram sockets among them.
+    pub(crate) datagram_sockets: u32,
+    /// Their memberships in groups.
+    pub(crate) groups: u32,
     /// Bells to be considered at the end of the flush.
     bells: u32,
     /// The sleep word for which each bell was rung last.
     rung: [u32; BELLS],
+    /// Whose it is.
+    pub(crate) user: User,
+    /// What it has shown last of what the authority of a port has granted.
+    pub(crate) shown: Option<Grant>,
     /// The application has ended; what is left is given up at this moment.
     pub(crate) gone: Option<Instant>,
     pub(crate) pressure: Pressure,
+    /// Processes of it have ended, and this is left to do.
+    pub(crate) ending: Option<Ending>,
+    /// Sockets before this one were given up when its time was up.
+    pub(crate) expired: u32,
+    /// What it may still send in this flush.
+    pub(crate) share: Share,
+    /// Those of its sockets that wait for the next share.
+    pub(crate) later: VecDeque<Occupant>,
+    /// Servers have died of it: its commands are not taken.
+    pub(crate) is_cut_off: bool,
+    /// What of the receive area was ever touched.
+    touched: Touched,
 }
 
-/// A slot's user, and the generation it has.
+/// How much of the receive area was touched, of this session and in all. Counts with the others until it is dropped.
+#[derive(Debug)]
+struct Touched {
+    /// Up to where it was, in units.
+    high: Cell<u32>,
+    /// How much of that the kernel still has memory for, in units: what counts in the books.
+    counted: Cell<u32>,
+    /// Free pieces were given back. Those that are used again count again from the next look on.
+    has_holes: Cell<bool>,
+    /// With which of the free pieces the next look goes on.
+    next: Cell<usize>,
+    books: Arc<Books>,
+}
+
+/// What all sessions of a replica hold, and may hold.
+#[derive(Debug)]
+pub(crate) struct Books {
+    /// Octets that were touched in receive areas: the kernel has given memory for them.
+    pub(crate) held: AtomicU64,
+    /// No more than this is touched.
+    pub(crate) max: AtomicU64,
+}
+
+impl Default for Books {
+    fn default() -> Books {
+        Books { held: AtomicU64::new(0), max: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Touched {
+    fn count(&self, units: u32) {
+        let before = self.counted.replace(units);
+        let octets = |units: u32| u64::from(units) * UNIT_BYTES as u64;
+        // A replica is one thread: nobody else counts meanwhile.
+        let held = self.books.held.load(Ordering::Relaxed).wrapping_sub(octets(before)).wrapping_add(octets(units));
+        self.books.held.store(held, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Touched {
+    fn drop(&mut self) {
+        self.count(0);
+    }
+}
+
+/// What one session may send in one flush, so that others get their turn: see [`Share::take`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    flush: u32,
+    taken: u32,
+}
+
+/// In units of about half a microsecond: a frame is one, and one more for each 4 KiB of its text. A fast connection gets as far with it as its window.
+const SHARE: u32 = 1024;
+/// Sockets that go on in one flush because they had no share of the last: each takes something of it.
+pub(crate) const LATER_MAX: usize = 256;
+
+impl Share {
+    /// Whether there is something left in this flush.
+    #[inline]
+    pub(crate) fn is_left(&self, flush: u32) -> bool {
+        self.flush != flush || self.taken < SHARE
+    }
+
+    /// A frame with so many octets of text was sent.
+    #[inline]
+    pub(crate) fn take(&mut self, flush: u32, octets: usize) {
+        let before = if self.flush == flush { self.taken } else { 0 };
+        *self = Share { flush, taken: before + 1 + (octets >> 12) as u32 };
+    }
+}
+
+/// A slot's user, and the generation it has; 0: nobody has looked at it yet, and a predecessor may have used it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Occupied {
     occupant: Occupant,
@@ -74,7 +181,14 @@ pub(crate) struct Place {
 
 impl<M: Memory> Session<M> {
     /// Goes on where the last incarnation stopped, and says who is there now.
-    pub(crate) fn new(id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>, epoch: Epoch) -> Session<M> {
+    pub(crate) fn new(
+        (id, user): (SessionId, User),
+        layout: ArenaLayout,
+        arena: M,
+        page: AppPage<M>,
+        epoch: Epoch,
+        books: Arc<Books>,
+    ) -> Session<M> {
         let commands = Consumer::resume(&arena, layout.commands, COMMANDS);
         let events = Producer::resume(&arena, layout.events, EVENTS);
         arena.store32_release(REPLICA_EPOCH, epoch.0);
@@ -92,24 +206,77 @@ impl<M: Memory> Session<M> {
             links: LazyMemory::new(links + units as usize * 4),
             application: Vec::new(),
             replica: Vec::new(),
+            seen: 0,
             free: VecDeque::new(),
             sockets: 0,
+            datagram_sockets: 0,
+            groups: 0,
             bells: 0,
             rung: [0; BELLS],
+            user,
+            shown: None,
             gone: None,
             pressure: Pressure::default(),
+            ending: None,
+            expired: 0,
+            share: Share::default(),
+            later: VecDeque::new(),
+            touched: Touched {
+                high: Cell::new(0),
+                counted: Cell::new(0),
+                has_holes: Cell::new(false),
+                next: Cell::new(0),
+                books,
+            },
+            is_cut_off: false,
         }
     }
 
-    /// Slots of offers that a predecessor has used: they keep their generations, and nobody occupies them yet.
-    pub(crate) fn resume(&mut self) {
-        for slot in self.layout.replica_slots() {
-            let generation = self.slot(SlotId(slot)).map_or(0, |view| view.replica_generation());
-            if generation == 0 {
-                break;
-            }
-            self.replica.push(Occupied { occupant: Occupant::Nobody, generation });
+    /// Where receive buffers come from: beyond what was touched before only while the stack has memory for it.
+    pub(crate) fn receive_pool(&self) -> Pool {
+        let Books { held, max } = &*self.touched.books;
+        if held.load(Ordering::Relaxed) < max.load(Ordering::Relaxed) {
+            return self.pool;
         }
+        self.pool.within(&self.links, self.touched.high.get().max(FLOOR_UNITS))
+    }
+
+    /// To be called when a buffer was taken.
+    pub(crate) fn note_touched(&self) {
+        let high = self.pool.high_units(&self.links);
+        let growth = high.saturating_sub(self.touched.high.get());
+        if growth > 0 {
+            self.touched.high.set(high);
+            self.touched.count(self.touched.counted.get() + growth);
+        }
+    }
+
+    /// Counts again, where pieces that were given back may be in use.
+    pub(crate) fn recount(&self) {
+        if self.touched.has_holes.get() {
+            let free = self.pool.free_blocks(&self.links, DISCARD_LOG2);
+            let holes: u32 = free.iter().map(|(_, log2)| 1u32 << (log2 - MIN_LOG2)).sum();
+            self.touched.count(self.touched.high.get().saturating_sub(holes));
+        }
+    }
+
+    /// Gives memory back that lies in free pieces of the receive area. The smallest are used again soon.
+    pub(crate) fn discard_free(&self) {
+        let area = self.layout.receive_area;
+        let free = self.pool.free_blocks(&self.links, DISCARD_LOG2);
+        // Where there are many, others the next time.
+        let from = if self.touched.next.get() < free.len() { self.touched.next.get() } else { 0 };
+        for (unit, log2) in free.iter().skip(from).take(DISCARDS_MAX) {
+            self.arena.discard(area + *unit as usize * UNIT_BYTES, 1 << log2);
+        }
+        self.touched.next.set(from + DISCARDS_MAX);
+        let (high, touched) = (self.pool.high_units(&self.links), self.touched.high.get());
+        if high < touched {
+            self.arena.discard(area + high as usize * UNIT_BYTES, (touched - high) as usize * UNIT_BYTES);
+            self.touched.high.set(high);
+        }
+        self.touched.has_holes.set(true);
+        self.recount();
     }
 
     /// The occupant of a slot, in whichever half, goes on with it. `false`: it has another one.
@@ -117,12 +284,17 @@ impl<M: Memory> Session<M> {
         let Some(index) = slot.0.checked_sub(self.layout.replica_slots().start) else {
             return self.occupy(slot, generation, occupant);
         };
-        let Some(place) = self.replica.get_mut(index as usize) else { return false };
-        if place.occupant != Occupant::Nobody || place.generation != generation {
+        let is_its = self.slot(slot).is_some_and(|view| view.replica_generation() == generation);
+        if !is_its || generation == 0 || !self.layout.replica_slots().contains(&slot.0) {
             return false;
         }
-        place.occupant = occupant;
-        self.sockets += 1;
+        self.extend(index);
+        let Some(place) = self.replica.get_mut(index as usize).filter(|place| place.occupant == Occupant::Nobody)
+        else {
+            return false;
+        };
+        *place = Occupied { occupant, generation };
+        self.count(occupant);
         true
     }
 
@@ -135,9 +307,46 @@ impl<M: Memory> Session<M> {
             None => self.application.get_mut(slot.0 as usize),
         };
         let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return false };
-        place.occupant = Occupant::Nobody;
+        let was = core::mem::take(&mut place.occupant);
         self.sockets -= 1;
+        self.datagram_sockets -= u32::from(matches!(was, Occupant::Datagram(_)));
         true
+    }
+
+    /// One more socket uses the arena.
+    fn count(&mut self, occupant: Occupant) {
+        self.sockets += 1;
+        self.datagram_sockets += u32::from(matches!(occupant, Occupant::Datagram(_)));
+    }
+
+    /// There is a place for this slot of the replica's half, and for those before it, which nobody has looked at.
+    fn extend(&mut self, index: u32) {
+        if self.replica.len() <= index as usize {
+            self.replica.resize(index as usize + 1, Occupied::default());
+        }
+    }
+
+    /// Looks at slots that predecessors may have offered, in order, until one of them is free. Returns it, and its last generation.
+    ///
+    /// What an application has written there decides nothing: a slot that no record names is free, and its next generation is another
+    /// one than that of a late claim. So this costs a look for each slot that is used, and not one for each that an application has marked.
+    fn look_for_free(&mut self) -> Option<(u32, u32)> {
+        loop {
+            let slot = self.layout.replica_slots().start.checked_add(self.seen)?;
+            if !self.layout.replica_slots().contains(&slot) {
+                return None;
+            }
+            self.extend(self.seen);
+            let place = self.replica.get(self.seen as usize)?;
+            self.seen += 1;
+            if place.generation == 0 {
+                let view = self.slot(SlotId(slot))?;
+                let last = view.replica_generation();
+                view.revoke(last);
+                view.set_state(SlotState::Free);
+                return Some((slot, last));
+            }
+        }
     }
 
     /// If nobody has come, the slot is free.
@@ -154,29 +363,17 @@ impl<M: Memory> Session<M> {
         }
     }
 
-    /// Slots, and their generations, in which the application may have a socket although nobody occupies them.
-    pub(crate) fn unoccupied(&self) -> Vec<(SlotId, u32)> {
-        let generation = |slot: u32| self.slot(SlotId(slot)).map_or(0, |view| view.replica_generation());
-        // The library takes its slots in order, and so does the replica.
-        let used = self.layout.application_slots().take_while(|slot| {
-            self.slot(SlotId(*slot)).is_some_and(|view| view.app_generation() != 0 || view.replica_generation() != 0)
-        });
-        let offered = self.layout.replica_slots().take(self.replica.len());
-        used.chain(offered)
-            .map(|slot| (SlotId(slot), generation(slot)))
-            .filter(|(slot, generation)| *generation != 0 && self.is_vacant(*slot))
-            .collect()
-    }
-
-    /// All occupants are known: what is free is free, and the application looks at everything.
+    /// All occupants are known: the application looks at everything.
     pub(crate) fn rebuild(&mut self) {
-        let half = self.layout.replica_slots().start;
-        for index in 0..self.replica.len() as u32 {
-            self.settle(SlotId(half + index));
-        }
         let word = self.arena.load32(OVERFLOW).wrapping_add(1);
         self.arena.store32_release(OVERFLOW, word);
         self.bells = u32::MAX;
+    }
+
+    /// So many of the replica's slots have been looked at.
+    #[cfg(test)]
+    pub(crate) const fn seen_slots(&self) -> u32 {
+        self.seen
     }
 
     /// The slot, `None` out of range.
@@ -188,13 +385,23 @@ impl<M: Memory> Session<M> {
     /// The next command; `Err` if what the application wrote is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Result<Command, atoll_ipc::event::BadMessage>> {
+        if self.is_cut_off {
+            return None;
+        }
         // An application has one life, so its epoch says nothing.
         self.commands.pop(&self.arena).map(|(_, payload)| Command::decode(&payload))
     }
 
     #[inline]
     pub(crate) fn has_command(&self) -> bool {
-        self.gone.is_none() && self.commands.is_ready(&self.arena)
+        self.hears() && self.commands.is_ready(&self.arena)
+    }
+
+    /// Whether its commands are carried out: as long as it is there, and those that it had sent before.
+    #[inline]
+    pub(crate) fn hears(&self) -> bool {
+        let is_there = self.gone.is_none() || self.ending.as_ref().is_some_and(|ending| ending.commands > 0);
+        is_there && !self.is_cut_off
     }
 
     #[inline]
@@ -251,8 +458,13 @@ impl<M: Memory> Session<M> {
 
     /// Whether an offer in this slot may have had this generation once.
     pub(crate) fn was_offered(&self, slot: SlotId, generation: u32) -> bool {
-        let is_past = |place: &Occupied| generation.wrapping_sub(place.generation) as i32 <= 0;
-        self.layout.replica_slots().contains(&slot.0) && self.occupied(slot).is_some_and(is_past)
+        let last = match self.occupied(slot) {
+            Some(place) if place.generation != 0 => Some(place.generation),
+            // That of a predecessor, if there was one.
+            _ => self.slot(slot).map(|view| view.replica_generation()).filter(|last| *last != 0),
+        };
+        let is_past = |last: u32| generation.wrapping_sub(last) as i32 <= 0;
+        self.layout.replica_slots().contains(&slot.0) && last.is_some_and(is_past)
     }
 
     /// Every occupied slot, in order.
@@ -262,6 +474,35 @@ impl<M: Memory> Session<M> {
         all.filter(|(_, place)| place.occupant != Occupant::Nobody)
             .map(|(slot, place)| (SlotId(slot), place.generation, place.occupant))
             .collect()
+    }
+
+    /// The next occupied slot from the `cursor`th on, which counts the application's and then the replica's, and where to go on; `None`: there is
+    /// none among the next `max`. At the end the cursor stays.
+    pub(crate) fn occupied_from(&self, cursor: u32, max: u32) -> (u32, Option<(SlotId, u32, Occupant)>) {
+        let (half, own) = (self.layout.replica_slots().start, self.application.len());
+        let end = own + self.replica.len();
+        let first = cursor as usize;
+        for at in first..end.min(first.saturating_add(max as usize)) {
+            let (slot, place) = match at.checked_sub(own) {
+                None => (at as u32, self.application.get(at)),
+                Some(at) => (half + at as u32, self.replica.get(at)),
+            };
+            if let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) {
+                return (at as u32 + 1, Some((SlotId(slot), place.generation, place.occupant)));
+            }
+        }
+        (cursor.saturating_add(max).min(end as u32).max(cursor), None)
+    }
+
+    /// These processes, a bit each, hold no socket any more.
+    pub(crate) fn remove_holders(&self, members: u64) {
+        let (mut cursor, max) = (0, u32::MAX);
+        while let (next, Some((slot, ..))) = self.occupied_from(cursor, max) {
+            cursor = next;
+            if let Some(view) = self.slot(slot) {
+                view.remove_holders(members);
+            }
+        }
     }
 
     /// The application has opened a socket in one of its own slots. `false`: it may not.
@@ -278,30 +519,23 @@ impl<M: Memory> Session<M> {
             return false;
         }
         *place = Occupied { occupant, generation };
-        self.sockets += 1;
+        self.count(occupant);
         true
     }
 
     /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use.
     pub(crate) fn allocate(&mut self, occupant: Occupant) -> Option<(SlotId, u32)> {
         let range = self.layout.replica_slots();
-        let slot = match self.free.pop_back() {
-            Some(slot) => slot,
-            None => {
-                let slot = range.start + self.replica.len() as u32;
-                if slot >= range.end {
-                    return None;
-                }
-                // What an earlier incarnation has used is not used again.
-                let last = self.slot(SlotId(slot)).map_or(0, |slot| slot.replica_generation());
-                self.replica.push(Occupied { occupant: Occupant::Nobody, generation: last });
-                slot
-            }
+        let (slot, last) = match self.free.pop_back() {
+            Some(slot) => (slot, None),
+            // What an earlier incarnation has used is not used again.
+            None => self.look_for_free().map(|(slot, last)| (slot, Some(last)))?,
         };
         let place = self.replica.get_mut((slot - range.start) as usize)?;
-        *place = Occupied { occupant, generation: place.generation.wrapping_add(1).max(1) };
-        self.sockets += 1;
-        Some((SlotId(slot), place.generation))
+        let generation = last.unwrap_or(place.generation).wrapping_add(1).max(1);
+        *place = Occupied { occupant, generation };
+        self.count(occupant);
+        Some((SlotId(slot), generation))
     }
 
     /// The slot is free again. `revoked`: an offer was taken back, which a record names, and whose claim may still come: it is used again

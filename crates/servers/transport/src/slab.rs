@@ -92,6 +92,17 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The same from this index on.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &T)> {
+        let skipped = (index >> CHUNK_BITS) as usize;
+        let chunks = (0u32..).step_by(CHUNK).zip(&self.chunks).skip(skipped);
+        chunks
+            .flat_map(|(first, chunk)| {
+                (first..).zip(chunk.iter()).filter_map(|(at, value)| Some((at, value.as_ref()?)))
+            })
+            .skip_while(move |(at, _)| *at < index)
+    }
+
     fn place_made(&mut self, index: u32) -> Option<&mut Option<T>> {
         let chunk = self.chunks.get_mut((index >> CHUNK_BITS) as usize)?;
         if chunk.is_empty() {
@@ -119,6 +130,9 @@ mod tests {
         assert_eq!(slab.insert(1000), indices[70]);
         assert_eq!((slab.len(), slab.get(indices[199]), slab.get(9999)), (200, Some(&199), None));
         assert_eq!(slab.iter().map(|(_, value)| value).sum::<i32>(), (0..200).sum::<i32>() - 70 + 1000);
+        for from in [0, 1, 63, 64, 100, 199, 200, 9999] {
+            assert!(slab.iter_from(from).eq(slab.iter().filter(|(at, _)| *at >= from)), "{from}");
+        }
     }
 
     #[test]

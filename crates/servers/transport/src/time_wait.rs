@@ -1,6 +1,6 @@
 //! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 
 use atoll_base::{Duration, FourTuple, Instant, SeqNum};
 use atoll_ipc::Memory;
@@ -90,14 +90,12 @@ impl TimeWaits {
         (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
     }
 
-    /// In order of entry, and each once: one that was used again is queued twice.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
-        let mut told = BTreeSet::new();
-        let queued = self.queue.iter().map(|(_, name)| name);
-        queued.filter(move |name| self.records.contains_key(*name) && told.insert(**name))
+    /// The names from this place on, in order of entry, and whether there are records of them. One that was used again is queued twice.
+    pub(crate) fn queued_from(&self, at: usize) -> impl Iterator<Item = (&Name, bool)> {
+        self.queue.range(at.min(self.queue.len())..).map(|(_, name)| (name, self.records.contains_key(name)))
     }
 
-    /// As [`TimeWaits::names`], with some that are gone already.
+    /// The names in order of entry, with some that are gone already.
     pub(crate) fn queued(&self) -> impl Iterator<Item = &Name> {
         self.queue.iter().map(|(_, name)| name)
     }

@@ -1,7 +1,7 @@
 //! What does one replica's transport server keep, and how is it driven?
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_base::{
@@ -10,23 +10,27 @@ use atoll_base::{
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::Ip;
 use atoll_ip_server::{network_of, stats_of};
+use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
+use atoll_ipc::control::User;
+use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
-use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
 
-use crate::adopt::Adoption;
+use crate::adopt::{Adoption, LOST_SLOTS};
+use crate::blame::Charge;
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
 use crate::entry::{Entry, Flags};
 use crate::fast_open::Cookies;
-use crate::flows::{Flows, Locals};
+use crate::flows::{Flows, Locals, Name};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::phases::{Phases, Stopwatch};
 use crate::postponed::Postponed;
+use crate::pressure::Shortage;
 use crate::records::Records;
 use crate::rings::Rings;
 use crate::session::Session;
@@ -49,6 +53,8 @@ pub struct Transport<M: Memory> {
     pub(crate) inherited: Vec<Option<(ListenerId, Inherited)>>,
     /// Sessions; a place is used again when nothing refers to it.
     pub(crate) sessions: Vec<Option<Session<M>>>,
+    /// Its places that are free.
+    pub(crate) free_sessions: Vec<u32>,
     pub(crate) session_index: BTreeMap<SessionId, u32>,
     pub(crate) entries: Slab<Entry>,
     pub(crate) flows: Flows,
@@ -89,6 +95,8 @@ pub struct Transport<M: Memory> {
     pub(crate) orphans: usize,
     /// When buffers are looked at next.
     pub(crate) pressure_look_at: Instant,
+    /// How it stands with memory in all.
+    pub(crate) shortage: Shortage,
     pub(crate) rng: Rng,
     pub(crate) stats: Stats,
     pub(crate) phases: Phases,
@@ -98,11 +106,37 @@ pub struct Transport<M: Memory> {
     pub(crate) postponed: Option<Box<Postponed>>,
     /// What became of all of them, if nobody has asked yet.
     pub(crate) adoption: Option<Adoption>,
+    /// Sessions - place, number, and which slot comes next - whose slots may hold sockets of lost connections.
+    pub(crate) lost_slots: VecDeque<(u32, SessionId, u32)>,
+    /// Whether sessions that are opened later may have such, too.
+    pub(crate) looks_for_lost: bool,
+    /// What the death of the predecessor was put down to, if nobody has asked yet.
+    pub(crate) charge: Option<Charge>,
+    /// Sessions that servers have died of, and of which the supervisor is to be told.
+    pub(crate) cut_off: Vec<SessionId>,
     /// What is given back at the next commit of offers that were taken back: place of the session, session, slot, rings of the receive buffer.
     pub(crate) released: Vec<(u32, SessionId, SlotId, Rings)>,
+    /// Sessions of which processes have ended, with something left to clean up.
+    pub(crate) endings: VecDeque<u32>,
+    /// Connections that are to be reset because their listener is gone, since when they could be, and how many more may be in this round.
+    pub(crate) resets: VecDeque<(u32, Name)>,
+    pub(crate) resets_at: Instant,
+    pub(crate) resets_left: u32,
+    /// Connections that wait for text before they are offered (TCP_DEFER_ACCEPT), by port.
+    pub(crate) deferred: BTreeSet<(u16, u32)>,
     /// Sessions that are over: the supervisor may let go of their memory.
     pub(crate) ended: Vec<SessionId>,
-    fired: Vec<TimerId>,
+    /// Timers that were due at `fired_at`, and for which that round had no time.
+    fired: VecDeque<TimerId>,
+    fired_at: Instant,
+    /// Which session's commands are taken first.
+    turn: u32,
+    /// What cleaning up may still cost in this round.
+    pub(crate) slice_left: u32,
+    /// Sessions of which sockets wait for the share of a later flush.
+    pub(crate) put_off: BTreeSet<u32>,
+    /// The number of the flush, by which sessions know how much of their share is left.
+    pub(crate) flushes: u32,
 }
 
 /// A segment that no connection sends.
@@ -125,6 +159,8 @@ impl<M: Memory> Transport<M> {
             ephemeral: config.ephemeral,
             backlog_max: config.backlog_max,
             leases_max: 1 << 17,
+            session_leases_max: config.quota.leases as usize,
+            session_listeners_max: config.quota.listeners as usize,
             managers: config.managers,
             managers_apart: config.managers_apart,
             patience: config.claim_timeout,
@@ -133,6 +169,7 @@ impl<M: Memory> Transport<M> {
             cm: ConnMgr::new(cm_config, rng.next_u64()),
             inherited: Vec::new(),
             sessions: Vec::new(),
+            free_sessions: Vec::new(),
             session_index: BTreeMap::new(),
             entries: Slab::new(),
             flows: Flows::new(seeds.next_u64()),
@@ -158,14 +195,29 @@ impl<M: Memory> Transport<M> {
             challenges: Challenges::new(),
             orphans: 0,
             pressure_look_at: Instant::ZERO,
+            shortage: Shortage::default(),
             stats: Stats::new(&page),
             phases: Phases::default(),
             records: None,
             postponed: None,
             adoption: None,
+            lost_slots: VecDeque::new(),
+            looks_for_lost: false,
+            charge: None,
+            cut_off: Vec::new(),
             released: Vec::new(),
+            endings: VecDeque::new(),
+            resets: VecDeque::new(),
+            resets_at: now,
+            resets_left: crate::ending::RESETS,
+            deferred: BTreeSet::new(),
             ended: Vec::new(),
-            fired: Vec::new(),
+            fired: VecDeque::new(),
+            fired_at: now,
+            turn: 0,
+            slice_left: crate::ending::SLICE,
+            put_off: BTreeSet::new(),
+            flushes: 0,
             rng,
             config,
             secrets,
@@ -202,72 +254,130 @@ impl<M: Memory> Transport<M> {
         ReplicaId(self.owners[usize::from(self.config.key.group(tuple).0)])
     }
 
-    /// An application process has attached. Announces this incarnation in the arena.
-    pub fn open_session(&mut self, _now: Instant, id: SessionId, layout: ArenaLayout, arena: M, page: AppPage<M>) {
+    /// An application process of `user` has attached. Announces this incarnation in the arena.
+    pub fn open_session(
+        &mut self,
+        _now: Instant,
+        (id, user): (SessionId, User),
+        layout: ArenaLayout,
+        arena: M,
+        page: AppPage<M>,
+    ) {
         if self.session_index.contains_key(&id) || arena.len() < layout.total {
             return;
         }
-        let session = Session::new(id, layout, arena, page, self.config.epoch);
-        let index = match self.sessions.iter().position(Option::is_none) {
-            Some(index) => index,
+        self.mark(Work::Opening(id));
+        let session = Session::new((id, user), layout, arena, page, self.config.epoch, self.shortage.books.clone());
+        let index = match self.free_sessions.pop() {
+            Some(index) => index as usize,
             None => {
                 self.sessions.push(None);
                 self.sessions.len() - 1
             }
         };
         self.sessions[index] = Some(session);
+        if self.looks_for_lost {
+            self.lost_slots.push_back((index as u32, id, 0));
+        }
         // Cannot truncate: the supervisor limits the number of sessions.
         self.session_index.insert(id, index as u32);
         self.count_sessions();
+        self.mark(Work::Nothing);
     }
 
-    /// Takes up to `budget` commands of every session. Returns whether there were any.
+    /// A session of the predecessor was opened after [`Transport::adopt`]: its application is to look at everything, as those of the others are.
+    pub fn remind(&mut self, id: SessionId) {
+        let index = self.session_index.get(&id).copied();
+        if let Some(session) = index.and_then(|index| self.session_mut(index)) {
+            session.rebuild();
+        }
+    }
+
+    /// Takes commands of every session, for up to `budget` each and [`ALL_SHARES`] times that in all; what a command takes is its
+    /// [`cost`](crate::commands::cost). Who is first changes with each round, and who got no turn is first in the next. Returns whether there were any.
     pub fn handle_commands(&mut self, now: Instant, budget: u32) -> bool {
-        let mut any = false;
-        for index in 0..self.sessions.len() as u32 {
-            any |= self.handle_commands_of(now, index, budget);
+        self.mark(Work::Nothing);
+        let (count, first) = (self.sessions.len() as u32, self.turn);
+        self.turn = first.wrapping_add(1);
+        let (mut left, mut any) = (budget.saturating_mul(ALL_SHARES), false);
+        for step in 0..count {
+            let at = first.wrapping_add(step);
+            if left == 0 {
+                self.turn = at;
+                break;
+            }
+            let spent = self.handle_commands_of(now, at % count, budget.min(left));
+            any |= spent > 0;
+            left = left.saturating_sub(spent);
+        }
+        if !self.endings.is_empty() {
+            any |= self.slice_left > 0;
+            self.clean_up(now);
         }
         any
     }
 
-    /// The same for one session.
-    pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> bool {
-        let mut any = false;
-        for _ in 0..budget {
+    /// The same for one session. Returns what the commands cost; the last one may cost more than was left.
+    pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> u32 {
+        let Some(session) = self.session_mut(index) else { return 0 };
+        if !session.has_command() {
+            if let Some(ending) = &mut session.ending {
+                ending.commands = 0;
+            }
+            return 0;
+        }
+        // Before they are read.
+        let id = session.id;
+        self.mark(Work::Commands(id));
+        let mut spent = 0;
+        while spent < budget {
             if self.cm.is_crowded() {
                 break;
             }
-            let Some(session) = self.session_mut(index).filter(|session| session.gone.is_none()) else { break };
-            let Some(command) = session.pop() else { break };
-            any = true;
-            self.stats.count(Stat::Commands);
-            if let Ok(Command::Kick { slot, generation } | Command::Close { slot, generation, .. }) = command {
-                self.mark_slot(index, slot, generation);
+            let Some(session) = self.session_mut(index).filter(|session| session.hears()) else { break };
+            let command = session.pop();
+            if let Some(ending) = &mut session.ending {
+                ending.commands = if command.is_some() { ending.commands.saturating_sub(1) } else { 0 };
             }
+            let Some(command) = command else { break };
+            spent += command.as_ref().map_or(1, crate::commands::cost);
+            self.stats.count(Stat::Commands);
             match command {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
             }
         }
-        any
+        self.mark(Work::Nothing);
+        spent
     }
 
     /// Does what is due.
     pub fn handle_timers(&mut self, now: Instant) {
         self.adopt_some(now);
+        if !self.lost_slots.is_empty() {
+            let lost = self.look_for_lost(LOST_SLOTS);
+            self.stats.add(Stat::ConnectionsLost, lost.into());
+        }
+        self.mark(Work::Nothing);
         if self.ip.next_timeout().is_some_and(|due| due <= now) {
             self.ip.handle_timeout(now);
         }
         self.time_waits.expire(now);
         self.cm.handle_timers(now);
-        let mut fired = core::mem::take(&mut self.fired);
-        self.wheel.expire(now, |id| fired.push(id));
-        for id in fired.drain(..) {
+        self.wheel.expire(now, |id| self.fired.push_back(id));
+        // Thousands of connections of one session may have their timers at one moment.
+        for _ in 0..self.fired.len().min(TIMERS_MAX) {
+            let Some(id) = self.fired.pop_front() else { break };
             self.handle_timer(now, id.0);
         }
-        self.fired = fired;
+        self.mark(Work::Nothing);
+        self.fired_at = now;
+        if !self.resets.is_empty() {
+            self.reset_some(now);
+        }
         self.expire_sessions(now);
         self.look_after_memory(now);
+        self.forgive(now);
     }
 
     /// When [`Transport::handle_timers`] has to be called at the latest.
@@ -275,8 +385,9 @@ impl<M: Memory> Transport<M> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
         let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
         let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look(), self.cm.next_timeout()];
-        let all = [self.wheel.next_expiry(), orphans, retry, self.adopts_at()].into_iter().chain(others);
-        all.flatten().min()
+        let late = (!self.fired.is_empty()).then_some(self.fired_at);
+        let own = [self.wheel.next_expiry(), orphans, retry, self.adopts_at(), late, self.cleans_up_at()];
+        own.into_iter().chain(others).flatten().min()
     }
 
     /// Passes each bell to ring to `ring`: each names somebody who sleeps. After every flush.
@@ -296,7 +407,18 @@ impl<M: Memory> Transport<M> {
     /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every
     /// flush, and [`Transport::next_timeout`] sees to it that there is one.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty() || self.is_adopting()
+        let is_dirty = !self.dirty.is_empty() || !self.datagrams.dirty.is_empty() || !self.answers.is_empty();
+        is_dirty || self.is_adopting() || self.is_behind()
+    }
+
+    /// Whether the round had no time for all that there was: the next one goes on with it.
+    pub fn is_behind(&self) -> bool {
+        !self.put_off.is_empty() || !self.fired.is_empty() || !self.resets.is_empty() || !self.endings.is_empty()
+    }
+
+    /// How many commands of applications are in force, for a successor to carry out again.
+    pub fn requests_in_force(&self) -> usize {
+        self.records.as_ref().map_or(0, |records| records.requests.len())
     }
 
     /// Sessions that nothing uses any more, since the last call, after [`Transport::close_session`]: until then a successor needs their memory.
@@ -360,8 +482,7 @@ impl<M: Memory> Transport<M> {
     }
 
     pub(crate) fn count_sessions(&mut self) {
-        let count = self.sessions.iter().flatten().count() as u64;
-        self.stats.set(Stat::Sessions, count);
+        self.stats.set(Stat::Sessions, (self.sessions.len() - self.free_sessions.len()) as u64);
     }
 
     /// Puts the connection on the list for the next flush.
@@ -377,7 +498,7 @@ impl<M: Memory> Transport<M> {
 
     /// The wheel has called: perhaps too early, because timers are moved lazily.
     fn handle_timer(&mut self, now: Instant, index: u32) {
-        self.mark(Some(index));
+        self.mark(Work::Timer(index));
         let Some(entry) = self.entries.get_mut(index) else { return };
         entry.armed = Instant::FAR_FUTURE;
         if entry.connection.next_timeout().is_some_and(|due| due <= now) {
@@ -399,6 +520,10 @@ impl<M: Memory> Transport<M> {
     }
 }
 
+/// What all sessions together may take of one round, as a multiple of what one may.
+pub const ALL_SHARES: u32 = 16;
+/// Timers that are handled in one round at most.
+const TIMERS_MAX: usize = 512;
 /// Timers are kept to about a millisecond: the tick is 2^20 ns.
 const TICK_SHIFT: u32 = 20;
 

@@ -6,11 +6,14 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, Rng, SessionId};
 use atoll_ipc::balance::{Balance, Estimator, PeerBody, PeerMessage, PeerOffer, Scheme};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
 
 use super::Reach;
 use crate::{Bind, Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Stage, Syn, SynVerdict};
 
 const LEASE: u64 = 77;
+const ROOT: User = User::privileged(0);
 const LOCAL: Endpoint = Endpoint::new(0, 80);
 
 /// A worker: one connection after another, in the order of their offers.
@@ -63,6 +66,8 @@ impl Cms {
                 ephemeral: (32768, 60999),
                 backlog_max: 60_000,
                 leases_max: 100,
+                session_leases_max: 100,
+                session_listeners_max: 100,
                 managers: replicas,
                 managers_apart: false,
                 patience: Duration::from_millis(100),
@@ -78,8 +83,19 @@ impl Cms {
                 let session = SessionId(session);
                 let (reuse_addr, reuse_port, v6_only) = (true, false, false);
                 let (lease, protocol, local) = (LEASE, Protocol::Tcp, LOCAL);
-                let _ = cm.handle_bind(&Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only });
-                let listen = Listen { session, lease, local, backlog: 60_000, reuse_port, defer_accept: 0, v6_only };
+                let _ = cm.handle_bind(&Bind {
+                    session,
+                    user: ROOT,
+                    lease,
+                    protocol,
+                    local,
+                    reuse_addr,
+                    reuse_port,
+                    v6_only,
+                });
+                let shown = Some(Grant::to_listen(lease, local));
+                let (backlog, defer_accept) = (60_000, 0);
+                let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
                 id = Some(cm.handle_listen(&listen).expect("free"));
                 assert!(cm.handle_accept(now, session, lease));
             }
@@ -472,6 +488,7 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
     for cm in &mut cms.cms {
         let bind = Bind {
             session: SessionId(9),
+            user: ROOT,
             lease: LEASE,
             protocol: Protocol::Tcp,
             local: LOCAL,
@@ -488,6 +505,7 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
             reuse_port: false,
             defer_accept: 0,
             v6_only: false,
+            shown: Some(Grant::to_listen(LEASE, LOCAL)),
         };
         cm.handle_listen(&listen).expect("a holder's child");
         assert!(cm.handle_accept(cms.now, SessionId(9), LEASE));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::vec::Vec;
 
 use atoll_base::Duration;
+use atoll_ipc::lease::Grant;
 
 use super::*;
 use crate::{Config, ConnMgr, Listen, Offer, Syn, SynVerdict};
@@ -21,6 +22,8 @@ fn ts(index: u8, epoch: u32) -> ConnMgr {
         ephemeral: (32768, 60999),
         backlog_max: 4096,
         leases_max: 100,
+        session_leases_max: 100,
+        session_listeners_max: 100,
         managers: 1,
         managers_apart: true,
         patience: PATIENCE,
@@ -59,7 +62,8 @@ impl Rig {
     fn listen(&mut self, ts: usize, session: u32) -> ListenerId {
         let (session, lease, local) = (SessionId(session), LEASE, LOCAL);
         let (reuse_port, defer_accept, v6_only) = (false, 0, false);
-        let listen = Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only };
+        let shown = Some(Grant::to_listen(lease, local));
+        let listen = Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only, shown };
         self.tss[ts].handle_listen(&listen).expect("the port is free")
     }
 

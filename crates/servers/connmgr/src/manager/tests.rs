@@ -2,6 +2,8 @@ use alloc::vec::Vec;
 
 use atoll_base::Addr;
 use atoll_ipc::balance::Scheme;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
 
 use super::*;
 use crate::messages::Offer;
@@ -20,6 +22,8 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
         ephemeral: (32768, 60999),
         backlog_max: 4096,
         leases_max: 1000,
+        session_leases_max: 1000,
+        session_listeners_max: 1000,
         managers: replicas,
         managers_apart: false,
         patience: Duration::from_millis(100),
@@ -29,12 +33,13 @@ fn manager(replica: u8, replicas: u8) -> ConnMgr {
 
 fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> Bind {
     let (session, protocol, local) = (SessionId(session), Protocol::Tcp, Endpoint::new(addr, port));
-    Bind { session, lease, protocol, local, reuse_addr, reuse_port, v6_only: false }
+    Bind { session, user: User::privileged(0), lease, protocol, local, reuse_addr, reuse_port, v6_only: false }
 }
 
 fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_port: bool) -> Listen {
     let (session, local) = (SessionId(session), Endpoint::new(addr, port));
-    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0, v6_only: false }
+    let shown = Some(Grant { reuse_port, ..Grant::to_listen(lease, local) });
+    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0, v6_only: false, shown }
 }
 
 fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {
@@ -144,6 +149,66 @@ fn a_listener_of_both_families_comes_after_those_of_one() {
 }
 
 #[test]
+fn a_port_is_shared_with_the_same_user_only() {
+    for (uid, expected) in [(33, Ok(80)), (34, Err(Cause::AddressInUse)), (0, Err(Cause::AddressInUse))] {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let mut cm = manager(0, 1);
+            let of = |session, uid| Bind {
+                user: User::privileged(uid),
+                protocol,
+                ..bind(session, session.into(), 0, 80, false, true)
+            };
+            assert_eq!(cm.handle_bind(&of(1, 33)), Ok(80));
+            assert_eq!(cm.handle_bind(&of(2, uid)), expected, "{uid}");
+        }
+        // At another replica, where it has shown what it was granted.
+        let mut cm = manager(1, 2);
+        let of = |session: u32, uid, granted| {
+            let grant =
+                Grant { uid, granted, reuse_port: true, ..Grant::to_listen(session.into(), Endpoint::new(0, 80)) };
+            Listen { shown: Some(grant), ..listen(session, session.into(), 0, 80, 5, true) }
+        };
+        assert!(cm.handle_listen(&of(1, 33, 2)).is_ok());
+        assert_eq!(cm.handle_listen(&of(2, uid, 1)).is_ok(), uid == 33, "a later one is there");
+        assert!(cm.handle_listen(&of(3, uid, 3)).is_ok());
+        assert_eq!(cm.listener_of(SessionId(1), 1).is_some(), uid == 33, "and goes before it");
+    }
+}
+
+#[test]
+fn who_has_not_shown_a_grant_to_listen_does_not() {
+    let mut cm = manager(1, 2);
+    let good = listen(1, 7, 0, 80, 5, false);
+    let grant = good.shown.expect("it was shown");
+    for shown in [
+        None,
+        Some(Grant { lease: 8, ..grant }),
+        Some(Grant { listening: false, ..grant }),
+        Some(Grant { protocol: Protocol::Udp, ..grant }),
+        Some(Grant { local: Endpoint::new(0, 82), ..grant }),
+    ] {
+        assert_eq!(cm.handle_listen(&Listen { shown, ..good }), Err(Cause::Invalid), "{shown:?}");
+    }
+    assert!(cm.handle_listen(&good).is_ok());
+    assert!(cm.handle_listen(&Listen { shown: None, ..good }).is_ok(), "who listens already has shown it");
+    let another = Listen { session: SessionId(2), shown: None, ..good };
+    assert_eq!(cm.handle_listen(&another), Err(Cause::Invalid), "the lease alone is nothing");
+}
+
+/// A socket that fails to listen keeps nobody else from being bound.
+#[test]
+fn who_may_not_listen_is_only_bound() {
+    let mut cm = manager(0, 1);
+    for lease in [1, 2] {
+        assert_eq!(cm.handle_bind(&bind(1, lease, 0, 80, true, false)), Ok(80));
+    }
+    assert!(cm.handle_listen(&listen(1, 1, 0, 80, 5, false)).is_ok());
+    assert_eq!(cm.handle_listen(&listen(1, 2, 0, 80, 5, false)), Err(Cause::AddressInUse));
+    cm.handle_release(SessionId(1), 1);
+    assert_eq!(cm.handle_bind(&bind(1, 3, 0, 80, true, false)), Ok(80));
+}
+
+#[test]
 fn a_port_is_free_when_its_last_holder_has_left() {
     let mut cm = manager(0, 1);
     assert_eq!(cm.handle_bind(&bind(1, 7, 0, 80, false, false)), Ok(80));
@@ -191,17 +256,24 @@ fn the_more_definite_address_gets_the_connection() {
 }
 
 #[test]
-fn a_listener_holds_backlog_plus_one_and_as_many_handshakes_as_the_backlog() {
+fn a_listener_holds_backlog_plus_one_and_128_handshakes_or_as_many_as_the_backlog() {
     let mut cm = manager(1, 2);
     let id = cm.handle_listen(&listen(1, 1, 0, 80, 0, false)).expect("free");
+    for _ in 1..128 {
+        assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
+    }
     for n in 0..2 {
         assert_eq!(accepted(syn(&mut cm, ADDR, 80)), id);
-        assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full, "one handshake");
+        assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Cookie { listener: id }, "128 handshakes");
         assert!(cm.may_establish(id));
         cm.handle_established(NOW, ConnectionId(n), id);
     }
     assert!(!cm.may_establish(id));
     assert_eq!(syn(&mut cm, ADDR, 80), SynVerdict::Full);
+    // A cookie that comes back waits in the SYN queue, and is forgotten if there is no place either.
+    let local = Endpoint::new(ADDR, 80);
+    assert_eq!(accepted(cm.handle_syn(&Syn { local, by_cookie: true })), id);
+    assert_eq!(cm.handle_syn(&Syn { local, by_cookie: true }), SynVerdict::Full);
     cm.handle_listen(&listen(1, 1, 0, 80, 1_000_000, false)).expect("again");
     assert_eq!(cm.listeners().next().map(|view| (view.backlog, view.unclaimed)), Some((4096, 2)));
 }

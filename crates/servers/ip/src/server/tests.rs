@@ -395,6 +395,35 @@ fn news_go_to_the_other_ip_servers() {
 }
 
 #[test]
+fn what_gets_on_at_a_transport_spares_its_neighbour_questions_and_settles_no_contest() {
+    let mut bench = bench();
+    bench.transmit(0, &outgoing(US, PEER, 1));
+    bench.hear(&answer());
+    bench.out.sent.clear();
+    for second in 2..300 {
+        bench.now = Instant::from_millis(second * 1000);
+        bench.say(Party::Transport(0), 1, IpBody::Progress { hop: Addr::v4(PEER) });
+        bench.transmit(0, &outgoing(US, PEER, 1));
+        assert!(!bench.out.sent.iter().any(|frame| Bench::is_arp(frame)), "second {second}");
+        assert_eq!(bench.datagrams(), [(MAC_PEER, 1)]);
+    }
+    // The peer has another station, and the old one is silent, whatever a transport says.
+    let moved = Mac([2, 0, 0, 0, 0, 3]);
+    let mut question = answer();
+    question[..6].copy_from_slice(&[0xff; 6]);
+    question[14 + 7] = 1;
+    question[14 + 8..14 + 14].copy_from_slice(&moved.0);
+    bench.hear(&question);
+    for _ in 0..10 {
+        bench.now += atoll_base::Duration::from_millis(100);
+        bench.say(Party::Transport(0), 1, IpBody::Progress { hop: Addr::v4(PEER) });
+    }
+    bench.out.sent.clear();
+    bench.transmit(0, &outgoing(US, PEER, 1));
+    assert_eq!(bench.datagrams(), [(moved, 1)]);
+}
+
+#[test]
 fn after_either_has_ended_both_know_again_what_counts() {
     let half_config = atoll_ip::Config { apart: true, dhcp: true, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let half = || Ip::new(half_config.clone(), 3, Instant::ZERO).unwrap();

@@ -1,5 +1,7 @@
 //! Which keys does the TOML file have, and what are their defaults?
 
+use std::collections::BTreeMap;
+
 use atoll_ipc::balance::Balance;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,8 @@ pub struct ConfigFile {
     pub recovery: RecoveryFile,
     /// In how many processes replicas are.
     pub scaling: ScalingFile,
+    /// Whom the stack is for besides its own user and root.
+    pub users: UsersFile,
 }
 
 /// `[link]`
@@ -130,6 +134,10 @@ pub struct TcpFile {
 pub struct PortsFile {
     /// First and last.
     pub ephemeral: [u16; 2],
+    /// See [`super::Ports`].
+    pub unprivileged_start: u16,
+    /// Ports below that, and ranges of them, by user.
+    pub users: BTreeMap<String, Vec<String>>,
 }
 
 /// `[sessions]`
@@ -144,6 +152,16 @@ pub struct SessionsFile {
     pub send_log2: u8,
     /// Most bytes of receive buffers of one session and replica, as a power of two.
     pub receive_log2: u8,
+}
+
+/// `[users]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UsersFile {
+    /// Names or numbers of users.
+    pub allow: Vec<String>,
+    /// Names or numbers of groups.
+    pub groups: Vec<String>,
 }
 
 /// `[scheduling]`
@@ -218,6 +236,7 @@ impl Default for ConfigFile {
             scheduling: SchedulingFile::default(),
             recovery: RecoveryFile::default(),
             scaling: ScalingFile::default(),
+            users: UsersFile::default(),
         }
     }
 }
@@ -271,7 +290,7 @@ impl Default for AcceptFile {
 
 impl Default for PortsFile {
     fn default() -> PortsFile {
-        PortsFile { ephemeral: [32_768, 60_999] }
+        PortsFile { ephemeral: [32_768, 60_999], unprivileged_start: 1024, users: BTreeMap::new() }
     }
 }
 

@@ -114,6 +114,14 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.section("ports");
     out.text("First and last port for connections that do not choose one.");
     out.key("ephemeral", Some(format!("{:?}", file.ports.ephemeral)), "");
+    out.text("The first port that everybody may have who is let in. Those below it are for programs with CAP_NET_BIND_SERVICE, for root and for");
+    out.text("who runs the stack (Linux: net.ipv4.ip_unprivileged_port_start).");
+    out.key("unprivileged_start", Some(file.ports.unprivileged_start.to_string()), "");
+    out.text("Ports below that, and ranges of them, up to four for a user, who is given by name or number.");
+    let users: Vec<String> =
+        file.ports.users.iter().map(|(user, ports)| format!("{} = {ports:?}", quoted(user))).collect();
+    let users = (!users.is_empty()).then(|| format!("{{ {} }}", users.join(", ")));
+    out.key("users", users, "{ www-data = [\"80\", \"443\"], 1000 = [\"100-110\"] }");
 
     let sessions = &file.sessions;
     out.section("sessions");
@@ -156,6 +164,12 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("auto", Some(scaling.auto.to_string()), "");
     out.key("min", number(scaling.min), "1");
     out.key("max", number(scaling.max), "4");
+
+    out.section("users");
+    out.text("Users, and groups, whose programs may use the stack besides those of its own user and of root, by name or number.");
+    out.text("Only a stack of root can have some; administration stays root's.");
+    out.key("allow", Some(format!("{:?}", file.users.allow)), "");
+    out.key("groups", Some(format!("{:?}", file.users.groups)), "");
     out.0
 }
 

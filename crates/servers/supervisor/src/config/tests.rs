@@ -50,6 +50,8 @@ fn every_key_survives_being_written_out() {
         ecn = "request"
         [ports]
         ephemeral = [1024, 65535]
+        unprivileged_start = 512
+        users = { www-data = ["80", "443-444"], 7 = [] }
         [sessions]
         max = 7
         sockets = 64
@@ -64,6 +66,9 @@ fn every_key_survives_being_written_out() {
     assert_eq!(serde_json::from_str::<ConfigFile>(&serde_json::to_string(&file).unwrap()).unwrap(), file);
     let config = file.validate().unwrap();
     assert_eq!((config.replicas(), config.link.mtu, config.sessions.arena.slots), (3, 9000, 64));
+    let none = (0, 0);
+    let users = [("7".into(), [none; 4]), ("www-data".into(), [(80, 80), (443, 444), none, none])];
+    assert_eq!(config.ports.users, users);
 }
 
 #[test]
@@ -102,6 +107,11 @@ fn values_are_refused_with_their_reason() {
         ("name = \"a\"\n[link]\ntype = \"shm\"\npeer = \"a\"", "another"),
         ("[link]\ntype = \"veth\"", "veth"),
         ("[ports]\nephemeral = [60999, 32768]", "ports.ephemeral"),
+        ("[ports]\nusers = { a = [\"1\", \"2\", \"3\", \"4\", \"5\"] }", "ports.users"),
+        ("[ports]\nusers = { a = [\"0\"] }", "ports.users"),
+        ("[ports]\nusers = { a = [\"81-80\"] }", "ports.users"),
+        ("[ports]\nusers = { a = [\"http\"] }", "ports.users"),
+        ("[ports]\nunprivileged_start = 65536", "unprivileged_start"),
         ("[sessions]\nsockets = 100", "sessions"),
         ("[sessions]\nmax = 0", "sessions.max"),
         ("[wait]\nspin_us = 2000000", "wait.spin_us"),

@@ -2,13 +2,12 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, FourTuple, Instant, SlotId};
+use atoll_base::{Addr, FourTuple, Instant};
 use atoll_ip::{Cast, Ip, Link};
-use atoll_ipc::Memory;
-use atoll_ipc::page::Stat;
+use atoll_ipc::{Cause, Memory};
 
 use super::Datagrams;
-use crate::session::Occupant;
+use crate::session::{Occupant, Place};
 use crate::transport::Transport;
 
 /// What a socket wants of groups.
@@ -49,11 +48,14 @@ impl Multicast {
         self.of(group).all || self.joined.iter().any(|(_, joined)| *joined == group)
     }
 
-    /// The socket goes.
-    pub(super) fn leave_all(&mut self, now: Instant, ip: &mut Ip) {
+    /// The socket goes. Returns how many groups it was in.
+    pub(super) fn leave_all(&mut self, now: Instant, ip: &mut Ip) -> u32 {
+        // Cannot truncate: see MEMBERSHIPS_MAX.
+        let count = self.joined.len() as u32;
         for (link, group) in self.joined.drain(..) {
             ip.leave_group(now, link, group);
         }
+        count
     }
 }
 
@@ -70,43 +72,54 @@ impl Datagrams {
 }
 
 impl<M: Memory> Transport<M> {
-    /// [`atoll_ipc::Command::Group`]. The library has checked what an application is to be told of.
+    /// [`atoll_ipc::Command::Group`]. What is in [`Cause::NoBuffers`] the application could not know before.
     pub(crate) fn change_membership(
         &mut self,
         now: Instant,
-        session: u32,
-        slot: SlotId,
-        generation: u32,
+        place: Place,
         group: (Link, Addr),
         joins: bool,
-    ) {
-        let occupant = self.session(session).map_or(Occupant::Nobody, |session| session.occupant(slot, generation));
-        let done = if let Occupant::Datagram(index) = occupant
-            && let Some(socket) = self.datagrams.sockets.get_mut(index)
-            && !socket.is_closing
-        {
-            let joined = &mut socket.multicast.joined;
-            let at = joined.iter().position(|other| *other == group);
-            match at {
-                Some(at) if !joins => {
-                    joined.swap_remove(at);
-                    self.ip.leave_group(now, group.0, group.1);
-                    true
-                }
-                None if joins && joined.len() < MEMBERSHIPS_MAX && self.ip.join_group(now, group.0, group.1) => {
-                    joined.push(group);
-                    true
-                }
-                _ => false,
-            }
-        } else {
-            false
+    ) -> Result<(), Cause> {
+        let session = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
+        let Occupant::Datagram(index) = session.occupant(place.slot, place.generation) else {
+            return Err(Cause::Invalid);
         };
-        if !done {
-            self.stats.count(Stat::BadCommands);
+        let socket = self.datagrams.sockets.get_mut(index).filter(|socket| !socket.is_closing);
+        let joined = &mut socket.ok_or(Cause::Invalid)?.multicast.joined;
+        match joined.iter().position(|other| *other == group) {
+            Some(_) if joins => return Err(Cause::AddressInUse),
+            None if !joins => return Err(Cause::AddressNotAvailable),
+            Some(at) => {
+                joined.swap_remove(at);
+                session.groups = session.groups.saturating_sub(1);
+                self.ip.leave_group(now, group.0, group.1);
+            }
+            None => {
+                let of_family = joined.iter().filter(|(_, other)| other.is_v4() == group.1.is_v4()).count();
+                let max = if group.1.is_v4() { MEMBERSHIPS_MAX_V4 } else { MEMBERSHIPS_MAX_V6 };
+                if of_family >= max || session.groups >= self.config.quota.groups {
+                    return Err(Cause::NoBuffers);
+                }
+                if !self.ip.join_group(now, group.0, group.1) {
+                    let is_group = self.ip.cast(group.1) == Some(Cast::Multicast);
+                    return Err(if is_group { Cause::NoBuffers } else { Cause::Invalid });
+                }
+                session.groups += 1;
+                joined.push(group);
+            }
         }
+        Ok(())
+    }
+
+    /// Whether the socket is in the group.
+    pub(crate) fn is_joined(&self, place: Place, group: (Link, Addr)) -> bool {
+        let Occupant::Datagram(index) = self.occupant(place.session, place.slot, place.generation) else {
+            return false;
+        };
+        self.datagrams.sockets.get(index).is_some_and(|socket| socket.multicast.joined.contains(&group))
     }
 }
 
-/// Memberships of one socket at most, of both families: Linux's `igmp_max_memberships`, and what the library allows of IPv6.
-const MEMBERSHIPS_MAX: usize = 20 + 64;
+/// Memberships of one socket at most: Linux's `igmp_max_memberships`, and what the library allows of IPv6.
+const MEMBERSHIPS_MAX_V4: usize = 20;
+const MEMBERSHIPS_MAX_V6: usize = 64;

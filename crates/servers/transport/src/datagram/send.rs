@@ -10,19 +10,28 @@ use atoll_wire::{checksum, udp};
 
 use crate::fragment::{Cut, MtuDiscovery, Progress, send_fragments};
 use crate::output::Way;
+use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
-    /// Sends what a socket has to send, until it is done, its neighbour is asked for, or the link is full.
+    /// Sends what a socket has to send, until it is done, its neighbour is asked for, the link is full, or its session has sent as much as it
+    /// may in one flush.
     pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
         loop {
             let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
             if socket.send_head >= socket.send_tail {
                 return;
             }
-            let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
-            let Some(session) = session else { return };
+            let place = socket.place.session;
+            let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::as_mut) else { return };
+            if !session.share.is_left(self.flushes) {
+                if !core::mem::replace(&mut socket.is_later, true) {
+                    session.later.push_back(Occupant::Datagram(index));
+                    self.put_off.insert(place);
+                }
+                return;
+            }
             let mut head = [0; RECORD_LEN];
             let available = socket.send_tail - socket.send_head;
             let record = socket.send.pieces(socket.send_head, RECORD_LEN).and_then(|pieces| {
@@ -53,8 +62,8 @@ impl<M: Memory> Transport<M> {
             };
             let is_torn = matches!(cut, Cut::Fragments(_));
             let cut = if is_torn && socket.whole_v6 && !peer.addr.is_v4() { Cut::TooLong } else { cut };
-            let src =
-                source(&self.ip, socket.local, peer.addr, to_inside).filter(|_| !(socket.v6_only && peer.addr.is_v4()));
+            let src = source(&self.ip, socket.local, peer.addr, to_inside)
+                .filter(|_| !(socket.grant.v6_only && peer.addr.is_v4()));
             let way = match route {
                 _ if peer.addr.is_v4() && record.len > DATAGRAM_MAX_V4 => Err(Cause::MessageTooLong),
                 Route::Local => Ok((true, self.ip.mac())),
@@ -117,6 +126,9 @@ impl<M: Memory> Transport<M> {
             }
             socket.has_looped = false;
             socket.send_head += padded_len(record.len);
+            if let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::as_mut) {
+                session.share.take(self.flushes, record.len as usize);
+            }
         }
     }
 }

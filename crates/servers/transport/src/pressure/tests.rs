@@ -4,10 +4,11 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint, SeqNum};
-use atoll_ipc::Ready;
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::control::MemoryLevel;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
+use atoll_ipc::{Cause, Ready};
 
 use crate::tests::kit::{ARENA, App, Net, Socket, Stack, addr};
 
@@ -124,6 +125,10 @@ fn text_out_of_order_is_dropped_for_those_who_send_in_order() {
         let now = net.now;
         net.stack(1).round(now);
         for frame in net.stack(1).out.outside.drain(..).collect::<Vec<_>>() {
+            // Not the questions for a neighbour.
+            if frame[12..14] != [8, 0] {
+                continue;
+            }
             let (segment, _) = atoll_wire::tcp::parse(&frame[34..]).expect("a segment");
             let at = ports.iter().position(|port| *port == segment.src_port);
             let start = at.map(|at| firsts[at]);
@@ -195,4 +200,105 @@ fn who_has_room_no_longer_because_buffers_have_become_small_is_told_of_room() {
         net.wait(Duration::from_millis(100));
     }
     assert!(server.take_ready(s).contains(Ready::OUT), "it waits for ever");
+}
+
+#[test]
+fn a_session_that_holds_nothing_is_served_while_another_has_taken_all_memory() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let mut other = App::attach(net.stack(0), 3);
+    other.listen(78, Endpoint::new(addr(1), 81), 64);
+    net.settle();
+    let mut peer = App::attach(net.stack(1), 4);
+    let c = peer.connect(Endpoint::new(addr(1), 81));
+    net.settle();
+    let s = other.accept().expect("the connection");
+    let lazy: Vec<(Socket, Socket)> = (0..4).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &lazy);
+    let (now, all) = (net.now, held(&mut net));
+    net.stack(0).transport.set_memory(now, MemoryLevel::Plenty, all / 2);
+    let mut got = 0;
+    for round in 0..20u8 {
+        assert_eq!(peer.write(c, &[round; 1000]), 1000);
+        net.wait(Duration::from_millis(20));
+        got += other.read(s).len();
+        other.kick(s);
+        // The window is small: some of it may wait for the next round.
+        assert!(got >= usize::from(round) * 1000, "round {round}: {got}");
+    }
+}
+
+/// What receive buffers of the first stack have touched.
+fn held(net: &mut Net) -> u64 {
+    net.stack(0).transport.shortage.books.held.load(core::sync::atomic::Ordering::Relaxed)
+}
+
+/// Clients send as much as is taken, and the server reads what it is told to.
+fn pour(net: &mut Net, client: &mut App, sockets: &[(Socket, Socket)]) {
+    for (_, c) in sockets {
+        client.write(*c, &vec![3; 1 << 20]);
+    }
+    net.wait(Duration::from_secs(1));
+}
+
+#[test]
+fn unread_text_of_all_sessions_stays_within_what_the_stack_may_hold() {
+    const MAX: u64 = 1 << 20;
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::Plenty, MAX);
+    let sockets: Vec<(Socket, Socket)> = (0..20).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    let mut most = 0;
+    for _ in 0..10 {
+        pour(&mut net, &mut client, &sockets);
+        most = most.max(held(&mut net));
+    }
+    // One buffer more is begun while there is room.
+    assert!(most > MAX / 2 && most <= MAX + (256 << 10), "{most} of {MAX}");
+    assert!(net.stack(0).stat(Stat::ConnectionsShed) > 0, "somebody had to go");
+    let left = sockets.iter().filter(|(s, _)| !is_closed(&mut server, *s)).count();
+    assert!(left > 5, "not all: {left} are left");
+    // With room again everything is as ever.
+    for (s, _) in &sockets {
+        server.close(*s);
+    }
+    net.wait(Duration::from_secs(5));
+    assert!(held(&mut net) < MAX / 2, "it was given back: {}", held(&mut net));
+    // The first client's send area is still full of what it wrote.
+    let mut other = App::attach(net.stack(1), 3);
+    let (s, c) = open(&mut net, &mut server, &mut other);
+    assert_eq!(other.write(c, b"request"), 7);
+    net.settle();
+    assert_eq!(server.read(s), b"request");
+}
+
+#[test]
+fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let (s, c) = open(&mut net, &mut server, &mut client);
+    let lazy: Vec<(Socket, Socket)> = (0..4).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &lazy);
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    net.wait(Duration::from_millis(100));
+    // A SYN is dropped, and connect says why it does not work.
+    let refused = client.connect(SERVER);
+    let own = server.connect(Endpoint::new(addr(2), 80));
+    net.wait(Duration::from_millis(500));
+    assert!(server.accept().is_none() && client.state(refused).2 & REPLICA_CLOSED == 0);
+    assert_eq!(server.state(own).1, Cause::NoBuffers);
+    for round in 0..4u8 {
+        client.write(c, &vec![round; 1000]);
+        net.wait(Duration::from_secs(1));
+        assert_eq!(server.read(s), vec![round; 1000], "who is read is served");
+    }
+    assert!(net.stack(0).stat(Stat::ConnectionsShed) > 0);
+    let shed = lazy.iter().filter(|(s, _)| is_closed(&mut server, *s)).count();
+    assert!(shed > 0 && !is_closed(&mut server, s), "{shed}");
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::Plenty, u64::MAX);
+    let is_accepted = (0..200).any(|_| {
+        net.wait(Duration::from_millis(50));
+        server.accept().is_some()
+    });
+    assert!(is_accepted, "the SYN was sent again");
 }

@@ -225,7 +225,7 @@ fn the_backlog_bounds_the_accept_queue_and_nobody_is_lost() {
     net.wait(Duration::from_secs(5));
     let waiting = net.stack(0).transport.cm.listeners().next().expect("one").unclaimed;
     assert_eq!(waiting, 5, "as on Linux: backlog + 1");
-    assert!(net.stack(0).stat(Stat::SynDrops) > 0);
+    assert!(net.stack(0).stat(Stat::AcceptDrops) > 0);
     server.push(Command::AcceptConnection { lease: LEASE });
     let accepted = server.accept_for(&mut net, 700);
     assert_eq!(accepted, 20);

@@ -4,6 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use atoll_base::{Duration, Endpoint};
+use atoll_ip::ChecksumOffload;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_FIN, SlotState};
 use atoll_ipc::{Cause, Command, Event, Ready, SocketOption};
@@ -222,8 +223,8 @@ fn a_listening_port_is_published_and_taken_back() {
     assert!(matches!(
         server.replies[..],
         [
-            Event::BindReply { token: 1, cause: Cause::None, port: 80 },
-            Event::ListenReply { token: 2, cause: Cause::None },
+            Event::BindReply { token: 1, cause: Cause::None, port: 80, .. },
+            Event::ListenReply { token: 2, cause: Cause::None, .. },
         ]
     ));
     assert!(net.stack(0).page.has_port(false, 80));
@@ -243,4 +244,87 @@ fn info_is_written_to_the_arena() {
     assert_eq!((info.state, info.snd_mss), (1, 1448));
     let now = net.now;
     assert_eq!(net.stack(0).transport.sockets(now).count(), 2);
+}
+
+#[test]
+fn sockets_are_listed_in_slices_of_any_size() {
+    let (mut net, _server, mut client, _s, _c) = connected();
+    for port in 0..20u16 {
+        client.listen_only(100 + u64::from(port), Endpoint::new(0, 5000 + port), 5);
+    }
+    net.settle();
+    let (now, transport) = (net.now, &net.stack(1).transport);
+    let all: Vec<_> = transport.sockets(now).collect();
+    assert!(all.len() > 20);
+    for count in [1, 3, 16, 1000] {
+        let (mut listing, mut listed, mut slices) = (crate::Listing::default(), Vec::new(), 0);
+        while !listing.is_over() {
+            let slice = transport.list(now, &mut listing, count);
+            assert!(slice.len() <= count);
+            listed.extend(slice);
+            slices += 1;
+        }
+        assert_eq!(listed, all);
+        assert!(slices <= all.len().div_ceil(count) + 8, "{slices} slices of {count}");
+    }
+}
+
+/// An ARP question of the first stack's neighbour `claims`, which names a station that is not its own.
+fn forged_question(claims: u32) -> Vec<u8> {
+    let station = [2, 9, 9, 9, 9, 9];
+    let mut frame = vec![0xff; 6];
+    frame.extend(station);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(station);
+    frame.extend(claims.to_be_bytes());
+    frame.extend([0; 6]);
+    frame.extend(addr_of(1).to_be_bytes());
+    frame
+}
+
+#[test]
+fn forged_questions_about_a_peer_do_not_stop_a_connection() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    let mut sent = 0;
+    let mut got = 0;
+    for _ in 0..40 {
+        let now = net.now;
+        net.stack(0).hear(now, &forged_question(addr_of(2)), ChecksumOffload::Unknown);
+        sent += server.write(s, &[7; 1000]) + client.write(c, &[8; 1000]);
+        net.wait(Duration::from_millis(250));
+        got += client.read(c).len() + server.read(s).len();
+        assert_eq!(got, sent, "no octet waits for a time-out");
+    }
+    assert_eq!(net.stack(0).stat(Stat::Retransmits), 0);
+}
+
+#[test]
+fn an_idle_connection_that_was_lied_to_goes_on_within_seconds() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    // The neighbour is forgotten meanwhile, and the lie is all that is known.
+    net.wait(Duration::from_secs(300));
+    let now = net.now;
+    net.stack(0).hear(now, &forged_question(addr_of(2)), ChecksumOffload::Unknown);
+    server.write(s, b"hello");
+    // Found out in three seconds, and then the text is sent again.
+    let mut got = Vec::new();
+    for _ in 0..8 {
+        net.wait(Duration::from_secs(1));
+        got.extend(client.read(c));
+    }
+    assert_eq!(got, b"hello");
+}
+
+#[test]
+fn a_peer_that_is_heard_is_not_asked_for_its_station() {
+    let (mut net, mut server, mut client, s, c) = connected();
+    for _ in 0..120 {
+        server.write(s, &[7; 1000]);
+        client.write(c, &[7; 1000]);
+        net.wait(Duration::from_secs(1));
+        assert_eq!((client.read(c).len(), server.read(s).len()), (1000, 1000));
+    }
+    // One asks before the other has said who it is; the one that was asked may ask back once, before the connection shows it.
+    let asked: u64 = (0..2).map(|n| net.stack(n).whole_ip().counters().arp_requests).sum();
+    assert!(asked <= 5, "{asked} questions in two minutes");
 }

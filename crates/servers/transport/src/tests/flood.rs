@@ -15,6 +15,8 @@ use super::kit::{App, Net, Socket, Stack, addr};
 const LEASE: u64 = 77;
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
 const BACKLOG: u32 = 8;
+/// More SYNs than any small listener remembers.
+const FLOOD: u16 = 300;
 
 /// A SYN to the server as a stack sends it, but from an address where nobody is.
 fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
@@ -52,10 +54,11 @@ fn flooded() -> (Net, App, App) {
     server.listen(LEASE, Endpoint::new(0, 80), BACKLOG);
     let client = App::attach(net.stack(1), 2);
     net.settle();
-    arrive(&mut net, spoofed_syns(100));
+    arrive(&mut net, spoofed_syns(FLOOD));
     net.settle();
-    assert!(net.stack(0).stat(Stat::SynCookiesSent) > 0);
-    assert_eq!(net.stack(0).transport.cm.listeners().next().expect("one").embryonic, BACKLOG);
+    let embryonic = net.stack(0).transport.cm.listeners().next().expect("one").embryonic;
+    assert!((BACKLOG..FLOOD.into()).contains(&embryonic), "{embryonic} are remembered");
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesSent), u64::from(FLOOD) - u64::from(embryonic));
     (net, server, client)
 }
 
@@ -100,6 +103,62 @@ fn every_good_client_gets_through() {
         arrive(&mut net, more.iter().cloned());
     }
     assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 50);
+}
+
+#[test]
+fn a_crowd_at_a_small_backlog_is_answered_at_once() {
+    for (crowd, backlog) in [(40, 5), (250, 1), (250, 128)] {
+        let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+        let mut server = App::attach(net.stack(0), 1);
+        server.listen(LEASE, Endpoint::new(0, 80), backlog);
+        net.settle();
+        arrive(&mut net, spoofed_syns(crowd));
+        let now = net.now;
+        net.stack(0).round(now);
+        let stack = net.stack(0);
+        let embryonic = stack.transport.cm.listeners().next().expect("one").embryonic;
+        let answers = u64::from(embryonic) + stack.stat(Stat::SynCookiesSent);
+        assert_eq!((answers, stack.stat(Stat::SynDrops)), (crowd.into(), 0), "backlog {backlog}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answered() {
+    // Cookies answer the SYNs of a crowd, whose last ACKs then find the accept queue full. Nobody in it says anything more:
+    // only a SYN-ACK that is repeated tells the server again that they are there.
+    let (mut net, mut server, mut client) = flooded();
+    client.connect(SERVER);
+    net.settle();
+    assert!(server.accept().is_some(), "the stations know each other");
+    server.push(Command::StopAccepting { lease: LEASE });
+    net.settle();
+    let crowd: Vec<Socket> = (0..4 * BACKLOG).map(|_| client.connect(SERVER)).collect();
+    let now = net.now;
+    net.stack(1).round(now);
+    let syns = core::mem::take(&mut net.stack(1).out.outside);
+    let before = net.stack(0).stat(Stat::SynCookiesSent);
+    arrive(&mut net, syns.into_iter());
+    net.stack(0).round(now);
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesSent) - before, u64::from(4 * BACKLOG));
+    let cookies = core::mem::take(&mut net.stack(0).out.outside);
+    // The flood ends: whoever was remembered resets.
+    let resets = spoofed_syns(FLOOD).map(|mut syn| {
+        let seq = u32::from_be_bytes(syn[38..42].try_into().expect("four"));
+        syn[38..42].copy_from_slice(&(seq + 1).to_be_bytes());
+        syn[14 + 20 + 13] = 0x04;
+        syn
+    });
+    arrive(&mut net, resets);
+    net.settle();
+    assert_eq!(net.stack(0).transport.cm.listeners().next().expect("one").embryonic, 0);
+    let now = net.now;
+    for frame in cookies {
+        net.stack(1).hear(now, &frame, ChecksumOffload::Partial);
+    }
+    net.settle();
+    assert_eq!(net.stack(0).stat(Stat::SynCookiesReceived), 1 + u64::from(4 * BACKLOG));
+    server.push(Command::AcceptConnection { lease: LEASE });
+    assert_eq!(server.accept_for(&mut net, 700), crowd.len());
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn join(app: &mut App, socket: Socket, joins: bool) {
 
 fn join_to(app: &mut App, socket: Socket, group: Addr, joins: bool) {
     let Socket { slot, generation } = socket;
-    app.push(Command::Group { slot, generation, group, inside: false, joins });
+    app.push(Command::Group { slot, generation, group, inside: false, joins, token: 0 });
 }
 
 /// Two machines, each with two sockets at the group's port, of which the first two of each are members.
@@ -114,13 +114,20 @@ fn memberships_that_make_no_sense_are_counted() {
         (generation, addr(2), true),
         (generation + 1, ADDR + 1, true),
     ] {
-        apps[0].push(Command::Group { slot, generation, group: group.into(), inside: false, joins });
+        apps[0].push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
     }
     for n in 0..94 {
-        apps[0].push(Command::Group { slot, generation, group: (ADDR + 1 + n).into(), inside: true, joins: true });
+        apps[0].push(Command::Group {
+            slot,
+            generation,
+            group: (ADDR + 1 + n).into(),
+            inside: true,
+            joins: true,
+            token: 0,
+        });
     }
     net.settle();
-    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 4 + 11);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 4 + 75);
     apps[0].close(sockets[0][0]);
     net.settle();
     assert!(!net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Inside, ADDR + 1));

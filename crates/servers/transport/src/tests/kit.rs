@@ -8,7 +8,8 @@ use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::ledger::{ConnectionRecord, Ledger, LedgerConfig};
+use atoll_ipc::control::User;
+use atoll_ipc::ledger::{ConnectionRecord, Ledger, LedgerConfig, Work};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, Stat};
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
@@ -139,7 +140,8 @@ impl Stack {
         ip_config.apart = front.is_some();
         let ip = Ip::new(ip_config.clone(), 7, now).expect("a valid network");
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, ports: host.into() };
+        let secrets =
+            Secrets { sequence: [host; 16], fast_open: [host; 16], table: 5, leases: [9; 16], ports: host.into() };
         let transport = Transport::new(config, secrets, ip, page.clone(), now);
         let (out, bells) = (Out::default(), Vec::new());
         Stack { transport, page, out, bells, front, host, config, network: ip_config, ledger: None }
@@ -171,24 +173,44 @@ impl Stack {
 
     /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has taken yet is lost.
     pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
+        self.succeed(now, apps, recovery, false)
+    }
+
+    /// The same of a server that dies by its own fault while it is at work on this.
+    pub(crate) fn die_of(&mut self, now: Instant, apps: &[&App], work: Work) -> Adoption {
+        self.transport.mark(work);
+        self.succeed(now, apps, Recovery::Stateful, true)
+    }
+
+    /// A record of its ledger is not as it was written.
+    pub(crate) fn spoil(&mut self, place: u32) {
+        let memory = self.ledger.as_ref().expect("it is mortal");
+        // docs/ledger.md: the journal is before the connections.
+        let connections = (20_480 + LEDGER.connections.min(1 << 14) as usize * 272).next_multiple_of(4096);
+        let at = connections + place as usize * 256 + 64;
+        memory.store32(at, memory.load32(at) ^ 0x40);
+    }
+
+    fn succeed(&mut self, now: Instant, apps: &[&App], recovery: Recovery, is_blamed: bool) -> Adoption {
         let ledger = self.ledger.clone().expect("it is mortal");
         let mut ip = Ip::new(self.network.clone(), 8, now).expect("a valid network");
         ip.resume(now, &crate::past(&self.page.network(), now));
-        let secrets = Secrets { sequence: [self.host; 16], fast_open: [self.host; 16], table: 6, ports: 77 };
+        let secrets =
+            Secrets { sequence: [self.host; 16], fast_open: [self.host; 16], leases: [9; 16], table: 6, ports: 77 };
         let mut next = Transport::new(self.config, secrets, ip, self.page.clone(), now);
         // The same epoch: applications of the kit know no other.
         next.set_ledger(Ledger::open(ledger, LEDGER, Epoch(3)).expect("a ledger"));
         for app in apps {
-            next.open_session(now, app.id, app.layout, app.arena.clone(), app.page.clone());
+            next.open_session(now, (app.id, app.user), app.layout, app.arena.clone(), app.page.clone());
         }
         self.transport = next;
         self.out.outside.clear();
         self.out.inside.clear();
-        self.transport.adopt(now, recovery, false)
+        self.transport.adopt(now, recovery, is_blamed)
     }
 
     pub(crate) fn round(&mut self, now: Instant) {
-        self.transport.handle_commands(now, 64);
+        self.transport.handle_commands(now, 4096);
         self.transport.handle_timers(now);
         self.flush(now);
         let bells = &mut self.bells;
@@ -324,6 +346,7 @@ pub(crate) struct Socket {
 /// An application: its half of an arena.
 pub(crate) struct App {
     pub(crate) id: SessionId,
+    pub(crate) user: User,
     pub(crate) arena: HeapMemory,
     pub(crate) layout: ArenaLayout,
     pub(crate) page: AppPage<HeapMemory>,
@@ -347,13 +370,18 @@ impl App {
     }
 
     pub(crate) fn attach_with(stack: &mut Stack, id: u32, config: ArenaConfig) -> App {
+        App::attach_as(stack, id, User::privileged(0), config)
+    }
+
+    pub(crate) fn attach_as(stack: &mut Stack, id: u32, user: User, config: ArenaConfig) -> App {
         let layout = config.layout();
         let arena = HeapMemory::new(layout.total);
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
         let id = SessionId(id);
-        stack.transport.open_session(Instant::ZERO, id, layout, arena.clone(), page.clone());
+        stack.transport.open_session(Instant::ZERO, (id, user), layout, arena.clone(), page.clone());
         App {
             id,
+            user,
             commands: Producer::resume(&arena, layout.commands, COMMANDS),
             events: Consumer::resume(&arena, layout.events, EVENTS),
             arena,

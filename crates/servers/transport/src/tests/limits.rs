@@ -172,9 +172,23 @@ fn buffers_grow_while_both_ends_keep_up() {
 }
 
 pub(super) fn udp_open(app: &mut App, local: Endpoint, remote: Endpoint) -> Socket {
-    let Socket { slot, generation } = app.open_slot();
-    app.push(Command::UdpOpen { slot, generation, lease: 5, local, remote, reuse_port: false, v6_only: false });
-    Socket { slot, generation }
+    let socket = app.open_slot();
+    let (lease, protocol) = (udp_lease(app, socket), Protocol::Udp);
+    let (reuse_addr, reuse_port, v6_only) = (true, false, false);
+    app.push(Command::Bind { token: 9, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+    udp_open_with(app, socket, lease, local, remote);
+    socket
+}
+
+/// Of a socket that [`udp_open`] opens.
+pub(super) fn udp_lease(app: &App, socket: Socket) -> u64 {
+    u64::from(app.id.0) << 32 | u64::from(socket.slot.0)
+}
+
+/// Without asking for a port.
+pub(super) fn udp_open_with(app: &mut App, socket: Socket, lease: u64, local: Endpoint, remote: Endpoint) {
+    let Socket { slot, generation } = socket;
+    app.push(Command::UdpOpen { slot, generation, lease, local, remote, reuse_port: false, v6_only: false });
 }
 
 pub(super) fn record(peer: Endpoint, payload: &[u8]) -> Vec<u8> {
@@ -212,7 +226,8 @@ fn datagrams_go_both_ways() {
     let Some(Event::BindReply { cause: Cause::None, port, .. }) = client.replies.pop() else { panic!("no port") };
     assert!((32768..61000).contains(&port));
     assert!(net.stack(0).page.has_port(true, 53));
-    let c = udp_open(&mut client, Endpoint::new(0, port), Endpoint::new(addr(1), 53));
+    let c = client.open_slot();
+    udp_open_with(&mut client, c, 5, Endpoint::new(0, port), Endpoint::new(addr(1), 53));
     net.settle();
     client.write(c, &record(Endpoint::new(addr(1), 53), b"question"));
     client.write(c, &record(Endpoint::default(), b""));
@@ -249,7 +264,8 @@ fn a_datagram_leaves_although_its_socket_closes_or_its_process_ends_at_once() {
         let mut client = App::attach(net.stack(1), 2);
         let s = udp_open(&mut server, Endpoint::new(0, 53), Endpoint::default());
         let c = udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::default());
-        net.stack(1).transport.handle_commands(atoll_base::Instant::ZERO, 1);
+        // It asks for its port, and opens.
+        net.stack(1).transport.handle_commands(atoll_base::Instant::ZERO, 24);
         client.write(c, &record(Endpoint::new(addr(1), 53), b"bye"));
         if ends {
             let (now, id) = (net.now, client.id);

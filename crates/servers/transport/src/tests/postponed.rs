@@ -175,7 +175,7 @@ fn names_and_places_of_those_that_wait_are_taken() {
     // From the very port of the listener to the peer of a connection that waits.
     let own = scene.server.open_slot_at(90, 1);
     let (slot, generation) = (own.slot, own.generation);
-    scene.server.push(Command::Connect { slot, generation, lease: 78, local: HTTP, remote: peer });
+    scene.server.push(Command::Connect { slot, generation, lease: 77, local: HTTP, remote: peer });
     scene.net.settle();
     assert_eq!(scene.server.state(own).1, Cause::AddressNotAvailable);
     assert_eq!(scene.waiting(), 0, "all names had to be known");

@@ -11,7 +11,7 @@ use atoll_ipc::{Cause, Command, SocketOption};
 
 use super::front::is_ip_apart;
 use super::kit::{App, Net, Socket, Stack, addr, meet};
-use super::limits::{first_record, record, udp_open};
+use super::limits::{first_record, record, udp_lease, udp_open, udp_open_with};
 use crate::{Loss, Recovery};
 
 /// As in linux/tcp_states.h.
@@ -328,7 +328,8 @@ fn a_datagram_socket_keeps_its_options() {
     server.push(Command::SetOption { slot, generation, option: SocketOption::TimeToLive, value: 7 });
     let remote = Endpoint::new(addr(2), 3000);
     let local = Endpoint::new(addr(1), 7);
-    server.push(Command::UdpOpen { slot, generation, lease: 0, local, remote, reuse_port: false, v6_only: false });
+    let lease = udp_lease(&server, s);
+    udp_open_with(&mut server, s, lease, local, remote);
     net.settle();
     die(&mut net, &[&server]);
     server.write(s, &record(remote, b"hello"));

@@ -171,7 +171,9 @@ fn datagrams_of_both_families_reach_a_socket_that_speaks_both() {
     let (mut net, mut server, mut client) = two();
     let open = |app: &mut App, local, remote, v6_only| {
         let Socket { slot, generation } = app.open_slot();
-        app.push(Command::UdpOpen { slot, generation, lease: 5, local, remote, reuse_port: false, v6_only });
+        let (lease, protocol, reuse_port) = (slot.0.into(), Protocol::Udp, false);
+        app.push(Command::Bind { token: 1, lease, protocol, local, reuse_addr: false, reuse_port, v6_only });
+        app.push(Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only });
         Socket { slot, generation }
     };
     let record = |peer, payload: &[u8]| {

@@ -1,0 +1,295 @@
+//! Nobody uses a port that he has not been granted, whatever he says and to whichever replica.
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Endpoint, Instant, ReplicaId};
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Voucher;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::SlotState;
+use atoll_ipc::{Cause, Command, Event};
+
+use crate::Recovery;
+
+use super::kit::{App, Net, Socket, Stack, addr};
+use super::limits::{first_record, record, udp_open_with};
+
+const ARENA: ArenaConfig = ArenaConfig { slots: 64, send_log2: 16, receive_log2: 16 };
+/// Replica 1 of two is its authority.
+const DNS: Endpoint = Endpoint::new(0, 53);
+const ANYBODY: Endpoint = Endpoint::new(0, 0);
+
+/// Two replicas of one stack, between which nothing is said.
+fn replicas() -> Net {
+    let replica = |n: u8| Stack::with(1, move |config| (config.replica, config.replicas) = (ReplicaId(n), 2));
+    Net::new(vec![replica(0), replica(1)])
+}
+
+/// A process attached to both.
+fn process(net: &mut Net, id: u32, uid: u32) -> [App; 2] {
+    [0, 1].map(|n| App::attach_as(net.stack(n), id, User::privileged(uid), ARENA))
+}
+
+fn carry_out(net: &mut Net) {
+    for stack in &mut net.stacks {
+        stack.round(Instant::from_millis(1000));
+        stack.out.outside.clear();
+    }
+}
+
+fn bind(lease: u64, protocol: Protocol, local: Endpoint, reuse: bool) -> Command {
+    Command::Bind { token: 1, lease, protocol, local, reuse_addr: reuse, reuse_port: false, v6_only: false }
+}
+
+fn listen(lease: u64, local: Endpoint) -> Command {
+    Command::Listen { token: 2, lease, local, backlog: 5, reuse_port: false, defer_accept: 0, v6_only: false }
+}
+
+/// What the last command has led to.
+fn answer(net: &mut Net, app: &mut App, command: Command) -> (Cause, Voucher) {
+    app.push(command);
+    carry_out(net);
+    app.poll();
+    match app.replies.pop() {
+        Some(Event::BindReply { cause, voucher, .. } | Event::ListenReply { cause, voucher, .. }) => (cause, voucher),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn show(lease: u64, protocol: Protocol, voucher: Voucher) -> Command {
+    Command::Show { lease, protocol, local: DNS, voucher }
+}
+
+/// Opens a datagram socket at a replica. Returns it, and whether it is open.
+fn open(net: &mut Net, app: &mut App, lease: u64, local: Endpoint) -> (Socket, bool) {
+    let socket = app.open_slot();
+    udp_open_with(app, socket, lease, local, ANYBODY);
+    carry_out(net);
+    let is_open = app.slot(socket).replica_generation() == 1 && app.state(socket).0 == SlotState::Open;
+    (socket, is_open)
+}
+
+fn bad(net: &mut Net) -> [u64; 2] {
+    [0, 1].map(|n| net.stack(n).stat(Stat::BadCommands))
+}
+
+#[test]
+fn a_datagram_socket_without_a_grant_is_opened_nowhere() {
+    let mut net = replicas();
+    let mut owner = process(&mut net, 1, 33);
+    let mut thief = process(&mut net, 2, 34);
+    let (cause, voucher) = answer(&mut net, &mut owner[1], bind(7, Protocol::Udp, DNS, false));
+    assert_eq!(cause, Cause::None);
+    // Nothing to show, another lease, the owner's lease; at the authority as well.
+    for lease in [0, 5, 7] {
+        assert!(!open(&mut net, &mut thief[0], lease, DNS).1 && !open(&mut net, &mut thief[1], lease, DNS).1);
+    }
+    assert_eq!(bad(&mut net), [3, 3]);
+    // Forged: what the owner has, with any change.
+    for forged in [
+        Voucher { seal: voucher.seal ^ 1, ..voucher },
+        Voucher { uid: 34, ..voucher },
+        Voucher { granted: voucher.granted + 1, ..voucher },
+        Voucher { flags: voucher.flags ^ 2, ..voucher },
+        Voucher::default(),
+    ] {
+        thief[0].push(show(7, Protocol::Udp, forged));
+        assert!(!open(&mut net, &mut thief[0], 7, DNS).1);
+    }
+    for (lease, protocol, local) in [
+        (8, Protocol::Udp, DNS),
+        (7, Protocol::Tcp, DNS),
+        (7, Protocol::Udp, Endpoint::new(0, 55)),
+        (7, Protocol::Udp, Endpoint::new(addr(1), 53)),
+    ] {
+        thief[0].push(Command::Show { lease, protocol, local, voucher });
+        assert!(!open(&mut net, &mut thief[0], lease, local).1);
+    }
+    assert_eq!(bad(&mut net), [3 + 2 * 9, 3]);
+    // What one really has is good for itself only.
+    let (_, own) = answer(&mut net, &mut thief[1], bind(9, Protocol::Udp, Endpoint::new(0, 55), false));
+    thief[0].push(Command::Show { lease: 9, protocol: Protocol::Udp, local: Endpoint::new(0, 55), voucher: own });
+    assert!(!open(&mut net, &mut thief[0], 9, DNS).1);
+    assert!(open(&mut net, &mut thief[0], 9, Endpoint::new(0, 55)).1);
+    // The owner shows it, and nobody was in his place.
+    owner[0].push(show(7, Protocol::Udp, voucher));
+    let (socket, is_open) = open(&mut net, &mut owner[0], 7, DNS);
+    assert!(is_open && open(&mut net, &mut owner[1], 7, DNS).1);
+    // A socket that is open gets no other port by being opened once more.
+    let before = bad(&mut net);
+    udp_open_with(&mut owner[0], socket, 7, Endpoint::new(0, 57), ANYBODY);
+    carry_out(&mut net);
+    assert_eq!((bad(&mut net)[0], owner[0].slot(socket).local()), (before[0] + 1, DNS));
+}
+
+#[test]
+fn who_keeps_a_port_that_he_has_released_is_expelled_by_its_next_holder() {
+    let mut net = replicas();
+    let mut first = process(&mut net, 1, 33);
+    let mut second = process(&mut net, 2, 34);
+    let (_, old) = answer(&mut net, &mut first[1], bind(7, Protocol::Udp, DNS, false));
+    first[0].push(show(7, Protocol::Udp, old));
+    let (kept, is_open) = open(&mut net, &mut first[0], 7, DNS);
+    assert!(is_open && open(&mut net, &mut first[1], 7, DNS).1);
+    assert_eq!(answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false)).0, Cause::AddressInUse);
+    // It says so where it is asked for, and stays everywhere.
+    first[1].push(Command::Release { lease: 7 });
+    let (cause, new) = answer(&mut net, &mut second[1], bind(8, Protocol::Udp, DNS, false));
+    assert_eq!(cause, Cause::None);
+    second[0].push(show(8, Protocol::Udp, new));
+    let opened = [0, 1].map(|n| open(&mut net, &mut second[n], 8, DNS));
+    assert!(opened[0].1 && opened[1].1);
+    assert_eq!(first[0].state(kept).0, SlotState::Free);
+    // What is old stays old.
+    let before = bad(&mut net);
+    first[0].push(show(7, Protocol::Udp, old));
+    assert!(!open(&mut net, &mut first[0], 7, DNS).1 && !open(&mut net, &mut first[1], 7, DNS).1);
+    assert_eq!(bad(&mut net), [before[0] + 1, before[1] + 1]);
+    // And what comes is for the one who has it.
+    let mut net = Net { stacks: vec![net.stacks.remove(0), Stack::new(2)], ..replicas() };
+    let mut client = App::attach(net.stack(1), 3);
+    let c = super::limits::udp_open(&mut client, Endpoint::new(0, 5000), Endpoint::new(addr(1), 53));
+    net.settle();
+    client.write(c, &record(Endpoint::default(), b"question"));
+    net.settle();
+    assert_eq!(first_record(&second[0].read(opened[0].0)).1, b"question");
+}
+
+#[test]
+fn who_listens_at_the_authority_listens_everywhere_and_nobody_else() {
+    let mut net = replicas();
+    let mut owner = process(&mut net, 1, 33);
+    let mut other = process(&mut net, 2, 33);
+    let local = DNS;
+    // Both may be bound, because neither listens (SO_REUSEADDR).
+    let (_, bound) = answer(&mut net, &mut other[1], bind(8, Protocol::Tcp, local, true));
+    answer(&mut net, &mut owner[1], bind(7, Protocol::Tcp, local, true));
+    let (cause, listens) = answer(&mut net, &mut owner[1], listen(7, local));
+    assert_eq!(cause, Cause::None);
+    // The other one asks where the owner has not been yet.
+    other[0].push(show(8, Protocol::Tcp, bound));
+    assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::Invalid);
+    other[0].push(show(8, Protocol::Tcp, Voucher { flags: bound.flags | 8, ..bound }));
+    assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::Invalid);
+    assert_eq!(answer(&mut net, &mut other[0], listen(7, local)).0, Cause::Invalid, "nor by another's lease");
+    assert_eq!(answer(&mut net, &mut other[1], listen(8, local)).0, Cause::AddressInUse);
+    owner[0].push(show(7, Protocol::Tcp, listens));
+    assert_eq!(answer(&mut net, &mut owner[0], listen(7, local)).0, Cause::None);
+    assert_eq!(bad(&mut net), [4, 0]);
+    // It releases it at the authority, and goes on elsewhere, until the next one comes.
+    owner[1].push(Command::Release { lease: 7 });
+    let (cause, listens) = answer(&mut net, &mut other[1], listen(8, local));
+    assert_eq!(cause, Cause::None);
+    other[0].push(show(8, Protocol::Tcp, listens));
+    assert_eq!(answer(&mut net, &mut other[0], listen(8, local)).0, Cause::None);
+    owner[0].push(Command::AcceptConnection { lease: 7 });
+    carry_out(&mut net);
+    assert_eq!(bad(&mut net), [5, 0], "it listens no more");
+}
+
+#[test]
+fn a_connection_leaves_from_a_port_of_ones_own_only() {
+    let mut net = replicas();
+    let mut owner = process(&mut net, 1, 33);
+    let mut thief = process(&mut net, 2, 34);
+    let (_, voucher) = answer(&mut net, &mut owner[1], bind(7, Protocol::Tcp, DNS, true));
+    let local = Endpoint::new(addr(1), 53);
+    let connect_from = |net: &mut Net, app: &mut App, lease, local| {
+        let socket = app.open_slot();
+        let Socket { slot, generation } = socket;
+        app.push(Command::Connect { slot, generation, lease, local, remote: Endpoint::new(addr(2), 80) });
+        carry_out(net);
+        app.state(socket)
+    };
+    let connect = |net: &mut Net, app: &mut App, lease| connect_from(net, app, lease, local);
+    for n in [0, 1] {
+        assert_eq!(connect(&mut net, &mut thief[n], 7).1, Cause::Invalid);
+    }
+    assert_eq!(bad(&mut net), [1, 1]);
+    owner[0].push(show(7, Protocol::Tcp, voucher));
+    // All flow groups are its own here.
+    let (state, cause, _) = connect(&mut net, &mut owner[0], 7);
+    assert_eq!((state, cause), (SlotState::Connecting, Cause::None));
+    let (state, cause, _) = connect(&mut net, &mut owner[1], 7);
+    assert_eq!((state, cause), (SlotState::Connecting, Cause::None));
+    assert_eq!(bad(&mut net), [1, 1]);
+    // Nor from another port by that grant.
+    for n in [0, 1] {
+        let (_, cause, _) = connect_from(&mut net, &mut owner[n], 7, Endpoint::new(addr(1), 55));
+        assert_eq!(cause, Cause::Invalid);
+    }
+    assert_eq!(bad(&mut net), [2, 2]);
+}
+
+#[test]
+fn what_was_shown_outlives_the_replica_until_something_else_is() {
+    let replica = |n: u8| Stack::with(1, move |config| (config.replica, config.replicas) = (ReplicaId(n), 2));
+    let mut net = Net::new(vec![replica(0).mortal(), replica(1)]);
+    let mut app = process(&mut net, 1, 33);
+    let die = |net: &mut Net, app: &App| {
+        let _ = net.stack(0).restart(Instant::from_millis(1000), &[app], Recovery::Stateful);
+    };
+    let (_, first) = answer(&mut net, &mut app[1], bind(7, Protocol::Udp, DNS, false));
+    app[0].push(show(7, Protocol::Udp, first));
+    carry_out(&mut net);
+    die(&mut net, &app[0]);
+    assert!(open(&mut net, &mut app[0], 7, DNS).1, "it needs not be shown again");
+    // Used, it stays behind what is shown next; unused, it goes.
+    for (lease, port) in [(8, 55), (9, 57)] {
+        let local = Endpoint::new(0, port);
+        let (_, voucher) = answer(&mut net, &mut app[1], bind(lease, Protocol::Udp, local, false));
+        app[0].push(Command::Show { lease, protocol: Protocol::Udp, local, voucher });
+        carry_out(&mut net);
+    }
+    die(&mut net, &app[0]);
+    assert!(!open(&mut net, &mut app[0], 8, Endpoint::new(0, 55)).1);
+    assert!(open(&mut net, &mut app[0], 9, Endpoint::new(0, 57)).1);
+    let mut thief = process(&mut net, 2, 34);
+    assert!(!open(&mut net, &mut thief[0], 7, DNS).1);
+}
+
+#[test]
+fn low_ports_are_refused_to_who_may_not_have_them() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let ports = [(53, 53), (0, 0), (0, 0), (0, 0)];
+    let user = User { uid: 33, unprivileged_start: 1024, ports };
+    let mut app = App::attach_as(net.stack(0), 1, user, ARENA);
+    let mut root = App::attach(net.stack(0), 2);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let lease = protocol as u64;
+        let at = |port| bind(lease + u64::from(port) * 100, protocol, Endpoint::new(0, port), false);
+        assert_eq!(answer(&mut net, &mut app, at(80)).0, Cause::PermissionDenied);
+        assert_eq!(answer(&mut net, &mut app, at(53)).0, Cause::None);
+        assert_eq!(answer(&mut net, &mut app, at(1024)).0, Cause::None);
+        assert_eq!(answer(&mut net, &mut app, at(0)).0, Cause::None);
+        assert_eq!(answer(&mut net, &mut root, at(80)).0, Cause::None);
+        // Who has inherited it, has it.
+        assert_eq!(answer(&mut net, &mut app, at(80)).0, Cause::None);
+    }
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), 0, "it may ask");
+}
+
+#[test]
+fn datagram_sockets_of_two_users_share_nothing_that_comes() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut apps =
+        [(1, 33), (2, 33), (3, 34)].map(|(id, uid)| App::attach_as(net.stack(0), id, User::privileged(uid), ARENA));
+    let reuse_port = true;
+    let local = DNS;
+    let mut causes = Vec::new();
+    for (lease, app) in (1..).zip(&mut apps) {
+        let protocol = Protocol::Udp;
+        let (token, reuse_addr, v6_only) = (1, false, false);
+        app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+        net.stack(0).round(Instant::from_millis(1000));
+        app.poll();
+        causes.extend(app.replies.drain(..).map(|reply| match reply {
+            Event::BindReply { cause, .. } => cause,
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!(causes, [Cause::None, Cause::None, Cause::AddressInUse]);
+}

@@ -1,0 +1,471 @@
+//! What may one application make grow, and how long may it keep others waiting?
+
+use std::vec;
+use std::vec::Vec;
+
+use atoll_base::{Duration, Endpoint};
+use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::page::Stat;
+use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
+use atoll_ipc::{Cause, Command, Event, SocketOption};
+
+use super::kit::{ARENA, App, Net, Socket, Stack, addr};
+use super::limits::{first_record, record, udp_lease, udp_open, udp_open_with};
+use crate::{Quota, Recovery};
+
+const GROUP: u32 = 0xefff_0102;
+
+fn group(app: &mut App, socket: Socket, group: u32, joins: bool) {
+    let Socket { slot, generation } = socket;
+    app.push(Command::Group { slot, generation, group: group.into(), inside: false, joins, token: 0 });
+}
+
+/// Requests in force.
+fn kept(stack: &Stack) -> usize {
+    stack.transport.records.as_ref().expect("it is mortal").requests.len()
+}
+
+fn restart(net: &mut Net, apps: &[&App]) {
+    let now = net.now;
+    net.stack(0).restart(now, apps, Recovery::Stateful);
+    net.settle();
+}
+
+fn is_member(net: &mut Net, group: u32) -> bool {
+    net.stack(0).transport.ip_mut().is_member(atoll_ip::Link::Outside, group)
+}
+
+#[test]
+fn groups_that_were_left_or_never_joined_are_not_kept() {
+    let mut net = Net::new(vec![Stack::new(1).mortal()]);
+    let mut app = App::attach(net.stack(0), 1);
+    let socket = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
+    group(&mut app, socket, GROUP, true);
+    net.settle();
+    let before = kept(net.stack(0));
+    for n in 1..3000 {
+        // One is joined and left again, one is only left, one is no group.
+        group(&mut app, socket, GROUP + n, true);
+        group(&mut app, socket, GROUP + n, false);
+        group(&mut app, socket, GROUP + 5000 + n, false);
+        group(&mut app, socket, addr(9) + n, true);
+        net.step();
+    }
+    net.settle();
+    assert_eq!(kept(net.stack(0)), before);
+    // More than one socket may join.
+    for n in 1..300 {
+        group(&mut app, socket, GROUP + n, true);
+    }
+    net.settle();
+    assert_eq!(kept(net.stack(0)), before + 19);
+    restart(&mut net, &[&app]);
+    assert_eq!(kept(net.stack(0)), before + 19);
+    assert!(is_member(&mut net, GROUP) && is_member(&mut net, GROUP + 19) && !is_member(&mut net, GROUP + 20));
+    // What was left does not come back.
+    group(&mut app, socket, GROUP + 19, false);
+    net.settle();
+    restart(&mut net, &[&app]);
+    assert!(is_member(&mut net, GROUP) && !is_member(&mut net, GROUP + 19));
+    app.close(socket);
+    app.push(Command::Release { lease: udp_lease(&app, socket) });
+    net.settle();
+    assert_eq!(kept(net.stack(0)), 0);
+}
+
+#[test]
+fn one_that_joins_and_leaves_all_the_time_keeps_nobody_from_joining() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut greedy = App::attach(net.stack(0), 1);
+    let mut other = App::attach(net.stack(0), 2);
+    let its = udp_open(&mut greedy, Endpoint::new(0, 5353), Endpoint::default());
+    let own = udp_open(&mut other, Endpoint::new(0, 5354), Endpoint::default());
+    for n in 1..3000 {
+        group(&mut greedy, its, GROUP + n, true);
+        group(&mut greedy, its, GROUP + n, false);
+        net.step();
+    }
+    group(&mut other, own, GROUP, true);
+    net.step();
+    assert!(is_member(&mut net, GROUP));
+}
+
+#[test]
+fn options_that_a_socket_does_not_have_are_not_kept() {
+    let mut net = Net::new(vec![Stack::new(1).mortal()]);
+    let mut app = App::attach(net.stack(0), 1);
+    let Socket { slot, generation } = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
+    app.listen_only(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let before = kept(net.stack(0));
+    let bad = net.stack(0).stat(Stat::BadCommands);
+    for n in 0..=255 {
+        let Some(option) = SocketOption::from_u8(n) else { continue };
+        // No connection's, and for no listener.
+        if matches!(option, SocketOption::NoDelay | SocketOption::KeepAlive | SocketOption::Linger2) {
+            app.push(Command::SetOption { slot, generation, option, value: 1 });
+        }
+        if matches!(option, SocketOption::Broadcast | SocketOption::MtuDiscover | SocketOption::DontFragmentV6) {
+            app.push(Command::SetListenerOption { lease: 77, option, value: 1 });
+        }
+    }
+    net.settle();
+    assert_eq!(kept(net.stack(0)), before);
+    assert_eq!(net.stack(0).stat(Stat::BadCommands) - bad, 6);
+    // The same option again takes the place of the first.
+    for value in [8, 9, 10] {
+        app.push(Command::SetOption { slot, generation, option: SocketOption::TypeOfService, value });
+        app.push(Command::SetListenerOption { lease: 77, option: SocketOption::TypeOfService, value });
+    }
+    net.settle();
+    assert_eq!(kept(net.stack(0)), before + 2);
+}
+
+/// A stack whose sessions may have little.
+fn frugal(quota: Quota) -> Net {
+    Net::new(vec![Stack::with(1, |config| config.quota = quota).mortal(), Stack::new(2)])
+}
+
+const LITTLE: Quota = Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3 };
+
+fn bind(app: &mut App, lease: u64, port: u16) {
+    let local = Endpoint::new(0, port);
+    let (protocol, reuse_addr, reuse_port, v6_only) = (Protocol::Tcp, false, false, false);
+    app.push(Command::Bind { token: lease as u32, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+}
+
+fn listen(app: &mut App, lease: u64, port: u16) {
+    let local = Endpoint::new(0, port);
+    let (backlog, reuse_port, defer_accept, v6_only) = (16, false, 0, false);
+    app.push(Command::Listen { token: lease as u32, lease, local, backlog, reuse_port, defer_accept, v6_only });
+}
+
+fn causes(app: &mut App) -> Vec<Cause> {
+    app.poll();
+    let cause = |event: Event| match event {
+        Event::BindReply { cause, .. } | Event::ListenReply { cause, .. } | Event::GroupReply { cause, .. } => cause,
+        other => panic!("{other:?}"),
+    };
+    app.replies.drain(..).map(cause).collect()
+}
+
+#[test]
+fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
+    let mut net = frugal(LITTLE);
+    let mut greedy = App::attach(net.stack(0), 1);
+    let mut other = App::attach(net.stack(0), 2);
+    (1..=5).for_each(|n| bind(&mut greedy, n, 80 + n as u16));
+    net.settle();
+    let (good, full) = (Cause::None, Cause::NoBuffers);
+    assert_eq!(causes(&mut greedy), [good, good, good, full, full]);
+    (1..=3).for_each(|n| listen(&mut greedy, n, 80 + n as u16));
+    // Again is not more.
+    (1..=2).for_each(|n| listen(&mut greedy, n, 80 + n as u16));
+    net.settle();
+    assert_eq!(causes(&mut greedy), [good, good, full, good, good]);
+    bind(&mut other, 9, 89);
+    listen(&mut other, 9, 89);
+    net.settle();
+    assert_eq!(causes(&mut other), [good, good], "others have their own");
+    // What was given back can be had again.
+    greedy.push(Command::Release { lease: 1 });
+    bind(&mut greedy, 4, 84);
+    listen(&mut greedy, 4, 84);
+    net.settle();
+    assert_eq!(causes(&mut greedy), [good, good]);
+    restart(&mut net, &[&greedy, &other]);
+    bind(&mut greedy, 5, 85);
+    listen(&mut greedy, 3, 83);
+    net.settle();
+    assert_eq!(causes(&mut greedy), [full, full], "also after a death");
+}
+
+#[test]
+fn requests_of_a_session_are_bounded_and_what_could_not_be_kept_is_not_done() {
+    let mut net = frugal(Quota { leases: 100, listeners: 100, ..LITTLE });
+    let mut greedy = App::attach(net.stack(0), 1);
+    (1..=20).for_each(|n| bind(&mut greedy, n, 80 + n as u16));
+    net.settle();
+    let good = causes(&mut greedy).into_iter().filter(|cause| *cause == Cause::None).count();
+    assert_eq!((good, kept(net.stack(0))), (12, 12));
+    listen(&mut greedy, 1, 81);
+    net.settle();
+    assert_eq!(causes(&mut greedy), [Cause::NoBuffers]);
+    // All sessions together have no more than the ledger has places.
+    let mut net = Net::new(vec![Stack::new(1).mortal()]);
+    let mut apps: Vec<App> = (1..=3).map(|n| App::attach(net.stack(0), n)).collect();
+    for n in 0..300 {
+        let app = &mut apps[n % 3];
+        bind(app, n as u64 + 1, 1000 + n as u16);
+    }
+    net.settle();
+    let good = apps.iter_mut().flat_map(causes).filter(|cause| *cause == Cause::None).count();
+    assert_eq!((good, kept(net.stack(0))), (256, 256));
+}
+
+#[test]
+fn datagram_sockets_and_groups_of_a_session_are_bounded_and_it_hears_so() {
+    let mut net = frugal(Quota { requests: 100, leases: 100, ..LITTLE });
+    let mut greedy = App::attach(net.stack(0), 1);
+    let sockets: Vec<Socket> =
+        (0..6).map(|n| udp_open(&mut greedy, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    net.settle();
+    let told: Vec<_> = sockets.iter().map(|socket| greedy.state(*socket)).collect();
+    assert_eq!(told[..4], [(SlotState::Open, Cause::None, 0); 4]);
+    assert_eq!(told[4..], [(SlotState::Closing, Cause::NoBuffers, REPLICA_CLOSED); 2]);
+    // The slot of one that was refused can be used again.
+    greedy.close(sockets[5]);
+    greedy.close(sockets[0]);
+    net.settle();
+    greedy.poll();
+    assert_eq!(greedy.done.len(), 2);
+    let again = greedy.open_slot_at(sockets[5].slot.0, 2);
+    let lease = udp_lease(&greedy, again);
+    udp_open_with(&mut greedy, again, lease, Endpoint::new(0, 5005), Endpoint::default());
+    net.settle();
+    assert_eq!(greedy.state(again), (SlotState::Open, Cause::None, 0));
+    for (n, socket) in sockets[1..4].iter().enumerate() {
+        group(&mut greedy, *socket, GROUP + 2 * n as u32, true);
+        group(&mut greedy, *socket, GROUP + 2 * n as u32 + 1, true);
+    }
+    net.settle();
+    let joined = |net: &mut Net| (0..6).filter(|n| is_member(net, GROUP + n)).count();
+    assert_eq!(joined(&mut net), 3);
+    causes(&mut greedy);
+    // Who asks is answered, also for what is done already.
+    for (n, joins) in [(0, true), (4, true), (0, false), (7, false)] {
+        let Socket { slot, generation } = sockets[1];
+        let group = (GROUP + n).into();
+        greedy.push(Command::Group { slot, generation, group, inside: false, joins, token: 1 + n });
+    }
+    net.settle();
+    let (good, full, unknown) = (Cause::None, Cause::NoBuffers, Cause::AddressNotAvailable);
+    assert_eq!(causes(&mut greedy), [good, full, good, unknown]);
+    group(&mut greedy, sockets[1], GROUP, true);
+    net.settle();
+    assert_eq!(joined(&mut net), 3);
+    // Closing gives them back.
+    greedy.close(sockets[1]);
+    net.settle();
+    group(&mut greedy, sockets[3], GROUP + 4, true);
+    net.settle();
+    assert_eq!(joined(&mut net), 2);
+}
+
+/// Sockets of one session that are open at once: half of what its arena has.
+const MANY: usize = 500;
+
+/// The first stack has a session with many connections to the second, and one with another.
+fn crowd() -> (Net, App, App, App, (Socket, Socket)) {
+    let mut net = Net::new(vec![Stack::new(1).mortal(), Stack::new(2)]);
+    let mut server = App::attach_with(net.stack(1), 9, ArenaConfig { receive_log2: 26, ..ARENA });
+    let mut big = App::attach(net.stack(0), 1);
+    let mut small = App::attach(net.stack(0), 2);
+    server.listen(77, Endpoint::new(0, 80), 4096);
+    net.settle();
+    let c = small.connect(Endpoint::new(addr(2), 80));
+    net.settle();
+    let s = server.accept().expect("offered");
+    // As many as the ledger of the kit has room for, besides.
+    for _ in 0..MANY / 2 - 8 {
+        big.connect(Endpoint::new(addr(2), 80));
+        net.settle();
+        server.accept().expect("offered");
+        net.settle();
+    }
+    (net, server, big, small, (s, c))
+}
+
+#[test]
+fn a_session_with_many_sockets_ends_in_slices() {
+    for dies in [false, true] {
+        let (mut net, mut server, big, mut small, (s, c)) = crowd();
+        let now = net.now;
+        net.stack(0).transport.close_session(now, big.id);
+        let mut most = 0;
+        let mut rounds = 0;
+        while net.stack(0).transport.session(0).is_some_and(|session| session.ending.is_some()) {
+            rounds += 1;
+            assert!(rounds < 100, "it comes to an end");
+            assert!(net.stack(0).transport.has_work() && net.stack(0).transport.next_timeout() <= Some(net.now));
+            small.write(c, b"ping");
+            net.now += Duration::from_micros(10);
+            let now = net.now;
+            net.stack(0).round(now);
+            most = most.max(net.stack(0).out.outside.len());
+            net.step();
+            net.step();
+            assert_eq!(server.read(s), b"ping", "others are served in each round");
+            if dies && rounds == 1 {
+                net.stack(0).restart(now, &[&big, &small], Recovery::Stateful);
+                // The supervisor says it again.
+                net.stack(0).transport.close_session(now, big.id);
+            }
+        }
+        assert!((2..=200).contains(&most), "{most} frames in one round");
+        assert!(rounds > 0, "it is too much for one slice");
+        let now = net.now;
+        net.stack(1).transport.close_session(now, server.id);
+        net.wait(Duration::from_secs(100));
+        assert_eq!(net.stack(0).transport.take_ended(), [big.id]);
+        assert_eq!(kept(net.stack(0)), 0);
+    }
+}
+
+#[test]
+fn leases_and_requests_of_a_session_end_in_slices() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut big = App::attach(net.stack(0), 1);
+    for n in 1..1500 {
+        bind(&mut big, n, 1000 + n as u16);
+        listen(&mut big, n, 1000 + n as u16);
+        net.step();
+    }
+    net.settle();
+    assert!(causes(&mut big).iter().all(|cause| *cause == Cause::None));
+    let now = net.now;
+    let has = |net: &mut Net| (1001..2500).filter(|port| net.stack(0).transport.cm.has_port(*port)).count();
+    net.stack(0).transport.close_session(now, big.id);
+    let left = has(&mut net);
+    assert!((1000..1400).contains(&left), "{left} listeners are left");
+    net.wait(Duration::from_millis(10));
+    assert_eq!(has(&mut net), 0);
+    assert_eq!(net.stack(0).transport.take_ended(), [big.id]);
+}
+
+#[test]
+fn what_a_dead_member_held_is_closed_in_slices_and_the_rest_stays() {
+    let (mut net, mut server, big, mut small, (s, c)) = crowd();
+    let sockets: Vec<Socket> =
+        (0..(MANY / 2 - 8) as u32).map(|n| Socket { slot: atoll_base::SlotId(n), generation: 1 }).collect();
+    // Every second one is shared with a child.
+    for socket in sockets.iter().step_by(2) {
+        big.slot(*socket).add_holder(5);
+    }
+    let now = net.now;
+    net.stack(0).transport.member_gone(now, big.id, 0);
+    assert!(net.stack(0).transport.session(0).is_some_and(|session| session.ending.is_some()));
+    net.settle();
+    for (n, socket) in sockets.iter().enumerate() {
+        let (state, holders) = (big.slot(*socket).state(), big.slot(*socket).holders());
+        let expected = if n % 2 == 0 { (true, 1 << 5) } else { (false, 0) };
+        assert_eq!((state == SlotState::Open, holders), expected, "{n}");
+    }
+    small.write(c, b"ping");
+    net.settle();
+    assert_eq!(server.read(s), b"ping");
+}
+
+#[test]
+fn connections_of_a_listener_that_is_gone_are_reset_in_slices() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen_only(77, Endpoint::new(0, 80), 4096);
+    net.settle();
+    let sockets: Vec<Socket> = (0..MANY).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    server.push(Command::Release { lease: 77 });
+    let now = net.now;
+    let mut rounds = Vec::new();
+    loop {
+        net.stack(0).round(now);
+        let frames = net.stack(0).out.outside.len();
+        if frames == 0 {
+            break;
+        }
+        rounds.push(frames);
+        net.step();
+    }
+    assert!(
+        rounds.len() >= 2 && rounds.iter().all(|frames| *frames <= 2 * crate::ending::RESETS as usize),
+        "{rounds:?}"
+    );
+    net.settle();
+    assert!(sockets.iter().all(|socket| client.state(*socket).1 == Cause::ConnectionReset));
+}
+
+#[test]
+fn who_says_much_delays_others_by_no_more_than_a_share() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut greedy: Vec<App> = (0..40).map(|n| App::attach(net.stack(0), n + 1)).collect();
+    let mut other = App::attach(net.stack(0), 99);
+    for (n, app) in (0u64..).zip(&mut greedy) {
+        (0..400).for_each(|m| bind(app, n * 1000 + m + 1, 1000 + (n * 400 + m) as u16));
+    }
+    bind(&mut other, 99_999, 80);
+    let now = net.now;
+    // All shares of a round are for 16 of those 41.
+    for round in 1.. {
+        assert!(round <= 3, "it has waited for too long");
+        net.stack(0).transport.handle_commands(now, 64);
+        net.stack(0).flush(now);
+        if causes(&mut other) == [Cause::None] {
+            break;
+        }
+    }
+    let served: Vec<usize> = greedy.iter_mut().map(|app| causes(app).len()).collect();
+    assert!(served.iter().all(|count| *count <= 24), "{served:?}");
+    for _ in 0..5 {
+        net.stack(0).transport.handle_commands(now, 64);
+        net.stack(0).flush(now);
+    }
+    let served: Vec<usize> = greedy.iter_mut().map(|app| causes(app).len()).collect();
+    assert!(served.iter().all(|count| (8..=24).contains(count)), "all had their turn: {served:?}");
+}
+
+#[test]
+fn who_sends_many_datagrams_leaves_room_for_others() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut greedy = App::attach(net.stack(0), 1);
+    let mut other = App::attach(net.stack(0), 2);
+    let mut far = App::attach(net.stack(1), 3);
+    let to = Endpoint::new(addr(2), 9);
+    let sink = udp_open(&mut far, Endpoint::new(0, 9), Endpoint::default());
+    let heard = udp_open(&mut far, Endpoint::new(0, 10), Endpoint::default());
+    let its = udp_open(&mut greedy, Endpoint::new(0, 5000), to);
+    let own = udp_open(&mut other, Endpoint::new(0, 5001), Endpoint::new(addr(2), 10));
+    net.settle();
+    greedy.write(its, &record(to, b"who are you"));
+    net.settle();
+    let mut many = Vec::new();
+    (0..4000).for_each(|_| many.extend(record(to, b"many")));
+    assert_eq!(greedy.write(its, &many), many.len());
+    other.write(own, &record(Endpoint::new(addr(2), 10), b"one"));
+    let now = net.now;
+    net.stack(0).round(now);
+    let frames = net.stack(0).out.outside.len();
+    assert!((100..=1100).contains(&frames), "{frames} in one round");
+    assert!(net.stack(0).transport.has_work());
+    net.settle();
+    assert_eq!(first_record(&far.read(heard)).1, b"one");
+    assert_eq!(net.stack(0).stat(Stat::DatagramsOut), 4002, "all leave in the end");
+    assert!(!far.read(sink).is_empty());
+}
+
+#[test]
+fn who_sends_much_on_many_connections_leaves_room_for_others() {
+    let (mut net, mut server, mut big, mut small, (s, c)) = crowd();
+    for n in 0..(MANY / 2 - 8) as u32 {
+        let socket = Socket { slot: atoll_base::SlotId(n), generation: 1 };
+        assert_eq!(big.write(socket, &[7; 8 << 10]), 8 << 10);
+    }
+    small.write(c, b"one");
+    let mut turns = 0;
+    while server.read(s) != b"one" {
+        turns += 1;
+        assert!(turns < 3);
+        net.now += Duration::from_micros(10);
+        let now = net.now;
+        net.stack(0).round(now);
+        let frames = net.stack(0).out.outside.len();
+        assert!(frames <= 1100, "{frames} in one round");
+        net.step();
+    }
+    net.wait(Duration::from_secs(1));
+    assert_eq!(net.stack(0).transport.put_off.len(), 0);
+    let unsent: u64 =
+        net.stack(0).transport.entries.iter().map(|(_, e)| e.connection.send_tail() - e.connection.send_una()).sum();
+    assert_eq!(unsent, 0, "all arrives in the end");
+}
