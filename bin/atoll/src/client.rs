@@ -1,12 +1,13 @@
 //! How does the command line talk to a supervisor? One request, and packets until it says that it is done.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use atoll_base::Duration;
-use atoll_ipc::control::{Refusal, Reply};
+use atoll_ipc::control::{Refusal, Reply, Request};
 use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, ScalingReport, StackName, StatusReport};
 use atoll_sys::unix::{Blocking, Channel};
+use atoll_sys::users;
 
 use crate::failure::{Failure, OrFail};
 use crate::rows::{RowsPacket, SocketRow};
@@ -21,8 +22,14 @@ pub struct Supervisor {
 impl Supervisor {
     /// Connects to the stack `name`; `None` if it is not up.
     pub fn find(name: &StackName) -> Result<Option<Supervisor>, Failure> {
-        let socket = runtime::paths(name).socket;
+        let paths = runtime::paths(name);
+        let socket = paths.admin;
         match connect(&socket) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && connect(&paths.socket).is_ok() => {
+                Err(Failure::new(format!(
+                    "the stack \"{name}\" is of a build from before administration had a socket of its own: use the `atoll` of that build"
+                )))
+            }
             Ok(channel) => Ok(Some(Supervisor { name: name.clone(), channel })),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
@@ -168,13 +175,67 @@ impl Supervisor {
     }
 }
 
+/// Whether a program of this user can be put on a stack.
+pub enum Entrance {
+    /// It can, by the socket at this path.
+    Open(PathBuf),
+    /// There is such a stack, but it is not for this user; why, and what to do.
+    Closed(String),
+    /// There is no such stack.
+    Nowhere,
+}
+
+/// Looks for the stack `name` of this user, and then for that of root.
+pub fn for_applications(name: &StackName) -> Result<Entrance, Failure> {
+    let own = runtime::paths(name).socket;
+    let found = look(name, &own, "another user")?;
+    let roots = runtime::roots_paths(name).map(|paths| paths.socket).filter(|roots| *roots != own);
+    match (found, roots) {
+        (Entrance::Nowhere, Some(roots)) => look(name, &roots, "root"),
+        (found, _) => Ok(found),
+    }
+}
+
+/// Asks at a stack's socket for applications whether this process may have sessions, without having one.
+fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failure> {
+    let uid = rustix::process::geteuid().as_raw();
+    let closed = || {
+        let user = users::name_of(uid);
+        let what = format!("the stack \"{name}\" belongs to {owner} ({})", socket.display());
+        Entrance::Closed(format!("{what}, which has not let {user} in: atoll up --allow-user {user}"))
+    };
+    let channel = match connect(socket) {
+        Ok(channel) => channel,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(Entrance::Nowhere);
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(closed()),
+        Err(error) => return Err(error).or_fail(socket.display()),
+    };
+    // No session has this number, so that is what who may use the stack is told.
+    let _ = channel.send_as_effective(&Request::Join { session: 0, key: 0 }.encode());
+    let mut packet = [0; 256];
+    let mut received = channel.receive(&mut packet, &mut Vec::new());
+    if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
+        // It refuses whoever connects without reading what was asked; what it has said comes behind this error.
+        received = channel.receive(&mut packet, &mut Vec::new());
+    }
+    match received.map(|len| Reply::decode(&packet[..len])) {
+        Ok(Ok(Reply::Refused { reason: Refusal::Permission })) => Ok(closed()),
+        Ok(Ok(Reply::Refused { reason: Refusal::NoSession })) => Ok(Entrance::Open(socket.to_owned())),
+        Ok(Ok(Reply::Refused { reason })) => Err(Failure::new(format!("stack \"{name}\": {reason}"))),
+        Ok(_) => Err(Failure::new(format!("stack \"{name}\": what listens at {} is no stack", socket.display()))),
+        Err(error) => Err(error).or_fail(format!("stack \"{name}\"")),
+    }
+}
+
 /// The names of this user's stacks that are up, in order.
 pub fn stacks_up() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(runtime::directory()) else { return Vec::new() };
     let mut names: Vec<String> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            let name = path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned();
+            let name = path.file_name()?.to_str()?.strip_suffix(".admin")?.to_owned();
             connect(&path).ok().map(|_| name)
         })
         .collect();

@@ -1,22 +1,45 @@
 //! Why did a command not do what was asked? One line for people, saying what is missing and how to get it.
 
-use std::fmt;
+use std::any::Any;
+use std::process::ExitCode;
+use std::{fmt, io};
 
 /// The reason, for standard error.
 #[derive(Debug)]
-pub struct Failure(String);
+pub struct Failure {
+    message: String,
+    is_shortage: bool,
+}
 
 impl Failure {
     /// A failure with this message.
     pub fn new(message: impl Into<String>) -> Failure {
-        Failure(message.into())
+        Failure { message: message.into(), is_shortage: false }
+    }
+
+    /// One for which the system is short of something.
+    pub fn of_shortage(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), is_shortage: true }
+    }
+
+    /// Whether the system was short of something, so that the same may work later.
+    pub fn is_shortage(&self) -> bool {
+        self.is_shortage
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
+}
+
+/// The status of a process that ends because the system is short of something. sysexits.h, EX_TEMPFAIL.
+pub const EXIT_OF_SHORTAGE: i32 = 75;
+
+/// How a process ends that cannot go on.
+pub fn exit_code(is_shortage: bool) -> ExitCode {
+    if is_shortage { ExitCode::from(EXIT_OF_SHORTAGE as u8) } else { ExitCode::FAILURE }
 }
 
 /// Says what was attempted when an error comes up.
@@ -25,8 +48,40 @@ pub trait OrFail<T> {
     fn or_fail(self, what: impl fmt::Display) -> Result<T, Failure>;
 }
 
-impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
+impl<T, E: fmt::Display + Any> OrFail<T> for Result<T, E> {
     fn or_fail(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure(format!("{what}: {error}")))
+        self.map_err(|error| Failure { message: format!("{what}: {error}"), is_shortage: is_of_shortage(&error) })
+    }
+}
+
+/// Whether an error says that the system is short of something that may be there again later: descriptors, memory, processes, room.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use libc::{EAGAIN, EDQUOT, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC, ETOOMANYREFS};
+    let passes = [EMFILE, ENFILE, ENOMEM, EAGAIN, ENOSPC, ENOBUFS, EDQUOT, ETOOMANYREFS];
+    error.raw_os_error().is_some_and(|number| passes.contains(&number)) || error.kind() == io::ErrorKind::OutOfMemory
+}
+
+fn is_of_shortage(error: &dyn Any) -> bool {
+    let io = error.downcast_ref::<io::Error>().map(is_shortage);
+    let errno = error.downcast_ref::<rustix::io::Errno>().map(|errno| is_shortage(&(*errno).into()));
+    io.or(errno).or(error.downcast_ref::<Failure>().map(Failure::is_shortage)).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_known_through_every_layer() {
+        for (number, passes) in
+            [(libc::EMFILE, true), (libc::ENOMEM, true), (libc::EAGAIN, true), (libc::ENOENT, false)]
+        {
+            let error = || io::Error::from_raw_os_error(number);
+            let inner: Result<(), Failure> = Err(error()).or_fail("within");
+            let outer = inner.or_fail("without").unwrap_err();
+            assert_eq!(outer.is_shortage(), passes, "{outer}");
+            assert_eq!(is_shortage(&error()), passes);
+        }
+        assert!(!Failure::new("of another kind").is_shortage());
     }
 }

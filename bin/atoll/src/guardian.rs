@@ -23,7 +23,7 @@ use atoll_sys::unix::{Blocking, Channel};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, OrFail};
+use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail, is_shortage};
 use crate::privileges;
 use crate::runtime;
 use crate::supervise::{DESCRIPTORS_WANTED, Life, signal_name};
@@ -164,11 +164,7 @@ impl Guardian {
         while !self.is_over && self.notes.contains_key(STACK) && !life.is_hopeless() {
             // Servers and applications do not need one for now.
             std::thread::sleep(self.choose(&mut life, exit));
-            let (child, channel) = match self.start(job, "--takeover", None) {
-                Err(error) if self.go_back(&error.to_string()) => self.start(job, "--takeover", None),
-                started => started,
-            }
-            .or_fail(WATCHING)?;
+            let (child, channel) = self.start_next(job, &mut life)?;
             life.started(Instant::now());
             exit = match self.tell(&channel) {
                 Ok(()) => self.watch(&child, &channel, &mut life).or_fail(WATCHING)?,
@@ -186,6 +182,28 @@ impl Guardian {
         })
     }
 
+    /// Starts the next supervisor. Waits as long as the system is short of what that takes.
+    fn start_next(&mut self, job: &str, life: &mut Life) -> Result<(Child, Channel), Failure> {
+        loop {
+            let started = match self.start(job, "--takeover", None) {
+                Err(error) if !is_shortage(&error) && self.go_back(&error.to_string()) => {
+                    self.start(job, "--takeover", None)
+                }
+                started => started,
+            };
+            let failure = match started.or_fail(WATCHING) {
+                Ok(started) => return Ok(started),
+                Err(failure) if failure.is_shortage() => failure,
+                Err(failure) => return Err(failure),
+            };
+            let (delay, is_news) = life.not_started(Instant::now(), &failure);
+            if is_news {
+                eprintln!("atoll: no supervisor can be started: {failure}; it is tried again until that has passed");
+            }
+            std::thread::sleep(delay.max(SHORTAGE_PAUSE));
+        }
+    }
+
     /// Chooses what the next supervisor is a process of. Returns how long to wait before it is started.
     fn choose(&mut self, life: &mut Life, exit: Exit) -> Duration {
         if let Some(next) = self.notes.remove(NEXT) {
@@ -198,6 +216,11 @@ impl Guardian {
         if self.go_back(&how) {
             life.left(Instant::now());
             return Duration::ZERO;
+        }
+        if exit == Exit::Code(EXIT_OF_SHORTAGE) {
+            // It has said what of; that passes, and is no reason to give up.
+            let failure = Failure::of_shortage("the supervisor was short of something");
+            return life.not_started(Instant::now(), &failure).0.max(SHORTAGE_PAUSE);
         }
         eprintln!("atoll: the supervisor {}; the next one takes over", end(exit));
         life.died(Instant::now())
@@ -351,6 +374,8 @@ pub const CLIENTS: &str = "~client.";
 const NOTE_MAX: usize = 128 << 10;
 /// How long a supervisor of another build may take until it serves.
 const TAKEOVER_TIME: Duration = Duration::from_secs(10);
+/// Between two attempts to start a supervisor for which something is missing, at least.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 const WATCHING: &str = "watching over the supervisor";
 const SIGNALS: u64 = 0;
 const NOTES: u64 = 1;

@@ -13,6 +13,7 @@ mod link_server;
 mod manager_server;
 mod privileges;
 mod replica;
+mod ringing;
 mod rows;
 mod runtime;
 mod self_check;
@@ -72,6 +73,9 @@ enum Command {
     /// A connection manager of a stack, in a process of its own.
     #[command(hide = true)]
     ConnectionManager(setup::ManagerArgs),
+    /// The process that makes a stack's device.
+    #[command(hide = true)]
+    MakeDevice(supervise::MakeDevice),
 }
 
 fn main() -> ExitCode {
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Replay(replay) => replay.run(),
         Command::Config(config) => printing(|| config.run()),
         Command::Upgrade(upgrade) => upgrade.run(),
+        Command::MakeDevice(make) => make.run(),
         Command::SelfCheck(check) => check.run(),
         Command::Version => {
             println!("atoll {} (layout {})", env!("CARGO_PKG_VERSION"), atoll_ipc::LAYOUT_VERSION);

@@ -40,6 +40,15 @@ pub enum Kind {
     Manager,
 }
 
+/// Whose end ends a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndsWith {
+    /// The supervisor's: it ends with that one, whatever it does.
+    Supervisor,
+    /// The stack's: somebody keeps what the next supervisor needs, and it may wait for that.
+    Stack,
+}
+
 /// Most private memory of a replica, in bytes: beyond it, it is a bug or an attack, and the machine's other memory is not to go with it.
 /// Connections take about a kilobyte each; socket buffers are shared memory, which is not counted.
 const REPLICA_MEMORY: u64 = 16 << 30;
@@ -49,7 +58,7 @@ const OTHER_MEMORY: u64 = 1 << 30;
 /// Gives up, for good, what a server of this `kind` does not need. `page`: its own, for what it says of itself.
 ///
 /// Called once by a process with one thread. What follows must not need anything else.
-pub fn confine(kind: Kind, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
+pub fn confine(kind: Kind, ends_with: EndsWith, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     page.set_layers(0);
     page.clear_forbidden_call();
     // The default hook may look for symbols in files, which would be deadly before it has said anything.
@@ -69,7 +78,7 @@ pub fn confine(kind: Kind, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));
     let word = memory.atomic32(ReplicaPage::<ShmMemory>::FORBIDDEN_CALL_AT);
     seccomp::report_to(word.ok_or_else(|| io::Error::other("the own page cannot be written"))?)?;
-    if calls(kind).enforce()? {
+    if calls(kind, ends_with).enforce()? {
         layers |= LAYER_SECCOMP;
     }
     page.set_layers(layers);
@@ -92,9 +101,13 @@ fn set_limits(kind: Kind) -> io::Result<()> {
 }
 
 /// The list of a kind of server.
-pub fn calls(kind: Kind) -> Calls {
+pub fn calls(kind: Kind, ends_with: EndsWith) -> Calls {
     let mut calls = Calls::new();
     loop_of_all(&mut calls);
+    if ends_with == EndsWith::Stack {
+        // Outlive the supervisor (`process::outlive_parent`).
+        calls.allow_if(libc::SYS_prctl, &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)]);
+    }
     memory_of_all(&mut calls);
     end_of_all(&mut calls);
     match kind {
@@ -121,21 +134,23 @@ fn loop_of_all(calls: &mut Calls) {
     // Requests of the supervisor, with the descriptors of sessions; answers.
     calls.allow(libc::SYS_recvmsg);
     calls.allow(libc::SYS_sendmsg);
-    // Ring bells; say why it ends.
+    // Ring bells.
+    calls.allow_if(libc::SYS_read, &[Condition::Is(2, 8)]);
+    // Say why it ends.
     calls.allow(libc::SYS_write);
     // The time, where the machine has no trustworthy counter and the vDSO cannot tell.
     calls.allow(libc::SYS_clock_gettime);
     // Secrets at the start; the keys of hash tables.
     calls.allow(libc::SYS_getrandom);
-    // Outlive the supervisor, where somebody keeps what it knows (`process::outlive_parent`).
-    calls.allow_if(libc::SYS_prctl, &[Condition::Is(0, libc::PR_SET_PDEATHSIG as u32), Condition::Is(1, 0)]);
 }
 
-/// What the allocator of the C library does. Memory is never executable, and never placed over other memory.
+/// What the allocator of the C library does. Memory is never executable, never placed over other memory, and always such as the limit
+/// (RLIMIT_DATA) counts: neither shared nor a stack.
 fn memory_of_all(calls: &mut Calls) {
-    const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
+    const GROWING: u64 = libc::MAP_GROWSDOWN as u64;
+    const PRIVATE: u64 = libc::MAP_PRIVATE as u64 | ANONYMOUS;
     calls.allow(libc::SYS_brk);
-    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | ANONYMOUS, ANONYMOUS)]);
+    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | GROWING | TYPE | ANONYMOUS, PRIVATE)]);
     // Large blocks grow where they are, or elsewhere.
     calls.allow_if(libc::SYS_mremap, &[Condition::Is(3, libc::MREMAP_MAYMOVE as u32)]);
     calls.allow(libc::SYS_munmap);
@@ -178,8 +193,8 @@ fn coming_and_going(calls: &mut Calls) {
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
     const SHARED: u64 = libc::MAP_SHARED as u64;
-    const TYPE: u64 = libc::MAP_TYPE as u64;
-    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE, SHARED)]);
+    // Not anonymous: nobody else has such memory, and no limit counts it.
+    calls.allow_if(libc::SYS_mmap, &[NOT_EXECUTABLE, Condition::Bits(3, PLACED | TYPE | ANONYMOUS, SHARED)]);
     calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_REMOVE as u32)]);
     // A successor's own memory is in large pages, where there are any (`spawn.rs`).
     calls.allow_if(libc::SYS_madvise, &[Condition::Is(2, libc::MADV_HUGEPAGE as u32)]);
@@ -193,13 +208,26 @@ fn device(calls: &mut Calls) {
 
 /// Flags of memory that is to lie at a certain place.
 const PLACED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+const TYPE: u64 = libc::MAP_TYPE as u64;
+const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
 const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 
 /// What the supervisor keeps of its capabilities once the stack is up.
 ///
-/// It has made the device and given it an address by then. BPF: the steering table, on kernels that ask for it whenever a map is
-/// changed. SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without Landlock.
-const SUPERVISORS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::SETPCAP).union(CapabilitySet::SYS_CHROOT);
+/// SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without Landlock.
+const SUPERVISORS: CapabilitySet = CapabilitySet::SETPCAP.union(CapabilitySet::SYS_CHROOT);
+/// What no process of a stack needs once its device is made, which a process of its own does (`supervise/device.rs`).
+const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BROADCAST)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON);
+
+/// Gives up the privileges that change links, addresses and routes, and load BPF programs. The supervisor does so
+/// before it listens to anybody.
+pub fn leave_network() -> io::Result<()> {
+    privileges::keep_capabilities(CapabilitySet::all().difference(NETWORK))
+}
 
 /// Gives up what the supervisor of a stack that is up does not need any more. `visible`: others of its user are to enter its namespaces,
 /// so that it is not hidden from them.
@@ -207,6 +235,29 @@ pub fn confine_supervisor(visible: bool) -> io::Result<()> {
     privileges::keep_capabilities(SUPERVISORS)?;
     if visible { Ok(()) } else { privileges::hide() }
 }
+
+/// Keeps this process, which is to start others again, from being ended when memory runs out, as far as it may. proc_pid_oom_score_adj(5).
+pub fn protect_from_oom() {
+    let path = "/proc/self/oom_score_adj";
+    let own = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if own.is_some_and(|own| own > OOM_SUPERVISOR) {
+        // Without CAP_SYS_RESOURCE it stays as it is.
+        let _ = std::fs::write(path, OOM_SUPERVISOR.to_string());
+    }
+}
+
+/// A server goes before its supervisor, but after programs, where the supervisor could be protected.
+pub fn set_oom_score(server: u32) {
+    let path = format!("/proc/{server}/oom_score_adj");
+    let inherited = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if inherited.is_some_and(|inherited| (OOM_SUPERVISOR..OOM_SERVER).contains(&inherited)) {
+        let _ = std::fs::write(path, OOM_SERVER.to_string());
+    }
+}
+
+/// Thousandths of the memory there is that a process counts as smaller by.
+const OOM_SUPERVISOR: i32 = -900;
+const OOM_SERVER: i32 = -500;
 
 /// The name of a system call, for people.
 pub fn name_of(call: u32) -> String {

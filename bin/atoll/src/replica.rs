@@ -20,9 +20,10 @@ use atoll_connmgr::AcceptorView;
 use atoll_ip::{ChecksumOffload, Ip, Link};
 use atoll_ip_server::Client;
 use atoll_ipc::Memory;
+use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
 use atoll_ipc::command::Protocol;
-use atoll_ipc::control::Request;
+use atoll_ipc::control::{Request, User};
 use atoll_ipc::info::Info;
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
@@ -35,24 +36,38 @@ use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_tcp::Algorithm;
-use atoll_transport::{Config, FastOpenSides, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past};
+use atoll_transport::{
+    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past,
+};
 use atoll_wire::vnet;
 
 use crate::address;
 use crate::ip_server::network_config;
 use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
+use crate::ringing::Ringer;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::self_check;
 use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
-use crate::setup::{COOKIE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, link_ring, mesh_ring, over};
+use crate::setup::{COOKIE_KEY, LEASE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, mesh_ring, over};
 use crate::siblings::Siblings;
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
 const BATCH: usize = 64;
+/// What the commands of one application may cost in a round, in tenths of a microsecond.
+const SHARE: u32 = 512;
 /// Batches taken from the rings before the end, at most.
 const STOP_ROUNDS: usize = 4096;
 /// Rounds in which a replica that is succeeded gets rid of what it has kept, at most: nobody waits long for one that takes nothing.
 const HAND_OVER_ROUNDS: usize = 256;
+
+/// Rows of a listing that are made at once: some tens of microseconds.
+const ROWS_PER_SLICE: usize = 16;
+/// And how often while there is other work: a tenth of the time, or less.
+const SLICE_EVERY: Duration = Duration::from_millis(1);
+/// Packets that wait for the supervisor before no more are made.
+const ANSWERS_MAX: usize = 4;
+/// Sessions of predecessors that are opened in each round: about 50 us.
+const OPENED_PER_ROUND: usize = 4;
 
 /// State of a listener, as in linux/tcp_states.h.
 const LISTEN: u8 = 10;
@@ -73,10 +88,37 @@ pub struct Replica {
     ip_server: Option<(usize, Client)>,
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
+    ringer: Ringer,
+    /// Sessions of predecessors of which the ledger says nothing: they are opened when the replica serves, some in each round.
+    unopened: BTreeMap<SessionId, Unopened>,
     frame: Box<[u8]>,
     /// Which generation of the IPv4 address each other replica was told.
     told: [u64; REPLICAS_MAX],
     counts: Counts,
+    /// The listing of sockets under way.
+    listing: Option<Listed>,
+}
+
+/// How far a listing of sockets has got.
+struct Listed {
+    listing: Listing,
+    /// Who accepts connections, as it was when it began.
+    acceptors: Vec<(Endpoint, AcceptorView)>,
+    /// When more is listed although there is something else to do.
+    due: Instant,
+}
+
+impl Listed {
+    fn new(acceptors: Vec<(Endpoint, AcceptorView)>, now: Instant) -> Listed {
+        Listed { listing: Listing::default(), acceptors, due: now }
+    }
+}
+
+/// A session as the supervisor tells of it.
+struct Unopened {
+    config: ArenaConfig,
+    user: User,
+    fds: Vec<OwnedFd>,
 }
 
 /// What it counts itself.
@@ -111,6 +153,8 @@ impl Replica {
 
         let mut fast_open = [0; 16];
         mesh.read(COOKIE_KEY, &mut fast_open);
+        let mut leases = [0; 16];
+        mesh.read(LEASE_KEY, &mut leases);
         let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
@@ -145,7 +189,7 @@ impl Replica {
         let ledger = Ledger::open_as(ledger, LedgerConfig::STACK, Epoch(setup.epoch), newest);
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
         let sequence = sequence_secret(&ledger, &seed[24..40]);
-        let secrets = Secrets { sequence, fast_open, table: word(8), ports: word(16) };
+        let secrets = Secrets { sequence, fast_open, leases, table: word(8), ports: word(16) };
         let config = Config {
             ephemeral: facts.ephemeral,
             claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
@@ -177,9 +221,12 @@ impl Replica {
             },
             ip_server: setup.ip_server.map(|server| (server.into(), Client::new(Epoch(setup.epoch)))),
             bells: BTreeMap::new(),
+            ringer: Ringer::new(clock),
+            unopened: BTreeMap::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             told: [0; REPLICAS_MAX],
             counts: Counts::default(),
+            listing: None,
         })
     }
 
@@ -292,6 +339,7 @@ impl Replica {
             // What can wait is no reason to stay awake.
             busy |= record.kind != KIND_BALANCE;
             let payload = &self.frame[..record.len];
+            self.transport.mark_mesh(record.peer as u32);
             match record.kind {
                 KIND_BALANCE => {
                     if let Ok(message) = PeerMessage::decode(payload) {
@@ -400,16 +448,74 @@ impl Replica {
         );
     }
 
+    /// The next rows of a listing that was asked for: few at a time, and seldom while there is something else to do, so that connections do not
+    /// wait for questions. Connections of a predecessor that do not go on yet come first to that. Returns whether there is more that could be told now.
+    fn list_some(&mut self, now: Instant, busy: bool) -> bool {
+        let Some(listed) = &mut self.listing else { return false };
+        let waits = self.transport.is_adopting() || self.server.answers.len() >= ANSWERS_MAX;
+        if waits || (busy && now < listed.due) {
+            return false;
+        }
+        listed.due = now + SLICE_EVERY;
+        let replica = self.index.0;
+        let facts = self.transport.list(now, &mut listed.listing, ROWS_PER_SLICE);
+        let rows = facts
+            .iter()
+            .map(|facts| SocketRow { acceptors: acceptors_of(facts, &listed.acceptors), ..row(replica, facts) });
+        self.server.answers.extend(rows::packets(rows).filter(|packet| packet != rows::END));
+        if listed.listing.is_over() {
+            self.server.answers.push_back(rows::END.to_vec());
+            self.listing = None;
+        }
+        true
+    }
+
+    /// Maps the memory of a session, and serves it from now on.
+    fn open(&mut self, now: Instant, session: SessionId, what: Unopened) -> io::Result<()> {
+        let Unopened { config, user, fds } = what;
+        let mut fds = fds.into_iter();
+        let (Some(arena), Some(app_page)) = (fds.next(), fds.next()) else {
+            eprintln!("atoll: replica {}: session {} came without its memory", self.index.0, session.0);
+            return Ok(());
+        };
+        if let Some(doorbell) = fds.next() {
+            self.server.watch(session.0, doorbell);
+        }
+        let layout = config.layout();
+        let arena = ShmMemory::map(arena, layout.total, Access::ReadWrite)?;
+        let app_page = AppPage(ShmMemory::map(app_page, APP_PAGE_BYTES, Access::ReadOnly)?);
+        self.bells.insert(session, fds.collect());
+        self.transport.open_session(now, (session, user), layout, arena, app_page);
+        Ok(())
+    }
+
+    /// A session is needed that may be a predecessor's and not opened yet.
+    fn open_now(&mut self, now: Instant, session: SessionId) -> io::Result<()> {
+        match self.unopened.remove(&session) {
+            Some(what) => self.open(now, session, what),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens some more sessions of predecessors. Returns whether there were any.
+    fn open_some(&mut self, now: Instant) -> io::Result<bool> {
+        for count in 0..OPENED_PER_ROUND {
+            let Some((session, what)) = self.unopened.pop_first() else { return Ok(count > 0) };
+            self.open(now, session, what)?;
+            self.transport.remind(session);
+        }
+        Ok(true)
+    }
+
     fn ring_bells(&mut self) {
-        let bells = &self.bells;
-        let mut rung = 0;
-        self.transport.take_bells(|session, bell| {
+        let (bells, ringer) = (&self.bells, &mut self.ringer);
+        let ring = |session: SessionId, bell: u32| {
             if let Some(fd) = bells.get(&session).and_then(|bells| bells.get(bell as usize % BELLS)) {
                 let _ = eventfd::ring(fd);
-                rung += 1;
             }
-        });
-        self.server.bells_rung += rung + self.links.publish() + self.siblings.publish();
+        };
+        self.transport.take_bells(|session, bell| ringer.ring(session, bell, || ring(session, bell)));
+        self.server.bells_rung += ringer.end_round(ring) + self.links.publish() + self.siblings.publish();
     }
 }
 
@@ -421,10 +527,13 @@ impl Role for Replica {
     fn round(&mut self, now: Instant) -> io::Result<bool> {
         self.links.retry();
         let mut busy = self.receive_from_device(now)?;
+        self.transport.mark_nothing();
         busy |= self.receive_from_rings(now);
+        self.transport.mark_nothing();
         busy |= self.siblings.turn(now, &mut self.transport);
         self.receive_wholes(now);
-        busy |= self.transport.handle_commands(now, BATCH as u32 * 4);
+        let opens = !self.unopened.is_empty() && self.open_some(now)?;
+        busy |= self.transport.handle_commands(now, SHARE);
         self.transport.handle_timers(now);
         self.tell_losses();
         self.transport.flush(now, &mut self.links);
@@ -437,9 +546,15 @@ impl Role for Replica {
             self.tell_peers(now, false);
         }
         self.ring_bells();
-        if self.transport.is_adopting() && !busy {
+        // What one application has too much of goes on in the next round.
+        busy |= self.transport.is_behind();
+        if (self.transport.is_adopting() || opens) && !busy {
             busy = true;
             // There is nothing else to do, and who was just told what there is may be waiting for this very core.
+            sched::yield_now();
+        }
+        if self.listing.is_some() && self.list_some(now, busy) && !busy {
+            busy = true;
             sched::yield_now();
         }
         Ok(busy || self.links.internal.own_waiting() > 0)
@@ -459,7 +574,15 @@ impl Role for Replica {
     }
 
     fn adopt(&mut self, now: Instant, blamed: bool) -> io::Result<()> {
+        for session in self.transport.sessions_in_ledger() {
+            self.open_now(now, session)?;
+        }
         self.transport.adopt(now, self.recovery, blamed);
+        if let Some(Charge { work, deaths }) = self.transport.take_charge() {
+            let often = if deaths > 0 { format!(", for the same session {deaths} times") } else { String::new() };
+            eprintln!("atoll: replica {}: the one before died at work on {work:?}{often}", self.index.0);
+        }
+        self.server.answers.extend(self.transport.take_cut_off().iter().map(|session| cut_off(session.0)));
         Ok(())
     }
 
@@ -468,15 +591,17 @@ impl Role for Replica {
     }
 
     fn is_ready(&self) -> bool {
-        let has_work = self.transport.has_commands() || self.transport.has_work();
+        let has_work = self.transport.has_commands() || self.transport.has_work() || !self.unopened.is_empty();
         has_work || self.links.is_ready() || self.siblings.is_ready()
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
         let untold = self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
         let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold() || untold;
+        let keeps = keeps || self.listing.is_some();
         let retry_at = keeps.then_some(now + CONTROL_EVERY);
-        [retry_at, self.transport.next_timeout(), self.siblings.next_timeout()].into_iter().flatten().min()
+        let due = [retry_at, self.transport.next_timeout(), self.siblings.next_timeout(), self.ringer.next_timeout()];
+        due.into_iter().flatten().min()
     }
 
     fn refresh(&mut self) {
@@ -533,33 +658,33 @@ impl Role for Replica {
 
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
         match request {
-            Request::SessionOpened { session, config, .. } => {
-                let session = SessionId(session);
-                let mut fds = fds.drain(..);
-                let (Some(arena), Some(app_page)) = (fds.next(), fds.next()) else {
-                    eprintln!("atoll: replica {}: session {} came without its memory", self.index.0, session.0);
-                    return Ok(Verdict::Go);
-                };
-                let layout = config.layout();
-                let arena = ShmMemory::map(arena, layout.total, Access::ReadWrite)?;
-                let app_page = AppPage(ShmMemory::map(app_page, APP_PAGE_BYTES, Access::ReadOnly)?);
-                self.bells.insert(session, fds.collect());
-                self.transport.open_session(now, session, layout, arena, app_page);
+            Request::SessionOpened { session, config, user, .. } => {
+                let (session, fds) = (SessionId(session), std::mem::take(fds));
+                let unopened = Unopened { config, user, fds };
+                // Most of those before it serves have nothing that it has to go on with.
+                if self.server.is_ready {
+                    self.open(now, session, unopened)?;
+                } else {
+                    self.unopened.insert(session, unopened);
+                }
             }
-            Request::MemberGone { session, member } => self.transport.member_gone(now, SessionId(session), member),
+            Request::MemberGone { session, member } => {
+                self.open_now(now, SessionId(session))?;
+                self.transport.member_gone(now, SessionId(session), member);
+            }
             Request::SessionGone { session } => {
+                self.open_now(now, SessionId(session))?;
                 self.transport.close_session(now, SessionId(session));
                 self.bells.remove(&SessionId(session));
+                self.ringer.forget(SessionId(session));
+                self.server.unwatch(session);
             }
-            Request::ListSockets { .. } => {
-                self.transport.adopt_rest(now);
-                let replica = self.index.0;
-                let acceptors = self.transport.acceptors(now);
-                let rows = self
-                    .transport
-                    .sockets(now)
-                    .map(|facts| SocketRow { acceptors: acceptors_of(&facts, &acceptors), ..row(replica, &facts) });
-                self.server.answers.extend(rows::packets(rows));
+            // Made in slices: see `list_some`. The supervisor asks for one at a time; another one begins anew.
+            Request::ListSockets { .. } => self.listing = Some(Listed::new(self.transport.acceptors(now), now)),
+            Request::Memory { level, buffers_max } => self.transport.set_memory(now, level, buffers_max),
+            Request::CutOff { session } => {
+                self.open_now(now, SessionId(session))?;
+                self.transport.cut_off(now, SessionId(session));
             }
             Request::Balance { rules } => self.transport.set_balance(rules),
             Request::WriteLedger { version } => {
@@ -591,7 +716,7 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } => {}
+            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Connect => {}
             // The loop has taken them.
             Request::Adopt { .. } | Request::HandOver { .. } => {}
         }
@@ -599,7 +724,7 @@ impl Role for Replica {
     }
 }
 
-/// What tells the conversations of frames apart, well enough for [`Patience`]: where the ports are, if there are no options.
+/// What tells the conversations of frames apart, well enough for `Patience`: where the ports are, if there are no options.
 pub(crate) fn partner_of(frame: &[u8]) -> u32 {
     let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
     frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))

@@ -34,6 +34,12 @@ pub fn paths(name: &StackName) -> Paths {
     Paths::new(&directory(), name)
 }
 
+/// The files of the stack `name` of root; `None` where this user's directory was chosen.
+pub fn roots_paths(name: &StackName) -> Option<Paths> {
+    let is_chosen = std::env::var_os(DIRECTORY_VARIABLE).is_some_and(|path| !path.is_empty());
+    (!is_chosen).then(|| Paths::new(&runtime_directory(0, None), name))
+}
+
 /// Makes the runtime directory if it is not there, and checks that nobody else can put things into it.
 pub fn prepare_directory() -> Result<PathBuf, Failure> {
     let path = directory();
@@ -125,8 +131,9 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // The socket first: whoever finds the name free finds no socket of ours.
+        // The sockets first: whoever finds the name free finds no socket of ours.
         let _ = fs::remove_file(&self.paths.socket);
+        let _ = fs::remove_file(&self.paths.admin);
         let _ = fs::remove_file(&self.paths.pid);
         // A log that says nothing is no use to anybody.
         if fs::metadata(&self.paths.log).is_ok_and(|log| log.len() == 0) {
@@ -160,8 +167,10 @@ mod tests {
         let refusal = NameLock::take(&directory, &name).unwrap_err().to_string();
         assert!(refusal.contains(&format!("\"web\" is up already (pid {})", std::process::id())), "{refusal}");
         fs::write(&lock.paths().socket, "").unwrap();
+        fs::write(&lock.paths().admin, "").unwrap();
         drop(lock);
-        assert!(!directory.join("web.sock").exists() && !directory.join("web.pid").exists());
+        assert!(!directory.join("web.sock").exists() && !directory.join("web.admin").exists());
+        assert!(!directory.join("web.pid").exists());
         // What a supervisor left behind that was killed is no obstacle.
         fs::write(directory.join("web.pid"), "1\n").unwrap();
         drop(NameLock::take(&directory, &name).unwrap());

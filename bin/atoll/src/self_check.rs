@@ -11,7 +11,7 @@ use atoll_ipc::page::{REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_ipc::{LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{Build, LedgerVersions};
-use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::epoll::{self, Epoll};
 use atoll_sys::timer::LazyTimer;
 use atoll_sys::unix::Channel;
 use atoll_sys::{Clock, create_memfd, eventfd, process};
@@ -92,7 +92,7 @@ fn try_out() -> io::Result<()> {
     ledger.commit();
     memory.fence();
     let (bell, epoll) = (eventfd::create()?, Epoll::new()?);
-    epoll.add(&bell, 1, EventFlags::IN | EventFlags::ET)?;
+    epoll.add(&bell, 1, eventfd::WATCHED)?;
     eventfd::ring(&bell)?;
     if epoll.wait(&mut [epoll::EMPTY; 1], Some(1000))? != 1 {
         return Err(io::Error::other("a bell was rung, and nobody woke up"));

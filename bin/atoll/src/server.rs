@@ -8,7 +8,7 @@
 //! ```
 //! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they were apart.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
@@ -20,15 +20,18 @@ use atoll_ipc::{Memory, Tally};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::timer::LazyTimer;
-use atoll_sys::{Calibration, Clock, process, sched, unix};
+use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 
-use crate::privileges::{self, Kind};
+use crate::failure;
+use crate::privileges::{self, EndsWith, Kind};
 use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
 /// Time between two publications of the counters, and two looks at the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
+/// Requests of the supervisor that a server which serves carries out before its next round.
+const REQUESTS_AT_ONCE: u32 = 16;
 /// Longest request of the supervisor.
 const REQUEST_MAX: usize = 4096;
 
@@ -76,7 +79,7 @@ impl Inherited {
         let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
         let stack = StackPage(ShmMemory::map(next(&mut rest)?, STACK_PAGE_BYTES, Access::ReadOnly)?);
-        let page = ReplicaPage(ShmMemory::map(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
+        let page = ReplicaPage(ShmMemory::map_page(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
         let bell = next(&mut rest)?;
         let mesh = ShmMemory::map(next(&mut rest)?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
         let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
@@ -123,6 +126,12 @@ pub struct Habits<'a> {
     pub slack: Duration,
     /// Whether somebody takes over when the supervisor has died, so that it waits for that.
     pub guarded: bool,
+}
+
+impl Habits<'_> {
+    fn ends_with(&self) -> EndsWith {
+        if self.guarded { EndsWith::Stack } else { EndsWith::Supervisor }
+    }
 }
 
 /// What a process sleeps with.
@@ -177,16 +186,60 @@ pub struct Server {
     /// It outlives its supervisor.
     guarded: bool,
     /// It serves: the supervisor has said everything that there was to say.
-    is_ready: bool,
+    pub is_ready: bool,
     /// It is to leave as soon as its answers are out, and to write its ledger in this version.
     leaving: Option<u32>,
     /// It has nothing to do, and whether that is a reason to spin.
     waits: Option<bool>,
     /// Of the one server of a process: what that sleeps with.
     waiting: Option<Waiting>,
+    doorbells: Doorbells,
+}
+
+/// The bells by which sessions ring a replica, one of each. What other programs hang on the bell of one slows nobody down but that one.
+///
+/// They are watched only before the next sleep: a replica that succeeds another one is busy, and has many at once.
+#[derive(Default)]
+struct Doorbells {
+    all: BTreeMap<u32, OwnedFd>,
+    /// Sessions whose bells are not watched yet. They may have ended.
+    new: Vec<u32>,
+    /// Bells of sessions that have ended, which are still watched: others have the same files open.
+    old: Vec<OwnedFd>,
+}
+
+impl Doorbells {
+    /// Watches those that have come, and those that have gone no more. Whatever the kernel refuses is tried again. Returns whether that is so.
+    fn settle(&mut self, epoll: &Epoll, token: u64) -> bool {
+        for bell in self.old.drain(..) {
+            // It may not have been watched yet.
+            let _ = epoll.delete(&bell);
+        }
+        let all = &self.all;
+        self.new.retain(|session| {
+            all.get(session).is_some_and(|bell| match epoll.add(bell, token, eventfd::WATCHED) {
+                Err(error) => error.raw_os_error() != Some(libc::EEXIST),
+                Ok(()) => false,
+            })
+        });
+        !self.new.is_empty()
+    }
 }
 
 impl Server {
+    /// The session rings this bell from now on.
+    pub fn watch(&mut self, session: u32, doorbell: OwnedFd) {
+        let bells = &mut self.doorbells;
+        bells.old.extend(bells.all.insert(session, doorbell));
+        bells.new.push(session);
+    }
+
+    /// The session has ended.
+    pub fn unwatch(&mut self, session: u32) {
+        let bells = &mut self.doorbells;
+        bells.old.extend(bells.all.remove(&session));
+    }
+
     /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
     ///
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
@@ -195,12 +248,12 @@ impl Server {
         if let Some(device) = device {
             waiting.epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
         }
-        waiting.epoll.add(&inherited.bell, TOKEN_BELL, EventFlags::IN | EventFlags::ET)?;
+        waiting.epoll.add(&inherited.bell, TOKEN_BELL, eventfd::WATCHED)?;
         waiting.epoll.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         let briefing = Epoll::new()?;
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         waiting.briefing = Some(briefing);
-        privileges::confine(habits.kind, &inherited.page)?;
+        privileges::confine(habits.kind, habits.ends_with(), &inherited.page)?;
         Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
     }
 
@@ -226,6 +279,7 @@ impl Server {
             leaving: None,
             waits: None,
             waiting: None,
+            doorbells: Doorbells::default(),
         }
     }
 
@@ -355,7 +409,13 @@ pub trait Role {
         self.server().send_answers()?;
         let (mut packet, mut fds) = ([0; REQUEST_MAX], Vec::new());
         // What comes behind the request to leave is for the successor, who is told of everything.
+        let mut turns = 0;
         while self.server().leaving.is_none() {
+            // Programs that come and go make requests, too: others are served in between.
+            if self.server().is_ready && turns >= REQUESTS_AT_ONCE {
+                break;
+            }
+            turns += 1;
             fds.clear();
             match self.server().control.receive(&mut packet, &mut fds) {
                 Ok(0) => return Ok(Verdict::Stop),
@@ -431,7 +491,7 @@ impl<R: Role> Process<R> {
     ) -> io::Result<Process<R>> {
         let waiting = Waiting::new(clock, habits)?;
         waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
-        privileges::confine(habits.kind, page)?;
+        privileges::confine(habits.kind, habits.ends_with(), page)?;
         intake.control.send(UP, &[])?;
         let look_at = clock.now();
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
@@ -533,7 +593,7 @@ impl<R: Role> Process<R> {
         if let Some(device) = member.role.device() {
             epoll.add(device, first + TOKEN_DEVICE, EventFlags::IN)?;
         }
-        epoll.add(&member.role.server().bell, first + TOKEN_BELL, EventFlags::IN | EventFlags::ET)
+        epoll.add(&member.role.server().bell, first + TOKEN_BELL, eventfd::WATCHED)
     }
 
     /// A server does not serve any more.
@@ -550,6 +610,9 @@ impl<R: Role> Process<R> {
                 self.waiting.epoll.delete(device)?;
             }
             self.waiting.epoll.delete(&role.server().bell)?;
+            for bell in role.server().doorbells.all.values() {
+                let _ = self.waiting.epoll.delete(bell);
+            }
         }
         if matches!(verdict, Verdict::Leave(_)) {
             // Behind everything: from here on somebody else may write where this one has written.
@@ -587,7 +650,9 @@ impl<R: Role> Process<R> {
             self.look_at = now;
             return Ok(());
         }
-        for Member { role, .. } in self.members.iter_mut().filter(|member| member.serves) {
+        let mut unwatched = false;
+        for Member { role, number, .. } in self.members.iter_mut().filter(|member| member.serves) {
+            unwatched |= role.server().doorbells.settle(&self.waiting.epoll, *number * TOKEN_KINDS + TOKEN_BELL);
             let rung = role.say_good_night(now);
             role.server().bells_rung += rung;
             let asleep = role.server().sleep_word | 1;
@@ -599,7 +664,8 @@ impl<R: Role> Process<R> {
         }
         let is_ready = self.members.iter().any(|member| member.serves && member.role.is_ready());
         if !is_ready {
-            let mut deadline: Option<Instant> = None;
+            // Whom nobody watches may have rung.
+            let mut deadline = unwatched.then_some(now + CONTROL_EVERY);
             let mut answers = false;
             for Member { role, serves, .. } in &mut self.members {
                 let timeout = if *serves { role.next_timeout(now) } else { None };
@@ -614,7 +680,7 @@ impl<R: Role> Process<R> {
             if let Some(deadline) = deadline {
                 self.waiting.timer.wake_at(now, deadline)?;
             }
-            let mut events = [epoll::EMPTY; 32];
+            let mut events = [epoll::EMPTY; 64];
             let count = self.waiting.epoll.wait(&mut events, None)?;
             let of_control = |event: &epoll::Event| match epoll::token(event) {
                 TOKEN_TIMER => false,
@@ -644,7 +710,7 @@ pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("atoll: {name}: {error}");
-            ExitCode::FAILURE
+            failure::exit_code(failure::is_shortage(&error))
         }
     }
 }

@@ -27,7 +27,7 @@ use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
-pub const SETUP_VERSION: u32 = 2;
+pub const SETUP_VERSION: u32 = 3;
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -36,6 +36,8 @@ pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
 pub const MESH_BYTES: usize = SERVERS_MAX * SERVERS_MAX * RING_STRIDE;
 /// Where the key of Fast Open cookies lies in the memory of the mesh, which no application sees.
 pub const COOKIE_KEY: usize = MESH_BYTES;
+/// Where the key of the seals of grants lies.
+pub const LEASE_KEY: usize = COOKIE_KEY + 16;
 /// Where the channels between replicas begin in the memory of the mesh: a ring for every ordered pair of replicas.
 const CHANNELS: usize = COOKIE_KEY + 4096;
 /// Entries of a channel's ring.
@@ -363,6 +365,19 @@ pub fn over(session: u32) -> Vec<u8> {
 /// Which session is over; `None`: the packet says something else.
 pub fn is_over(packet: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(packet.strip_prefix(OVER)?.try_into().ok()?))
+}
+
+/// What a replica says when its predecessors have died of a session again and again: this, and the session's number.
+const CUT_OFF: &[u8] = b"cut off";
+
+/// Says it.
+pub fn cut_off(session: u32) -> Vec<u8> {
+    [CUT_OFF, &session.to_le_bytes()].concat()
+}
+
+/// Which session is cut off; `None`: the packet says something else.
+pub fn is_cut_off(packet: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(packet.strip_prefix(CUT_OFF)?.try_into().ok()?))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use atoll_base::{Endpoint, Epoch, FlowKey, Instant, ReplicaId, SessionId, SlotId
 use atoll_ip::Ip;
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout, COMMANDS, EVENTS};
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage};
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
@@ -35,11 +36,17 @@ impl Rig {
         let ip =
             Ip::new(atoll_ip::Config::new(Mac([2, 0, 0, 0, 0, 1]), 0x0a00_0001, 24), 7, now).expect("a valid network");
         let page = ReplicaPage(memory(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [1; 16], fast_open: [1; 16], table: 5, ports: 1 };
+        let secrets = Secrets { sequence: [1; 16], fast_open: [1; 16], leases: [1; 16], table: 5, ports: 1 };
         let mut transport = Transport::new(config, secrets, ip, page.clone(), now);
         let layout = ArenaConfig { slots: 1024, send_log2: 20, receive_log2: 20 }.layout();
         let arena = memory(layout.total);
-        transport.open_session(now, SessionId(1), layout, arena.clone(), AppPage(memory(APP_PAGE_BYTES)));
+        transport.open_session(
+            now,
+            (SessionId(1), User::privileged(0)),
+            layout,
+            arena.clone(),
+            AppPage(memory(APP_PAGE_BYTES)),
+        );
         Rig { transport, page, layout, commands: Producer::resume(&arena, layout.commands, COMMANDS), arena }
     }
 
@@ -68,7 +75,7 @@ fn a_port_is_on_the_page_before_the_reply_is_in_the_ring() {
             let mut seen = 0;
             while seen < PORTS && !is_too_late() {
                 let Some((_, payload)) = events.pop(&arena) else { continue };
-                if let Event::ListenReply { token: port, cause } = Event::decode(&payload).expect("well-formed") {
+                if let Event::ListenReply { token: port, cause, .. } = Event::decode(&payload).expect("well-formed") {
                     assert!(page.has_port(false, port as u16), "the reply for port {port} came first");
                     assert_eq!(cause, Cause::None);
                     seen += 1;
@@ -127,11 +134,20 @@ fn a_port_is_on_the_page_before_the_datagram_socket_is_open() {
             let slot = Slot::new(&rig.arena, &rig.layout, SlotId(port)).expect("a slot");
             slot.app_reset(1);
             slot.set_holders(1);
+            rig.carry_out(Command::Bind {
+                token: port,
+                lease: port.into(),
+                protocol: Protocol::Udp,
+                local: Endpoint::new(0, port as u16),
+                reuse_addr: false,
+                reuse_port: false,
+                v6_only: false,
+            });
             let (slot, local, remote) = (SlotId(port), Endpoint::new(0, port as u16), Endpoint::default());
             rig.carry_out(Command::UdpOpen {
                 slot,
                 generation: 1,
-                lease: 5,
+                lease: port.into(),
                 local,
                 remote,
                 reuse_port: false,

@@ -5,12 +5,14 @@ use std::cmp::Reverse;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Voucher;
 use atoll_sockets::listener::{Claim, Listener, Offer, claim};
 use atoll_sockets::stream::Stream;
 use atoll_sockets::{Errno, Failure};
 
 use crate::fast_open::Opened;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket, any};
+use crate::session::Reason;
 use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
@@ -33,7 +35,7 @@ pub fn socket(fd: i32, protocol: Protocol, v6: bool, nonblocking: bool, close_on
             }
             Ok(())
         } else if settings().required {
-            Err(Errno::ENETDOWN)
+            Err(state.refused.map_or(Errno::ENETDOWN, Reason::errno))
         } else {
             Ok(())
         }
@@ -53,18 +55,25 @@ pub fn to_kernel(object: u32) {
     });
 }
 
-/// Sends a command that is answered to a replica of the own session, and waits for the answer.
-fn ask(replica: usize, command: impl FnOnce(u32) -> Command) -> Result<u16, Errno> {
+/// Sends a command that is answered to a replica of the own session, behind what is to be shown first, and waits for the answer.
+fn ask(replica: usize, show: Option<Command>, command: impl FnOnce(u32) -> Command) -> Result<(u16, Voucher), Errno> {
     let token = STATE.with(|state| {
         let token = state.new_token();
-        state.sessions.first_mut().ok_or(Errno::ENETDOWN)?.push(replica, &command(token));
+        let session = state.sessions.first_mut().ok_or(Errno::ENETDOWN)?;
+        show.iter().for_each(|show| session.push(replica, show));
+        session.push(replica, &command(token));
         Ok(token)
     })?;
+    answer(token)
+}
+
+/// Waits for the answer to a command.
+pub fn answer(token: u32) -> Result<(u16, Voucher), Errno> {
     loop {
         let answer = block(None, Some(REPLY_TIMEOUT), |state| {
             let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
-            let (_, cause, port) = state.replies.swap_remove(at);
-            Errno::of(cause).map_or(Ok(port), |errno| Err(errno.into()))
+            let (_, cause, port, voucher) = state.replies.swap_remove(at);
+            Errno::of(cause).map_or(Ok((port, voucher)), |errno| Err(errno.into()))
         });
         match answer {
             Err(Errno::EINTR) => {}
@@ -89,11 +98,11 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
         Ok((socket.protocol, socket.options, authority, lease))
     })?;
     let Options { reuse_addr, reuse_port, v6_only, .. } = options;
-    let port =
-        ask(authority, |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only })?;
+    let bind = |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+    let (port, voucher) = ask(authority, None, bind)?;
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
-        socket.lease = lease;
+        (socket.lease, socket.voucher) = (lease, voucher);
         socket.local = Endpoint::at(local.addr, port);
         socket.kind = Kind::Bound;
         Ok(())
@@ -106,6 +115,7 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     STATE.with(|state| {
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease) = (socket.local, socket.lease);
+        let shown = socket.show_all(state.sessions[0].replicas.len());
         let Options { reuse_port, v6_only, .. } = socket.options;
         let mut places = socket.places().to_vec();
         let is_new = places.is_empty();
@@ -115,6 +125,10 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
             }
         }
         for Place { session, replica, slot, generation } in places.iter().copied() {
+            // Whoever of a family has the port, the replica knows the socket by it already.
+            if let Some(show) = shown.get(replica).copied().flatten().filter(|_| is_new) {
+                state.sessions[session].push(replica, &show);
+            }
             let command = Command::UdpOpen { slot, generation, lease, local, remote, reuse_port, v6_only };
             state.sessions[session].push(replica, &command);
         }
@@ -134,9 +148,16 @@ fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     let opened = block(Some(object), Some(REPLY_TIMEOUT), |state| {
         let places = state.socket(object).map(Socket::places).unwrap_or_default();
         let is_open = |place: &Place| state.datagrams(*place).is_some_and(|one| one.is_open());
+        if let Some(errno) = places.iter().find_map(|place| state.datagrams(*place)?.refusal()) {
+            return Err(errno.into());
+        }
         if places.iter().all(is_open) { Ok(()) } else { Err(Failure::WouldBlock) }
     });
-    if opened == Err(Errno::EAGAIN) { Err(Errno::ENOBUFS) } else { Ok(()) }
+    match opened {
+        Err(Errno::EAGAIN) => Err(Errno::ENOBUFS),
+        Err(errno) if errno != Errno::EINTR => Err(errno),
+        _ => Ok(()),
+    }
 }
 
 /// Opens a datagram socket that is not bound yet, at any port.
@@ -180,7 +201,15 @@ pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
     let authority = usize::from(local.port) % replicas;
     for i in 0..replicas {
         let replica = (authority + i) % replicas;
-        ask(replica, |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only })?;
+        let show = STATE.with(|state| Ok(state.socket(object).ok_or(Errno::EBADF)?.show(replica, replicas)))?;
+        let listen = |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
+        let (_, voucher) = ask(replica, show, listen)?;
+        if i == 0 {
+            STATE.with(|state| {
+                state.socket_mut(object).ok_or(Errno::EBADF)?.voucher = voucher;
+                Ok(())
+            })?;
+        }
     }
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
@@ -574,6 +603,7 @@ pub fn start_connecting(state: &mut State, object: u32, remote: Endpoint, fast: 
     } else {
         (local, state.rng.below(replicas as u32) as usize)
     };
+    let show = state.socket(object).and_then(|socket| socket.show(replica, replicas));
     let place = state.new_place(object, replica).ok_or(Errno::ENOBUFS)?;
     let (slot, generation) = (place.slot, place.generation);
     let linger = state.socket(object).and_then(|socket| socket.options.linger);
@@ -582,6 +612,9 @@ pub fn start_connecting(state: &mut State, object: u32, remote: Endpoint, fast: 
         if fast {
             stream.ask_for_fast_open();
         }
+    }
+    if let Some(show) = show {
+        state.sessions[0].push(replica, &show);
     }
     state.sessions[0].push(replica, &Command::Connect { slot, generation, lease, local, remote });
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;

@@ -27,7 +27,7 @@ const INTERRUPT: u64 = 0xa701_1be1_1a70_11be;
 /// epoll_create1(2): an object beside a real instance.
 pub fn create(fd: i32, close_on_exec: bool) {
     STATE.with(|state| {
-        if state.refused || (state.sessions.is_empty() && settings().socket.is_none()) {
+        if state.refused.is_some() || (state.sessions.is_empty() && settings().socket.is_none()) {
             return;
         }
         let bell = state.new_bell();

@@ -5,10 +5,12 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::Reply;
+use atoll_ipc::lease::Voucher;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
@@ -18,7 +20,7 @@ use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
 use crate::session::{Control, Session};
 use crate::settings::settings;
-use crate::state::{STATE, State};
+use crate::state::{SHUT_IN, STATE, State, is_away};
 use crate::symbols::streams::replace_standard;
 use crate::table::{self, Internal};
 use crate::wait::last_errno;
@@ -118,7 +120,8 @@ unsafe fn without_variable(environment: *const *const c_char) -> Vec<*const c_ch
         // SAFETY: as above.
         let entry = unsafe { *at };
         // SAFETY: as above.
-        if !unsafe { CStr::from_ptr(entry) }.to_bytes().starts_with(VARIABLE) {
+        let name = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if !name.starts_with(VARIABLE) && !name.starts_with(CONNECTION.as_bytes()) {
             all.push(entry);
         }
         // SAFETY: the end is not reached.
@@ -138,6 +141,79 @@ fn missing(environment: &[*const c_char]) -> Vec<*const c_char> {
         |name: &[u8]| environment.iter().any(|at| unsafe { CStr::from_ptr(*at) }.to_bytes().starts_with(name));
     ours.filter(|entry| !is_there(name_of(entry))).map(CStr::as_ptr).collect()
 }
+
+/// What a program gets that inherits no sockets, but could not join the stack by itself: a connection, and an environment.
+///
+/// The connection stands for one process, so it says for which: `NUMBER:PID`, or `NUMBER:-PID` for any child of that process. A program
+/// that does not know this library hands both on to its children, who must not all take it for theirs.
+pub struct Guidance {
+    _variable: Option<CString>,
+    environment: Vec<*const c_char>,
+    connection: Option<Control>,
+}
+
+impl Guidance {
+    /// Prepares for the program of process `whose`; `None`: it needs nothing.
+    ///
+    /// # Safety
+    /// `environment` is a valid environment.
+    pub unsafe fn prepare(environment: *const *const c_char, whose: String) -> Option<Guidance> {
+        let connection = match is_away() {
+            // The one that is kept goes on as it is: it may be that who asks now is not given another.
+            true if whose.starts_with('-') => STATE.with(|state| state.connection_for_heir()),
+            true => STATE.with(|state| state.kept.take().or_else(|| state.connection_for_heir())),
+            false => None,
+        };
+        if connection.is_none() && !settings().follow {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let mut all = unsafe { without_variable(environment) };
+        all.extend(missing(&all));
+        let variable = connection.as_ref().and_then(|connection| {
+            connection.descriptor().set_inheritable(true);
+            CString::new(format!("{CONNECTION}={}:{whose}", connection.descriptor().number())).ok()
+        });
+        all.extend(variable.as_ref().map(|variable| variable.as_ptr()));
+        all.push(std::ptr::null());
+        Some(Guidance { _variable: variable, environment: all, connection })
+    }
+
+    /// The program does not run, and this one goes on.
+    pub fn take_back(self) {
+        if let Some(connection) = self.connection {
+            connection.descriptor().set_inheritable(false);
+            STATE.with(|state| state.kept = Some(connection));
+        }
+    }
+
+    /// The environment of the program.
+    pub fn environment(&self) -> *const *const c_char {
+        self.environment.as_ptr()
+    }
+}
+
+/// Takes the connection that the program before this one, or the parent, has left for this process.
+fn take_connection() {
+    let Some(value) = std::env::var_os(CONNECTION) else { return };
+    let name = CString::new(CONNECTION).unwrap_or_default();
+    // SAFETY: the constructor runs before the program's threads.
+    unsafe { libc::unsetenv(name.as_ptr()) };
+    let Some((fd, whose)) = value.to_str().and_then(|value| value.split_once(':')) else { return };
+    let (Ok(fd), Ok(whose)) = (fd.parse::<c_int>(), whose.parse::<i64>()) else { return };
+    // SAFETY: only asks for the number.
+    let parent = unsafe { libc::getppid() };
+    let is_ours = if whose < 0 { i64::from(parent) == -whose } else { i64::from(std::process::id()) == whose };
+    // SAFETY: asks only what it is; nothing else in this process has been told of it.
+    if !is_ours || fd < 0 || !atoll_sys::unix::is_channel(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }) {
+        return;
+    }
+    STATE.with(|state| state.kept = Some(Control::inherited(Internal::inherited(fd))));
+    SHUT_IN.store(true, Ordering::Relaxed);
+}
+
+/// Where the number of a connection is; see [`Guidance`].
+const CONNECTION: &str = "ATOLL_CONNECTION";
 
 /// The sockets that stay open over exec. Those that do not are closed by the kernel, whatever it thinks of their flags now.
 pub fn survivors() -> Vec<(c_int, u32)> {
@@ -189,6 +265,8 @@ pub fn write_socket(words: &mut Vec<u64>, socket: &Socket, nonblocking: bool, in
     };
     let flags = u64::from(socket.v6) | u64::from(nonblocking) << 1 | u64::from(socket.connect_reported) << 2;
     words.extend([kind, extra, socket.protocol as u64, flags, socket.lease]);
+    let Voucher { uid, flags, granted, seal } = socket.voucher;
+    words.extend([u64::from(uid) << 8 | u64::from(flags), granted, seal]);
     words.extend(endpoint(socket.local));
     words.extend(endpoint(socket.remote));
     words.extend(option_words(&socket.options));
@@ -349,7 +427,9 @@ impl<'a> Words<'a> {
 
     /// A socket as [`write_socket`] wrote it.
     pub fn socket(&mut self) -> Option<Object> {
-        let [kind, extra, protocol, flags, lease, a, b, c, d, e, f] = *self.take(11)? else { return None };
+        let [kind, extra, protocol, flags, lease] = *self.take(5)? else { return None };
+        let [who, granted, seal] = *self.take(3)? else { return None };
+        let [a, b, c, d, e, f] = *self.take(6)? else { return None };
         let options = options_of(self.take(OPTION_WORDS)?)?;
         let count = usize::try_from(self.next()?).ok()?;
         let mut places = Vec::new();
@@ -378,6 +458,7 @@ impl<'a> Words<'a> {
         let Body::Socket(socket) = &mut object.body else { return None };
         socket.connect_reported = flags & 4 != 0;
         socket.lease = lease;
+        socket.voucher = Voucher { uid: (who >> 8) as u32, flags: who as u8, granted, seal };
         socket.local = endpoint_of([a, b, c]);
         socket.remote = endpoint_of([d, e, f]);
         socket.options = options;
@@ -449,6 +530,7 @@ pub fn from_memfd(fd: c_int) -> Option<Vec<u64>> {
 
 /// What the program before this one has left, if it has. From the constructor.
 pub fn restore() {
+    take_connection();
     let Some(value) = std::env::var_os("ATOLL_INHERIT") else { return };
     // SAFETY: the constructor runs before the program's threads. Our children are not to find it.
     unsafe { libc::unsetenv(c"ATOLL_INHERIT".as_ptr()) };
@@ -519,7 +601,18 @@ pub unsafe fn with_sockets(
     exec: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
     if !table::any_objects() {
-        return exec(environment);
+        // SAFETY: the caller's promise.
+        return match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {
+            Some(guidance) => {
+                let result = exec(guidance.environment());
+                let errno = last_errno();
+                guidance.take_back();
+                // SAFETY: a valid thread-local.
+                unsafe { *libc::__errno_location() = errno.0 };
+                result
+            }
+            None => exec(environment),
+        };
     }
     // SAFETY: the caller's promise.
     let bequest = unsafe { Bequest::prepare(&survivors(), environment) };

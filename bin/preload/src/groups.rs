@@ -8,9 +8,10 @@ use atoll_ipc::Command;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
 
+use crate::calls::answer;
 use crate::object::Place;
 use crate::options::Value;
-use crate::state::State;
+use crate::state::{STATE, State};
 
 mod v6;
 
@@ -63,8 +64,52 @@ pub const fn is_option(level: i32, name: i32) -> bool {
         )
 }
 
+/// A group that replicas were asked to join: each may have no room for one more.
+#[derive(Debug)]
+pub struct Joining {
+    group: Addr,
+    inside: bool,
+    /// Of the questions that are answered.
+    tokens: Vec<u32>,
+}
+
 /// A new value of an option.
-pub fn set(state: &mut State, object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    match STATE.with(|state| change_option(state, object, level, name, value))? {
+        Some(joining) => finish(object, &joining),
+        None => Ok(()),
+    }
+}
+
+/// Waits for what replicas say. If one has no room, the socket is in the group nowhere, as on Linux.
+fn finish(object: u32, joining: &Joining) -> Result<(), Errno> {
+    let mut refused = None;
+    for token in &joining.tokens {
+        match answer(*token) {
+            // A replica that takes longer carries it out when it is there again.
+            Ok(_) | Err(Errno::ENETDOWN) => {}
+            Err(errno) => refused = Some(errno),
+        }
+    }
+    let Some(errno) = refused else { return Ok(()) };
+    STATE.with(|state| {
+        let Joining { group, inside, .. } = *joining;
+        if let Some(multicast) = state.socket_mut(object).and_then(|socket| socket.multicast.as_mut()) {
+            multicast.joined.retain(|joined| *joined != (group, inside));
+        }
+        tell(state, object, group, inside, Tell::Leaves);
+    });
+    Err(errno)
+}
+
+/// The value counts in this process; what is to be answered by replicas is returned.
+fn change_option(
+    state: &mut State,
+    object: u32,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> Result<Option<Joining>, Errno> {
     if level == libc::IPPROTO_IPV6 {
         return v6::set(state, object, name, value);
     }
@@ -118,7 +163,7 @@ pub fn set(state: &mut State, object: u32, level: i32, name: i32, value: &[u8]) 
             return change(state, object, group, interface, joins);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// The bytes of an option's value; as on Linux, a number.
@@ -149,12 +194,18 @@ pub fn tell_all(state: &mut State, object: u32) {
     }
     v6::tell_all(state, object, &multicast.v6);
     for (group, inside) in multicast.joined {
-        tell(state, object, group, inside, true);
+        tell(state, object, group, inside, Tell::JoinsUnasked);
     }
 }
 
 /// Joins or leaves a group. `interface`: an address of ours, or 0 for any; `None`: it was somebody else's.
-fn change(state: &mut State, object: u32, group: u32, interface: Option<u32>, joins: bool) -> Result<(), Errno> {
+fn change(
+    state: &mut State,
+    object: u32,
+    group: u32,
+    interface: Option<u32>,
+    joins: bool,
+) -> Result<Option<Joining>, Errno> {
     if !is_group(group) {
         return Err(if joins { Errno::EINVAL } else { Errno::EADDRNOTAVAIL });
     }
@@ -167,26 +218,43 @@ fn change(state: &mut State, object: u32, group: u32, interface: Option<u32>, jo
     let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || (!joins && interface == 0));
     let count = joined.iter().filter(|(group, _)| group.is_v4()).count();
     match joined.iter().position(is_it) {
-        Some(_) if joins => return Err(Errno::EADDRINUSE),
-        None if joins && count >= MEMBERSHIPS_MAX => return Err(Errno::ENOBUFS),
+        Some(_) if joins => Err(Errno::EADDRINUSE),
+        None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
         None if joins => {
             joined.push((group, inside));
-            tell(state, object, group, inside, true);
+            let tokens = tell(state, object, group, inside, Tell::Joins);
+            Ok(Some(Joining { group, inside, tokens }))
         }
         Some(at) => {
             let (_, inside) = joined.remove(at);
-            tell(state, object, group, inside, false);
+            tell(state, object, group, inside, Tell::Leaves);
+            Ok(None)
         }
-        None => return Err(Errno::EADDRNOTAVAIL),
+        None => Err(Errno::EADDRNOTAVAIL),
     }
-    Ok(())
 }
 
-fn tell(state: &mut State, object: u32, group: Addr, inside: bool, joins: bool) {
+/// What replicas are told of a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    /// The socket joins, and somebody waits for the answer.
+    Joins,
+    JoinsUnasked,
+    Leaves,
+}
+
+/// Returns the numbers of the questions that are answered: a session of somebody else's has its answers itself.
+fn tell(state: &mut State, object: u32, group: Addr, inside: bool, what: Tell) -> Vec<u32> {
     let places = state.socket(object).map(|socket| socket.places().to_vec()).unwrap_or_default();
+    let mut tokens = Vec::new();
     for Place { session, replica, slot, generation } in places {
-        state.sessions[session].push(replica, &Command::Group { slot, generation, group, inside, joins });
+        let is_asked = what == Tell::Joins && session == 0;
+        let token = if is_asked { state.new_token() } else { 0 };
+        tokens.extend(is_asked.then_some(token));
+        let joins = what != Tell::Leaves;
+        state.sessions[session].push(replica, &Command::Group { slot, generation, group, inside, joins, token });
     }
+    tokens
 }
 
 /// Group and interface of `struct ip_mreq`, `ip_mreqn` or `group_req`.

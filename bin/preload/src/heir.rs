@@ -33,8 +33,8 @@ impl Heir {
     /// Prepares for an heir that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
     /// supervisor does not play along.
     pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<Heir> {
-        let control = Control::connect()?;
-        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
+        let control = state.connect_another().ok()?;
+        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep).ok()?;
         let mut heir = Heir { control, own, joined: Vec::new(), places: Vec::new() };
         for object in objects {
             let places = state.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Heir {
             Some((_, joined)) => joined.member,
             None => {
                 let request = Request::Join { session: session.id, key: session.key };
-                let Some(mut joined) = self.control.ask(&request, keep) else { return false };
+                let Ok(mut joined) = self.control.ask(&request, keep) else { return false };
                 session.shared = true;
                 joined.shared = true;
                 let member = joined.member;
@@ -82,13 +82,16 @@ impl Heir {
         let defer_accept = u16::try_from(socket.options.defer_accept).unwrap_or(u16::MAX);
         let replicas = self.own.replicas.len();
         let authority = usize::from(local.port) % replicas;
+        let shown = socket.show_all(replicas);
         let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
         self.ask(state, authority, token, &bind);
         if let Kind::Listening(listener) = &socket.kind {
             let backlog = listener.backlog;
             for i in 0..replicas {
                 let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
-                self.ask(state, (authority + i) % replicas, token, &listen);
+                let replica = (authority + i) % replicas;
+                shown[replica].iter().for_each(|show| self.own.push(replica, show));
+                self.ask(state, replica, token, &listen);
             }
         }
     }
@@ -102,7 +105,7 @@ impl Heir {
             while let Some(event) = port.next_event() {
                 port.publish();
                 match event {
-                    Event::BindReply { token: of, cause, .. } | Event::ListenReply { token: of, cause }
+                    Event::BindReply { token: of, cause, .. } | Event::ListenReply { token: of, cause, .. }
                         if of == token =>
                     {
                         return cause == Cause::None;

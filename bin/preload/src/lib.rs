@@ -11,7 +11,9 @@
 //!
 //! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's), `ATOLL_REQUIRED=1` (sockets
 //! fail rather than be the kernel's if the stack cannot be joined), `ATOLL_KERNEL=CIDR,...` (destinations that are the
-//! kernel's), `ATOLL_STATS=1` (counters at the end), `ATOLL_INHERIT` (set by this library over exec).
+//! kernel's), `ATOLL_STATS=1` (counters at the end), `ATOLL_FOLLOW=1` (programs that are executed without these variables get them all
+//! the same), `ATOLL_INHERIT` and `ATOLL_CONNECTION` (set by this library over exec: sockets, and a connection for where the socket's path
+//! leads nowhere).
 //!
 //! Invariants that its `unsafe` rests on:
 //! 1. Pointers from the program are as valid as the C library's functions of the same name want them.

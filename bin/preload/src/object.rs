@@ -1,7 +1,9 @@
 //! What is behind a descriptor of Atoll's? A socket or an epoll instance.
 
 use atoll_base::{Addr, Endpoint, SlotId};
+use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::lease::Voucher;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 use atoll_sockets::watch::Head;
@@ -44,6 +46,8 @@ pub struct Socket {
     pub kind: Kind,
     /// Identity of the bound port, 0 for none.
     pub lease: u64,
+    /// What its authority has granted with that, for other replicas.
+    pub voucher: Voucher,
     pub local: Endpoint,
     pub remote: Endpoint,
     pub options: Options,
@@ -211,6 +215,7 @@ impl Object {
                 v6,
                 kind: Kind::Fresh,
                 lease: 0,
+                voucher: Voucher::default(),
                 local: any(v6),
                 remote: Endpoint::default(),
                 options: Options::default(),
@@ -239,6 +244,18 @@ impl Socket {
     /// Whether the address of a datagram socket is connect(2)'s choice.
     pub fn is_local_chosen(&self) -> bool {
         matches!(&self.kind, Kind::Datagram(datagram) if datagram.local_chosen)
+    }
+
+    /// What a replica that is not the authority of its port wants to see first.
+    pub fn show(&self, replica: usize, replicas: usize) -> Option<Command> {
+        let Socket { lease, protocol, local, voucher, .. } = *self;
+        let is_authority = usize::from(local.port) % replicas.max(1) == replica;
+        (lease != 0 && !is_authority).then_some(Command::Show { lease, protocol, local, voucher })
+    }
+
+    /// The same for each replica.
+    pub fn show_all(&self, replicas: usize) -> Vec<Option<Command>> {
+        (0..replicas).map(|replica| self.show(replica, replicas)).collect()
     }
 
     /// Where it has slots.

@@ -53,7 +53,7 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
     let flag = || int().map(|n| n != 0);
     let number = || int().and_then(|n| u32::try_from(n).map_err(|_| Errno::EINVAL));
     if groups::is_option(level, name) {
-        return STATE.with(|state| groups::set(state, object, level, name, value));
+        return groups::set(object, level, name, value);
     }
     STATE.with(|state| {
         let is_fast_open = fast_open::is_enabled(state);
@@ -477,7 +477,7 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
     if let Some((place, token)) = asked {
         let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
             let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
-            let (_, cause, _) = state.replies.swap_remove(at);
+            let (_, cause, ..) = state.replies.swap_remove(at);
             let memory = state.sessions[place.session].replicas[place.replica].port.memory();
             Ok((cause == atoll_ipc::Cause::None).then(|| Info::load(memory, atoll_ipc::arena::INFO)))
         });

@@ -4,13 +4,20 @@ use std::cell::UnsafeCell;
 
 use crate::family::forget_thread;
 use crate::heir::Heir;
+use crate::session::Control;
 use crate::state::{STATE, State};
 use crate::stats;
 
-struct Prepared(UnsafeCell<Option<Heir>>);
+#[derive(Debug, Default)]
+struct ForChild {
+    heir: Option<Heir>,
+    /// Without sockets: a connection for later, if the child could not connect by itself.
+    kept: Option<Control>,
+}
+struct Prepared(UnsafeCell<ForChild>);
 // SAFETY: written and read between `prepare` and `parent` or `child`, while the state's lock is held.
 unsafe impl Sync for Prepared {}
-static PREPARED: Prepared = Prepared(UnsafeCell::new(None));
+static PREPARED: Prepared = Prepared(UnsafeCell::new(ForChild { heir: None, kept: None }));
 
 /// Registers the handlers. Once, from the constructor.
 pub fn install() {
@@ -29,14 +36,16 @@ extern "C" fn prepare() {
     // SAFETY: the lock is held.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
     let objects = to_be_held(state);
-    *prepared = if objects.is_empty() { None } else { Heir::prepare(state, &objects, false) };
+    let heir = if objects.is_empty() { None } else { Heir::prepare(state, &objects, false) };
+    let kept = if heir.is_none() { state.connection_for_heir() } else { None };
+    *prepared = ForChild { heir, kept };
 }
 
 extern "C" fn parent() {
     // SAFETY: the lock is held since `prepare`.
     let prepared = unsafe { &mut *PREPARED.0.get() };
     // The child's connection to the supervisor: as long as it is open anywhere, the child counts as alive.
-    drop(prepared.take());
+    drop(std::mem::take(prepared));
     STATE.release();
 }
 
@@ -46,7 +55,10 @@ extern "C" fn child() {
     forget_thread();
     stats::reset();
     state.forget_threads();
-    match prepared.take() {
+    let ForChild { heir, kept } = std::mem::take(prepared);
+    // The one that is open here is the parent's.
+    state.kept = kept;
+    match heir {
         Some(heir) => heir.take_over(state),
         None if to_be_held(state).is_empty() => {
             // The parent's connection to the supervisor stands for the parent: it must not be held open here.

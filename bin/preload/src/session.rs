@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atoll_base::{Addr, Duration, Endpoint, SlotId};
-use atoll_ipc::control::{Reply, Request, set_token, token};
+use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
@@ -16,6 +16,8 @@ use atoll_shm::{Access, ShmMemory};
 use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::{Blocking, Channel};
 use atoll_sys::{Calibration, Clock, eventfd};
+
+use atoll_sockets::Errno;
 
 use crate::family::{Before, FamilyLock};
 use crate::real::sys;
@@ -49,6 +51,15 @@ pub struct Session {
     kept: Vec<Internal>,
 }
 
+/// Who writes a memory of this session.
+#[derive(Clone, Copy)]
+enum Shared {
+    /// The supervisor or a replica, alone.
+    OfStack,
+    /// Other processes of the session as well: it has to be sealed.
+    WithFamily,
+}
+
 /// This process' side of one replica.
 #[derive(Debug)]
 pub struct Replica {
@@ -62,16 +73,61 @@ pub struct Replica {
     users: [Vec<u32>; 2],
 }
 
+/// Why a process has no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The supervisor says so.
+    Refused(Refusal),
+    /// It cannot be reached, or does not answer: the number of a system call's error.
+    Unreachable(i32),
+}
+
+impl Reason {
+    /// What socket(2) fails with where it must not fall back on the kernel.
+    pub fn errno(self) -> Errno {
+        match self {
+            Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => Errno(libc::EACCES),
+            Reason::Refused(Refusal::Sessions) => Errno(libc::ENFILE),
+            Reason::Refused(Refusal::Resources) => Errno::ENOBUFS,
+            _ => Errno::ENETDOWN,
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reason::Refused(Refusal::Permission) | Reason::Unreachable(libc::EACCES) => {
+                let uid = atoll_sys::process::effective_user();
+                write!(f, "user {uid} may not use it (atoll up --allow-user {uid})")
+            }
+            Reason::Refused(refusal) => write!(f, "{refusal}"),
+            Reason::Unreachable(libc::ENOENT | libc::ECONNREFUSED) => {
+                f.write_str("it is not up, or cannot be seen from here")
+            }
+            Reason::Unreachable(libc::EAGAIN) => f.write_str("it does not answer"),
+            Reason::Unreachable(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl From<std::io::Error> for Reason {
+    fn from(error: std::io::Error) -> Reason {
+        Reason::Unreachable(error.raw_os_error().unwrap_or(libc::EPROTO))
+    }
+}
+
 /// The connection to the supervisor, which stands for this process.
 #[derive(Debug)]
 pub struct Control(Internal);
 
 impl Control {
     /// Connects to the supervisor that `ATOLL_SOCKET` names.
-    pub fn connect() -> Option<Control> {
-        let channel = Channel::connect_to_own(settings().socket.as_deref()?, Blocking::Yes).ok()?;
+    pub fn connect() -> Result<Control, Reason> {
+        let path = settings().socket.as_deref().ok_or(Reason::Unreachable(libc::ENOENT))?;
+        let channel = Channel::connect_to_own(path, Blocking::Yes)?;
         let _ = channel.set_timeouts(ANSWER_TIMEOUT);
-        Some(Control(Internal::new(OwnedFd::from(channel))))
+        Ok(Control(Internal::new(OwnedFd::from(channel))))
     }
 
     /// A connection that was inherited over exec.
@@ -85,36 +141,72 @@ impl Control {
     }
 
     /// A new session of this process' own.
-    pub fn attach(&self) -> Option<Session> {
+    pub fn attach(&self) -> Result<Session, Reason> {
         self.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, false)
     }
 
     /// Membership in a session that exists.
     pub fn join(&self, session: u32, key: u64) -> Option<Session> {
-        self.ask(&Request::Join { session, key }, false)
+        self.ask(&Request::Join { session, key }, false).ok()
+    }
+
+    /// Another connection to the same supervisor, for somebody who cannot see its socket's path.
+    pub fn another(&self) -> Result<Control, Reason> {
+        match self.exchange(&Request::Connect)? {
+            (Reply::Connected, mut fds) => {
+                let fd = fds.next().ok_or(Reason::Unreachable(libc::EPROTO))?;
+                let another = Control(fd);
+                let _ = another.channel().set_timeouts(ANSWER_TIMEOUT);
+                Ok(another)
+            }
+            _ => Err(Reason::Unreachable(libc::EPROTO)),
+        }
     }
 
     /// A new session, or membership in one, to be passed on over exec.
-    pub fn ask(&self, request: &Request, keep: bool) -> Option<Session> {
+    pub fn ask(&self, request: &Request, keep: bool) -> Result<Session, Reason> {
+        let (reply, fds) = self.exchange(request)?;
+        Session::new(&reply, fds, keep).ok_or(Reason::Unreachable(libc::EPROTO))
+    }
+
+    fn channel(&self) -> ManuallyDrop<Channel> {
         // SAFETY: the descriptor is open, and stays ours.
-        let channel = ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }));
+        ManuallyDrop::new(Channel::from(unsafe { OwnedFd::from_raw_fd(self.0.number()) }))
+    }
+
+    /// Asks for something, and returns what is answered if it is no refusal.
+    fn exchange(&self, request: &Request) -> Result<(Reply, impl Iterator<Item = Internal> + use<>), Reason> {
+        let channel = self.channel();
         let mut number = [0; 8];
         let _ = atoll_sys::process::random(&mut number);
         let number = u64::from_ne_bytes(number) | 1;
         let mut packet = request.encode();
         set_token(&mut packet, number);
-        channel.send(&packet, &[]).ok()?;
+        // Should that fail, a refusal has perhaps come before anything was asked, and the connection was closed.
+        let sent = channel.send_as_effective(&packet);
         loop {
             let (mut packet, mut fds) = ([0; 256], Vec::new());
-            let len = channel.receive(&mut packet, &mut fds).ok()?.min(packet.len());
+            let mut received = channel.receive(&mut packet, &mut fds);
+            if matches!(&received, Err(error) if error.raw_os_error() == Some(libc::ECONNRESET)) {
+                // A supervisor that refuses whoever connects has not read what was asked; what it has said comes behind this error.
+                received = channel.receive(&mut packet, &mut fds);
+            }
+            let len = match received {
+                Ok(0) => return Err(sent.err().map_or(Reason::Unreachable(libc::ECONNRESET), Reason::from)),
+                Ok(len) => len.min(packet.len()),
+                Err(error) => return Err(error.into()),
+            };
             let fds = fds.into_iter().map(Internal::new);
             // A supervisor that has taken over may answer a request of before a second time.
             if ![0, number].contains(&token(&packet[..len])) {
                 fds.for_each(drop);
                 continue;
             }
-            let reply = Reply::decode(&packet[..len]).ok()?;
-            return Session::new(&reply, fds, keep);
+            return match Reply::decode(&packet[..len]) {
+                Ok(Reply::Refused { reason }) => Err(Reason::Refused(reason)),
+                Ok(reply) => Ok((reply, fds)),
+                Err(_) => Err(Reason::Unreachable(libc::EPROTO)),
+            };
         }
     }
 }
@@ -124,21 +216,24 @@ impl Session {
     pub fn new(reply: &Reply, mut fds: impl Iterator<Item = Internal>, keep: bool) -> Option<Session> {
         let Reply::Joined { session, key, member, replicas, config } = *reply else { return None };
         let mut kept = Vec::new();
-        let mut map = |fd: Internal, len, access| {
-            let memory = ShmMemory::map(&fd, len, access).ok();
+        let mut map = |fd: Internal, what: Shared, len, access| {
+            let memory = match what {
+                Shared::OfStack => ShmMemory::map_page(&fd, len, access).ok(),
+                Shared::WithFamily => ShmMemory::map(&fd, len, access).ok(),
+            };
             if keep {
                 kept.push(fd);
             }
             memory
         };
-        let stack = StackPage(map(fds.next()?, STACK_PAGE_BYTES, Access::ReadOnly)?);
-        let app_page = AppPage(map(fds.next()?, APP_PAGE_BYTES, Access::ReadWrite)?);
+        let stack = StackPage(map(fds.next()?, Shared::OfStack, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let app_page = AppPage(map(fds.next()?, Shared::WithFamily, APP_PAGE_BYTES, Access::ReadWrite)?);
         let bells: Vec<Internal> = fds.by_ref().take(BELLS).collect();
         let layout = config.layout();
         let mut all = Vec::new();
         for _ in 0..replicas {
-            let page = ReplicaPage(map(fds.next()?, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
-            let arena = map(fds.next()?, layout.total, Access::ReadWrite)?;
+            let page = ReplicaPage(map(fds.next()?, Shared::OfStack, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
+            let arena = map(fds.next()?, Shared::WithFamily, layout.total, Access::ReadWrite)?;
             let bell = fds.next()?;
             let port = Port::new(arena, layout);
             let (overflow_seen, epoch_seen) = (port.overflow(), page.epoch().0);

@@ -17,6 +17,8 @@ pub struct Settings {
     pub required: bool,
     /// `ATOLL_STATS`.
     pub stats: bool,
+    /// `ATOLL_FOLLOW`: programs that are executed with an environment that says nothing of us are told all the same.
+    pub follow: bool,
     /// `ATOLL_KERNEL`: networks and the lengths of their prefixes, as IPv6 addresses.
     kernel: Vec<(u128, u32)>,
     /// `NAME=VALUE` of all of these, and of the variable that loads this library: for programs that are executed with sockets of ours
@@ -24,7 +26,8 @@ pub struct Settings {
     pub environment: Vec<CString>,
 }
 
-const VARIABLES: [&str; 5] = ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_REQUIRED", "ATOLL_STATS", "ATOLL_KERNEL"];
+const VARIABLES: [&str; 6] =
+    ["LD_PRELOAD", "ATOLL_SOCKET", "ATOLL_REQUIRED", "ATOLL_STATS", "ATOLL_KERNEL", "ATOLL_FOLLOW"];
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
@@ -36,6 +39,7 @@ pub fn settings() -> &'static Settings {
             socket: std::env::var_os("ATOLL_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from),
             required: is_set("ATOLL_REQUIRED"),
             stats: is_set("ATOLL_STATS"),
+            follow: is_set("ATOLL_FOLLOW"),
             kernel: std::env::var("ATOLL_KERNEL").unwrap_or_default().split(',').filter_map(network).collect(),
             environment: VARIABLES.iter().filter_map(|name| entry(name)).collect(),
         }
@@ -43,6 +47,11 @@ pub fn settings() -> &'static Settings {
 }
 
 impl Settings {
+    /// Whether the path of the stack's socket leads anywhere, as this process sees it.
+    pub fn sees_socket(&self) -> bool {
+        self.socket.as_deref().is_none_or(atoll_sys::unix::is_visible)
+    }
+
     /// Whether destinations at `addr` were reserved for the kernel.
     pub fn is_kernels(&self, addr: Addr) -> bool {
         let bits = u128::from_be_bytes(addr.octets());

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_base::{Instant, Rng};
 use atoll_ipc::command::{CloseMode, SocketOption};
+use atoll_ipc::lease::Voucher;
 use atoll_ipc::page::BELLS;
 use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 use atoll_shm::ShmMemory;
@@ -21,7 +23,7 @@ use crate::buffers::Buffers;
 use crate::family::FamilyLock;
 use crate::lock::Locked;
 use crate::object::{Body, Kind, Object, Place, Set, Socket};
-use crate::session::{Control, NOBODY, Session};
+use crate::session::{Control, NOBODY, Reason, Session};
 use crate::settings::settings;
 use crate::table::{self, Internal};
 use crate::urgent::Owner;
@@ -38,6 +40,8 @@ pub const NESTING_MAX: u32 = 5;
 /// Everything; one lock.
 pub struct State {
     pub control: Option<Control>,
+    /// A connection that stands for nothing yet: for the time when the socket's path is not to be seen any more.
+    pub kept: Option<Control>,
     /// The own session first; inherited ones after it.
     pub sessions: Vec<Session>,
     pub objects: Slab<Object>,
@@ -53,7 +57,7 @@ pub struct State {
     pub rng: Rng,
     clock: Option<Clock>,
     /// Answers to commands, by token.
-    pub replies: Vec<(u32, Cause, u16)>,
+    pub replies: Vec<(u32, Cause, u16, Voucher)>,
     next_token: u32,
     /// Listening sockets, by lease.
     pub listeners: Vec<(u64, u32)>,
@@ -77,13 +81,22 @@ pub struct State {
     /// Bell of the thread that watches for urgent octets; 0: there is none.
     pub urgent_bell: u32,
     /// The stack could not be joined: everything is the kernel's.
-    pub refused: bool,
+    pub refused: Option<Reason>,
+}
+
+/// The process, or one before it, has changed what it sees of the file system.
+pub static SHUT_IN: AtomicBool = AtomicBool::new(false);
+
+/// Whether the next program or a child may not be able to connect by itself. Asked without the state's lock, because most programs never need more.
+pub fn is_away() -> bool {
+    SHUT_IN.load(Ordering::Relaxed) || !settings().sees_socket()
 }
 
 impl State {
     const fn new() -> State {
         State {
             control: None,
+            kept: None,
             sessions: Vec::new(),
             objects: Slab::new(),
             watches: Watches::new(),
@@ -107,7 +120,7 @@ impl State {
             owned: Vec::new(),
             signals: Vec::new(),
             urgent_bell: 0,
-            refused: false,
+            refused: None,
         }
     }
 
@@ -116,24 +129,53 @@ impl State {
         if !self.sessions.is_empty() {
             return true;
         }
-        if self.refused {
+        if self.refused.is_some() {
             return false;
         }
         let Some(path) = settings().socket.as_deref() else {
-            self.refused = true;
+            self.refused = Some(Reason::Unreachable(libc::ENOENT));
             return false;
         };
-        let control = Control::connect();
-        let session = control.as_ref().and_then(Control::attach);
-        let (Some(control), Some(session)) = (control, session) else {
-            self.refused = true;
-            let instead = if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
-            eprintln!("libatoll: this program cannot join the stack at {}: {instead}", path.display());
-            return false;
+        let attach = |control: Control| Ok((control.attach()?, control));
+        let joined = Control::connect().and_then(attach).or_else(|reason| match self.kept.take() {
+            Some(kept) => attach(kept),
+            None => Err(reason),
+        });
+        let (session, control) = match joined {
+            Ok(joined) => joined,
+            Err(reason) => {
+                self.refused = Some(reason);
+                let instead = if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
+                let path = path.display();
+                eprintln!("libatoll: this program cannot join the stack at {path}: {reason}; {instead}");
+                return false;
+            }
         };
         self.control = Some(control);
+        self.kept = None;
         self.adopt(session);
         true
+    }
+
+    /// A connection for somebody else: by the socket's path or, where that is not to be seen, by a connection that there is.
+    pub fn connect_another(&self) -> Result<Control, Reason> {
+        Control::connect().or_else(|reason| match self.control.as_ref().or(self.kept.as_ref()) {
+            Some(control) => control.another(),
+            None => Err(reason),
+        })
+    }
+
+    /// A connection for a child or the next program that cannot connect by itself; `None`: it can, or there is none to be had.
+    pub fn connection_for_heir(&self) -> Option<Control> {
+        if is_away() { self.kept.as_ref().or(self.control.as_ref())?.another().ok() } else { None }
+    }
+
+    /// Connects while the socket can be seen: the process is about to change what it sees.
+    pub fn keep_connection(&mut self) {
+        if self.control.is_none() && self.kept.is_none() && self.refused.is_none() {
+            self.kept = Control::connect().ok();
+            SHUT_IN.store(self.kept.is_some(), Ordering::Relaxed);
+        }
     }
 
     /// Makes a session this process' own.
@@ -364,17 +406,20 @@ impl State {
                 from.port.slot_done(slot, generation);
                 drop(family);
             }
-            Event::BindReply { token, cause, port } => self.reply(token, cause, port),
-            Event::ListenReply { token, cause } | Event::InfoReply { token, cause } => self.reply(token, cause, 0),
+            Event::BindReply { token, cause, port, voucher } => self.reply(token, cause, port, voucher),
+            Event::ListenReply { token, cause, voucher } => self.reply(token, cause, 0, voucher),
+            Event::InfoReply { token, cause } | Event::GroupReply { token, cause } => {
+                self.reply(token, cause, 0, Voucher::default());
+            }
         }
     }
 
-    fn reply(&mut self, token: u32, cause: Cause, port: u16) {
+    fn reply(&mut self, token: u32, cause: Cause, port: u16, voucher: Voucher) {
         // Nobody may wait for it any more.
         if self.replies.len() >= 64 {
             self.replies.remove(0);
         }
-        self.replies.push((token, cause, port));
+        self.replies.push((token, cause, port, voucher));
         let asleep = (0..BELLS).filter(|bell| self.asleep[*bell] > 0).fold(0, |mask, bell| mask | 1 << bell);
         self.ring(asleep);
     }
@@ -465,6 +510,7 @@ impl State {
         let (token, replicas) = (self.new_token(), self.sessions[0].replicas.len());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
+        let show = socket.show(replica, replicas);
         let (reuse_addr, reuse_port, v6_only) = (options.reuse_addr, options.reuse_port, options.v6_only);
         let mut backlog = None;
         if let Kind::Listening(listener) = &mut socket.kind {
@@ -476,6 +522,7 @@ impl State {
             self.sessions[0].push(replica, &bind);
         }
         if let Some(backlog) = backlog {
+            show.iter().for_each(|show| self.sessions[0].push(replica, show));
             let defer_accept = u16::try_from(options.defer_accept).unwrap_or(u16::MAX);
             let listen = Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
             self.sessions[0].push(replica, &listen);

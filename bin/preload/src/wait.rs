@@ -16,6 +16,7 @@ use std::cell::Cell;
 use atoll_base::{Duration, Instant, Patience};
 use atoll_sockets::{Errno, Failure};
 use atoll_sys::epoll::Epoll;
+use atoll_sys::eventfd;
 
 use crate::real::sys;
 use crate::session::{SYSTEM_CALLS, Session};
@@ -61,7 +62,7 @@ impl Waiter {
             let at = self.known.iter().position(|(id, _)| *id == session.id);
             let known = at.map_or(0, |at| self.known[at].1);
             for bell in bits(wanted & !known) {
-                let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL_TOKEN };
+                let mut event = libc::epoll_event { events: eventfd::WATCHED.bits(), u64: BELL_TOKEN };
                 let fd = session.bells[bell as usize].number();
                 // SAFETY: two numbers and a valid event.
                 unsafe { sys!(libc::SYS_epoll_ctl, self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };

@@ -421,7 +421,7 @@ fn victims(status: &StatusReport) -> Vec<Victim> {
         name: format!("{kind} {index}"),
         pid,
         epoch,
-        recovery,
+        recovery: recovery.clone(),
     };
     status.servers().map(victim).collect()
 }

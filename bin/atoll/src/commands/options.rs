@@ -82,6 +82,12 @@ pub struct StackOptions {
     /// In how many processes the replicas are at the start: 1 to their number.
     #[arg(long, value_name = "N")]
     pub processes: Option<u8>,
+    /// A user whose programs may use the stack, too, by name or number; may be given again.
+    #[arg(long, value_name = "USER")]
+    pub allow_user: Vec<String>,
+    /// A group whose members' programs may use the stack, too, by name or number; may be given again.
+    #[arg(long, value_name = "GROUP")]
+    pub allow_group: Vec<String>,
 }
 
 impl StackOptions {
@@ -125,6 +131,8 @@ impl StackOptions {
         set(&mut file.scheduling.cpus, &self.cpus);
         set(&mut file.recovery.mode, &self.recovery);
         set_option(&mut file.scaling.start, &self.processes);
+        file.users.allow.extend_from_slice(&self.allow_user);
+        file.users.groups.extend_from_slice(&self.allow_group);
         Ok(file)
     }
 
@@ -163,6 +171,8 @@ impl StackOptions {
             cpus,
             recovery,
             processes,
+            allow_user,
+            allow_group,
         } = self;
         let texts = [
             configuration,
@@ -190,6 +200,8 @@ impl StackOptions {
             || cpus.is_some()
             || recovery.is_some()
             || processes.is_some()
+            || !allow_user.is_empty()
+            || !allow_group.is_empty()
             || texts.iter().any(|text| text.is_some())
     }
 }

@@ -20,16 +20,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::options::{StackOptions, stack_name};
 use super::up::{Job, Mode, start_supervisor};
-use crate::client::Supervisor;
+use crate::client::{self, Entrance, Supervisor};
 use crate::failure::{Failure, OrFail};
 use crate::runtime;
 use crate::supervise::{SESSIONS_REMAIN, private_name};
 
 /// Run a program on a stack.
 ///
-/// On the stack called --name; otherwise on the one called "default", if it is up; otherwise, or if options describe a
-/// stack, on one made for this program alone: without a link to the world unless --link or --address asks for one, and
-/// without any privilege. That stack ends with the program, or with the last of its children that use sockets.
+/// On the stack called --name, of this user or, if that has let this user in (`atoll up --allow-user`), of root; otherwise on the one called
+/// "default", if it is up; otherwise, or if options describe a stack, on one made for this program alone: without a link to the world unless
+/// --link or --address asks for one, and without any privilege. That stack ends with the program, or with the last of its children that use sockets.
 #[derive(clap::Args)]
 #[command(trailing_var_arg = true, after_help = EXAMPLES)]
 pub struct Run {
@@ -45,6 +45,9 @@ pub struct Run {
     /// Print what the stack did to standard error when the program has ended.
     #[arg(long)]
     stats: bool,
+    /// Stay with programs that are started with a cleared environment (`env -i`, daemons that do the same).
+    #[arg(long)]
+    follow: bool,
     #[command(flatten)]
     options: StackOptions,
     /// The program and its arguments.
@@ -73,22 +76,27 @@ impl Run {
             return self.run_privately(&library);
         }
         let name = self.name.clone().unwrap_or_default();
-        match Supervisor::find(&name)? {
-            Some(supervisor) => self.join(&library, &name, &supervisor),
-            None if self.name.is_some() => {
+        match client::for_applications(&name)? {
+            Entrance::Open(socket) => self.join(&library, &name, socket),
+            Entrance::Closed(reason) if self.name.is_some() => Err(Failure::new(reason)),
+            Entrance::Closed(reason) => {
+                eprintln!("atoll: {reason}; the program gets a stack of its own");
+                self.run_privately(&library)
+            }
+            Entrance::Nowhere if self.name.is_some() => {
                 Supervisor::connect(&name)?;
                 Err(Failure::new(format!("stack \"{name}\" came up this moment: try again")))
             }
-            None => self.run_privately(&library),
+            Entrance::Nowhere => self.run_privately(&library),
         }
     }
 
-    fn join(&self, library: &OsStr, name: &StackName, supervisor: &Supervisor) -> Result<ExitCode, Failure> {
-        let mut command = self.command(library, name);
+    fn join(&self, library: &OsStr, name: &StackName, socket: PathBuf) -> Result<ExitCode, Failure> {
+        let mut command = self.command(library, socket);
         if !self.stats {
             return Ok(cannot_run(&self.program[0], &command.exec()));
         }
-        let before = supervisor.status()?;
+        let before = Supervisor::connect(name)?.status()?;
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
         let child = match command.spawn() {
             Ok(child) => child,
@@ -112,7 +120,7 @@ impl Run {
         options.validate(&file)?;
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
         let stack = start_supervisor(&Job { file, mode: Mode::Private, rootless: false })?;
-        let mut command = self.command(library, &name);
+        let mut command = self.command(library, runtime::paths(&name).socket);
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return Ok(cannot_run(&self.program[0], &error)),
@@ -128,7 +136,7 @@ impl Run {
         Ok(exit_code(status))
     }
 
-    fn command(&self, library: &OsStr, name: &StackName) -> Command {
+    fn command(&self, library: &OsStr, socket: PathBuf) -> Command {
         let mut command = Command::new(&self.program[0]);
         command.args(&self.program[1..]);
         let mut preload = library.to_owned();
@@ -137,9 +145,12 @@ impl Run {
             preload.push(others);
         }
         command.env("LD_PRELOAD", preload);
-        command.env("ATOLL_SOCKET", runtime::paths(name).socket);
+        command.env("ATOLL_SOCKET", socket);
         if self.require {
             command.env("ATOLL_REQUIRED", "1");
+        }
+        if self.follow {
+            command.env("ATOLL_FOLLOW", "1");
         }
         command
     }

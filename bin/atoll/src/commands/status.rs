@@ -396,7 +396,7 @@ fn build(build: &BuildReport) -> String {
 fn recoveries(report: &StatusReport) -> String {
     let mut rows = vec![row(RECOVERY_COLUMNS)];
     for ServerView { kind, index, recovery, stats, .. } in report.servers() {
-        if recovery == RecoveryReport::default() {
+        if *recovery == RecoveryReport::default() {
             continue;
         }
         let state = match recovery.state {
@@ -420,7 +420,13 @@ fn recoveries(report: &StatusReport) -> String {
             quarantined,
         ]);
     }
-    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
+    let mut text = if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() };
+    for ServerView { kind, index, recovery, .. } in report.servers() {
+        if let Some(lacks) = &recovery.lacks {
+            text += &format!("{kind} {index} waits until this has passed: {lacks}\n");
+        }
+    }
+    text
 }
 
 const RECOVERY_COLUMNS: [&str; 9] =

@@ -14,7 +14,7 @@ use atoll_sys::{netns, process::Signal};
 use serde::{Deserialize, Serialize};
 
 use super::options::{StackOptions, stack_name};
-use crate::failure::{Failure, OrFail};
+use crate::failure::{self, Failure, OrFail};
 use crate::supervise::{self, Ending, Guardian, Running};
 use crate::{client, guardian, privileges, runtime};
 
@@ -52,6 +52,9 @@ impl Up {
                 "--rootless makes a namespace for a TAP device: it needs link.type = \"tap\", and no link.netns",
             ));
         }
+        if self.rootless && !(config.users.allow.is_empty() && config.users.groups.is_empty()) {
+            return Err(Failure::new(supervise::ROOT_ONLY));
+        }
         if self.daemon {
             let started = start_supervisor(&Job { file, mode: Mode::Daemon, rootless: self.rootless })?;
             // The stack is up, whether somebody still reads this or not.
@@ -72,7 +75,7 @@ impl Up {
 /// Reports the end of a stack that was not asked for.
 fn finish(name: &str, ending: Ending) -> Result<ExitCode, Failure> {
     match ending {
-        Ending::ServerGone { .. } | Ending::CannotStart(_) => {
+        Ending::ServerGone { .. } => {
             Err(Failure::new(format!("{ending}; stack \"{name}\" is taken down, and its connections are lost")))
         }
         _ => Ok(ExitCode::SUCCESS),
@@ -204,11 +207,12 @@ impl Supervise {
     /// Runs the command: reports to the process that started it whether the stack is ready, then serves.
     pub fn run(&self) -> ExitCode {
         let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
+        privileges::protect_from_oom();
         let count = 1 + usize::from(self.guarded || self.guardian_of.is_some());
         let Ok(mut descriptors) = process::take_inherited(count) else { return ExitCode::FAILURE };
         let say = |failure: Failure| {
             eprintln!("atoll: {failure}");
-            ExitCode::FAILURE
+            failure::exit_code(failure.is_shortage())
         };
         if let Some(pid) = self.guardian_of {
             let (Some(channel), Some(pidfd)) = (descriptors.pop(), descriptors.pop()) else { return ExitCode::FAILURE };

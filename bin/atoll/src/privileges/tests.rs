@@ -83,7 +83,7 @@ fn inside() -> Option<Inside> {
     let (arena, bell, control) = (next(), next(), Channel::from(next()));
     rustix::stdio::dup2_stderr(next()).unwrap();
     let kind = KINDS.iter().find(|(name, _)| *name == kind).unwrap().1;
-    confine(kind, &page).unwrap();
+    confine(kind, EndsWith::Supervisor, &page).unwrap();
     Some(Inside { kind, what, page, arena, bell, control })
 }
 
@@ -120,7 +120,8 @@ const ATTEMPTS: &[Attempt] = &[
     ("move to another processor", &["sched_setaffinity"], |_| drop(sched::set_affinity(&[0]))),
     ("change a limit", &["prlimit64", "getrlimit"], |_| drop(process::raise_nofile_limit(100))),
     ("regain capabilities", &["capget", "prctl"], |_| drop(privileges::keep_capabilities(CapabilitySet::all()))),
-    ("have another list", &["seccomp", "prctl"], |inside| drop(calls(inside.kind).enforce())),
+    ("have another list", &["seccomp", "prctl"], |inside| drop(calls(inside.kind, EndsWith::Stack).enforce())),
+    ("outlive the supervisor", &["prctl"], |_| drop(process::outlive_parent())),
     ("let the supervisor's socket block", &["fcntl", "ioctl"], |inside| {
         let _ = rustix::io::ioctl_fionbio(&inside.control, false);
     }),
@@ -150,6 +151,36 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
+/// Memory that no limit counts is memory of the machine's. What the lists say is what the kernel does (`seccomp/tests.rs`).
+#[test]
+fn all_memory_that_a_server_can_have_is_counted() {
+    use libc::{
+        MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
+    };
+    let anonymous = MAP_ANONYMOUS;
+    for (name, kind) in KINDS {
+        let list = calls(*kind, EndsWith::Stack);
+        let may = |flags: libc::c_int, fd: i64| {
+            let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            list.permits(libc::SYS_mmap, [0, 1 << 40, protection, flags as u64, fd as u64, 0])
+        };
+        for flags in [MAP_SHARED, MAP_SHARED_VALIDATE, MAP_SHARED | MAP_HUGETLB, MAP_PRIVATE | MAP_GROWSDOWN, 8, 0] {
+            assert!(!may(anonymous | flags, -1), "{name}: {flags:#x}");
+        }
+        assert!(may(anonymous | MAP_PRIVATE, -1) && may(anonymous | MAP_PRIVATE | MAP_NORESERVE, -1), "{name}");
+        assert_eq!(may(MAP_SHARED, 5), matches!(kind, Kind::Replica { .. }), "{name}: the memory of a session");
+    }
+}
+
+#[test]
+fn only_servers_of_a_stack_that_somebody_keeps_may_outlive_the_supervisor() {
+    let death_signal = [libc::PR_SET_PDEATHSIG as u64, 0, 0, 0, 0, 0];
+    for (name, kind) in KINDS {
+        assert!(!calls(*kind, EndsWith::Supervisor).permits(libc::SYS_prctl, death_signal), "{name}");
+        assert!(calls(*kind, EndsWith::Stack).permits(libc::SYS_prctl, death_signal), "{name}");
+    }
+}
+
 /// What differs: sessions are for replicas, and so is watching something new; frames are for those with a queue.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
@@ -162,7 +193,8 @@ fn each_kind_has_a_list_of_its_own() {
                 let (bell, control) = (&inside.bell, &inside.control);
                 assert!(rustix::event::epoll::add(bell, control, data, rustix::event::epoll::EventFlags::IN).is_err());
             }
-            "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 8]), Ok(8)),
+            // As many octets as a bell has all may read.
+            "read a frame" => assert_eq!(rustix::io::read(&inside.bell, &mut [0; 9]), Ok(8)),
             "write a frame" => {
                 let ring = 1u64.to_ne_bytes();
                 assert_eq!(rustix::io::writev(&inside.bell, &[std::io::IoSlice::new(&ring)]), Ok(8));

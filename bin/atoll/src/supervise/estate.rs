@@ -1,14 +1,15 @@
 //! What does a supervisor leave behind, and how does the next one go on with it? Everything that it alone knows, as notes of its guardian.
 //!
 //! ```text
-//!   stack         identity; descriptors: stack page, mesh, control socket, lock of the name
-//!   memory.N      server N; descriptors: page, bell, and of a replica the ledger
+//!   stack         identity; descriptors: stack page, mesh, socket for applications, lock of the name
+//!   admin         descriptor: socket for administration
+//!   memory.N      server N; descriptors: page, bell, and of a replica the ledger, and the page for reading
 //!   queue.N       descriptor: queue N of the device
 //!   program.N     a build; descriptor: its file
 //!   host.N        a process for replicas; descriptors: page, pidfd, control socket
 //!   server.N      process of server N, or which process replica N is in; descriptors: control socket, pidfd
-//!   session.N     who is in it; descriptors: application page, bells, arenas
-//!   ~client.N     descriptor: a connection to the control socket
+//!   session.N     who is in it; descriptors: application page, bells, arenas, bells of replicas
+//!   ~client.N     what may be asked over it; descriptor: a connection to one of these sockets
 //! ```
 //! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of sessions that have ended,
 //! answers to the command line that were under way, but for `atoll scale` and `atoll move`, and an upgrade that was: its servers stay what they are.
@@ -20,16 +21,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::control::Request;
-use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Mac, Sessions, Standing, Steering};
+use atoll_ipc::control::{Request, USER_PORTS_MAX, User};
+use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Door, Mac, Paths, Rights, Sessions, Standing, Steering};
 use atoll_sys::Clock;
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::Child;
 use atoll_sys::signal::Signals;
-use atoll_sys::unix::{Channel, Listener};
+use atoll_sys::unix::{Channel, Listener, Peer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::doors::Doors;
 use super::guarded::Wardship;
 use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
 use super::launch::{Duty, Launch};
@@ -41,6 +43,7 @@ use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
 use crate::failure::{Failure, OrFail};
 use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
+use crate::runtime;
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
@@ -81,6 +84,18 @@ pub struct StackNote {
     /// The supervisor makes way for one of another build, and this client is to be told.
     #[serde(default)]
     pub exchange_for: Option<u64>,
+    /// Who may ask for what. Absent: the stack's user and root.
+    #[serde(default)]
+    pub rights: Option<Rights>,
+}
+
+/// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an application's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct ClientNote {
+    door: Door,
+    /// Process, user and group of who has made the connection.
+    #[serde(default)]
+    peer: Option<[u32; 3]>,
 }
 
 /// `program.N`.
@@ -125,8 +140,31 @@ struct ServerNote {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SessionNote {
     pid: u32,
+    /// `None`: it was noted by a build that let in nobody but the stack's user.
+    #[serde(default)]
+    user: Option<UserNote>,
     /// `None`: it has ended, and a replica may have something to send from its memory.
     standing: Option<Standing>,
+}
+
+/// [`User`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct UserNote {
+    uid: u32,
+    unprivileged_start: u16,
+    ports: [(u16, u16); USER_PORTS_MAX],
+}
+
+impl From<User> for UserNote {
+    fn from(User { uid, unprivileged_start, ports }: User) -> UserNote {
+        UserNote { uid, unprivileged_start, ports }
+    }
+}
+
+impl From<UserNote> for User {
+    fn from(UserNote { uid, unprivileged_start, ports }: UserNote) -> User {
+        User { uid, unprivileged_start, ports }
+    }
 }
 
 impl Estate {
@@ -196,9 +234,10 @@ impl Server {
             self.estate.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
         }
         for (number, memory) in self.memory.servers().enumerate() {
-            let ledger = self.memory.ledgers.get(number).map(AsFd::as_fd);
-            let descriptors: Vec<_> =
-                [memory.page_write.as_fd(), memory.bell.as_fd()].into_iter().chain(ledger).collect();
+            let mut descriptors = vec![memory.page_write.as_fd(), memory.bell.as_fd()];
+            if let Some(ledger) = self.memory.ledgers.get(number) {
+                descriptors.extend([ledger.as_fd(), memory.page_read.as_fd()]);
+            }
             self.estate.put(format!("memory.{number}"), &(), &descriptors);
         }
         for key in self.hosts.keys() {
@@ -213,8 +252,9 @@ impl Server {
         sessions.into_iter().for_each(|session| self.note_session(session, true));
         clients.into_iter().for_each(|client| self.note_client(client));
         let note = self.stack_note();
-        let memory = &self.memory;
-        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), self.listener.as_fd(), lock.as_fd()];
+        self.estate.put(ADMINISTRATION.into(), &(), &[self.doors.administration.as_fd()]);
+        let (memory, applications) = (&self.memory, self.doors.applications.as_fd());
+        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), applications, lock.as_fd()];
         self.estate.put(STACK.into(), &note, &descriptors);
         self.estate.send(&Note::Ready, &[]);
     }
@@ -238,6 +278,7 @@ impl Server {
             is_ending: self.ending == Some(Ending::Asked),
             takeovers: identity.takeovers,
             exchange_for: self.exchange_for.map(|client| client.0),
+            rights: Some(self.rights.clone()),
         }
     }
 
@@ -301,7 +342,8 @@ impl Server {
         let Some(memory) = self.open.get(&session).or(lingers) else {
             return self.estate.send(&Note::Drop(format!("session.{session:010}")), &[]);
         };
-        let note = SessionNote { pid: memory.pid, standing: self.sessions.standing(session) };
+        let note =
+            SessionNote { pid: memory.pid, user: Some(memory.user.into()), standing: self.sessions.standing(session) };
         let name = format!("session.{session:010}");
         if is_new {
             let descriptors = memory.descriptors();
@@ -316,7 +358,11 @@ impl Server {
     pub(super) fn note_client(&mut self, id: ClientId) {
         let name = format!("{CLIENTS}{:020}", id.0);
         match self.clients.get(&id) {
-            Some(client) => self.estate.put(name, &(), &[client.channel.as_fd()]),
+            Some(client) => {
+                let Peer { pid, uid, gid } = client.peer;
+                let note = ClientNote { door: client.door, peer: Some([pid, uid, gid]) };
+                self.estate.put(name, &note, &[client.channel.as_fd()]);
+            }
             None => self.estate.send(&Note::Drop(name), &[]),
         }
     }
@@ -331,13 +377,19 @@ pub struct Found {
     /// The lock of its name.
     pub lock: OwnedFd,
     memory: StackMemory,
-    listener: Listener,
+    doors: Doors,
     notes: Notes,
 }
 
 impl Found {
     /// Reads the notes, as far as they concern the stack as a whole. `config`: as it was at the start.
-    pub fn read(mut notes: Notes, config: &mut Config) -> Result<Found, Failure> {
+    pub fn read(notes: Notes, config: &mut Config) -> Result<Found, Failure> {
+        let paths = runtime::paths(&config.name);
+        Found::read_at(notes, config, &paths)
+    }
+
+    /// The same of a stack with these files.
+    pub(super) fn read_at(mut notes: Notes, config: &mut Config, paths: &Paths) -> Result<Found, Failure> {
         let missing = || Failure::new("the last supervisor has left no stack");
         let (stack, descriptors) = take::<StackNote>(&mut notes, STACK).ok_or_else(missing)?;
         let [stack_page, mesh, listener, lock] = descriptors.try_into().map_err(|_| missing())?;
@@ -354,7 +406,10 @@ impl Found {
         while let Some((_, descriptors)) = take::<()>(&mut notes, &format!("queue.{}", queues.len())) {
             queues.extend(descriptors);
         }
-        Ok(Found { stack, queues, lock, memory, listener: listener.into(), notes })
+        let administration = take::<()>(&mut notes, ADMINISTRATION).and_then(|(_, all)| all.into_iter().next());
+        let doors = Doors::resume(listener.into(), administration.map(Listener::from), paths);
+        let doors = doors.or_fail("taking over the stack's sockets")?;
+        Ok(Found { stack, queues, lock, memory, doors, notes })
     }
 
     /// Goes on with it.
@@ -367,7 +422,7 @@ impl Found {
         estate: Estate,
     ) -> Result<Server, Failure> {
         let what = "taking over the stack";
-        let Found { stack, memory, listener, mut notes, .. } = self;
+        let Found { stack, memory, doors, mut notes, .. } = self;
         let stayed = notes.remove(STAYED).map(|known| known.text);
         let mut programs = Vec::new();
         while let Some((note, descriptors)) = take::<ProgramNote>(&mut notes, &format!("program.{}", programs.len())) {
@@ -375,7 +430,8 @@ impl Found {
         }
         let own = Rc::new(Program::own());
         let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
-        let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        let mut server = Server::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
+        server.rights = stack.rights.clone().unwrap_or_else(|| server.rights.clone());
         let asking = stack.asking.iter().copied().map(ClientId).collect();
         server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales, asking);
         while let Some(name) = notes.keys().find(|name| name.starts_with("host.")).cloned() {
@@ -407,7 +463,9 @@ impl Found {
                 continue;
             };
             let arena: ArenaConfig = server.config.sessions.arena;
-            let Some(memory) = SessionMemory::resume(note.pid, descriptors, server.replicas.len(), arena) else {
+            let user = note.user.map_or(User::privileged(server.identity.uid), User::from);
+            let (replicas, started) = (server.replicas.len(), server.identity.started);
+            let Some(memory) = SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started) else {
                 continue;
             };
             match note.standing {
@@ -426,8 +484,10 @@ impl Found {
         for (name, known) in notes {
             let Some(number) = name.strip_prefix(CLIENTS).and_then(|number| number.parse().ok()) else { continue };
             let Some(channel) = known.descriptors.into_iter().next().map(Channel::from) else { continue };
+            let note: ClientNote = serde_json::from_str(&known.text).unwrap_or_default();
             server.next_client = server.next_client.max(number + 1);
-            server.restore_client(ClientId(number), channel);
+            let peer = note.peer.map(|[pid, uid, gid]| Peer { pid, uid, gid });
+            server.restore_client(ClientId(number), note.door, peer, channel);
         }
         server.lose_members();
         if stack.is_ending {
@@ -543,3 +603,6 @@ impl StackNote {
         }
     }
 }
+
+/// The note of the socket for administration.
+const ADMINISTRATION: &str = "admin";

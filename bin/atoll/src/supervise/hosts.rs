@@ -162,13 +162,23 @@ impl Server {
     /// Starts a process for replicas. Returns its key.
     pub(super) fn open_host(&mut self, duty: Duty, program: &Rc<Program>) -> Result<usize, Failure> {
         let Some(launcher) = &mut self.launcher else { return Err(Failure::new("the stack has ended")) };
+        self.reserve.release();
         let page = HostPage::create().or_fail("making memory for a process")?;
         let (child, control) =
             launcher.start_host(duty, program, page.write.as_fd(), &self.config, &self.identity, &self.memory)?;
         let key = self.hosts.0.iter().position(Option::is_none).unwrap_or(self.hosts.0.len());
         let (program, child) = (program.clone(), child.map(Rc::new));
         let host = Host { duty, program, child, control: Some(control), page, is_up: false, until: None };
-        self.install_host(key, host).or_fail("watching a process for replicas")?;
+        let child = host.child.clone();
+        let installed = self.install_host(key, host);
+        if installed.is_err()
+            && let Some(child) = child
+        {
+            // Nobody would see its end.
+            let _ = child.kill(Signal::KILL);
+            let _ = child.wait();
+        }
+        installed.or_fail("watching a process for replicas")?;
         self.note_host(key);
         Ok(key)
     }
@@ -182,7 +192,13 @@ impl Server {
             self.epoll.add(control, HOST_CONTROL + key as u64, EventFlags::IN)?;
         }
         if let Some(child) = &host.child {
-            self.epoll.add(&**child, HOST_PROCESS + key as u64, EventFlags::IN)?;
+            let watched = self.epoll.add(&**child, HOST_PROCESS + key as u64, EventFlags::IN);
+            if watched.is_err()
+                && let Some(control) = &host.control
+            {
+                let _ = self.epoll.delete(control);
+            }
+            watched?;
         }
         if host.is_up {
             self.dying.watch(&host.page.page);
@@ -216,8 +232,12 @@ impl Server {
                 return Err(failure);
             }
         };
-        let what = "watching a replica";
-        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
+        let watched = self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN);
+        if watched.is_err() {
+            // It has the replica, and nobody would hear of it.
+            self.hosts.kill(key);
+        }
+        watched.or_fail("watching a replica")?;
         let replica = &mut self.replicas[index];
         (replica.host, replica.child) = (Some(key), host.child.clone());
         (replica.control, replica.epoch) = (Some(control), epoch);

@@ -3,7 +3,7 @@
 //! ```text
 //!   host (started first)                                    guest
 //!     makes: rings, the guest's stack page and bells
-//!     its replicas start with these                           connects to the host's control socket
+//!     its replicas start with these                           connects to the host's socket for administration
 //!                                     <-- {"cmd":"join_link"} --
 //!     -- rings, guest's stack page, host's stack page, -->
 //!        guest's bells, host's bells                          uses page and bells as its own, writes its facts
@@ -147,7 +147,7 @@ pub fn no_link(config: &Config, is_guest: bool) -> String {
     }
 }
 
-/// Asks the stack whose control socket is at `socket` for its link; `None` if no such stack is up.
+/// Asks the stack whose socket for administration is at `socket` for its link; `None` if no such stack is up.
 pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Failure> {
     let host = match Channel::connect_to_own(socket, Blocking::Yes) {
         Ok(host) => host,

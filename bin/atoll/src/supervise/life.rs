@@ -13,14 +13,18 @@ use std::time::{Duration, Instant};
 
 use atoll_supervisor::{RecoveryReport, RecoveryTimes, ServerState};
 
+use crate::failure::Failure;
+
 /// The lives of one server, one after another. Lost with the supervisor.
 #[derive(Clone, Debug)]
 pub struct Life {
     phase: Phase,
     /// Lives in a row that were short, less those that were neither short nor long.
     short_lives: u32,
-    /// Starts in a row that ended before the server was ready.
+    /// Starts in a row that ended before the server was ready, by its own fault.
     vain_starts: u32,
+    /// Why it cannot be started for now: the system is short of something.
+    lacks: Option<String>,
     /// Ends that nobody asked for, since the stack started.
     pub crashes: u64,
     /// How long the last recovery took.
@@ -69,6 +73,7 @@ impl Life {
             phase,
             short_lives: 0,
             vain_starts: 0,
+            lacks: None,
             crashes: 0,
             last: None,
             moves: 0,
@@ -103,9 +108,19 @@ impl Life {
         self.phase = Phase::Down { died: now, due: now };
     }
 
-    /// Its process could not be started. Returns after what time that is tried again.
-    pub fn not_started(&mut self, now: Instant) -> Duration {
-        self.vain_starts += 1;
+    /// Its process could not be started. Returns after what time that is tried again, and whether that is news: the same shortage is told once.
+    pub fn not_started(&mut self, now: Instant, failure: &Failure) -> (Duration, bool) {
+        let is_news = if failure.is_shortage() {
+            self.lacks.replace(failure.to_string()).is_none()
+        } else {
+            self.vain_starts += 1;
+            self.lacks = None;
+            true
+        };
+        (self.postpone(now), is_news)
+    }
+
+    fn postpone(&mut self, now: Instant) -> Duration {
         let died = if let Phase::Down { died, .. } = self.phase { died } else { now };
         self.fall(now, died, None)
     }
@@ -156,6 +171,7 @@ impl Life {
         let Phase::Starting { since, died } = self.phase else { return None };
         self.phase = Phase::Serving { since: now };
         self.vain_starts = 0;
+        self.lacks = None;
         let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
         let recovery = Recovery { start, ready, is_move: std::mem::take(&mut self.is_moving) };
         if recovery.is_move {
@@ -190,6 +206,7 @@ impl Life {
             last: self.last.map(times),
             moves: self.moves,
             last_move_us: self.last_move.map(micros),
+            lacks: self.lacks.clone(),
         }
     }
 
@@ -198,7 +215,7 @@ impl Life {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
     }
 
-    /// Whether there is no use in trying on.
+    /// Whether there is no use in trying on: each time it has died, or could not be started, by its own fault. A shortage passes.
     pub fn is_hopeless(&self) -> bool {
         self.vain_starts >= VAIN_STARTS_MAX
     }
@@ -215,7 +232,7 @@ impl Life {
 
 /// How long a server may take to start.
 pub const READY_TIME: Duration = Duration::from_secs(10);
-/// Starts without success after which the stack is given up.
+/// Starts without success after which a supervisor is given up.
 pub const VAIN_STARTS_MAX: u32 = 10;
 /// Who lives for less has died of what was there when it came.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
@@ -230,6 +247,7 @@ const _: () = assert!(FIRST_DELAY.as_millis() << (SHORT_LIVES_MAX - 1) >= LAST_D
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::OrFail;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -291,13 +309,35 @@ mod tests {
             assert!(!life.is_hopeless());
             now += LAST_DELAY;
             // By turns: the process ends before it is ready, or there is none.
-            let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now) };
+            let failure = Failure::new("no such program");
+            let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now, &failure).0 };
             now += delay;
             life.started(now);
         }
         assert!(life.is_hopeless());
         life.ready(now);
         assert!(!life.is_hopeless());
+    }
+
+    #[test]
+    fn who_cannot_start_for_want_of_something_is_not_given_up_and_says_so_once() {
+        let mut now = Instant::now();
+        let mut life = Life::new(now);
+        die(&mut life, now, LONG_LIFE);
+        life.died(now);
+        let no_room: Result<(), Failure> = Err(std::io::Error::from_raw_os_error(libc::EMFILE)).or_fail("starting it");
+        let failure = no_room.unwrap_err();
+        for vain in 0..3 * VAIN_STARTS_MAX {
+            let (delay, is_news) = life.not_started(now, &failure);
+            assert_eq!(is_news, vain == 0);
+            assert!(delay <= LAST_DELAY && !life.is_hopeless());
+            now += delay;
+        }
+        assert!(life.report().lacks.is_some_and(|why| why.contains("starting it: Too many open files")));
+        life.started(now);
+        life.ready(now);
+        assert_eq!(life.report().lacks, None, "it has passed");
+        assert!(life.not_started(now, &failure).1, "and is news again");
     }
 
     #[test]

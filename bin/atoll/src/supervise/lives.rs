@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
 use super::vigil::{Judgement, Signs, Watch};
-use crate::failure::{Failure, OrFail};
+use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail};
 
 impl Server {
     /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
@@ -28,13 +28,17 @@ impl Server {
         if index < self.replicas.len() {
             self.tell_open(index)?;
             for (session, memory) in self.lingering_at(index) {
-                let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+                let opened = memory.opened(session);
                 self.send_to_replica(index, &opened, memory.for_replica(index))?;
             }
         }
         if self.config.notation.plan().servers_of(Component::Cm).any(|server| server == index) {
             let rules = self.config.accept.rules();
             self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
+        }
+        if index < self.replicas.len() {
+            // Before it adopts: what predecessors hold counts.
+            self.tell_memory(index)?;
         }
         let blamed = self.server_mut(index).is_some_and(|server| server.blamed);
         self.send_to_replica(index, &Request::Adopt { blamed }, Vec::new())?;
@@ -63,7 +67,7 @@ impl Server {
         let sessions: Vec<u32> = self.open.keys().copied().collect();
         for session in sessions {
             let Some(memory) = self.open.get(&session) else { continue };
-            let opened = Request::SessionOpened { session, pid: memory.pid, config: self.config.sessions.arena };
+            let opened = memory.opened(session);
             let descriptors = memory.for_replica(index);
             self.send_to_replica(index, &opened, descriptors)?;
         }
@@ -158,7 +162,8 @@ impl Server {
         }
         // Somebody else's doing, as far as one can see: a person's, or that of a build that is no good.
         let is_own = exit.is_some_and(|exit| {
-            !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown)
+            let is_short = exit == Exit::Code(EXIT_OF_SHORTAGE);
+            !is_short && !matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown)
         });
         server.blamed |= is_own && !asked && !on_trial;
         if !asked {
@@ -176,15 +181,15 @@ impl Server {
         let control = server.control.take();
         (server.host, server.outbox) = (None, Outbox::default());
         (server.is_leaving, server.due_by) = (false, None);
-        let listings = std::mem::take(&mut server.listings);
+        let lists = std::mem::take(&mut server.lists);
         // The guardian has them, too: only so are they out of the set.
         for fd in child.iter().map(|child| (**child).as_fd()).chain(control.iter().map(AsFd::as_fd)) {
             let _ = self.epoll.delete(fd);
         }
         self.note_server(index, true);
-        for id in listings {
-            self.answer(id, &ReportPart::Restarting(role.to_string()))?;
-            self.listing_ended(id)?;
+        if lists {
+            self.tell_hearers(&ReportPart::Restarting(role.to_string()))?;
+            self.listing_goes_on()?;
         }
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
     }
@@ -199,6 +204,9 @@ impl Server {
             self.standby_due(),
             self.stops.as_ref().map(|stops| stops.due),
             self.vigil.map(|(_, due)| due),
+            self.retry_due(),
+            self.questions.next_timeout(),
+            self.gauge.as_ref().map(|gauge| gauge.look_at),
         ];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
@@ -216,12 +224,7 @@ impl Server {
         let now = Instant::now();
         self.go_on_with_upgrade(now)?;
         for index in 0..self.replicas.len() + self.others.len() {
-            let role = self.role(index);
             let Some(server) = self.server_mut(index) else { continue };
-            if server.life.is_hopeless() {
-                self.ending.get_or_insert(Ending::CannotStart(role));
-                return Ok(());
-            }
             if server.life.is_overdue(now)
                 && let Some(child) = &server.child
             {
@@ -236,6 +239,11 @@ impl Server {
         self.look_after_scaling(now)?;
         self.look_after_standby(now)?;
         self.look_for_stopped(now);
+        // What a start has left of it is kept back for the next one.
+        self.reserve.refill();
+        self.retry_sends(now)?;
+        self.answer_questions(now)?;
+        self.look_at_memory(now)?;
         self.keep_vigil(now)
     }
 
@@ -281,16 +289,27 @@ impl Server {
 
     /// Starts a server as its next incarnation: a process of its own, or a replica in the process that it is to be in.
     pub(super) fn start(&mut self, index: usize) -> Result<(), Failure> {
+        self.reserve.release();
         let Some(at) = index.checked_sub(self.replicas.len()) else { return self.place(index) };
         let (epoch, epochs) = self.next_epoch(index);
         let (Some(launcher), Some(server)) = (&mut self.launcher, self.others.get_mut(at)) else { return Ok(()) };
         let (child, control) =
             launcher.launch(index, &server.program, &epochs, &self.config, &self.identity, &self.memory)?;
-        let what = "watching a server";
-        self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).or_fail(what)?;
-        if let Some(child) = &child {
-            self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).or_fail(what)?;
+        let watched = self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).and_then(|()| {
+            child.as_ref().map_or(Ok(()), |child| {
+                self.epoll.add(child, REPLICA_PROCESS + index as u64, EventFlags::IN).inspect_err(|_| {
+                    let _ = self.epoll.delete(&control);
+                })
+            })
+        });
+        if watched.is_err()
+            && let Some(child) = &child
+        {
+            // Nobody would see its end.
+            let _ = child.kill(Signal::KILL);
+            let _ = child.wait();
         }
+        watched.or_fail("watching a server")?;
         (server.child, server.control, server.epoch) = (child.map(Rc::new), Some(control), epoch);
         Ok(())
     }
@@ -316,8 +335,11 @@ impl Server {
         let now = Instant::now();
         let Some(server) = self.server_mut(index) else { return Ok(()) };
         if let Err(failure) = started {
-            let delay = server.life.not_started(now);
-            eprintln!("atoll: {role}: {failure}; it is tried again {}", when(delay));
+            let (delay, is_news) = server.life.not_started(now, &failure);
+            if is_news {
+                let again = if failure.is_shortage() { "until that has passed".into() } else { when(delay) };
+                eprintln!("atoll: {role}: {failure}; it is tried again {again}");
+            }
             return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
         }
         server.life.started(now);

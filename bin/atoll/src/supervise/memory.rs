@@ -4,22 +4,26 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Instant;
 
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::{create_memfd, eventfd, process};
+use atoll_sys::{View, Views, create_memfd, eventfd, process};
 
-use crate::setup::{COOKIE_KEY, MESH_MEMORY_BYTES};
+use crate::setup::{COOKIE_KEY, LEASE_KEY, MESH_MEMORY_BYTES};
 
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
 pub struct StackMemory {
-    /// The stack page, mapped for writing.
+    /// The stack page; this mapping is the only one that can write it.
     pub stack: StackPage<ShmMemory>,
-    /// The stack page, opened for writing.
+    /// The page on the link where the other stack reads the same, if that one has made the link.
+    pub on_link: Option<StackPage<ShmMemory>>,
+    /// The stack page, as it was made.
     pub stack_write: OwnedFd,
     /// The stack page, opened for reading only.
     pub stack_read: Rc<OwnedFd>,
@@ -40,9 +44,9 @@ pub struct ReplicaMemory {
     pub page: ReplicaPage<ShmMemory>,
     /// Its page, for the replica itself.
     pub page_write: OwnedFd,
-    /// Its page, opened for reading only, for applications.
+    /// Its page, for applications. Nobody can open it again for writing, if the kernel lets the supervisor have [`Views`].
     pub page_read: Rc<OwnedFd>,
-    /// Its bell.
+    /// Its bell, for the other servers and the supervisor.
     pub bell: Rc<OwnedFd>,
 }
 
@@ -58,18 +62,22 @@ impl StackMemory {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
 
-    /// Memory for a stack of one replica per bell. `stack_page`: memory to use for the stack page, if somebody else made it.
-    pub fn create(bells: Vec<Rc<OwnedFd>>, stack_page: Option<OwnedFd>) -> io::Result<StackMemory> {
-        let (stack_page, stack) = match stack_page {
-            Some(page) => {
-                let stack = ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?;
-                (page, stack)
-            }
-            None => ShmMemory::create_own("atoll-stack", STACK_PAGE_BYTES)?,
+    /// Memory for a stack of one replica per bell. `on_link`: the page that the other end of a link has made for this stack.
+    pub fn create(bells: Vec<Rc<OwnedFd>>, on_link: Option<OwnedFd>) -> io::Result<StackMemory> {
+        let on_link = match on_link {
+            Some(page) => Some(StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?)),
+            None => None,
         };
-        let replicas: Vec<_> = bells.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
+        let (stack_page, stack) = ShmMemory::create_own("atoll-stack", STACK_PAGE_BYTES)?;
+        let views = Views::new();
+        if let Err(error) = &views {
+            eprintln!("atoll: programs of the stack's own user could write the pages of replicas: {error}");
+        }
+        let create = |bell| ReplicaMemory::create(bell, views.as_ref().ok());
+        let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;
         Ok(StackMemory {
             stack: StackPage(stack),
+            on_link,
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             stack_write: stack_page,
             mesh: mesh_memory()?,
@@ -79,7 +87,8 @@ impl StackMemory {
         })
     }
 
-    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the first `replicas`, its ledger.
+    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the first `replicas`,
+    /// its ledger and its page for reading.
     pub fn resume(stack: OwnedFd, mesh: OwnedFd, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
         let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
         for part in parts {
@@ -87,8 +96,10 @@ impl StackMemory {
             let (Some(page), Some(bell)) = (part.next(), part.next()) else {
                 return Err(io::Error::other("a server without memory"));
             };
-            servers.push(ReplicaMemory::resume(page, Rc::new(bell))?);
             ledgers.extend(part.next());
+            // An earlier build has no page for reading to leave.
+            let page_read = part.next().map_or_else(|| open_for_reading(page.as_fd()), Ok)?;
+            servers.push(ReplicaMemory::resume(page, page_read, Rc::new(bell))?);
         }
         if servers.len() < replicas || ledgers.len() != replicas {
             return Err(io::Error::other("a replica without a ledger"));
@@ -99,6 +110,8 @@ impl StackMemory {
             stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadOnly)?),
             stack_read: Rc::new(open_for_reading(stack.as_fd())?),
             stack_write: stack,
+            // Such a stack is not left to anybody.
+            on_link: None,
             mesh,
             replicas: servers,
             ledgers,
@@ -108,7 +121,8 @@ impl StackMemory {
 
     /// Adds memory for servers that are no replicas.
     pub fn add_others(&mut self, count: usize) -> io::Result<()> {
-        self.others = bells(count)?.into_iter().map(ReplicaMemory::create).collect::<io::Result<_>>()?;
+        let create = |bell| ReplicaMemory::create(bell, None);
+        self.others = bells(count)?.into_iter().map(create).collect::<io::Result<_>>()?;
         Ok(())
     }
 
@@ -121,21 +135,30 @@ impl StackMemory {
 /// The rings between servers, and what only they may know.
 fn mesh_memory() -> io::Result<OwnedFd> {
     let mesh = create_memfd("atoll-mesh", MESH_MEMORY_BYTES)?;
-    let mut key = [0; 16];
-    process::random(&mut key)?;
-    ShmMemory::map(&mesh, MESH_MEMORY_BYTES, Access::ReadWrite)?.write(COOKIE_KEY, &key);
+    let mapped = ShmMemory::map(&mesh, MESH_MEMORY_BYTES, Access::ReadWrite)?;
+    for place in [COOKIE_KEY, LEASE_KEY] {
+        let mut key = [0; 16];
+        process::random(&mut key)?;
+        mapped.write(place, &key);
+    }
     Ok(mesh)
 }
 
 impl ReplicaMemory {
-    fn create(bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
-        ReplicaMemory::resume(create_memfd("atoll-replica", REPLICA_PAGE_BYTES)?, bell)
+    /// `views`: where its page is, if others are to read it.
+    fn create(bell: Rc<OwnedFd>, views: Option<&Views>) -> io::Result<ReplicaMemory> {
+        if let Some(views) = views {
+            let View { write, read } = views.create("atoll-replica", REPLICA_PAGE_BYTES)?;
+            return ReplicaMemory::resume(write, read, bell);
+        }
+        let page = create_memfd("atoll-replica", REPLICA_PAGE_BYTES)?;
+        let page_read = open_for_reading(page.as_fd())?;
+        ReplicaMemory::resume(page, page_read, bell)
     }
 
-    fn resume(page_write: OwnedFd, bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
-        let page_read = Rc::new(open_for_reading(page_write.as_fd())?);
-        let page = ReplicaPage(ShmMemory::map(&*page_read, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
-        Ok(ReplicaMemory { page, page_write, page_read, bell })
+    fn resume(page_write: OwnedFd, page_read: OwnedFd, bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
+        let page = ReplicaPage(ShmMemory::map_page(&page_read, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
+        Ok(ReplicaMemory { page, page_write, page_read: Rc::new(page_read), bell })
     }
 }
 
@@ -149,11 +172,18 @@ pub fn bells(count: usize) -> io::Result<Vec<Rc<OwnedFd>>> {
 pub struct SessionMemory {
     /// The process that opened it.
     pub pid: u32,
+    /// Whose that is.
+    pub user: User,
     app_page: Rc<OwnedFd>,
+    /// By which replicas wake its processes.
     bells: Vec<Rc<OwnedFd>>,
     /// One arena per replica.
     arenas: Vec<Rc<OwnedFd>>,
+    /// By which its processes wake each replica. No other session has them: what hangs on them makes ringing slow for itself only.
+    doorbells: Vec<Rc<OwnedFd>>,
     config: ArenaConfig,
+    /// Since when there has been something to count.
+    since: Instant,
 }
 
 /// What the library counts in an arena; the numbers are the application's own and may be anything.
@@ -166,17 +196,20 @@ pub struct LibraryCalls {
 }
 
 impl SessionMemory {
-    /// Memory for a session of `pid` on `replicas` replicas.
-    pub fn create(pid: u32, replicas: usize, config: ArenaConfig) -> io::Result<SessionMemory> {
+    /// Memory for a session of `pid`, which is a process of `user`, on `replicas` replicas.
+    pub fn create(pid: u32, user: User, replicas: usize, config: ArenaConfig) -> io::Result<SessionMemory> {
         let total = config.layout().total;
         Ok(SessionMemory {
             pid,
+            user,
             app_page: Rc::new(create_memfd("atoll-app", APP_PAGE_BYTES)?),
             bells: bells(BELLS)?,
             arenas: (0..replicas)
                 .map(|_| create_memfd("atoll-arena", total).map(Rc::new))
                 .collect::<io::Result<_>>()?,
+            doorbells: bells(replicas)?,
             config,
+            since: Instant::now(),
         })
     }
 
@@ -186,27 +219,43 @@ impl SessionMemory {
             .into_iter()
             .chain(self.bells.iter().cloned())
             .chain(self.arenas.iter().cloned())
+            .chain(self.doorbells.iter().cloned())
             .collect()
     }
 
-    /// The memory that has these descriptors; `None`: it cannot be.
-    pub fn resume(pid: u32, descriptors: Vec<OwnedFd>, replicas: usize, config: ArenaConfig) -> Option<SessionMemory> {
+    /// The memory that has these descriptors, of a session that was opened after `since`; `None`: it cannot be.
+    pub fn resume(
+        (pid, user): (u32, User),
+        descriptors: Vec<OwnedFd>,
+        replicas: usize,
+        config: ArenaConfig,
+        since: Instant,
+    ) -> Option<SessionMemory> {
         let mut all = descriptors.into_iter().map(Rc::new);
         let app_page = all.next()?;
         let bells: Vec<_> = all.by_ref().take(BELLS).collect();
-        let arenas: Vec<_> = all.collect();
-        (bells.len() == BELLS && arenas.len() == replicas).then_some(SessionMemory {
+        let arenas: Vec<_> = all.by_ref().take(replicas).collect();
+        let doorbells: Vec<_> = all.collect();
+        (bells.len() == BELLS && arenas.len() == replicas && doorbells.len() == replicas).then_some(SessionMemory {
             pid,
+            user,
             app_page,
             bells,
             arenas,
+            doorbells,
             config,
+            since,
         })
+    }
+
+    /// What a replica is told of it.
+    pub fn opened(&self, session: u32) -> Request {
+        Request::SessionOpened { session, pid: self.pid, config: self.config, user: self.user }
     }
 
     /// The descriptors of `Request::SessionOpened` for the replica at `index`.
     pub fn for_replica(&self, index: usize) -> Vec<Rc<OwnedFd>> {
-        let mut fds = vec![self.arenas[index].clone(), self.app_page.clone()];
+        let mut fds = vec![self.arenas[index].clone(), self.app_page.clone(), self.doorbells[index].clone()];
         fds.extend(self.bells.iter().cloned());
         fds
     }
@@ -215,21 +264,25 @@ impl SessionMemory {
     pub fn for_application(&self, stack: &StackMemory) -> Vec<Rc<OwnedFd>> {
         let mut fds = vec![stack.stack_read.clone(), self.app_page.clone()];
         fds.extend(self.bells.iter().cloned());
-        for (replica, arena) in stack.replicas.iter().zip(&self.arenas) {
-            fds.extend([replica.page_read.clone(), arena.clone(), replica.bell.clone()]);
+        for ((replica, arena), doorbell) in stack.replicas.iter().zip(&self.arenas).zip(&self.doorbells) {
+            fds.extend([replica.page_read.clone(), arena.clone(), doorbell.clone()]);
         }
         fds
     }
 
-    /// What the library counted so far.
+    /// What the library counted so far, if it can be true: whoever says more than a call each nanosecond has counted none.
     pub fn library_calls(&self) -> LibraryCalls {
+        let most = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let layout = self.config.layout();
         let at = layout.library + LIBRARY_COUNTERS;
         let mut sum = LibraryCalls::default();
         for arena in &self.arenas {
             let Ok(memory) = ShmMemory::map(&**arena, at + 16, Access::ReadOnly) else { continue };
-            sum.calls = sum.calls.saturating_add(memory.load64(at));
-            sum.with_system_call = sum.with_system_call.saturating_add(memory.load64(at + 8));
+            let [calls, with_system_call] = [memory.load64(at), memory.load64(at + 8)];
+            if calls.max(with_system_call) <= most {
+                sum.calls = sum.calls.saturating_add(calls);
+                sum.with_system_call = sum.with_system_call.saturating_add(with_system_call);
+            }
         }
         sum
     }
@@ -254,8 +307,45 @@ mod tests {
         let memory = StackMemory::create(bells(2).unwrap(), None).unwrap();
         assert!(ShmMemory::map(&*memory.stack_read, STACK_PAGE_BYTES, Access::ReadWrite).is_err());
         let page_read = &memory.replicas[1].page_read;
-        assert!(ShmMemory::map(&**page_read, REPLICA_PAGE_BYTES, Access::ReadWrite).is_err());
-        assert!(ShmMemory::map(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
+        assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadWrite).is_err());
+        assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
+    }
+
+    /// The rights of a descriptor are not those of the file: its owner may open it again.
+    #[test]
+    fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {
+        let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
+        let page = &memory.replicas[0];
+        // For the next incarnation, though the last one has mapped it.
+        for _ in 0..2 {
+            let own =
+                ReplicaPage(ShmMemory::map_page(&page.page_write, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap());
+            own.set_sleep_word(4711);
+            assert_eq!(page.page.sleep_word(), 4711);
+        }
+        let path = format!("/proc/self/fd/{}", page.page_read.as_raw_fd());
+        for (read, write) in [(true, true), (false, true)] {
+            assert!(OpenOptions::new().read(read).write(write).open(&path).is_err());
+        }
+        // So it stays when another supervisor goes on with it.
+        let fd = |fd: &OwnedFd| fd.try_clone().unwrap();
+        let part = vec![fd(&page.page_write), fd(&page.bell), fd(&memory.ledgers[0]), fd(&page.page_read)];
+        let next = StackMemory::resume(fd(&memory.stack_write), fd(&memory.mesh), vec![part], 1).unwrap();
+        let path = format!("/proc/self/fd/{}", next.replicas[0].page_read.as_raw_fd());
+        assert!(OpenOptions::new().read(true).write(true).open(&path).is_err());
+        assert_eq!(next.replicas[0].page.sleep_word(), 4711);
+    }
+
+    /// The page on a link is for the other stack alone: that one has made it, and can write it.
+    #[test]
+    fn a_stack_on_a_link_of_another_has_a_stack_page_of_its_own() {
+        let page = create_memfd("atoll-guest-stack", STACK_PAGE_BYTES).unwrap();
+        let memory = StackMemory::create(bells(1).unwrap(), Some(page.try_clone().unwrap())).unwrap();
+        let theirs = ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite).unwrap();
+        theirs.store32(8, 1);
+        assert_eq!(memory.on_link.as_ref().unwrap().0.load32(8), 1);
+        let ours = ShmMemory::map(&*memory.stack_read, STACK_PAGE_BYTES, Access::ReadOnly).unwrap();
+        assert_eq!(ours.load32(8), 0);
     }
 
     /// Whoever has a descriptor of it may ask the kernel for another one with other rights, if it is his own file.
@@ -274,7 +364,7 @@ mod tests {
     #[test]
     fn the_librarys_counters_are_summed_over_the_arenas() {
         let config = ArenaConfig { slots: 16, send_log2: 16, receive_log2: 16 };
-        let session = SessionMemory::create(1, 2, config).unwrap();
+        let session = SessionMemory::create(1, User::privileged(0), 2, config).unwrap();
         assert_eq!(session.library_calls(), LibraryCalls::default());
         let layout = config.layout();
         for arena in &session.arenas {
@@ -283,5 +373,11 @@ mod tests {
             memory.store64(layout.library + LIBRARY_COUNTERS + 8, 3);
         }
         assert_eq!(session.library_calls(), LibraryCalls { calls: 200, with_system_call: 6 });
+        // They are the program's own. Sums that are full would stay so when it is gone.
+        let hostile = ShmMemory::map(&*session.arenas[1], layout.total, Access::ReadWrite).unwrap();
+        for lie in [u64::MAX, u64::MAX / 2, 1 << 60] {
+            hostile.store64(layout.library + LIBRARY_COUNTERS, lie);
+            assert_eq!(session.library_calls(), LibraryCalls { calls: 100, with_system_call: 3 });
+        }
     }
 }

@@ -1,8 +1,12 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
+mod build_file;
+mod crowds;
 mod device;
+mod doors;
 mod dying;
 mod estate;
+mod gauge;
 mod guarded;
 mod hosts;
 mod join;
@@ -12,6 +16,7 @@ mod lives;
 mod memory;
 mod outbox;
 mod owner;
+mod questions;
 mod report;
 mod scaling;
 mod server;
@@ -20,33 +25,33 @@ mod standby;
 mod stopped;
 mod succession;
 mod upgrade;
+mod users;
 mod vigil;
 
-use std::fs::Permissions;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Component, Config, Handshake, LinkType, Mac, Paths, Plan, StackName, Steering};
+use atoll_supervisor::{Component, Config, Handshake, LinkType, Mac, Paths, Plan, Rights, StackName, Steering};
 use atoll_sys::Calibration;
 use atoll_sys::process::{self, Exit};
 use atoll_sys::signal::{Signal, Signals};
-use atoll_sys::unix::{Blocking, Channel, Listener};
+use atoll_sys::unix::Channel;
 use atoll_tap::Offloads;
 
 use self::device::TapDevice;
+use self::doors::Doors;
 use self::estate::{Estate, Found};
 use self::join::{HostedLink, JoinedLink};
 use self::launch::{Duty, Launcher};
-use self::life::{READY_TIME, VAIN_STARTS_MAX};
+use self::life::READY_TIME;
 use self::memory::StackMemory;
 use self::report::Identity;
 use self::server::{Role, Server};
-use crate::failure::{Failure, OrFail};
+use crate::failure::{Failure, OrFail, is_shortage};
 use crate::guardian::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
@@ -54,6 +59,8 @@ use crate::setup::{
     HostSetup, IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX,
 };
 
+pub use self::device::MakeDevice;
+pub use self::doors::ROOT_ONLY;
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -91,11 +98,12 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
         name,
         queues,
         offloads: Offloads { tso: identity.offload, uso: false },
-        steering: None,
+        is_steered: identity.steering == Steering::Bpf,
     });
     let launcher = Launcher { device, link: Vec::new(), link_side: None };
     let estate = Estate::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
-    let server = found.resume(config, identity, Box::new(launcher), Some(signals), estate)?;
+    let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), estate)?;
+    server.watch_memory().or_fail("telling servers of the memory")?;
     let micros = began.elapsed().as_micros();
     eprintln!("atoll: supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
     Ok(Running { server, name })
@@ -125,10 +133,13 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
 /// one dies.
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
-    let name = NameLock::take(&runtime::prepare_directory()?, &config.name)?;
+    let rights = doors::rights(&config)?;
+    let directory = runtime::prepare_directory()?;
+    doors::check_reach(&rights, &directory)?;
+    let name = NameLock::take(&directory, &config.name)?;
     let signals =
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
-    let (listener, joined) = open_doors(&config, name.paths())?;
+    let (doors, joined) = open_doors(&config, &rights, name.paths())?;
 
     let plan = config.notation.plan();
     let replicas = usize::from(config.replicas());
@@ -154,10 +165,11 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         }
         LinkType::Shm | LinkType::None => None,
     };
+    privileges::leave_network().or_fail("giving up the privilege to change links")?;
     if let Some((_, host_page, _)) = &joined {
         check_neighbour(&config, mac, host_page)?;
     }
-    write_stack_page(&memory.stack, &config, key, mac);
+    write_stack_page(&memory, &config, key, mac);
 
     let offload = match &device {
         Some(device) => device.offloads.tso,
@@ -174,7 +186,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         device: device.as_ref().map(|device| device.name.clone()),
         offload,
         steering: match &device {
-            Some(device) if device.steering.is_some() => Steering::Bpf,
+            Some(device) if device.is_steered => Steering::Bpf,
             _ => Steering::Software,
         },
     };
@@ -185,7 +197,9 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         (None, None) => Vec::new(),
     };
     let launcher = Launcher { device, link, link_side };
-    let mut server = Server::new(config, identity, memory, Box::new(launcher), listener, Some(signals))?;
+    let mut server = Server::new(config, identity, memory, Box::new(launcher), doors, Some(signals))?;
+    server.rights = rights;
+    server.watch_memory().or_fail("telling servers of the memory")?;
     server.link = hosted;
     server.link_host = joined.map(|(host, _, _)| host);
     let mut server = wait_until_ready(server)?;
@@ -204,10 +218,19 @@ impl Running {
 
     /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its name, and with it its log.
     pub fn serve<T>(mut self, report: impl FnOnce(Result<Ending, Failure>) -> T) -> T {
+        let mut shortages = 0u64;
         let ended = loop {
             match self.server.turn(None) {
                 Ok(None) => {}
                 Ok(Some(ending)) => break Ok(ending),
+                // It passes, and what was to be done is looked at again.
+                Err(error) if is_shortage(&error) => {
+                    if shortages.is_multiple_of(SHORTAGES_PER_LINE) {
+                        eprintln!("atoll: the supervisor: {error}; it goes on");
+                    }
+                    shortages += 1;
+                    std::thread::sleep(SHORTAGE_PAUSE);
+                }
                 Err(error) => break Err(error).or_fail("the supervisor cannot go on"),
             }
         };
@@ -239,22 +262,16 @@ impl Running {
     }
 }
 
-/// Opens the control socket, and finds out which end of a shared-memory link this stack is.
-fn open_doors(config: &Config, paths: &Paths) -> Result<(Listener, Option<JoinedLink>), Failure> {
-    let bind = || {
-        let listener = Listener::bind(&paths.socket, BACKLOG, Blocking::No)?;
-        std::fs::set_permissions(&paths.socket, Permissions::from_mode(0o600))?;
-        Channel::refuse_descriptors(&listener)?;
-        Ok::<_, std::io::Error>(listener)
-    };
+/// Opens the stack's sockets, and finds out which end of a shared-memory link this stack is.
+fn open_doors(config: &Config, rights: &Rights, paths: &Paths) -> Result<(Doors, Option<JoinedLink>), Failure> {
     let what = format!("listening on {}", paths.socket.display());
     let Some(peer) = config.link.peer.as_ref().filter(|_| config.link.kind == LinkType::Shm) else {
-        return Ok((bind().or_fail(what)?, None));
+        return Ok((Doors::open(paths, rights).or_fail(what)?, None));
     };
     // Under the lock, so that of two stacks that start at once the second one finds the first one's socket.
     let _lock = runtime::lock_links(&runtime::directory())?;
-    let joined = join::ask(&runtime::paths(peer).socket, &config.name)?;
-    Ok((bind().or_fail(what)?, joined))
+    let joined = join::ask(&runtime::paths(peer).admin, &config.name)?;
+    Ok((Doors::open(paths, rights).or_fail(what)?, joined))
 }
 
 /// The key of the flow hash and the hardware address.
@@ -314,13 +331,11 @@ fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Re
     Ok(())
 }
 
-fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, mac: Mac) {
+/// What everybody needs to know of the stack, for its own programs and servers, and for those of the stack on the link.
+fn write_stack_page(memory: &StackMemory, config: &Config, key: FlowKey, mac: Mac) {
     let Calibration { tsc0, ns0, mult } = Calibration::measure();
-    for (group, owner) in (0..).zip(steering_table(config.replicas()).iter()) {
-        page.set_owner(FlowGroup(group), ReplicaId(*owner));
-    }
     let link = &config.link;
-    page.write_facts(&StackFacts {
+    let facts = StackFacts {
         replicas: config.replicas(),
         addr: link.address.map_or(0, |own| own.address.into()),
         prefix_len: link.address.map_or(0, |own| own.prefix),
@@ -340,7 +355,13 @@ fn write_stack_page(page: &StackPage<ShmMemory>, config: &Config, key: FlowKey, 
             autoconf: v6.autoconf,
         }),
         fast_open: config.tcp.fast_open.bits(),
-    });
+    };
+    for page in [&memory.stack].into_iter().chain(&memory.on_link) {
+        for (group, owner) in (0..).zip(steering_table(config.replicas()).iter()) {
+            page.set_owner(FlowGroup(group), ReplicaId(*owner));
+        }
+        page.write_facts(&facts);
+    }
 }
 
 fn replica_setup(
@@ -510,7 +531,6 @@ impl std::fmt::Display for Ending {
             Ending::ServerGone { server, pid, exit, forbidden } => {
                 f.write_str(&death(*server, *pid, *exit, *forbidden))
             }
-            Ending::CannotStart(server) => write!(f, "{server} could not be started {VAIN_STARTS_MAX} times in a row"),
         }
     }
 }
@@ -560,9 +580,10 @@ pub fn private_name(pid: u32) -> StackName {
     format!("run-{pid}").parse().expect("letters and digits are a name")
 }
 
-/// Sessions take 17 descriptors each and one more per replica.
+/// Sessions take 17 descriptors each and two more per replica.
 pub const DESCRIPTORS_WANTED: u64 = 1 << 20;
-/// Connections that wait for the supervisor.
-const BACKLOG: u32 = 1024;
+/// What the supervisor waits for when the system is short of something, and how often it says so.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
+const SHORTAGES_PER_LINE: u64 = 1000;
 /// How often it is looked whether there is an address.
 const ADDRESS_LOOK: Duration = Duration::from_millis(20);

@@ -7,11 +7,15 @@ use std::rc::Rc;
 
 use atoll_sys::unix::Channel;
 
+use crate::failure::is_shortage;
+
 /// Packets on their way to one process.
 #[derive(Debug, Default)]
 pub struct Outbox {
     packets: VecDeque<Packet>,
     bytes: usize,
+    /// The system was short of something when the next one was to be sent.
+    is_starved: bool,
 }
 
 #[derive(Debug)]
@@ -29,12 +33,18 @@ impl Outbox {
 
     /// Sends what the socket takes. An error means that the other end is gone, or as good as gone.
     pub fn flush(&mut self, channel: &Channel) -> io::Result<()> {
+        self.is_starved = false;
         while let Some(packet) = self.packets.front() {
             let descriptors: Vec<_> = packet.descriptors.iter().map(|fd| fd.as_fd()).collect();
             match channel.send(&packet.bytes, &descriptors) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Too many descriptors are on their way (unix(7), ETOOMANYREFS), or there is no memory: the other end is as well as ever.
+                Err(error) if is_shortage(&error) => {
+                    self.is_starved = true;
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             self.bytes -= packet.bytes.len() + PACKET_OVERHEAD;
@@ -44,6 +54,11 @@ impl Outbox {
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, "it does not read what it asked for"));
         }
         Ok(())
+    }
+
+    /// Whether what waits does so because the system was short of something: the socket does not say when that has passed.
+    pub fn is_starved(&self) -> bool {
+        self.is_starved
     }
 
     /// Whether nothing is waiting.

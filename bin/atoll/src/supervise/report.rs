@@ -30,7 +30,7 @@ pub struct Identity {
     pub guardian: Option<u32>,
     /// How many supervisors the stack has had before this one.
     pub takeovers: u32,
-    /// The control socket.
+    /// The socket for applications.
     pub socket: PathBuf,
     /// When the stack started.
     pub started: Instant,

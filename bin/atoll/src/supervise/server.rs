@@ -14,21 +14,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
+use atoll_ipc::control::{MemoryLevel, Refusal, Reply, Request, set_token, token};
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BalanceRules, CliRequest, ClientId, Component, Config, Departure, Incoming, LinkType, ReportPart, SERVERS_MAX,
-    Sessions, classify,
+    BalanceRules, CliRequest, ClientId, Component, Config, Departure, Door, Incoming, LinkType, ReportPart, Rights,
+    SERVERS_MAX, Sessions, classify,
 };
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{Child, Exit};
 use atoll_sys::signal::Signals;
-use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
+use atoll_sys::unix::{Blocking, Channel, Peer};
 use atoll_sys::{eventfd, process};
 
+use super::crowds::{self, Budget, Crowds, Reserve};
+use super::doors::{Doors, asker};
 use super::dying::Dying;
 use super::estate::Estate;
+use super::gauge::Gauge;
 use super::hosts::Hosts;
 use super::join::HostedLink;
 use super::launch::Launch;
@@ -36,11 +39,13 @@ use super::life::Life;
 use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
+use super::questions::Questions;
 use super::report::Identity;
 use super::scaling::Scaling;
 use super::standby::Standby;
 use super::stopped::Stops;
 use super::succession::{Program, Succession};
+use super::users::Users;
 use super::vigil::{Vigil, Watch};
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -69,6 +74,7 @@ pub struct Server {
     pub(super) scaling: Scaling,
     pub(super) standby: Standby,
     pub(super) sessions: Sessions,
+    pub(super) users: Users,
     pub(super) open: BTreeMap<u32, SessionMemory>,
     /// Sessions that have ended, and that replicas, or their successors, have connections of.
     pub(super) lingering: VecDeque<Lingering>,
@@ -84,12 +90,23 @@ pub struct Server {
     /// Starts servers; `None` once the stack has ended.
     pub(super) launcher: Option<Box<dyn Launch>>,
     pub(super) epoll: Epoll,
-    pub(super) listener: Listener,
+    pub(super) doors: Doors,
+    /// Who may ask for what.
+    pub(super) rights: Rights,
     signals: Option<Signals>,
     /// The `atoll run` for which this stack exists.
     owner: Owner,
-    /// A descriptor to spare, so that a connection can be taken and refused when there are no others.
-    spare: Option<OwnedFd>,
+    /// Who is connected, and how many may be.
+    pub(super) crowds: Crowds,
+    pub(super) budget: Budget,
+    /// Descriptors to spare: for starting servers, and so that a connection can be taken and refused when there are no others.
+    pub(super) reserve: Reserve,
+    /// How much memory there is; `None`: nobody looks, in tests.
+    pub(super) gauge: Option<Gauge>,
+    /// Questions of the command line.
+    pub(super) questions: Questions,
+    /// When it is tried again to send what the system was short of something for.
+    retry_at: Option<Instant>,
     pub(super) next_client: u64,
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
@@ -117,8 +134,8 @@ pub(super) struct Replica {
     /// `None` while it is down.
     pub(super) control: Option<Channel>,
     pub(super) outbox: Outbox,
-    /// Whom the next listing is for, oldest request first.
-    pub(super) listings: VecDeque<ClientId>,
+    /// It is to list its sockets, and has not listed all.
+    pub(super) lists: bool,
     pub(super) life: Life,
     pub(super) watch: Watch,
     /// Its last process has died by its own fault.
@@ -140,7 +157,7 @@ impl Replica {
             epoch,
             control: None,
             outbox: Outbox::default(),
-            listings: VecDeque::new(),
+            lists: false,
             life,
             watch: Watch::default(),
             blamed: false,
@@ -156,13 +173,16 @@ impl Replica {
     }
 }
 
-/// A connection to the control socket.
+/// A connection of an application, of the command line, or of another stack.
 pub(super) struct Client {
     pub(super) channel: Channel,
+    /// What can be asked over it, for ever.
+    pub(super) door: Door,
+    /// Who has made it.
     pub(super) peer: Peer,
+    /// Who has sent the request under way, if the kernel said it.
+    asks: Option<Peer>,
     outbox: Outbox,
-    /// Replicas whose listing it waits for.
-    listings_due: usize,
     watched: EventFlags,
     /// Whether it is the supervisor of a joined stack.
     is_guest: bool,
@@ -171,9 +191,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    fn new(channel: Channel, peer: Peer) -> Client {
+    fn new(channel: Channel, door: Door, peer: Peer) -> Client {
         let outbox = Outbox::default();
-        Client { channel, peer, outbox, listings_due: 0, watched: READING, is_guest: false, token: 0 }
+        Client { channel, door, peer, asks: None, outbox, watched: READING, is_guest: false, token: 0 }
     }
 }
 
@@ -188,8 +208,6 @@ pub enum Ending {
     ProgramEnded,
     /// It does not: a supervisor of another build takes over.
     MadeWay,
-    /// This server dies whenever it is started.
-    CannotStart(Role),
     /// A server is gone before the stack was ready.
     ServerGone {
         /// Which one.
@@ -236,6 +254,8 @@ pub(super) const SELF_CHECK: u64 = 3;
 pub(super) const GUARDIAN: u64 = 4;
 /// The bell of those who wait for deaths.
 const DYING: u64 = 5;
+/// The listener for administration.
+const ADMINISTRATION: u64 = 6;
 /// And the number of the server, here and below.
 pub(super) const REPLICA_CONTROL: u64 = 16;
 pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
@@ -249,8 +269,8 @@ pub(super) const HOSTS_MAX: usize = 128;
 
 /// The first incarnation of every server.
 pub(super) const FIRST_EPOCH: u32 = 1;
-/// Most connections to the control socket; each application process has one.
-const CLIENTS_MAX: usize = 65_536;
+/// How soon what the system was short of something for is tried again.
+const RETRY_EVERY: Duration = Duration::from_millis(10);
 /// Requests taken from one client before the others get their turn.
 const REQUESTS_PER_TURN: usize = 16;
 /// Longest request of a client.
@@ -268,13 +288,13 @@ impl Server {
         identity: Identity,
         memory: StackMemory,
         launcher: Box<dyn Launch>,
-        listener: Listener,
+        doors: Doors,
         signals: Option<Signals>,
     ) -> Result<Server, Failure> {
         let what = "starting the supervisor";
         let count = config.notation.plan().processes().len();
         let program = Rc::new(Program::own());
-        let mut server = Server::bare(config, identity, memory, launcher, listener, signals).or_fail(what)?;
+        let mut server = Server::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
         for index in 0..count {
             let unborn = Replica::new(None, FIRST_EPOCH - 1, Life::new(Instant::now()), program.clone());
             server.install(index, unborn).or_fail(what)?;
@@ -294,16 +314,25 @@ impl Server {
         identity: Identity,
         memory: StackMemory,
         launcher: Box<dyn Launch>,
-        listener: Listener,
+        doors: Doors,
         signals: Option<Signals>,
     ) -> io::Result<Server> {
         let (epoll, dying) = (Epoll::new()?, Dying::new()?);
-        epoll.add(dying.bell(), DYING, EventFlags::IN | EventFlags::ET)?;
+        epoll.add(dying.bell(), DYING, eventfd::WATCHED)?;
         if let Some(signals) = &signals {
             epoll.add(signals, SIGNALS, EventFlags::IN)?;
         }
+        let (replicas, servers) = (config.replicas(), config.notation.plan().processes().len());
+        let budget = Budget::new(process::nofile_limit(), servers, replicas.into());
         Ok(Server {
+            crowds: Crowds::new(budget.clients_max()),
+            reserve: Reserve::new(&budget),
+            budget,
+            retry_at: None,
+            gauge: None,
+            questions: Questions::new(Instant::now()),
             sessions: Sessions::new(config.sessions.max),
+            users: Users::new(identity.uid, &config.ports),
             vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
             stops: Stops::new(config.recovery.hang_ms, Instant::now()),
             hosts: Hosts::default(),
@@ -311,7 +340,6 @@ impl Server {
             scaling: Scaling::new(&config),
             standby: Standby::new(Instant::now()),
             config,
-            identity,
             memory,
             replicas: Vec::new(),
             others: Vec::new(),
@@ -324,10 +352,11 @@ impl Server {
             link_host: None,
             launcher: Some(launcher),
             epoll,
-            listener,
+            rights: Rights::of(identity.uid),
+            identity,
+            doors,
             signals,
             owner: Owner::Nobody,
-            spare: eventfd::create().ok(),
             next_client: FIRST_CLIENT,
             ending: None,
             ready: false,
@@ -356,14 +385,18 @@ impl Server {
 
     /// Lets clients connect.
     pub(super) fn listen(&self) -> io::Result<()> {
-        self.epoll.add(&self.listener, LISTENER, EventFlags::IN)
+        self.epoll.add(&self.doors.applications, LISTENER, EventFlags::IN)?;
+        self.epoll.add(&self.doors.administration, ADMINISTRATION, EventFlags::IN)
     }
 
     /// A client whose connection another supervisor has accepted.
-    pub(super) fn restore_client(&mut self, id: ClientId, channel: Channel) {
-        let Ok(peer) = channel.peer() else { return };
-        if self.epoll.add(&channel, id.0, READING).is_ok() {
-            self.clients.insert(id, Client::new(channel, peer));
+    pub(super) fn restore_client(&mut self, id: ClientId, door: Door, peer: Option<Peer>, channel: Channel) {
+        let Ok(peer) = peer.map_or_else(|| channel.peer(), Ok) else { return };
+        let ready = Channel::ask_for_senders(&channel).and_then(|()| self.epoll.add(&channel, id.0, READING));
+        if ready.is_ok() {
+            self.clients.insert(id, Client::new(channel, door, peer));
+            self.crowds.entered(id, peer);
+            self.note_standing(id);
         }
     }
 
@@ -409,7 +442,8 @@ impl Server {
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {
-                LISTENER => self.accept()?,
+                LISTENER => self.accept(Door::Applications)?,
+                ADMINISTRATION => self.accept(Door::Administration)?,
                 SIGNALS => self.take_signals()?,
                 OWNER => self.owner_spoke()?,
                 SELF_CHECK => self.self_check_spoke()?,
@@ -434,36 +468,62 @@ impl Server {
         Ok(self.ending.clone())
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn accept(&mut self, door: Door) -> io::Result<()> {
         loop {
-            let channel = match self.listener.accept(Blocking::No) {
+            let channel = match self.doors.listener(door).accept(Blocking::No) {
                 Ok(channel) => channel,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.raw_os_error() == Some(libc::EMFILE) && self.spare.is_some() => {
-                    // The client sees the connection close, instead of waiting for an answer that cannot come.
-                    self.spare = None;
-                    let _ = self.listener.accept(Blocking::No);
-                    self.spare = eventfd::create().ok();
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    // Somebody who wants nothing makes room, or else the client sees the connection close, instead of waiting for an answer
+                    // that cannot come.
+                    let stays = |id| self.is_awaiting(id);
+                    match self.crowds.oldest_stranger(stays) {
+                        Some(stranger) => self.close_client(stranger)?,
+                        None => {
+                            self.reserve.release();
+                            let _ = self.doors.listener(door).accept(Blocking::No);
+                            self.reserve.refill();
+                        }
+                    }
                     return Ok(());
                 }
                 // The client went away meanwhile, or the system is short of something.
                 Err(_) => return Ok(()),
             };
             let Ok(peer) = channel.peer() else { continue };
-            let permitted = peer.uid == 0 || peer.uid == self.identity.uid;
-            if !permitted || self.clients.len() >= CLIENTS_MAX {
+            let permitted = self.rights.may_attach(asker(peer));
+            let verdict = self.crowds.judge(&peer, |id| self.is_awaiting(id));
+            if !permitted || verdict == crowds::Verdict::Refuse {
                 let reason = if permitted { Refusal::Resources } else { Refusal::Permission };
                 let _ = channel.send(&Reply::Refused { reason }.encode(), &[]);
                 continue;
             }
-            let id = ClientId(self.next_client);
-            self.next_client += 1;
-            if self.epoll.add(&channel, id.0, READING).is_err() {
-                continue;
+            if let crowds::Verdict::TakeInsteadOf(stranger) = verdict {
+                self.close_client(stranger)?;
             }
-            self.clients.insert(id, Client::new(channel, peer));
-            self.note_client(id);
+            if let Err(channel) = self.admit(channel, door, peer) {
+                let _ = channel.send(&Reply::Refused { reason: Refusal::Resources }.encode(), &[]);
+            }
         }
+    }
+
+    /// Whether a connection without a session stays: it waits for an answer, or is that of another stack.
+    fn is_awaiting(&self, id: ClientId) -> bool {
+        let is_busy = |client: &Client| client.is_guest || !client.outbox.is_empty();
+        let of_upgrade = self.succession.as_ref().is_some_and(|upgrade| upgrade.client() == id);
+        of_upgrade
+            || self.exchange_for == Some(id)
+            || self.scaling.asking().contains(&id)
+            || self.questions.has(id)
+            || self.clients.get(&id).is_some_and(is_busy)
+    }
+
+    /// Whether a session has just begun, or ended, for this connection.
+    fn note_standing(&mut self, id: ClientId) {
+        // Who is at the door for administration has no session, and is no stranger.
+        let is_application = self.clients.get(&id).is_some_and(|client| client.door == Door::Applications);
+        let is_stranger = is_application && !self.sessions.has(id);
+        self.crowds.set_stranger(id, is_stranger);
     }
 
     fn take_signals(&mut self) -> io::Result<()> {
@@ -525,12 +585,13 @@ impl Server {
                 self.replica_left(index)?;
             } else if let Some(session) = setup::is_over(packet) {
                 self.session_is_over(index, session);
+            } else if let Some(session) = setup::is_cut_off(packet) {
+                self.cut_off(index, session)?;
             } else if packet == rows::END {
-                if let Some(id) = replica.listings.pop_front() {
-                    self.listing_ended(id)?;
-                }
-            } else if let Some(&id) = replica.listings.front() {
-                self.send_to_client(id, packet.to_vec(), Vec::new())?;
+                replica.lists = false;
+                self.listing_goes_on()?;
+            } else if replica.lists {
+                self.pass_rows(packet)?;
             }
         }
         Ok(())
@@ -545,6 +606,22 @@ impl Server {
             self.lingering.retain(|lingering| lingering.session != session);
             self.note_session(session, false);
         }
+    }
+
+    /// Servers have died of a session: no replica listens to it any more, and it ends. Its programs live on, with sockets that fail.
+    fn cut_off(&mut self, index: usize, session: u32) -> io::Result<()> {
+        let Some(pid) = self.open.get(&session).map(|memory| memory.pid) else { return Ok(()) };
+        let role = self.role(index);
+        eprintln!("atoll: session {session} (pid {pid}) is cut off: {role} has died again and again at work for it");
+        for replica in 0..self.replicas.len() {
+            self.send_to_replica(replica, &Request::CutOff { session }, Vec::new())?;
+        }
+        let members: Vec<ClientId> = self.sessions.members(session).map(|(_, client)| client).collect();
+        for client in members {
+            let departure = self.sessions.leave(client, session);
+            self.announce(departure)?;
+        }
+        Ok(())
     }
 
     /// A session has ended: its memory stays until no replica, nor the successor of one, has anything to send from it.
@@ -566,27 +643,28 @@ impl Server {
         for _ in 0..REQUESTS_PER_TURN {
             descriptors.clear();
             let Some(client) = self.clients.get(&id) else { return Ok(()) };
-            if !client.outbox.is_empty() && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            let is_busy = !client.outbox.is_empty() || self.questions.has(id);
+            if is_busy && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                 return Ok(());
             }
             // A request of an application stays in the socket until it is answered, so that the next supervisor finds it if this one dies.
-            let stays = matches!(client.channel.peek(), Ok(Some(first)) if first != b'{');
+            let stays = client.door == Door::Applications;
             let received = match stays {
-                true => client.channel.look(&mut buffer, &mut descriptors),
-                false => client.channel.receive(&mut buffer, &mut descriptors),
+                true => client.channel.look_from(&mut buffer, &mut descriptors),
+                false => client.channel.receive_from(&mut buffer, &mut descriptors),
             };
             match received {
-                Ok(0) => return self.close_client(id),
-                Ok(len) => {
-                    self.handle_packet(id, &buffer[..len], descriptors.len())?;
+                Ok((0, _)) => return self.close_client(id),
+                Ok((len, asks)) => {
+                    self.handle_packet(id, asks, &buffer[..len], descriptors.len())?;
                     if let (true, Some(client)) = (stays, self.clients.get(&id)) {
-                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                        let _ = client.channel.receive_from(&mut [0; REQUEST_MAX], &mut Vec::new());
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     if stays {
-                        let _ = client.channel.receive(&mut [0; REQUEST_MAX], &mut Vec::new());
+                        let _ = client.channel.receive_from(&mut [0; REQUEST_MAX], &mut Vec::new());
                     }
                     self.refuse(id, Refusal::Malformed)?;
                 }
@@ -596,16 +674,30 @@ impl Server {
         Ok(())
     }
 
-    fn handle_packet(&mut self, id: ClientId, packet: &[u8], descriptors: usize) -> io::Result<()> {
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.token = token(packet);
-        }
-        match classify(packet, descriptors) {
+    fn handle_packet(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8], descriptors: usize) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.token = token(packet);
+        client.asks = asks;
+        let (door, peer) = (client.door, client.peer);
+        match classify(door, packet, descriptors) {
+            // Who asks now counts, not who has made the connection: that may be inherited.
+            Ok(Incoming::Application(Request::Attach { .. } | Request::Connect))
+                if !asks.is_some_and(|asks| self.rights.may_attach(asker(asks))) =>
+            {
+                self.refuse(id, Refusal::Permission)
+            }
             Ok(Incoming::Application(Request::Attach { layout_version })) => self.attach(id, layout_version),
+            Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
+            // The key is the right: whoever has inherited sockets goes on using them, as with the kernel's.
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
             Ok(Incoming::Application(Request::Leave { session })) => {
                 let departure = self.sessions.leave(id, session);
+                self.note_standing(id);
                 self.announce(departure)
+            }
+            Ok(Incoming::Cli(_)) if !self.rights.may_administer(asker(peer), asks.map(asker)) => {
+                let who = asks.map_or("somebody".into(), |asks| format!("user {}", asks.uid));
+                self.answer(id, &ReportPart::Error(format!("{who} may not administer this stack")))
             }
             Ok(Incoming::Cli(request)) => self.handle_cli(id, &request),
             Err(reason) if packet.first() == Some(&b'{') => self.answer(id, &ReportPart::Error(reason)),
@@ -613,16 +705,56 @@ impl Server {
         }
     }
 
+    /// Another connection for whoever cannot connect by a path.
+    fn connect(&mut self, id: ClientId, peer: Peer) -> io::Result<()> {
+        let made = Channel::pair(Blocking::Yes).and_then(|(ours, theirs)| {
+            ours.set_nonblocking()?;
+            Channel::refuse_descriptors(&ours)?;
+            Channel::ask_for_senders(&ours)?;
+            Ok((ours, OwnedFd::from(theirs)))
+        });
+        let Ok((ours, theirs)) = made else { return self.refuse(id, Refusal::Resources) };
+        match self.crowds.judge(&peer, |other| other == id || self.is_awaiting(other)) {
+            crowds::Verdict::Take => {}
+            crowds::Verdict::TakeInsteadOf(stranger) => self.close_client(stranger)?,
+            crowds::Verdict::Refuse => return self.refuse(id, Refusal::Resources),
+        }
+        if self.admit(ours, Door::Applications, peer).is_err() {
+            return self.refuse(id, Refusal::Resources);
+        }
+        self.reply(id, &Reply::Connected, vec![Rc::new(theirs)])
+    }
+
+    /// Listens to a client from now on. Gives the connection back if that is impossible.
+    fn admit(&mut self, channel: Channel, door: Door, peer: Peer) -> Result<(), Channel> {
+        let id = ClientId(self.next_client);
+        self.next_client += 1;
+        if self.epoll.add(&channel, id.0, READING).is_err() {
+            return Err(channel);
+        }
+        self.clients.insert(id, Client::new(channel, door, peer));
+        self.crowds.entered(id, peer);
+        self.note_standing(id);
+        self.note_client(id);
+        Ok(())
+    }
+
     fn attach(&mut self, id: ClientId, layout_version: u32) -> io::Result<()> {
+        let is_full = self.gauge.as_ref().is_some_and(|gauge| gauge.level == MemoryLevel::High);
+        if is_full || !self.has_room() {
+            return self.refuse(id, Refusal::Resources);
+        }
         let mut key = [0; 8];
         process::random(&mut key)?;
         let joined = match self.sessions.attach(id, layout_version, u64::from_ne_bytes(key)) {
             Ok(joined) => joined,
             Err(reason) => return self.refuse(id, reason),
         };
-        let pid = self.clients.get(&id).map_or(0, |client| client.peer.pid);
-        let config = self.config.sessions.arena;
-        let memory = match SessionMemory::create(pid, self.replicas.len(), config) {
+        // Whoever asks now, which need not be whoever connected.
+        let asks = self.clients.get(&id).map(|client| client.asks.unwrap_or(client.peer));
+        let Some(peer) = asks else { return Ok(()) };
+        let (user, config) = (self.users.user_of(&peer), self.config.sessions.arena);
+        let memory = match SessionMemory::create(peer.pid, user, self.replicas.len(), config) {
             Ok(memory) => memory,
             Err(_) => {
                 // No replica has heard of the session, so none has to hear of its end.
@@ -630,21 +762,73 @@ impl Server {
                 return self.refuse(id, Refusal::Resources);
             }
         };
-        let opened = Request::SessionOpened { session: joined.session, pid, config };
+        let opened = memory.opened(joined.session);
         for index in 0..self.replicas.len() {
             // Nobody waits for the replica: it reads this before it can see a command in the arena's ring.
             self.send_to_replica(index, &opened, memory.for_replica(index))?;
         }
         self.open.insert(joined.session, memory);
         self.opened += 1;
+        self.note_standing(id);
         self.note_session(joined.session, true);
         self.note_stack();
         self.welcome(id, joined)
     }
 
+    /// Looks from now on how much memory there is, and tells the replicas.
+    pub(super) fn watch_memory(&mut self) -> io::Result<()> {
+        self.gauge = Some(Gauge::open(Instant::now()));
+        (0..self.replicas.len()).try_for_each(|index| self.tell_memory(index))
+    }
+
+    /// How it stands with memory, and the replica's part of it.
+    pub(super) fn tell_memory(&mut self, index: usize) -> io::Result<()> {
+        let Some(gauge) = &self.gauge else { return Ok(()) };
+        let buffers_max = gauge.buffers_max / self.replicas.len().max(1) as u64;
+        self.send_to_replica(index, &Request::Memory { level: gauge.level, buffers_max }, Vec::new())
+    }
+
+    /// Looks whether that has changed.
+    pub(super) fn look_at_memory(&mut self, now: Instant) -> io::Result<()> {
+        let Some(gauge) = &mut self.gauge else { return Ok(()) };
+        if !gauge.look(now) {
+            return Ok(());
+        }
+        match gauge.level {
+            MemoryLevel::Plenty => eprintln!("atoll: there is enough memory again"),
+            MemoryLevel::Pressure => eprintln!("atoll: memory is short: buffers are kept small"),
+            MemoryLevel::High => {
+                eprintln!("atoll: memory is used up: nothing new is accepted, and who stands still is reset")
+            }
+        }
+        (0..self.replicas.len()).try_for_each(|index| self.tell_memory(index))
+    }
+
+    /// Whether there are descriptors for one more session. Those that have ended give theirs up first, the oldest before others.
+    fn has_room(&mut self) -> bool {
+        let shared = self.most_in_a_process();
+        let room = |server: &Server| {
+            let sessions = server.open.len() + server.lingering.len();
+            server.budget.has_room(sessions, server.clients.len(), shared)
+        };
+        while !room(self) {
+            let Some(oldest) = self.lingering.pop_front() else { return false };
+            self.note_session(oldest.session, false);
+        }
+        true
+    }
+
+    /// How many replicas are, or are to be, in one process at most.
+    fn most_in_a_process(&self) -> usize {
+        let places = self.scaling.places();
+        let count = |place: &u8| places.iter().filter(|other| *other == place).count();
+        places.iter().map(count).max().unwrap_or(1)
+    }
+
     fn join(&mut self, id: ClientId, session: u32, key: u64) -> io::Result<()> {
         match self.sessions.join(id, session, key) {
             Ok(joined) => {
+                self.note_standing(id);
                 self.note_session(session, false);
                 self.welcome(id, joined)
             }
@@ -667,32 +851,8 @@ impl Server {
 
     fn handle_cli(&mut self, id: ClientId, request: &CliRequest) -> io::Result<()> {
         match request {
-            CliRequest::Status => {
-                for part in self.report() {
-                    self.answer(id, &part)?;
-                }
-                self.answer(id, &ReportPart::Done(true))
-            }
-            CliRequest::Ss => {
-                let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-                if client.listings_due > 0 {
-                    return self.answer(id, &ReportPart::Error("one listing at a time".into()));
-                }
-                // Beside the replicas this waits for the end of this very loop.
-                client.listings_due = 1;
-                for index in 0..self.replicas.len() {
-                    if !self.replicas[index].hears() {
-                        self.answer(id, &ReportPart::Restarting(self.role(index).to_string()))?;
-                        continue;
-                    }
-                    self.replicas[index].listings.push_back(id);
-                    if let Some(client) = self.clients.get_mut(&id) {
-                        client.listings_due += 1;
-                    }
-                    self.send_to_replica(index, &Request::ListSockets { token: index as u32 }, Vec::new())?;
-                }
-                self.listing_ended(id)
-            }
+            CliRequest::Status => self.ask_for_report(id),
+            CliRequest::Ss => self.ask_for_listing(id),
             CliRequest::Balance(changes) => {
                 match self.config.accept.changed(changes) {
                     Ok(accept) => {
@@ -769,12 +929,6 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn listing_ended(&mut self, id: ClientId) -> io::Result<()> {
-        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        client.listings_due = client.listings_due.saturating_sub(1);
-        if client.listings_due == 0 { self.answer(id, &ReportPart::Done(true)) } else { Ok(()) }
-    }
-
     fn refuse(&mut self, id: ClientId, reason: Refusal) -> io::Result<()> {
         self.reply(id, &Reply::Refused { reason }, Vec::new())
     }
@@ -790,23 +944,60 @@ impl Server {
         self.send_to_client(id, serde_json::to_vec(part).map_err(io::Error::from)?, Vec::new())
     }
 
-    fn send_to_client(&mut self, id: ClientId, packet: Vec<u8>, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
+    pub(super) fn send_to_client(
+        &mut self,
+        id: ClientId,
+        packet: Vec<u8>,
+        descriptors: Vec<Rc<OwnedFd>>,
+    ) -> io::Result<()> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         client.outbox.push(packet, descriptors);
         self.flush_client(id)
     }
 
-    fn flush_client(&mut self, id: ClientId) -> io::Result<()> {
+    pub(super) fn flush_client(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         if client.outbox.flush(&client.channel).is_err() {
             return self.close_client(id);
         }
-        let wanted = if client.outbox.is_empty() { READING } else { EventFlags::OUT };
+        let wanted = match (client.outbox.is_empty(), client.outbox.is_starved()) {
+            // What it asks next waits in its socket.
+            (true, _) if self.questions.has(id) => EventFlags::empty(),
+            (true, _) => READING,
+            (false, false) => EventFlags::OUT,
+            // There is room in the socket, so that would be said all the time.
+            (false, true) => EventFlags::empty(),
+        };
+        if client.outbox.is_starved() {
+            self.retry_at.get_or_insert(Instant::now() + RETRY_EVERY);
+        }
         if wanted != client.watched {
             client.watched = wanted;
             self.epoll.modify(&client.channel, id.0, wanted)?;
         }
         Ok(())
+    }
+
+    /// Sends what the system was short of something for.
+    pub(super) fn retry_sends(&mut self, now: Instant) -> io::Result<()> {
+        if self.retry_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        self.retry_at = None;
+        for index in 0..self.replicas.len() + self.others.len() {
+            if self.server_mut(index).is_some_and(|server| server.outbox.is_starved()) {
+                self.flush_replica(index)?;
+                self.memory.servers().nth(index).map_or(Ok(()), |server| eventfd::ring(&*server.bell))?;
+            }
+        }
+        let starved = self.clients.iter().filter(|(_, client)| client.outbox.is_starved()).map(|(id, _)| *id);
+        let starved: Vec<ClientId> = starved.collect();
+        starved.into_iter().try_for_each(|id| self.flush_client(id))
+    }
+
+    /// When [`Server::retry_sends`] is due.
+    pub(super) fn retry_due(&self) -> Option<Instant> {
+        self.retry_at
     }
 
     fn close_client(&mut self, id: ClientId) -> io::Result<()> {
@@ -817,6 +1008,8 @@ impl Server {
         // Out of the set: closing does that only if nobody else has it.
         let _ = self.epoll.delete(&client.channel);
         drop(client);
+        self.crowds.left(id);
+        self.questions.forget(id);
         let departures = self.sessions.closed(id);
         self.announce(departures)?;
         self.note_client(id);
@@ -847,9 +1040,13 @@ impl Server {
             }
             return Ok(());
         }
-        let out = if replica.outbox.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
+        let is_starved = replica.outbox.is_starved();
+        let out = if replica.outbox.is_empty() || is_starved { EventFlags::empty() } else { EventFlags::OUT };
         // Gone from the set if the replica has closed its end; then there is nothing left to watch.
         let _ = self.epoll.modify(control, REPLICA_CONTROL + index as u64, EventFlags::IN | out);
+        if is_starved {
+            self.retry_at.get_or_insert(Instant::now() + RETRY_EVERY);
+        }
         Ok(())
     }
 

@@ -182,7 +182,10 @@ fn start_process<'a>(
     for fd in descriptors {
         spawn.inherit(fd);
     }
-    spawn.start().or_fail(starting())
+    let child = spawn.start().or_fail(starting())?;
+    // It has inherited the supervisor's, which is to stay when memory runs out: a server is started again.
+    crate::privileges::set_oom_score(child.pid());
+    Ok(child)
 }
 
 /// Where a server was last seen, and how much processor time it has used: `(processor, milliseconds)`.

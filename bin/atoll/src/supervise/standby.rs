@@ -122,11 +122,11 @@ impl Server {
                 match self.open_host(duty, &program) {
                     Ok(_) => self.standby.started(now),
                     Err(failure) => {
-                        let delay = self.standby.life.not_started(now);
-                        eprintln!(
-                            "atoll: no process stands by: {failure}; it is tried again in {} ms",
-                            delay.as_millis()
-                        );
+                        let (delay, is_news) = self.standby.life.not_started(now, &failure);
+                        if is_news {
+                            let millis = delay.as_millis();
+                            eprintln!("atoll: no process stands by: {failure}; it is tried again in {millis} ms");
+                        }
                     }
                 }
             }

@@ -13,8 +13,8 @@ use atoll_supervisor::{Build, BuildReport, ClientId, ReportPart};
 use atoll_sys::epoll::EventFlags;
 use atoll_sys::process::{Child, Signal, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
-use rustix::fs::{Mode, OFlags};
 
+use super::build_file;
 use super::server::{SELF_CHECK, Server};
 use super::upgrade::{Side, Step, Upgrade};
 use crate::failure::{Failure, OrFail};
@@ -65,6 +65,13 @@ enum Stage {
     Exchange { new: Rc<Program>, upgrade: Upgrade },
 }
 
+impl Succession {
+    /// Who wants to hear of it.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+}
+
 impl Server {
     /// `atoll upgrade`: begins with the question what the new build is.
     pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str) -> io::Result<()> {
@@ -76,9 +83,9 @@ impl Server {
             return self.answer(client, &ReportPart::Error(reason.into()));
         }
         // By its name, because clients cannot pass descriptors (THREAT_MODEL.md); from now on by the file.
-        let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        let file = match build_file::open(path, self.identity.uid) {
             Ok(file) => file,
-            Err(error) => return self.answer(client, &ReportPart::Error(format!("{path}: {error}"))),
+            Err(failure) => return self.answer(client, &ReportPart::Error(format!("{path}: {failure}"))),
         };
         let (child, channel) = match ask(&file) {
             Ok(started) => started,

@@ -4,7 +4,7 @@ use atoll_base::Addr;
 use atoll_ipc::command::{Protocol, SocketOption};
 use atoll_sockets::Errno;
 
-use super::{LOOPBACK_INDEX, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, index, tell};
+use super::{Joining, LOOPBACK_INDEX, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP, Tell, index, tell};
 use crate::options::Value;
 use crate::state::State;
 
@@ -52,7 +52,7 @@ pub(super) const fn is_option(name: i32) -> bool {
 }
 
 /// A new value of an option; errors are those of `do_ipv6_setsockopt`.
-pub(super) fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<(), Errno> {
+pub(super) fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Result<Option<Joining>, Errno> {
     let has_link = state.sessions.first().is_some_and(|session| !session.network().addresses.is_empty());
     let socket = state.socket_mut(object).ok_or(Errno::ENOTSOCK)?;
     let tcp = socket.protocol == Protocol::Tcp;
@@ -93,7 +93,7 @@ pub(super) fn set(state: &mut State, object: u32, name: i32, value: &[u8]) -> Re
         }
     };
     state.send_option(object, option, told);
-    Ok(())
+    Ok(None)
 }
 
 /// The bytes of an option's value.
@@ -129,7 +129,7 @@ fn change(
     interface: u32,
     has_link: bool,
     joins: bool,
-) -> Result<(), Errno> {
+) -> Result<Option<Joining>, Errno> {
     if !group.is_v6_multicast() {
         return Err(Errno::EINVAL);
     }
@@ -139,20 +139,21 @@ fn change(
     let is_it = |(other, on): &(Addr, bool)| *other == group && (*on == inside || interface == 0);
     let count = joined.iter().filter(|(group, _)| !group.is_v4()).count();
     match joined.iter().position(is_it) {
-        Some(_) if joins => return Err(Errno::EADDRINUSE),
-        None if joins && !inside && !has_link => return Err(Errno::ENODEV),
-        None if joins && count >= MEMBERSHIPS_MAX => return Err(Errno::ENOBUFS),
+        Some(_) if joins => Err(Errno::EADDRINUSE),
+        None if joins && !inside && !has_link => Err(Errno::ENODEV),
+        None if joins && count >= MEMBERSHIPS_MAX => Err(Errno::ENOBUFS),
         None if joins => {
             joined.push((group, inside));
-            tell(state, object, group, inside, true);
+            let tokens = tell(state, object, group, inside, Tell::Joins);
+            Ok(Some(Joining { group, inside, tokens }))
         }
         Some(at) => {
             let (_, inside) = joined.remove(at);
-            tell(state, object, group, inside, false);
+            tell(state, object, group, inside, Tell::Leaves);
+            Ok(None)
         }
-        None => return Err(Errno::EADDRNOTAVAIL),
+        None => Err(Errno::EADDRNOTAVAIL),
     }
-    Ok(())
 }
 
 /// Group and interface of `struct ipv6_mreq` or `group_req`.

@@ -257,8 +257,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let _call = stats::Call::new(stats::OTHER);
     match request {
         libc::FIONBIO if !argument.is_null() => {
-            // SAFETY: the program's int.
-            set_nonblocking(object, unsafe { *argument.cast::<c_int>() } != 0);
+            // SAFETY: the program's int, which need not be aligned: the kernel copies it octet by octet.
+            set_nonblocking(object, unsafe { argument.cast::<c_int>().read_unaligned() } != 0);
             if !is_fresh {
                 return 0;
             }
@@ -271,17 +271,17 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         }
         SIOCATMARK if !argument.is_null() => {
             // SAFETY: the program's int.
-            unsafe { *argument.cast::<c_int>() = urgent::is_at_mark(object).into() };
+            unsafe { argument.cast::<c_int>().write_unaligned(urgent::is_at_mark(object).into()) };
             return 0;
         }
         FIOSETOWN | SIOCSPGRP if !argument.is_null() => {
             // SAFETY: the program's int.
-            let id = unsafe { *argument.cast::<c_int>() };
+            let id = unsafe { argument.cast::<c_int>().read_unaligned() };
             return answer(urgent::set_owner(object, Owner { id, is_thread: false }));
         }
         FIOGETOWN | SIOCGPGRP if !argument.is_null() => {
             // SAFETY: the program's int.
-            unsafe { *argument.cast::<c_int>() = urgent::owner(object).id };
+            unsafe { argument.cast::<c_int>().write_unaligned(urgent::owner(object).id) };
             return 0;
         }
         libc::FIONREAD | libc::TIOCOUTQ if !is_fresh && !argument.is_null() => {
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             }
             let waiting = octets(object, request == libc::FIONREAD);
             // SAFETY: the program's int.
-            unsafe { *argument.cast::<c_int>() = c_int::try_from(waiting).unwrap_or(c_int::MAX) };
+            unsafe { argument.cast::<c_int>().write_unaligned(c_int::try_from(waiting).unwrap_or(c_int::MAX)) };
             return 0;
         }
         _ => {}

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::exec::{Bequest, survivors, with_sockets};
+use crate::exec::{Bequest, Guidance, survivors, with_sockets};
+use crate::state::{STATE, is_away};
 use crate::{real, table};
 
 type Strings = *const *const c_char;
@@ -130,7 +131,11 @@ unsafe fn spawn(
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
     if !table::any_objects() {
-        return spawn(envp);
+        // SAFETY: the program's environment.
+        return match unsafe { Guidance::prepare(envp.cast(), format!("-{}", std::process::id())) } {
+            Some(guidance) => spawn(guidance.environment().cast()),
+            None => spawn(envp),
+        };
     }
     // SAFETY: null or the program's.
     let sockets = unsafe { after_actions(actions) };
@@ -194,6 +199,32 @@ unsafe fn after_actions(actions: *const posix_spawn_file_actions_t) -> Vec<(c_in
 
 const _: () = assert!(size_of::<Action>() == 32);
 
+/// chroot(2): the stack's socket is perhaps not to be seen afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    STATE.with(|state| state.keep_connection());
+    // SAFETY: passed on.
+    unsafe { real::chroot(path) }
+}
+
+/// unshare(2), likewise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0 {
+        STATE.with(|state| state.keep_connection());
+    }
+    // SAFETY: passed on.
+    unsafe { real::unshare(flags) }
+}
+
+/// setns(2), likewise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    STATE.with(|state| state.keep_connection());
+    // SAFETY: passed on.
+    unsafe { real::setns(fd, kind) }
+}
+
 /// vfork(2): with sockets of ours it is fork(2), as POSIX allows, because a child that shares our memory would change what its
 /// parent knows. Otherwise it is the C library's, which returns twice and so cannot be called, only jumped to.
 #[cfg(target_arch = "x86_64")]
@@ -212,7 +243,9 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 /// The function that a vfork is to be.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn choose_fork() -> *const std::ffi::c_void {
-    if table::any_objects() {
+    // A child that is to get a connection of its own has to have memory of its own, too.
+    let needs_connection = || STATE.with(|state| state.kept.is_some() || state.control.is_some());
+    if table::any_objects() || is_away() && needs_connection() {
         return libc::fork as *const std::ffi::c_void;
     }
     real::vfork_address()

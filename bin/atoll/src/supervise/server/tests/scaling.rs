@@ -24,7 +24,7 @@ fn is_hand_over(request: &Request) -> bool {
 }
 
 pub(super) fn ask_to_scale(bench: &mut Bench, processes: &str) -> Channel {
-    let client = bench.client();
+    let client = bench.administrator();
     client.send(format!(r#"{{"cmd":"scale","processes":{processes}}}"#).as_bytes(), &[]).unwrap();
     bench.settle();
     client
@@ -70,7 +70,8 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     assert_eq!(hosts(&bench), [0, 1, 0]);
     bench.replicas[1] = bench.comes_back(1, 2);
     let pid = std::process::id();
-    let opened = |session| Request::SessionOpened { session, pid, config: bench.server.config.sessions.arena };
+    let (user, config) = (User::privileged(rustix::process::geteuid().as_raw()), bench.server.config.sessions.arena);
+    let opened = |session| Request::SessionOpened { session, pid, config, user };
     let rules = bench.server.config.accept.rules();
     assert_eq!(
         bench.told(1),
@@ -242,7 +243,7 @@ fn a_stack_may_be_left_to_itself() {
 }
 
 fn ask_to_move(bench: &mut Bench, replicas: &str, to: u8) -> Channel {
-    let client = bench.client();
+    let client = bench.administrator();
     client.send(format!(r#"{{"cmd":"move","replicas":{replicas},"to":{to}}}"#).as_bytes(), &[]).unwrap();
     bench.settle();
     client

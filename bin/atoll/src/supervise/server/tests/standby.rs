@@ -140,7 +140,8 @@ fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
 fn who_has_too_little_memory_makes_way_for_one_with_more() {
     let mut bench = Bench::standing_by(2, "");
     let page = atoll_ipc::page::ReplicaPage(
-        ShmMemory::map(&bench.server.memory.replicas[1].page_write, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap(),
+        ShmMemory::map_page(&bench.server.memory.replicas[1].page_write, REPLICA_PAGE_BYTES, Access::ReadWrite)
+            .unwrap(),
     );
     page.set_stat(Stat::Connections, 10_000);
     bench.look(Instant::now() + 2 * LATER);

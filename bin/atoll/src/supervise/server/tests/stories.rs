@@ -163,7 +163,7 @@ impl Outside {
             moved.iter().for_each(|replica| self.wanted[*replica] = to);
             format!(r#"{{"cmd":"move","replicas":{moved:?},"to":{to}}}"#)
         };
-        let client = self.bench.client();
+        let client = self.bench.administrator();
         client.send(request.as_bytes(), &[]).unwrap();
         self.askers.push(client);
         // It is heard before anything else happens: `wanted` is what the supervisor knows.

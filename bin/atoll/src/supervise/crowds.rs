@@ -1,0 +1,352 @@
+//! Who may connect, and what is kept back for what the stack needs itself? Descriptors are shared by all, and who has none cannot even be refused.
+//!
+//! ```text
+//!   0 ---- servers, memory ----|-------- connections and sessions --------|- headroom -|-- reserve --| RLIMIT_NOFILE
+//!                                                                          short looks  starts of servers
+//! ```
+//! The reserve is held open, so that nobody else can take it, and given back just before a server is started. Connections that never attached to
+//! a session are strangers: where there are too many, of one process or in all, the oldest of them goes. A process whose pid is 0, because it is
+//! in a pid namespace that the supervisor does not see into, counts with its user.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+
+use atoll_ipc::page::BELLS;
+use atoll_supervisor::ClientId;
+use atoll_sys::eventfd;
+use atoll_sys::unix::Peer;
+
+/// How many descriptors there are, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// RLIMIT_NOFILE.
+    limit: u64,
+    /// What the supervisor has open besides connections and sessions.
+    fixed: u64,
+    /// What a session takes here.
+    session: u64,
+    /// What it takes in the process of replicas that has most of them, which has the same limit.
+    session_in_server: u64,
+    /// What the start of a server takes for a moment.
+    reserve: u64,
+}
+
+impl Budget {
+    /// `limit`: RLIMIT_NOFILE; `servers`, `replicas`: of the stack.
+    pub fn new(limit: u64, servers: usize, replicas: usize) -> Budget {
+        let (servers, replicas) = (servers as u64, replicas as u64);
+        Budget {
+            limit,
+            // Page, bell, ledger, control socket, pidfd, queue; and those of the processes for replicas, two of which may be of each number.
+            fixed: FIXED + 6 * servers + 3 * (2 * replicas + 1),
+            session: SESSION + replicas,
+            session_in_server: BELLS as u64,
+            reserve: RESERVE + 2 * servers,
+        }
+    }
+
+    /// What connections and sessions may take together.
+    fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.fixed + self.reserve + HEADROOM)
+    }
+
+    /// Most connections: half of what is there, so that sessions find the rest.
+    pub fn clients_max(&self) -> usize {
+        usize::try_from(self.free() / 2).unwrap_or(usize::MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
+    }
+
+    /// Whether there is room for one more session beside so many sessions and connections. `shared`: how many replicas are in one process at most.
+    pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
+        let here = (sessions as u64 + 1) * self.session + clients as u64;
+        let there = (sessions as u64 + 1) * self.session_in_server * shared as u64;
+        here <= self.free() && there + SERVER_FIXED <= self.limit
+    }
+}
+
+/// Descriptors that are held so that nobody else takes them.
+#[derive(Debug, Default)]
+pub struct Reserve {
+    held: Vec<OwnedFd>,
+    size: usize,
+}
+
+impl Reserve {
+    pub fn new(budget: &Budget) -> Reserve {
+        let mut reserve = Reserve { held: Vec::new(), size: budget.reserve as usize };
+        reserve.refill();
+        reserve
+    }
+
+    /// Gives them back: something is about to be started that needs them.
+    pub fn release(&mut self) {
+        self.held.clear();
+    }
+
+    /// Takes them again, as far as there are any; what is missing is taken the next time.
+    pub fn refill(&mut self) {
+        while self.held.len() < self.size {
+            let Ok(descriptor) = eventfd::create() else { return };
+            self.held.push(descriptor);
+        }
+    }
+
+    /// Whether some are missing.
+    #[cfg(test)]
+    pub fn is_short(&self) -> bool {
+        self.held.len() < self.size
+    }
+}
+
+/// What is to be done about a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is room.
+    Take,
+    /// There is, when this stranger has gone.
+    TakeInsteadOf(ClientId),
+    /// There is none: those that are there have sessions.
+    Refuse,
+}
+
+/// Who is connected.
+#[derive(Debug)]
+pub struct Crowds {
+    clients_max: usize,
+    /// All connections: by whom.
+    all: BTreeMap<ClientId, Peer>,
+    strangers: BTreeSet<ClientId>,
+    processes: BTreeMap<(u32, u32), Crowd>,
+    users: BTreeMap<u32, Crowd>,
+}
+
+/// The connections of one process, or of one user.
+#[derive(Debug, Default)]
+struct Crowd {
+    all: usize,
+    strangers: BTreeSet<ClientId>,
+}
+
+impl Crowds {
+    pub fn new(clients_max: usize) -> Crowds {
+        Crowds {
+            clients_max,
+            all: BTreeMap::new(),
+            strangers: BTreeSet::new(),
+            processes: BTreeMap::new(),
+            users: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a connection of this peer is taken. The oldest stranger goes first: the process's own, the user's, anybody's. `stays`: strangers
+    /// that wait for an answer.
+    pub fn judge(&self, peer: &Peer, stays: impl Fn(ClientId) -> bool) -> Verdict {
+        let none = Crowd::default();
+        let process = process_of(peer).and_then(|process| self.processes.get(&process));
+        let user = self.users.get(&peer.uid).unwrap_or(&none);
+        let process = process.unwrap_or(&none);
+        let is_full = [
+            (process.strangers.len() >= STRANGERS_PER_PROCESS || process.all >= self.per_process(), &process.strangers),
+            (user.all >= self.per_user(), &user.strangers),
+            (self.all.len() >= self.clients_max, &self.strangers),
+        ];
+        let Some((_, strangers)) = is_full.into_iter().find(|(is_full, _)| *is_full) else { return Verdict::Take };
+        let oldest = strangers.iter().take(LOOKS).find(|id| !stays(**id));
+        oldest.map_or(Verdict::Refuse, |id| Verdict::TakeInsteadOf(*id))
+    }
+
+    /// The oldest connection that never attached, if there is any.
+    pub fn oldest_stranger(&self, stays: impl Fn(ClientId) -> bool) -> Option<ClientId> {
+        self.strangers.iter().take(LOOKS).find(|id| !stays(**id)).copied()
+    }
+
+    /// A connection is taken. It is a stranger's.
+    pub fn entered(&mut self, id: ClientId, peer: Peer) {
+        self.all.insert(id, peer);
+        self.strangers.insert(id);
+        for crowd in self.groups(&peer) {
+            crowd.all += 1;
+            crowd.strangers.insert(id);
+        }
+    }
+
+    /// It has a session now, or is not in any more.
+    pub fn set_stranger(&mut self, id: ClientId, is_stranger: bool) {
+        let Some(peer) = self.all.get(&id).copied() else { return };
+        let put = |set: &mut BTreeSet<ClientId>| if is_stranger { set.insert(id) } else { set.remove(&id) };
+        put(&mut self.strangers);
+        for crowd in self.groups(&peer) {
+            put(&mut crowd.strangers);
+        }
+    }
+
+    /// It is closed.
+    pub fn left(&mut self, id: ClientId) {
+        let Some(peer) = self.all.remove(&id) else { return };
+        self.strangers.remove(&id);
+        for crowd in self.groups(&peer) {
+            crowd.all = crowd.all.saturating_sub(1);
+            crowd.strangers.remove(&id);
+        }
+        let is_empty = |crowd: &Crowd| crowd.all == 0;
+        if let Some(process) = process_of(&peer)
+            && self.processes.get(&process).is_some_and(is_empty)
+        {
+            self.processes.remove(&process);
+        }
+        if self.users.get(&peer.uid).is_some_and(is_empty) {
+            self.users.remove(&peer.uid);
+        }
+    }
+
+    fn groups(&mut self, peer: &Peer) -> impl Iterator<Item = &mut Crowd> {
+        let process = process_of(peer).map(|process| self.processes.entry(process).or_default());
+        process.into_iter().chain([self.users.entry(peer.uid).or_default()])
+    }
+
+    /// One that forks has a connection for each of its children until these have their own, so it is many.
+    fn per_process(&self) -> usize {
+        self.clients_max / 2
+    }
+
+    /// Less than all, so that others find room, too.
+    fn per_user(&self) -> usize {
+        self.clients_max / 4 * 3
+    }
+}
+
+/// Processes of other pid namespaces have no number here.
+fn process_of(peer: &Peer) -> Option<(u32, u32)> {
+    (peer.pid != 0).then_some((peer.uid, peer.pid))
+}
+
+/// Most connections to the control socket, however many descriptors there are; each application process has one.
+const CLIENTS_MAX: usize = 65_536;
+/// And as many as there are always.
+const CLIENTS_MIN: usize = 16;
+/// Connections of one process that have no session: between connecting and attaching there are few.
+const STRANGERS_PER_PROCESS: usize = 64;
+/// So many strangers are looked at for one that may go.
+const LOOKS: usize = 256;
+/// Standard streams, epoll, signals, listener, lock, guardian, stack page, mesh, device, a build or two.
+const FIXED: u64 = 48;
+/// The application's page, and the bells; arenas come with replicas.
+const SESSION: u64 = 1 + BELLS as u64;
+/// The start of a server: socket, page, its own descriptors twice, the guardian's packet.
+const RESERVE: u64 = 32;
+/// Looks into /proc, connections that are refused, replies that are on their way.
+const HEADROOM: u64 = 24;
+/// What a process of replicas has besides sessions.
+const SERVER_FIXED: u64 = 160;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, pid: u32) -> Peer {
+        Peer { pid, uid, gid: uid }
+    }
+
+    fn enter(crowds: &mut Crowds, next: &mut u64, peer: Peer) -> Verdict {
+        let verdict = crowds.judge(&peer, |_| false);
+        if let Verdict::TakeInsteadOf(old) = verdict {
+            crowds.left(old);
+        }
+        if verdict != Verdict::Refuse {
+            crowds.entered(ClientId(*next), peer);
+            *next += 1;
+        }
+        verdict
+    }
+
+    #[test]
+    fn a_process_that_connects_without_end_loses_its_own_oldest_connections() {
+        let (mut crowds, mut next) = (Crowds::new(1000), 0);
+        enter(&mut crowds, &mut next, peer(1, 7));
+        for n in 0..10_000 {
+            let verdict = enter(&mut crowds, &mut next, peer(1, 8));
+            let wanted = match n {
+                0..64 => Verdict::Take,
+                _ => Verdict::TakeInsteadOf(ClientId(n + 1 - 64)),
+            };
+            assert_eq!(verdict, wanted);
+        }
+        assert_eq!(crowds.all.len(), 65);
+        assert!(crowds.all.contains_key(&ClientId(0)), "the neighbour's is older, and stays");
+    }
+
+    #[test]
+    fn who_has_a_session_stays_and_who_leaves_it_is_a_stranger_again() {
+        let (mut crowds, mut next) = (Crowds::new(1000), 0);
+        for _ in 0..64 {
+            enter(&mut crowds, &mut next, peer(1, 8));
+        }
+        crowds.set_stranger(ClientId(0), false);
+        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::Take, "63 strangers");
+        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::TakeInsteadOf(ClientId(1)));
+        crowds.set_stranger(ClientId(0), true);
+        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::TakeInsteadOf(ClientId(0)));
+        // Who waits for an answer is spared.
+        assert_eq!(crowds.judge(&peer(1, 8), |id| id < ClientId(10)), Verdict::TakeInsteadOf(ClientId(10)));
+    }
+
+    #[test]
+    fn many_processes_of_a_user_leave_room_for_others() {
+        let (mut crowds, mut next) = (Crowds::new(400), 0);
+        for pid in 1..=500 {
+            let verdict = enter(&mut crowds, &mut next, peer(1, pid));
+            assert_eq!(verdict == Verdict::Take, pid <= 300, "{pid}: {verdict:?}");
+        }
+        assert_eq!(enter(&mut crowds, &mut next, peer(2, 9)), Verdict::Take);
+        // Those without a number count by their user.
+        for n in 0..310 {
+            let verdict = enter(&mut crowds, &mut next, peer(3, 0));
+            assert_eq!(verdict == Verdict::Take, n < 400 - 300 - 1, "{n}: {verdict:?}");
+        }
+        // All have sessions: who is there stays.
+        let mut crowds = Crowds::new(8);
+        for n in 0..4 {
+            crowds.entered(ClientId(n), peer(1, 1));
+            crowds.set_stranger(ClientId(n), false);
+        }
+        assert_eq!(crowds.judge(&peer(1, 1), |_| false), Verdict::Refuse, "half of all is one process's");
+        assert_eq!(crowds.judge(&peer(1, 2), |_| false), Verdict::Take);
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_that_have_gone() {
+        let (mut crowds, mut next) = (Crowds::new(100), 0);
+        for pid in [1, 1, 2, 0, 0] {
+            enter(&mut crowds, &mut next, peer(pid, pid));
+        }
+        crowds.set_stranger(ClientId(1), false);
+        (0..5).for_each(|n| crowds.left(ClientId(n)));
+        crowds.left(ClientId(3));
+        assert!(crowds.all.is_empty() && crowds.strangers.is_empty());
+        assert!(crowds.processes.is_empty() && crowds.users.is_empty());
+    }
+
+    #[test]
+    fn sessions_are_refused_before_descriptors_run_out() {
+        let budget = Budget::new(1024, 2, 2);
+        let mut sessions = 0;
+        while budget.has_room(sessions, 10, 1) {
+            sessions += 1;
+        }
+        let used = sessions as u64 * (17 + 2) + 10 + budget.fixed;
+        assert!((35..50).contains(&sessions) && used + budget.reserve + HEADROOM <= 1024, "{sessions}");
+        assert!(!budget.has_room(sessions / 2 + 10, 10, 2), "two replicas in one process have half as many");
+        assert!(budget.clients_max() < 1024 / 2 && budget.clients_max() > 300);
+        assert_eq!(Budget::new(100, 2, 2).clients_max(), CLIENTS_MIN, "it is refused by the kernel then");
+        assert_eq!(Budget::new(1 << 20, 8, 8).clients_max(), CLIENTS_MAX);
+    }
+
+    #[test]
+    fn a_reserve_is_there_when_it_is_needed() {
+        let mut reserve = Reserve::new(&Budget::new(1024, 2, 2));
+        assert!(!reserve.is_short());
+        reserve.release();
+        assert!(reserve.is_short() && reserve.held.is_empty());
+        reserve.refill();
+        assert!(!reserve.is_short());
+    }
+}

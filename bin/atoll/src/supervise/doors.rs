@@ -1,0 +1,103 @@
+//! Which sockets does a stack listen at? One for applications and one for administration, which never share a connection.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use atoll_supervisor::{Asker, Config, Door, Paths, Rights};
+use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
+use atoll_sys::users;
+
+use crate::failure::{Failure, OrFail};
+
+/// The listening sockets of a stack.
+#[derive(Debug)]
+pub struct Doors {
+    /// `NAME.sock`.
+    pub applications: Listener,
+    /// `NAME.admin`.
+    pub administration: Listener,
+}
+
+impl Doors {
+    /// Both, at their paths. `rights`: whom the stack is for.
+    pub fn open(paths: &Paths, rights: &Rights) -> io::Result<Doors> {
+        // With more than one user the supervisor alone can tell who may connect.
+        let mode = if rights.is_shared() { 0o666 } else { 0o600 };
+        Ok(Doors { applications: open(&paths.socket, mode)?, administration: open(&paths.admin, 0o600)? })
+    }
+
+    /// Those of a supervisor before this one. `administration`: `None` if it was of a build that had one socket for everything.
+    pub fn resume(applications: Listener, administration: Option<Listener>, paths: &Paths) -> io::Result<Doors> {
+        Channel::ask_for_senders(&applications)?;
+        let administration = administration.map_or_else(|| open(&paths.admin, 0o600), Ok)?;
+        Ok(Doors { applications, administration })
+    }
+
+    /// One of them.
+    pub fn listener(&self, door: Door) -> &Listener {
+        match door {
+            Door::Applications => &self.applications,
+            Door::Administration => &self.administration,
+        }
+    }
+}
+
+/// Looks up whom the stack is for.
+pub fn rights(config: &Config) -> Result<Rights, Failure> {
+    let mut rights = Rights::of(rustix::process::geteuid().as_raw());
+    for name in &config.users.allow {
+        let found = users::user(name).or_fail(format!("users.allow: {name:?}"))?;
+        let unknown = || Failure::new(format!("users.allow (--allow-user): there is no user {name:?}"));
+        rights.allow_user(found.ok_or_else(unknown)?);
+    }
+    for name in &config.users.groups {
+        let found = users::group(name).or_fail(format!("users.groups: {name:?}"))?;
+        let unknown = || Failure::new(format!("users.groups (--allow-group): there is no group {name:?}"));
+        let (gid, members) = found.ok_or_else(unknown)?;
+        rights.allow_group(gid);
+        members.into_iter().for_each(|uid| rights.allow_user(uid));
+    }
+    Ok(rights)
+}
+
+/// Says why others cannot reach a stack that is for them, if they cannot. `directory`: where its sockets are.
+pub fn check_reach(rights: &Rights, directory: &Path) -> Result<(), Failure> {
+    if !rights.is_shared() {
+        return Ok(());
+    }
+    if rustix::process::geteuid().as_raw() != 0 {
+        // Programs trust nobody but root and their own user.
+        return Err(Failure::new(ROOT_ONLY));
+    }
+    let mode = std::fs::metadata(directory).or_fail(directory.display())?.permissions().mode();
+    if mode & 0o001 == 0 {
+        return Err(Failure::new(format!(
+            "{} is closed to the users that the stack is for: chmod o+x {0}",
+            directory.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Listens at `path`. What is accepted says of each message who sent it, and takes no descriptors.
+fn open(path: &Path, mode: u32) -> io::Result<Listener> {
+    let listener = Listener::bind(path, BACKLOG, Blocking::No)?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    Channel::refuse_descriptors(&listener)?;
+    Channel::ask_for_senders(&listener)?;
+    Ok(listener)
+}
+
+/// Why a stack is for nobody else.
+pub const ROOT_ONLY: &str =
+    "users.allow and users.groups (--allow-user, --allow-group): only a stack of root can be for other users";
+
+/// A process as far as rights depend on it.
+pub fn asker(peer: Peer) -> Asker {
+    Asker { uid: peer.uid, gid: peer.gid }
+}
+
+/// Connections that wait for the supervisor.
+const BACKLOG: u32 = 1024;

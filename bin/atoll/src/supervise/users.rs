@@ -1,0 +1,111 @@
+//! Which ports may the user of a session have?
+//!
+//! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for whom the configuration names. Who runs
+//! the stack may have all: it is his. It is judged once, when a session is opened, and holds for the session: so who gives up his privileges
+//! afterwards keeps them here, as an open socket does, until he runs another program.
+
+use std::collections::BTreeMap;
+use std::fs::read_to_string;
+
+use atoll_ipc::control::{USER_PORTS_MAX, User};
+use atoll_supervisor::Ports;
+use atoll_sys::unix::Peer;
+use atoll_sys::users;
+
+/// What is known of users.
+#[derive(Debug)]
+pub struct Users {
+    /// Who runs the stack.
+    own: u32,
+    unprivileged_start: u16,
+    /// Ports of users, by number.
+    ports: BTreeMap<u32, [(u16, u16); USER_PORTS_MAX]>,
+}
+
+impl Users {
+    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed over, with a word on standard error.
+    pub fn new(own: u32, config: &Ports) -> Users {
+        let mut ports = BTreeMap::new();
+        for (name, ranges) in &config.users {
+            match users::user(name) {
+                Ok(Some(uid)) => drop(ports.insert(uid, *ranges)),
+                Ok(None) => eprintln!("atoll: ports.users: there is no user \"{}\"", name.escape_debug()),
+                Err(error) => eprintln!("atoll: ports.users: \"{}\": {error}", name.escape_debug()),
+            }
+        }
+        Users { own, unprivileged_start: config.unprivileged_start, ports }
+    }
+
+    /// What a process may that has `peer`'s credentials.
+    pub fn user_of(&self, peer: &Peer) -> User {
+        if peer.uid == self.own || peer.uid == 0 || may_bind_low(peer) {
+            return User::privileged(peer.uid);
+        }
+        let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
+        User { uid: peer.uid, unprivileged_start: self.unprivileged_start, ports }
+    }
+}
+
+/// CAP_NET_BIND_SERVICE: see capabilities(7).
+const BIND_SERVICE: u32 = 10;
+
+/// Whether the process has the capability now, in the user namespace of this one. One that cannot be seen (in another pid namespace it has no number
+/// here) has none.
+fn may_bind_low(peer: &Peer) -> bool {
+    let of = |name| read_to_string(format!("/proc/{}/{name}", peer.pid)).ok();
+    // In a namespace of its own everybody has all capabilities, and another map: user_namespaces(7).
+    let is_inside =
+        || of("uid_map").is_some_and(|map| read_to_string("/proc/self/uid_map").is_ok_and(|own| own == map));
+    peer.pid != 0 && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE)) && is_inside()
+}
+
+/// Whether `status` (proc_pid_status(5)) is of a process of effective user `uid` that has the capability. The number may have become that of another
+/// process meanwhile, which counts only if it is the same user's.
+fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
+    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    let effective = value("Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok());
+    let bits = value("CapEff:").and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective == Some(uid) && bits.is_some_and(|bits| bits & 1 << capability != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(text: &str) -> Ports {
+        atoll_supervisor::ConfigFile::parse(text).unwrap().validate().unwrap().ports
+    }
+
+    #[test]
+    fn low_ports_are_for_the_stacks_user_for_root_and_for_whom_the_configuration_names() {
+        let users = Users::new(
+            1000,
+            &ports("[ports]\nusers = { root = [\"22\"], 33 = [\"80\", \"8-10\"], no-such = [\"1\"] }"),
+        );
+        let user = |uid| users.user_of(&Peer { pid: 0, uid, gid: uid });
+        assert_eq!(user(1000), User::privileged(1000));
+        assert_eq!(user(0), User::privileged(0));
+        let web = user(33);
+        assert!(web.uid == 33 && [80, 8, 9, 10, 1024].into_iter().all(|port| web.may_bind(port)));
+        assert!([7, 11, 22, 443, 1023].into_iter().all(|port| !web.may_bind(port)));
+        assert!(!user(34).may_bind(80) && user(34).may_bind(1024));
+        let all = Users::new(1000, &ports("[ports]\nunprivileged_start = 0"));
+        assert!(all.user_of(&Peer { pid: 0, uid: 5, gid: 5 }).may_bind(1));
+    }
+
+    #[test]
+    fn a_capability_counts_if_it_is_that_of_the_same_user() {
+        let status = "Name:\tx\nUid:\t1\t33\t1\t1\nGid:\t0\t0\t0\t0\nCapEff:\t0000000000000400\n";
+        assert!(has_capability(status, 33, BIND_SERVICE));
+        assert!(!has_capability(status, 1, BIND_SERVICE), "the real user is not asked");
+        assert!(!has_capability(status, 33, 11));
+        assert!(!has_capability(&status.replace("400", "bff"), 33, BIND_SERVICE));
+        assert!(!has_capability("", 33, BIND_SERVICE));
+    }
+
+    #[test]
+    fn names_are_looked_up() {
+        assert_eq!(users::user("www-data").unwrap(), Some(33));
+        assert_eq!((users::user("www").unwrap(), users::user("").unwrap()), (None, None));
+    }
+}
