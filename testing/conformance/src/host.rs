@@ -15,6 +15,7 @@ use atoll_base::{Endpoint, Epoch, FlowKey, FourTuple, Instant, ReplicaId, Sessio
 use atoll_ip::{ChecksumOffload, Ip, V6Config};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage};
 use atoll_ipc::{Cause, Command, Event, HeapMemory, SocketOption};
 use atoll_sockets::listener::Offer;
@@ -154,14 +155,14 @@ impl Host {
             false => (whole(), None),
         };
         let page = ReplicaPage(HeapMemory::new(REPLICA_PAGE_BYTES));
-        let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, table: 5, ports: 9 };
+        let secrets = Secrets { sequence: [7; 16], fast_open: COOKIE_KEY, leases: [3; 16], table: 5, ports: 9 };
         let config = config(settings);
         let buffers = (config.send_limit.0, config.receive_capacity.0);
         let mut transport = Transport::new(config, secrets, ip, page, START);
         let layout = ArenaConfig { slots: 64, send_log2: 20, receive_log2: 20 }.layout();
         let arena = HeapMemory::new(layout.total);
         let page = AppPage(HeapMemory::new(APP_PAGE_BYTES));
-        transport.open_session(START, SessionId(1), layout, arena.clone(), page);
+        transport.open_session(START, (SessionId(1), User::privileged(0)), layout, arena.clone(), page);
         let mut host = Host {
             now: START,
             family: settings.family,

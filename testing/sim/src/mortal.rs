@@ -7,28 +7,67 @@ use atoll_ipc::{HeapMemory, Memory};
 
 /// How many more stores a process makes before it dies. Clones are the same life.
 #[derive(Clone, Debug)]
-pub struct Life(Rc<Cell<u64>>);
+pub struct Life(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    left: Cell<u64>,
+    /// Whether it dies by its own fault when it touches [`POISON`], and whether it has.
+    minds_poison: bool,
+    is_poisoned: Cell<bool>,
+}
+
+/// A program has a fault, and this is what brings it to light: a process that copies these octets dies of them.
+pub const POISON: [u8; 8] = *b"\x07poison\x07";
 
 impl Life {
     /// One without an end.
     pub fn new() -> Life {
-        Life(Rc::new(Cell::new(u64::MAX)))
+        Life::with(false)
+    }
+
+    /// The same of a program that has the fault that [`POISON`] brings to light.
+    pub fn faulty() -> Life {
+        Life::with(true)
+    }
+
+    fn with(minds_poison: bool) -> Life {
+        Life(Rc::new(Inner { left: Cell::new(u64::MAX), minds_poison, is_poisoned: Cell::new(false) }))
+    }
+
+    /// The life of whoever comes next, in the same program.
+    #[must_use]
+    pub fn next(&self) -> Life {
+        Life::with(self.0.minds_poison)
+    }
+
+    /// Whether it has ended by its own fault.
+    pub fn is_poisoned(&self) -> bool {
+        self.0.is_poisoned.get()
+    }
+
+    /// Octets are copied.
+    fn taste(&self, octets: &[u8]) {
+        if self.0.minds_poison && !self.is_over() && octets.windows(POISON.len()).any(|part| part == POISON) {
+            self.0.is_poisoned.set(true);
+            self.0.left.set(0);
+        }
     }
 
     /// It ends after `stores`.
     pub fn shorten(&self, stores: u64) {
-        self.0.set(self.0.get().min(stores));
+        self.0.left.set(self.0.left.get().min(stores));
     }
 
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        self.0.get() == 0
+        self.0.left.get() == 0
     }
 
     /// Whether something may be done now; it counts.
     pub fn spend(&self) -> bool {
-        let left = self.0.get();
-        self.0.set(if left == u64::MAX { left } else { left.saturating_sub(1) });
+        let left = self.0.left.get();
+        self.0.left.set(if left == u64::MAX { left } else { left.saturating_sub(1) });
         left > 0
     }
 }
@@ -104,9 +143,11 @@ impl Memory for Mortal {
 
     fn read(&self, at: usize, out: &mut [u8]) {
         self.memory.read(at, out);
+        self.life.taste(out);
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
+        self.life.taste(bytes);
         for (i, part) in bytes.chunks(PART).enumerate().take_while(|_| self.life.spend()) {
             self.memory.write(at + i * PART, part);
         }

@@ -2,18 +2,21 @@
 //! that sleep until their bell rings: a wake-up that is lost shows as silence.
 
 mod departing;
+mod greedy;
 mod scaling;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_base::{
     Addr, Duration, Endpoint, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, Instant, ReplicaId, Rng, SessionId, SlotId,
 };
 use atoll_connmgr::Reach;
 use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
-use atoll_ipc::arena::ArenaConfig;
+use atoll_ipc::arena::{ArenaConfig, ArenaLayout};
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Voucher;
 use atoll_ipc::ledger::{LEDGER_VERSION, Ledger, LedgerConfig, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
@@ -23,7 +26,7 @@ use atoll_sockets::asking::{Asking, Next};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
-use atoll_transport::{Config, FrameSink, Offload, Recovery, Secrets, TextRef, Transport};
+use atoll_transport::{Config, FrameSink, Offload, Quota, Recovery, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, checksum, ethernet, ipv4, ipv6};
 
@@ -31,8 +34,10 @@ use crate::adversary::Adversary;
 use crate::ip_servers::{IpPlan, IpServers};
 use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
-use crate::mortal::{Life, Mortal};
+use crate::mortal::{Life, Mortal, POISON};
 use departing::Departure;
+pub use greedy::Appetite;
+use greedy::{Greedy, Watch};
 use scaling::Hosts;
 pub use scaling::{ScaledBy, ScalingPlan};
 
@@ -46,9 +51,13 @@ const PORT: u16 = 80;
 const LEDGER: LedgerConfig = LedgerConfig { connections: 512, requests: 256, text_units: 512 };
 /// Deaths of a run at most, so that it comes to its end.
 const CRASHES_MAX: u32 = 300;
+/// Deaths by the same fault, of which successors are to learn.
+const POISONED_MAX: u32 = 20;
 /// Stores after which a replica that is going to die does so, at most.
 const LIFE_MAX: u32 = 600;
 const LEASE: u64 = 77;
+/// What the commands of one process may cost in a round.
+const SHARE: u32 = 64;
 /// The bell of every process.
 const BELL: u32 = 1;
 
@@ -95,6 +104,19 @@ pub struct Story {
     pub crashes: u32,
     /// How replicas go from process to process; `None`: each has its own, and stays there.
     pub scaling: Option<ScalingPlan>,
+    /// What a program on each machine wants too much of.
+    pub greed: Option<Appetite>,
+    /// What brings a fault of the server's replicas to light again and again; `None`: they have none.
+    pub poison: Option<Poison>,
+}
+
+/// Who brings it to light.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poison {
+    /// A program of the server's machine, by a command.
+    Command,
+    /// The first client, by the first octets that it sends.
+    Segment,
 }
 
 /// Processes that accept, and how connections are given to them.
@@ -164,6 +186,8 @@ impl Story {
             workforce: Workforce::default(),
             crashes: 0,
             scaling: None,
+            greed: None,
+            poison: None,
         }
     }
 }
@@ -228,11 +252,14 @@ struct Machine {
     managers: Option<Managers>,
     /// The processes that the replicas are in, if they go from one to another.
     hosts: Option<Hosts>,
+    /// Sessions that successors have not opened yet: by which replica, and what it needs for that.
+    unopened: VecDeque<(usize, SessionId, ArenaLayout, Mortal, AppPage<Mortal>)>,
 }
 
 impl Machine {
     fn new(host: u8, count: u8, story: &Story) -> Machine {
         let (now, seed) = (Instant::from_millis(1000), story.seed);
+        let is_faulty = story.poison.is_some() && host == SERVER;
         let managers = story.managers.map(|plan| Managers::new(plan, count, seed));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
         let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
@@ -247,7 +274,7 @@ impl Machine {
             host,
             replicas: Vec::new(),
             legacies: (0..count).map(|_| legacy()).collect(),
-            lives: (0..count).map(|_| Life::new()).collect(),
+            lives: (0..count).map(|_| if is_faulty { Life::faulty() } else { Life::new() }).collect(),
             out: Out {
                 frames: VecDeque::new(),
                 life: Life::new(),
@@ -262,6 +289,7 @@ impl Machine {
             ip_servers,
             managers,
             hosts: story.scaling.map(|plan| Hosts::new(plan, host, count, seed, now)),
+            unopened: VecDeque::new(),
         };
         for index in 0..count {
             let replica = machine.replica(now, index, Epoch(3), seed);
@@ -277,6 +305,7 @@ impl Machine {
         // One connection after another goes on, soon or much later, as long as nobody needs it.
         let adopt_every = [0, 50, 5_000, 200_000][(seed.wrapping_add(epoch.0.into()) % 4) as usize];
         let config = Config { adopt_batch: 1, adopt_every: Duration::from_micros(adopt_every), ..config };
+        let config = Config { quota: Quota { requests: LEDGER.requests / 4, ..config.quota }, ..config };
         let config = self.managers.as_ref().map_or(config, |managers| managers.configure(config));
         let v6 = V6Config { address: Some((address_v6(host), 64)), gateway: None, autoconf: false };
         let ip_config = atoll_ip::Config { v6: Some(v6), ..atoll_ip::Config::new(mac(host), address(host), 24) };
@@ -285,7 +314,8 @@ impl Machine {
         let (page, ledger) = &self.legacies[usize::from(index)];
         let life = &self.lives[usize::from(index)];
         let ports = seed + u64::from(index) + u64::from(epoch.0 - 3);
-        let secrets = Secrets { sequence: [host; 16], fast_open: [host; 16], table: seed + 5, ports };
+        let secrets =
+            Secrets { sequence: [host; 16], fast_open: [host; 16], leases: [host; 16], table: seed + 5, ports };
         let page = ReplicaPage(Mortal::new(page.clone(), life));
         page.announce(ReplicaId(index), epoch);
         let mut transport = Transport::new(config, secrets, ip, page, now);
@@ -341,6 +371,15 @@ impl Machine {
             (None, Some(link)) => link.room(index),
             (None, None) => usize::MAX,
         };
+    }
+
+    /// A replica opens one more session of its predecessor. Returns whether there was one.
+    fn open_one(&mut self, now: Instant, index: usize) -> bool {
+        let at = self.unopened.iter().position(|(replica, ..)| *replica == index);
+        let Some((_, session, layout, arena, page)) = at.and_then(|at| self.unopened.remove(at)) else { return false };
+        self.replicas[index].open_session(now, (session, User::privileged(0)), layout, arena, page);
+        self.replicas[index].remind(session);
+        true
     }
 
     /// Whether a replica is in a process and serves.
@@ -423,6 +462,14 @@ fn octet(connection: u64, offset: usize) -> u8 {
     ((offset as u64 ^ connection << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
+/// Octet of the text of a client, whose first connection may be poisoned.
+fn text_octet(poisoned: bool, connection: u64, offset: usize) -> u8 {
+    match POISON.get(offset).filter(|_| poisoned && connection == 0) {
+        Some(poison) => *poison,
+        None => octet(connection, offset),
+    }
+}
+
 /// A connection of a process.
 struct Socket {
     replica: usize,
@@ -481,6 +528,13 @@ struct Process {
     stands_until: Option<Instant>,
     /// It has died.
     departure: Option<Departure>,
+    /// It does nothing but to want.
+    greedy: Option<Greedy>,
+    /// It does nothing but harm.
+    is_rogue: bool,
+    /// What it opens first, or what of it is lost, is poisoned; and whether it has heard the end of that.
+    is_poisoned: bool,
+    has_failed: bool,
 }
 
 /// The whole simulation.
@@ -497,8 +551,18 @@ pub struct World {
     crashed: u32,
     /// All replicas of the server listen: its clients have begun.
     has_begun: bool,
+    /// Not before this.
+    begins_at: Instant,
     /// How often a successor was told that a program had died.
     told: u32,
+    /// Whether work goes on beside greedy programs.
+    watch: Option<Watch>,
+    /// Deaths of replicas by their own fault, whether the last one was so, and what successors have made of them.
+    poisoned: u32,
+    is_blamed: bool,
+    quarantined: u32,
+    lost: u32,
+    cut_off: BTreeSet<SessionId>,
 }
 
 impl World {
@@ -516,7 +580,14 @@ impl World {
             adversary: None,
             crashed: 0,
             has_begun: false,
+            begins_at: Instant::from_millis(1000),
             told: 0,
+            watch: None,
+            poisoned: 0,
+            is_blamed: false,
+            quarantined: 0,
+            lost: 0,
+            cut_off: BTreeSet::new(),
         };
         let mut delay = Duration::ZERO;
         if story.attacked {
@@ -539,17 +610,31 @@ impl World {
         if let Some((worker, after)) = story.workforce.stops {
             world.processes[worker].stops_at = Some(world.now + after);
         }
+        if story.poison == Some(Poison::Command) {
+            world.attach(0);
+            let rogue = world.processes.last_mut().expect("just attached");
+            rogue.is_rogue = true;
+            rogue.wakes_at = Some(Instant::from_millis(1000) + Duration::from_micros(story.seed * 7919 % 20_000));
+        }
+        world.begins_at += delay;
         world.attach(1);
         let client = world.processes.last_mut().expect("just attached");
-        // Where a replica may be away from the start on, `listen` takes its time.
-        client.wakes_at = story.scaling.is_none().then_some(Instant::from_millis(1000) + delay);
+        // It takes its time until all replicas listen: one says what the others want to see.
+        client.wakes_at = None;
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
         client.at_once = story.at_once.unwrap_or(client.at_once);
+        if let Some(appetite) = story.greed {
+            world.invite(appetite);
+        }
         world
     }
 
     fn attach(&mut self, machine: usize) {
+        self.attach_as(machine, None);
+    }
+
+    fn attach_as(&mut self, machine: usize, greedy: Option<Greedy>) {
         let session = SessionId(self.processes.len() as u32 + 1);
         let log2 = self.story.memory_log2;
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
@@ -561,7 +646,7 @@ impl World {
         for (replica, life) in replicas.iter_mut().zip(lives) {
             let arena = HeapMemory::new(layout.total);
             let (theirs, their_page) = (Mortal::new(arena.clone(), life), AppPage(Mortal::new(page.0.clone(), life)));
-            replica.open_session(self.now, session, layout, theirs, their_page);
+            replica.open_session(self.now, (session, User::privileged(0)), layout, theirs, their_page);
             ports.push(Port::new(arena.clone(), layout));
             arenas.push(arena);
         }
@@ -587,14 +672,19 @@ impl World {
             finished: 0,
             starved: false,
             length: self.story.length,
-            is_server: machine == 0,
+            is_server: machine == 0 && greedy.is_none(),
             v6: self.story.v6,
             service: Duration::ZERO,
             stops_at: None,
             stands_until: None,
             departure: None,
+            greedy,
+            is_rogue: false,
+            is_poisoned: self.story.poison == Some(Poison::Segment),
+            has_failed: false,
         };
-        if machine == 0 {
+        let is_rogue = machine == 0 && self.processes.len() == self.story.workers;
+        if process.is_server && !is_rogue {
             process.listen();
         }
         self.processes.push(process);
@@ -605,6 +695,9 @@ impl World {
         let began = self.now;
         let limit = began + Duration::from_secs(3000);
         loop {
+            if self.poisoned > POISONED_MAX {
+                return Err(format!("{} deaths of the same: {}", self.poisoned, self.report()));
+            }
             if self.turn()? {
                 continue;
             }
@@ -620,6 +713,7 @@ impl World {
     /// Goes on after [`World::run`] until replicas have forgotten every connection, and what programs have had is free again.
     pub fn settle(&mut self) -> Result<(), String> {
         let limit = self.now + Duration::from_secs(300);
+        self.dismiss_greedy();
         while self.turn()? || self.go_on(limit) {}
         for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
             replica.adopt_rest(self.now);
@@ -670,6 +764,7 @@ impl World {
         if busy {
             self.now += Duration::from_micros(2);
         }
+        self.watch()?;
         Ok(busy)
     }
 
@@ -707,11 +802,27 @@ impl World {
         true
     }
 
+    /// Whether the client of the poisoned connection has heard that it has ended.
+    fn has_failed(&self) -> bool {
+        self.processes.iter().any(|process| process.has_failed)
+    }
+
+    /// Deaths of replicas by their own fault, the connections that were quarantined for it, those that were lost, and the sessions that were cut off.
+    pub fn verdicts(&self) -> (u32, u32, u32, Vec<SessionId>) {
+        (self.poisoned, self.quarantined, self.lost, self.cut_off.iter().copied().collect())
+    }
+
     fn is_over(&self) -> bool {
         let finished = |is_server| -> u64 {
             self.processes.iter().filter(|process| process.is_server == is_server).map(|process| process.finished).sum()
         };
-        let all = self.story.connections as u64;
+        // The poisoned one fails, and its client knows.
+        let fails = self.story.poison == Some(Poison::Segment);
+        let is_at_large = self.story.poison == Some(Poison::Command) && self.cut_off.is_empty();
+        if fails && !self.has_failed() || is_at_large {
+            return false;
+        }
+        let all = self.story.connections as u64 - u64::from(fails);
         // The attack goes on before, while and after others are served.
         self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
             && finished(false) == all
@@ -842,8 +953,9 @@ impl World {
     fn run_replica(&mut self, at: usize, index: usize) -> bool {
         self.doom(at, index);
         let mut any = self.read_queue(at, index);
+        any |= self.machines[at].open_one(self.now, index);
         let machine = &mut self.machines[at];
-        any |= machine.replicas[index].handle_commands(self.now, 64);
+        any |= machine.replicas[index].handle_commands(self.now, SHARE);
         machine.replicas[index].handle_timers(self.now);
         self.flush(at, index);
         self.collect(at, index);
@@ -877,7 +989,10 @@ impl World {
             if self.machines[at].hosts.is_some() {
                 self.process_ends(at, index);
             } else {
-                self.machines[at].lives[index] = Life::new();
+                let next = self.machines[at].lives[index].next();
+                let past = std::mem::replace(&mut self.machines[at].lives[index], next);
+                self.is_blamed = past.is_poisoned();
+                self.poisoned += u32::from(past.is_poisoned());
                 rung.extend(self.succeed(at, index));
             }
         }
@@ -963,19 +1078,44 @@ impl World {
             managers.replica_restarted(now, &mut self.rng, index, Epoch(epoch.0 + 1), replicas);
         }
         let life = &machine.lives[index];
+        let needed = next.sessions_in_ledger();
+        let mut later = Vec::new();
         for process in self.processes.iter().filter(|process| process.machine == at && !process.is_over(index)) {
+            if self.cut_off.contains(&process.session) {
+                continue;
+            }
             let arena = Mortal::new(process.arenas[index].clone(), life);
             let page = AppPage(Mortal::new(process.page.0.clone(), life));
             let log2 = story.memory_log2;
             let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
-            next.open_session(now, process.session, layout, arena, page);
+            if needed.contains(&process.session) {
+                next.open_session(now, (process.session, User::privileged(0)), layout, arena, page);
+            } else {
+                later.push((process.session, process.departure.is_some(), layout, arena, page));
+            }
         }
+        machine.unopened.retain(|(replica, ..)| *replica != index);
         next.set_balance(story.workforce.rules);
-        let adoption = next.adopt(now, Recovery::Stateful, false);
+        let adoption = next.adopt(now, Recovery::Stateful, std::mem::take(&mut self.is_blamed));
+        self.quarantined += adoption.quarantined;
+        self.lost += adoption.lost;
+        let cut_off = next.take_cut_off();
         if std::env::var_os("ATOLL_SEED").is_some() {
             eprintln!("{now:?} replica {index} of machine {at}: {adoption:?}");
         }
+        for (session, is_needed, layout, arena, page) in later {
+            if is_needed {
+                next.open_session(now, (session, User::privileged(0)), layout, arena, page);
+            } else {
+                machine.unopened.push_back((index, session, layout, arena, page));
+            }
+        }
         machine.replicas[index] = next;
+        // As a supervisor does.
+        for session in cut_off {
+            machine.replicas.iter_mut().for_each(|replica| replica.cut_off(now, session));
+            self.cut_off.insert(session);
+        }
         self.brief(at, index);
         let machine = &mut self.machines[at];
         machine.out.life = machine.lives[index].clone();
@@ -1059,6 +1199,10 @@ impl World {
         {
             if process.wakes_at.is_some_and(|at| at <= self.now) {
                 any = true;
+                if process.is_rogue {
+                    process.poison();
+                    continue;
+                }
                 process.run(self.now, &mut self.rng);
             }
         }
@@ -1111,22 +1255,50 @@ impl Process {
             v6_only: false,
         };
         self.push(authority, &bind);
+        // What it says is what the others want to see.
+        self.listen_at(authority);
+    }
+
+    fn listen_at(&mut self, replica: usize) {
+        let local = Endpoint::at(Addr::ANY, PORT);
+        let listen = Command::Listen {
+            token: 2,
+            lease: LEASE,
+            local,
+            backlog: 64,
+            reuse_port: false,
+            defer_accept: 0,
+            v6_only: false,
+        };
+        self.push(replica, &listen);
+    }
+
+    /// A replica listens. Once the port's authority does, the others are asked.
+    fn handle_listening(&mut self, replica: usize, voucher: Voucher) {
+        self.listening |= 1 << replica;
+        if replica == usize::from(PORT) % self.ports.len() {
+            let (protocol, local) = (Protocol::Tcp, Endpoint::at(Addr::ANY, PORT));
+            for other in (0..self.ports.len()).filter(|other| *other != replica) {
+                self.push(other, &Command::Show { lease: LEASE, protocol, local, voucher });
+                self.listen_at(other);
+            }
+        }
+    }
+
+    /// A command that none is, to every replica, and then silence.
+    fn poison(&mut self) {
+        self.wakes_at = None;
+        let word = |at: usize| u32::from_le_bytes(*POISON[at..].first_chunk().expect("eight octets"));
         for replica in 0..self.ports.len() {
-            let listen = Command::Listen {
-                token: 2,
-                lease: LEASE,
-                local,
-                backlog: 64,
-                reuse_port: false,
-                defer_accept: 0,
-                v6_only: false,
-            };
-            self.push(replica, &listen);
+            self.push(replica, &Command::Kick { slot: SlotId(word(0)), generation: word(4) });
         }
     }
 
     /// What a program does between two sleeps.
     fn run(&mut self, now: Instant, rng: &mut Rng) {
+        if self.run_greedy(now, rng) {
+            return;
+        }
         if self.asleep {
             self.asleep = false;
             self.sleep_word = self.sleep_word.wrapping_add(1);
@@ -1206,9 +1378,9 @@ impl Process {
             Event::SlotDone { slot, generation } => {
                 self.ports[replica].slot_done(slot, generation);
             }
-            Event::ListenReply { .. } => self.listening |= 1 << replica,
+            Event::ListenReply { voucher, .. } => self.handle_listening(replica, voucher),
             // Every socket is looked at anyway.
-            Event::Ready { .. } | Event::BindReply { .. } | Event::InfoReply { .. } => {}
+            Event::Ready { .. } | Event::BindReply { .. } | Event::InfoReply { .. } | Event::GroupReply { .. } => {}
         }
     }
 
@@ -1228,6 +1400,10 @@ impl Process {
     }
 
     fn accept(&mut self) -> bool {
+        // Accept comes after listen.
+        if self.listening.count_ones() as usize != self.ports.len() {
+            return false;
+        }
         let mut any = self.ask();
         for replica in 0..self.ports.len() {
             if self.asking.is_none() && self.accepting & 1 << replica == 0 {
@@ -1292,13 +1468,15 @@ impl Process {
             let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
             let remote = Endpoint::at(addr, PORT);
             self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-            self.insert(replica, slot, generation, number, false);
+            self.insert(replica, slot, generation, number, self.is_poisoned && number == 0);
         }
         any
     }
 
     /// Reads and writes what one connection allows.
     fn serve(&mut self, now: Instant, key: (usize, u32), rng: &mut Rng) -> bool {
+        let poisoned = self.is_poisoned;
+        let text_at = |number, at| text_octet(poisoned, number, at);
         let Some(socket) = self.sockets.get_mut(&key) else { return false };
         let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
         let mut kick = false;
@@ -1331,7 +1509,11 @@ impl Process {
                 socket.got += len;
             }
             Err(Failure::WouldBlock) => {}
-            Err(Failure::Error(_)) if socket.is_hostile => (socket.ended, any) = (true, true),
+            Err(Failure::Error(_)) if socket.is_hostile || self.is_server && self.is_poisoned => {
+                // One that was poisoned, or has a hostile peer.
+                any |= !socket.ended;
+                (socket.ended, socket.is_hostile) = (true, true);
+            }
             Err(Failure::Error(errno)) => panic!(
                 "receive: {errno:?} at {now:?}, connection {}, got {}, sent {}, server {}",
                 socket.number, socket.got, socket.sent, self.is_server
@@ -1339,13 +1521,16 @@ impl Process {
         }
         let left = if self.is_server { socket.held.len() } else { self.length - socket.sent };
         if left > 0 {
-            match stream.writable(&mut socket.local, left.min(1 + rng.below(100_000) as usize)) {
+            match stream.writable(&mut socket.local, left.min(POISON.len() + rng.below(100_000) as usize)) {
                 Ok(room) => {
                     any = true;
                     let bytes: Vec<u8> = if self.is_server {
                         socket.held.drain(..room.len).collect()
                     } else {
-                        (socket.sent..socket.sent + room.len).map(|at| octet(socket.number, at)).collect()
+                        {
+                            let (number, sent) = (socket.number, socket.sent);
+                            (sent..sent + room.len).map(|at| text_at(number, at)).collect()
+                        }
                     };
                     stream.copy_in(&room, 0, &bytes);
                     stream.commit(&room, room.len);
@@ -1353,9 +1538,9 @@ impl Process {
                     kick = true;
                 }
                 Err(Failure::WouldBlock) => self.starved |= std::mem::take(&mut socket.local.starved),
-                Err(Failure::Error(_)) if socket.is_hostile => {
+                Err(Failure::Error(_)) if socket.is_hostile || self.is_server && self.is_poisoned => {
                     socket.held.clear();
-                    socket.ended = true;
+                    (socket.ended, socket.is_hostile) = (true, true);
                 }
                 Err(Failure::Error(errno)) => panic!("send: {errno:?}"),
             }
@@ -1374,10 +1559,13 @@ impl Process {
         let close = if self.is_server {
             is_done && now >= *socket.done_at.get_or_insert(now + service)
         } else {
-            socket.shut && socket.ended
+            // The poisoned one is over when its client hears so.
+            socket.ended && (socket.shut || socket.is_hostile)
         };
         if close {
-            assert!(self.is_server || socket.got == self.length, "the stream is cut off at {}", socket.got);
+            let is_whole = self.is_server || socket.is_hostile || socket.got == self.length;
+            assert!(is_whole, "the stream is cut off at {}", socket.got);
+            self.has_failed |= !self.is_server && socket.is_hostile;
             self.ports[replica].close_slot(slot, generation, 0);
             self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
             let socket = self.sockets.remove(&key);

@@ -2,9 +2,9 @@
 //!
 //! `ATOLL_SEED=n` replays one seed; `ATOLL_SEEDS=n` changes how many are tried.
 
-use atoll_base::Duration;
+use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{IpPlan, ManagerPlan, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
+use atoll_sim::{Appetite, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -14,6 +14,40 @@ fn every_connection_is_accepted_served_and_closed() {
 #[test]
 fn others_are_served_beside_an_attacker() {
     run(100, true);
+}
+
+/// A program on each machine wants too much of something. Work of others goes on in each window of time.
+#[test]
+fn others_are_served_beside_greedy_programs() {
+    for seed in seeds(60) {
+        let greed = Some(Appetite::ALL[(seed % 6) as usize]);
+        let story = Story { greed, memory_log2: 20, ..Story::random(seed) };
+        end(seed, &Story { loss: 0, duplicate: 0, tear: 0, late: 0, ..story });
+    }
+}
+
+/// The same while replicas die at any moment: also while they clean up after such a program.
+#[test]
+fn others_are_served_beside_greedy_programs_while_replicas_die() {
+    for seed in seeds(60) {
+        let greed = Some(Appetite::ALL[(seed % 6) as usize]);
+        let crashes = [2000, 20_000][(seed / 6 % 2) as usize];
+        end(seed, &Story { greed, crashes, memory_log2: 20, ..Story::random(seed) });
+    }
+}
+
+/// Until nothing is left of anything.
+fn end(seed: u64, story: &Story) {
+    let mut world = World::new(story);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.run()?;
+        world.settle()
+    }));
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
+        Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
+    }
 }
 
 /// Workers are slow, stop for a while, or die; replicas do not hear each other; the rules are any. Every connection is claimed in the end.
@@ -58,6 +92,40 @@ fn replicas_that_die_lose_no_connection_that_waits() {
     }
     println!("{crashed} deaths");
     assert!(crashed > 100 || std::env::var_os("ATOLL_SEED").is_some(), "{crashed}");
+}
+
+/// A program makes every replica die by a command: it is cut off when each has died twice, and nobody else loses anything.
+#[test]
+fn a_session_that_makes_replicas_die_is_cut_off_and_no_other_notices() {
+    for seed in seeds(60) {
+        let crashes = [0, 0, 20_000][(seed % 3) as usize];
+        let story = Story { poison: Some(Poison::Command), crashes, ..Story::random(seed) };
+        let mut world = World::new(&story);
+        crash_of(seed, &story, &mut world);
+        let (deaths, quarantined, lost, cut_off) = world.verdicts();
+        let rogue = story.workers as u32 + 1;
+        assert_eq!((quarantined, lost, cut_off), (0, 0, vec![SessionId(rogue)]), "ATOLL_SEED={seed}: {story:#?}");
+        // The supervisor tells the others, once one replica knows.
+        assert!((2..=1 + u32::from(story.replicas[0])).contains(&deaths), "ATOLL_SEED={seed}: {deaths} deaths");
+    }
+}
+
+/// What a client sends makes the replica die that has its connection: the connection is given up, its client hears so, and nobody else loses
+/// anything. It does not matter whether somebody has accepted it.
+#[test]
+fn a_connection_that_makes_replicas_die_is_given_up_and_no_other_notices() {
+    for seed in seeds(60) {
+        let crashes = [0, 0, 20_000][(seed % 3) as usize];
+        let random = Story::random(seed);
+        let length = random.length.max(500);
+        let waits = if seed % 4 == 3 { waits() } else { Workforce::default() };
+        let workers = if seed % 4 == 3 { 1 } else { random.workers };
+        let story = Story { poison: Some(Poison::Segment), crashes, length, workers, workforce: waits, ..random };
+        let mut world = World::new(&story);
+        crash_of(seed, &story, &mut world);
+        let (deaths, quarantined, lost, cut_off) = world.verdicts();
+        assert_eq!((quarantined, lost, cut_off), (1, 1, vec![]), "ATOLL_SEED={seed}: {deaths} deaths, {story:#?}");
+    }
 }
 
 /// Replicas leave their processes at any moment, one after another or at once, and go on in others; what is for them waits meanwhile.
@@ -283,9 +351,14 @@ fn scale(seed: u64, story: &Story) -> (u32, u32, u32) {
 /// Runs a story with deaths. Returns how many there were.
 fn crash(seed: u64, story: &Story) -> u32 {
     let mut world = World::new(story);
+    crash_of(seed, story, &mut world);
+    world.crashed()
+}
+
+fn crash_of(seed: u64, story: &Story, world: &mut World) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     match outcome {
-        Ok(Ok(_)) => world.crashed(),
+        Ok(Ok(_)) => {}
         Ok(Err(report)) => panic!("ATOLL_SEED={seed}: {report}\n{story:#?}"),
         Err(_) => panic!("ATOLL_SEED={seed}: see above\n{}\n{story:#?}", world.report()),
     }

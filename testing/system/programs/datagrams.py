@@ -55,7 +55,9 @@ def receive(own, data):
         came = own.recv(65536)
         if came == data:
             return True
-        assert int(came[:12]) < int(data[:12]) and came[12:] == PIECE[: len(came) - 12], "a datagram has changed"
+        assert int(came[:12]) < int(data[:12]) and came[12:] == PIECE[: len(came) - 12], (
+            f"a datagram has changed: {came[:12]} of {len(came)} octets came, {data[:12]} of {len(data)} was sent"
+        )
     return False
 
 

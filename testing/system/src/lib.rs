@@ -11,5 +11,5 @@ mod wire;
 
 pub use net::{Alone, Impairments, Net, Stack, atoll, soak};
 pub use process::{Proc, Scratch, until};
-pub use programs::{compiled, program};
+pub use programs::{compiled, compiled_of, program};
 pub use wire::{complete_checksum, is_ecn_capable, mark_congestion, open_end};

@@ -332,6 +332,11 @@ impl Net {
         }
     }
 
+    /// A command for `program` in the server's namespace, on the kernel's stack unless it says otherwise itself.
+    pub fn on_server(&self, program: &str) -> Command {
+        self.in_namespace(&self.names().server, program)
+    }
+
     /// A command for `program` on the kernel's stack, at the client's end.
     pub fn on_client(&self, program: &str) -> Command {
         self.in_namespace(&self.names().client, program)

@@ -13,15 +13,20 @@ pub fn program(name: &str) -> String {
 ///
 /// With fortification, because distributions build with it: `read` is then `__read_chk`, and so on.
 pub fn compiled(name: &str) -> String {
+    compiled_of(&program(&format!("{name}.c")))
+}
+
+/// The same of a C program that lies elsewhere, by the full name of its source.
+pub fn compiled_of(source: &str) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock();
-    let source = program(&format!("{name}.c"));
+    let name = Path::new(source).file_stem().expect("a source has a name").to_string_lossy();
     let target = crate::net::target_folder().join("tmp").join(format!("atoll-test-{name}"));
-    if !newer(&target, Path::new(&source)) {
+    if !newer(&target, Path::new(source)) {
         std::fs::create_dir_all(target.parent().expect("it lies in tmp")).expect("the target folder is writable");
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-D_FORTIFY_SOURCE=2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread", "-o"]);
-        let status = cc.arg(&target).arg(&source).status().expect("a C compiler is installed");
+        let status = cc.arg(&target).arg(source).status().expect("a C compiler is installed");
         assert!(status.success(), "cannot compile {source}");
     }
     target.to_string_lossy().into_owned()

@@ -7,6 +7,7 @@ use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::{Config, ConnMgr, ConnectionId, Directive, Listen, ListenerId, Reach, Stage, Syn, SynVerdict};
 use atoll_ipc::balance::{Balance, Estimator, PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer, Scheme};
 use atoll_ipc::balance::{ServiceReport, Services};
+use atoll_ipc::lease::Grant;
 
 use crate::input::Input;
 
@@ -54,6 +55,8 @@ impl Cm {
             ephemeral: (32768, 60999),
             backlog_max: 64,
             leases_max: 10,
+            session_leases_max: 10,
+            session_listeners_max: 10,
             managers: 2,
             managers_apart: false,
             patience: Duration::from_millis(100),
@@ -63,7 +66,8 @@ impl Cm {
         for session in 0..4 {
             let (session, backlog) = (SessionId(session), 64);
             let (reuse_port, defer_accept, v6_only) = (false, 0, false);
-            let listen = Listen { session, lease: LEASE, local: LOCAL, backlog, reuse_port, defer_accept, v6_only };
+            let (lease, local, shown) = (LEASE, LOCAL, Some(Grant::to_listen(LEASE, LOCAL)));
+            let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
             id = Some(cm.handle_listen(&listen).expect("the port is free"));
         }
         let now = Instant::from_millis(1000);

@@ -2,7 +2,7 @@
 
 use atoll_base::{Endpoint, FlowKey, FourTuple};
 use atoll_link::{Class, classify};
-use atoll_supervisor::{ConfigFile, Incoming};
+use atoll_supervisor::{ConfigFile, Door, Incoming};
 use atoll_wire::{ethernet, ipv4};
 
 use crate::features::mark;
@@ -26,18 +26,21 @@ pub fn config_file(data: &[u8]) {
     }
 }
 
-/// A packet on the supervisor's socket. The first byte: how many descriptors came with it.
+/// A packet on one of the supervisor's sockets. The first byte: which, and how many descriptors came with it.
 pub fn supervisor_request(data: &[u8]) {
-    let Some((descriptors, bytes)) = data.split_first() else { return };
-    match atoll_supervisor::classify(bytes, usize::from(descriptors % 3)) {
+    let Some((first, bytes)) = data.split_first() else { return };
+    let door = if first & 0x80 == 0 { Door::Applications } else { Door::Administration };
+    match atoll_supervisor::classify(door, bytes, usize::from(first & 0x7f) % 3) {
         Ok(Incoming::Cli(request)) => {
             mark(62, bytes.len() as u64);
             let text = serde_json::to_string(&request).expect("it came as JSON");
-            assert_eq!(atoll_supervisor::classify(text.as_bytes(), 0), Ok(Incoming::Cli(request)));
+            assert_eq!(door, Door::Administration);
+            assert_eq!(atoll_supervisor::classify(door, text.as_bytes(), 0), Ok(Incoming::Cli(request)));
         }
         Ok(Incoming::Application(request)) => {
             mark(63, bytes[0].into());
-            assert_eq!(atoll_supervisor::classify(&request.encode(), 0), Ok(Incoming::Application(request)));
+            assert_eq!(door, Door::Applications);
+            assert_eq!(atoll_supervisor::classify(door, &request.encode(), 0), Ok(Incoming::Application(request)));
         }
         Err(cause) => assert!(!cause.is_empty()),
     }

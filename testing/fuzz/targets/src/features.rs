@@ -22,7 +22,7 @@ pub(crate) fn mark(kind: u8, value: u64) {
     });
 }
 
-/// The marks since the last call, each below [`MARKS`](kinds).
+/// The marks since the last call, each below the number of kinds of marks.
 pub(crate) fn take() -> Vec<u32> {
     MARKS.with_borrow_mut(std::mem::take)
 }

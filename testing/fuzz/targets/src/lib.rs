@@ -23,6 +23,7 @@ mod mutate;
 mod options;
 pub mod runner;
 pub mod seeds;
+mod sequence;
 mod stack;
 mod tcp;
 mod udp;
@@ -40,6 +41,7 @@ pub use ipc::{ipc_command, ipc_control, ipc_event};
 pub use manager::{cm_manager, ipc_manager};
 pub use mutate::mutate;
 pub use options::{tcp_cookie, tcp_options};
+pub use sequence::supervisor_sequence;
 pub use stack::{stack_arena, stack_frames, stack_ledger};
 pub use tcp::{tcp_script, wire_tcp};
 pub use udp::udp_record;
@@ -81,6 +83,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stack_ledger", run: stack_ledger, executions: 20_000 },
     Target { name: "tcp_connection", run: tcp_connection, executions: 150_000 },
     Target { name: "supervisor_request", run: supervisor_request, executions: 100_000 },
+    Target { name: "supervisor_sequence", run: supervisor_sequence, executions: 30_000 },
     Target { name: "tcp_cookie", run: tcp_cookie, executions: 200_000 },
     Target { name: "tcp_options", run: tcp_options, executions: 200_000 },
     Target { name: "tcp_script", run: tcp_script, executions: 200_000 },

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::{Config, ConnMgr, ConnectionId, Directive, Listen, Manager, ManagerConfig, Stage, Syn, SynVerdict};
+use atoll_ipc::lease::Grant;
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 
 use crate::input::Input;
@@ -30,6 +31,8 @@ pub fn cm_manager(data: &[u8]) {
         ephemeral: (32768, 60999),
         backlog_max: 64,
         leases_max: 10,
+        session_leases_max: 10,
+        session_listeners_max: 10,
         managers: 1,
         managers_apart: true,
         patience: Duration::from_millis(100),
@@ -37,7 +40,8 @@ pub fn cm_manager(data: &[u8]) {
     let mut ts = ConnMgr::new(config, 1);
     let (session, lease, backlog) = (SessionId(0), 0, 64);
     let (reuse_port, defer_accept, v6_only) = (false, 0, false);
-    let listen = Listen { session, lease, local: LOCAL, backlog, reuse_port, defer_accept, v6_only };
+    let shown = Some(Grant::to_listen(lease, LOCAL));
+    let listen = Listen { session, lease, local: LOCAL, backlog, reuse_port, defer_accept, v6_only, shown };
     let listener = ts.handle_listen(&listen).expect("the port is free");
     // Of each connection whether it is offered.
     let mut live: BTreeMap<u32, bool> = BTreeMap::new();

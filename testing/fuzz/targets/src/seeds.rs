@@ -3,7 +3,7 @@
 use atoll_base::{Addr, Epoch, Instant, ReplicaId, SessionId};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerBody, PeerMessage, PeerOffer};
-use atoll_ipc::control::Request;
+use atoll_ipc::control::{Request, User};
 use atoll_ipc::ip::{IpBody, IpMessage, NetworkNews};
 use atoll_ipc::manager::{ManagerBody, ManagerMessage};
 use atoll_ipc::message::{Envelope, NewsBasis, Role};
@@ -88,8 +88,12 @@ pub fn all() -> Vec<Seed> {
     seeds.push(seed("wire_dhcp", "overloaded", message));
     let join = br#"{"cmd":"join_link","from":"other","layout_version":1}"#;
     for (name, text) in [("status", &br#"{"cmd":"status"}"#[..]), ("join_link", join), ("noise", b"{")] {
-        seeds.push(seed("supervisor_request", name, [&[0], text].concat()));
+        seeds.push(seed("supervisor_request", name, [&[0x80], text].concat()));
     }
+    // Two attach, a third joins the first one's, the supervisor dies, the first one goes and the third leaves; or one takes all there are.
+    let family = [0, 0, 1, 0, 2, 2, 1, 1, 0, 6, 0, 5, 2, 4, 1, 3, 2, 2, 0];
+    seeds.push(seed("supervisor_sequence", "family", family.to_vec()));
+    seeds.push(seed("supervisor_sequence", "greedy", [3, 0].repeat(9)));
     seeds.push(seed("config_file", "short", CONFIG.to_vec()));
     seeds.push(seed("config_file", "apart", b"configuration = \"TS2CM2IP2+LS1\"\n".to_vec()));
     seeds.push(seed("config_file", "ip_apart", b"configuration = \"TS4CM2+IP2LS2\"\n".to_vec()));
@@ -161,7 +165,10 @@ fn requests() -> [(&'static str, Request); 3] {
     [
         ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION }),
         ("join", Request::Join { session: 1, key: 2 }),
-        ("opened", Request::SessionOpened { session: 1, pid: 2, config: ArenaConfig::default() }),
+        (
+            "opened",
+            Request::SessionOpened { session: 1, pid: 2, config: ArenaConfig::default(), user: User::privileged(0) },
+        ),
     ]
 }
 
@@ -406,6 +413,7 @@ fn ip_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("network", IpBody::Network(Box::new(news))),
         ("unreachable", IpBody::Unreachable { protocol: 6, local, remote, seq: 7 }),
         ("neighbour", IpBody::Neighbour { addr: PEER, mac: MAC_PEER.0, learned: true }),
+        ("progress", IpBody::Progress { hop: Addr::v4(PEER) }),
     ];
     bodies.map(|(name, body)| (name, IpMessage { epoch: Epoch(2), body }.encode())).into()
 }

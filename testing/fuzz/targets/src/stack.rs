@@ -239,7 +239,7 @@ fn server(now: Instant, page: SparseMemory, epoch: Epoch) -> Transport<SparseMem
     let ip_config = atoll_ip::Config { neighbours_max: 8, frames_max: 16, ..atoll_ip::Config::new(MAC_US, US, 24) };
     let mut ip = Ip::new(ip_config, 7, now).expect("a valid network");
     ip.handle_neighbour(now, atoll_ip::NeighbourUpdate { addr: PEER, mac: MAC_PEER, basis: atoll_ip::Basis::Learned });
-    let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], table: 5, ports: 6 };
+    let secrets = Secrets { sequence: [9; 16], fast_open: [9; 16], leases: [9; 16], table: 5, ports: 6 };
     Transport::new(config, secrets, ip, ReplicaPage(page), now)
 }
 

@@ -193,15 +193,16 @@ impl World {
     /// Processes for replicas get other replicas. Returns whether there was anything to do.
     pub(super) fn run_hosts(&mut self) -> bool {
         let (mut any, now) = (false, self.now);
-        if self.story.scaling.is_some() && !self.has_begun {
+        if !self.has_begun {
             let all = (1 << self.machines[0].replicas.len()) - 1;
             let is_ready = |process: &Process| process.departure.is_some() || process.listening == all;
-            self.has_begun = self.processes.iter().filter(|process| process.is_server).all(is_ready);
+            let is_listener = |process: &&Process| process.is_server && !process.is_rogue;
+            self.has_begun = self.processes.iter().filter(is_listener).all(is_ready);
             if self.has_begun {
                 self.processes
                     .iter_mut()
-                    .filter(|process| !process.is_server)
-                    .for_each(|client| client.wakes_at = Some(now));
+                    .filter(|process| !process.is_server && process.greedy.is_none())
+                    .for_each(|client| client.wakes_at = Some(now.max(self.begins_at)));
             }
         }
         for at in 0..2 {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use atoll_base::{Addr, Endpoint, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::control::User;
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage};
 use atoll_ipc::ring::{Producer, ring_bytes};
 use atoll_ipc::{Command, Event, SocketOption};
@@ -48,7 +49,7 @@ impl Process {
         let layout = ARENA.layout();
         let arena = SparseMemory::new(layout.total);
         let page = AppPage(SparseMemory::new(APP_PAGE_BYTES));
-        transport.open_session(Instant::ZERO, id, layout, arena.clone(), page.clone());
+        transport.open_session(Instant::ZERO, (id, User::privileged(id.0)), layout, arena.clone(), page.clone());
         Process {
             id,
             commands: Producer::resume(&arena, layout.commands, COMMANDS),
@@ -70,7 +71,13 @@ impl Process {
 
     /// Another server takes over.
     pub(crate) fn meet(&self, transport: &mut Transport<SparseMemory>, now: Instant) {
-        transport.open_session(now, self.id, ARENA.layout(), self.arena.clone(), self.page.clone());
+        transport.open_session(
+            now,
+            (self.id, User::privileged(self.id.0)),
+            ARENA.layout(),
+            self.arena.clone(),
+            self.page.clone(),
+        );
     }
 
     pub(crate) fn listen(&mut self) {

@@ -1,0 +1,105 @@
+//! Who attacks a stack from its own applications, and what is to stop them?
+//!
+//! [`ATTACKS`] is the one list: `tests/attacks.rs` runs each against a neighbour whose text is checked octet by octet and whose answers are
+//! timed. `make attacks` runs all, `make attacks ATTACKS="groups bells"` some, `ATTACK_SECONDS=60` for so long each.
+//!
+//! To add one: write it in `src/bin/attacker.rs` (without the library), `programs/misbehave.c` (by the socket API) or
+//! `programs/intruder.py` (after giving up root), and add a row. It says `attacking` when it has begun and goes on until it is killed;
+//! `SUCCEEDED` if it got what nobody should get.
+#![forbid(unsafe_code)]
+
+/// What an attacker is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// `src/bin/attacker.rs`: a session made by hand, or nothing but the control socket.
+    Raw,
+    /// `programs/misbehave.c`: the socket API.
+    Sockets,
+    /// The same, with a crowd of clients at the other end.
+    Crowded,
+    /// `programs/intruder.py`: a process that was root.
+    Intruder,
+    /// A signal from an administrator to a replica.
+    Signal,
+}
+
+/// One attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// Its name, as the programs know it.
+    pub name: &'static str,
+    /// What it is made of.
+    pub means: Means,
+    /// What it does.
+    pub does: &'static str,
+    /// The quota or check that stops it.
+    pub stopped_by: &'static str,
+    /// By how many MiB the stack's processes may grow because of it.
+    pub memory_max: u64,
+    /// What has yet to be mended before the neighbour is safe. The attack is run, and what it did is printed.
+    pub expected_failure: Option<&'static str>,
+}
+
+const fn attack(name: &'static str, means: Means, does: &'static str, stopped_by: &'static str) -> Attack {
+    Attack { name, means, does, stopped_by, memory_max: 128, expected_failure: None }
+}
+
+impl Attack {
+    const fn known(mut self, item: &'static str) -> Attack {
+        self.expected_failure = Some(item);
+        self
+    }
+
+    const fn memory(mut self, mib: u64) -> Attack {
+        self.memory_max = mib;
+        self
+    }
+}
+
+/// All attacks.
+pub const ATTACKS: &[Attack] = &[
+    attack("scribble", Means::Raw, "writes anything anywhere in its arenas", "copies that are judged (decision 4)"),
+    attack("commands", Means::Raw, "sends commands of every kind as fast as it can", "commands per session and round"),
+    attack("groups", Means::Raw, "joins and leaves groups that are all different", "groups per socket").known(ITEM_3),
+    attack("listeners", Means::Raw, "binds, listens, and gives back or does not", "leases and listeners per session")
+        .known(ITEM_3),
+    attack("connects", Means::Raw, "connects to where nobody is, and closes", "connections per session").known(ITEM_3),
+    attack("options", Means::Raw, "sets options without end", "commands per session and round"),
+    attack("udp-open", Means::Raw, "opens a datagram socket on the neighbour's port", "the lease"),
+    attack("listen", Means::Raw, "listens at the neighbour's port without a lease", "the lease"),
+    attack("openers", Means::Raw, "opens connections to the control socket, says nothing", "connections per user")
+        .known(ITEM_6),
+    attack("attach", Means::Raw, "attaches and leaves in a loop", "attaches per second").known(ITEM_3),
+    attack("sessions", Means::Raw, "keeps all sessions it gets", "sessions per user").memory(256),
+    attack("rubbish", Means::Raw, "says what is no request, and half of what is", "messages that are judged"),
+    attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices").known(ITEM_10),
+    attack("reopen", Means::Raw, "opens pages for writing by /proc/self/fd", "seals and modes"),
+    attack("hog", Means::Crowded, "listens and never accepts", "the backlog; offers are taken back").memory(256),
+    attack("reader", Means::Crowded, "accepts thousands and reads nothing", "memory per session, then in all")
+        .memory(1024),
+    attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own"),
+    attack("udp-self", Means::Sockets, "sends datagrams to itself", "room of its own socket"),
+    attack("udp-flood", Means::Sockets, "sends datagrams to nobody", "datagrams per session and round"),
+    attack("churn", Means::Sockets, "makes sockets of all kinds and closes them", "commands per session and round"),
+    attack("stopped", Means::Sockets, "stops its children wherever they are", "locks are of the family alone"),
+    attack("ring", Means::Sockets, "sends sockets round in messages", "the kernel's limit on descriptors under way"),
+    attack("forks", Means::Sockets, "forks a hundred processes with sockets", "sessions per user").memory(256),
+    attack("admin", Means::Intruder, "asks as a worker what its master might", "credentials of each request"),
+    attack("thief", Means::Intruder, "shares the port of another user", "SO_REUSEPORT for one user").known(ITEM_8),
+    attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 27)").memory(512),
+];
+
+/// The items that are still to be mended. A mark goes when its attack does no harm any more.
+const ITEM_3: &str = "3: requests in force without bound";
+const ITEM_6: &str = "6: connections to the control socket without bound";
+const ITEM_8: &str =
+    "8: who gives up a user after it has joined keeps that user's sessions, and what is shared by user";
+const ITEM_10: &str = "10: questions cost the answerer";
+
+/// The attack of this name.
+///
+/// # Panics
+/// If there is none.
+pub fn of_name(name: &str) -> &'static Attack {
+    ATTACKS.iter().find(|attack| attack.name == name).unwrap_or_else(|| panic!("no attack is called {name}"))
+}

@@ -1,0 +1,204 @@
+//! What if descriptors or memory run out? The stack stays, and those who use it as it is meant notice nothing.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use atoll_system_tests::{Proc, Scratch, atoll, program, until};
+use serde_json::Value;
+
+use crate::recovery::signal;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A stack without a link, in a runtime directory of its own, which is started by `wrapper`.
+struct Lone {
+    scratch: Scratch,
+    wrapper: Vec<String>,
+}
+
+impl Lone {
+    fn start(wrapper: &[&str], options: &[&str]) -> Lone {
+        let lone = Lone { scratch: Scratch::new(), wrapper: wrapper.iter().map(|word| (*word).to_owned()).collect() };
+        let mut up = lone.wrapped();
+        up.args(["up", "--daemon", "--name", "lone", "--link", "none"]).args(options);
+        Proc::start(&mut up, None).success(30);
+        lone
+    }
+
+    fn runtime(&self) -> PathBuf {
+        self.scratch.path().join("run")
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("ATOLL_RUNTIME_DIR", self.runtime());
+        command
+    }
+
+    /// `atoll`, where the stack is.
+    fn wrapped(&self) -> Command {
+        match self.wrapper.split_first() {
+            Some((first, rest)) => {
+                let mut command = self.command(first);
+                command.args(rest).arg(atoll());
+                command
+            }
+            None => self.command(atoll()),
+        }
+    }
+
+    /// A program on the stack, outside of the wrapper.
+    fn run(&self, name: &str, arguments: &[&str]) -> Proc {
+        let mut command = self.command(atoll());
+        command.args(["run", "--name", "lone", "--", PYTHON, &program(name)]).args(arguments);
+        Proc::start(&mut command, None)
+    }
+
+    /// A program beside it.
+    fn beside(&self, name: &str, arguments: &[&str]) -> Proc {
+        Proc::start(self.command(PYTHON).arg(program(name)).args(arguments), None)
+    }
+
+    fn status(&self) -> Value {
+        until("`atoll status` to answer", 30, || {
+            let output = self.command(atoll()).args(["status", "lone", "--json"]).output().ok()?;
+            serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+        })
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.runtime().join("lone.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Lone {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log:\n{}", self.log());
+        }
+        let _ = Proc::start(self.command(atoll()).args(["down", "lone"]), None).end(20);
+    }
+}
+
+/// Four processes that hold all the connections to the control socket that they can get, and deaths meanwhile.
+#[test]
+fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
+    let few = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--nofile=600:600"];
+    let lone = Lone::start(&few, &["--configuration", "TS2LS2CM2"]);
+    let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
+    until("the server to listen", 20, || lone.status()["sessions"].get(0).map(|_| ()));
+    let socket = lone.runtime().join("lone.sock");
+    let crowd: Vec<Proc> = (0..4)
+        .map(|_| {
+            let mut crowd = lone.beside("crowd_of_connections.py", &[&socket.to_string_lossy(), "700"]);
+            crowd.says("connected", 60);
+            crowd
+        })
+        .collect();
+    // Who comes now gets in.
+    let mut client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
+    for death in 0..4usize {
+        let replica = &lone.status()["replicas"][death % 2];
+        signal("KILL", replica["pid"].as_u64().expect("a number"));
+        until("the replica to be back", 30, || {
+            let after = &lone.status()["replicas"][death % 2];
+            (after["epoch"].as_u64() > replica["epoch"].as_u64() && after["recovery"]["state"] == "serving")
+                .then_some(())
+        });
+        assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
+    }
+    signal("INT", client.pid().into());
+    client.success(60);
+    drop(crowd);
+    let log = lone.log();
+    assert!(!log.contains("Too many open files"), "{log}");
+}
+
+/// A memory cgroup, of whichever version has the controller here. Goes away when dropped.
+struct Cgroup {
+    folder: PathBuf,
+    is_v2: bool,
+}
+
+impl Cgroup {
+    fn create(limit: u64) -> Cgroup {
+        let name = format!("atoll-test-{}", std::process::id());
+        let v1 = PathBuf::from("/sys/fs/cgroup/memory");
+        let is_v2 = !v1.join("memory.limit_in_bytes").exists();
+        let folder = if is_v2 { PathBuf::from("/sys/fs/cgroup").join(name) } else { v1.join(name) };
+        std::fs::create_dir(&folder).expect("a memory cgroup can be made");
+        let cgroup = Cgroup { folder, is_v2 };
+        std::fs::write(cgroup.file("memory.max", "memory.limit_in_bytes"), limit.to_string()).expect("a limit");
+        cgroup
+    }
+
+    fn file(&self, v2: &str, v1: &str) -> PathBuf {
+        self.folder.join(if self.is_v2 { v2 } else { v1 })
+    }
+
+    /// How many processes in it the kernel has ended.
+    fn kills(&self) -> u64 {
+        let text = std::fs::read_to_string(self.file("memory.events", "memory.oom_control")).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+        count.expect("it is counted")
+    }
+
+    fn processes(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Processes that have just ended are in it for a moment.
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+/// Readers that do not read, of windows that have grown, hold three times as much as the stack's cgroup has. The kernel ends no server, and a stream
+/// beside them goes on.
+#[test]
+fn readers_that_do_not_read_cost_no_server_its_life() {
+    let cgroup = Cgroup::create(120 << 20);
+    let enter = format!("echo $$ >{} && exec \"$@\"", cgroup.processes().display());
+    let lone = Lone::start(&["sh", "-c", &enter, "sh"], &["--configuration", "TS2LS2CM2"]);
+    let before = pids(&lone);
+    let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
+    let mut hoards: Vec<Proc> = ["7001", "7002"].map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
+    hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
+    until("the server to listen", 30, || (lone.status()["sessions"].as_array()?.len() >= 4).then_some(()));
+    let mut client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
+    let pours: Vec<Proc> =
+        ["7001", "7002"].map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(25);
+    while std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(cgroup.kills(), 0, "the kernel had to end somebody");
+        assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
+    }
+    for pour in &pours {
+        println!("{}", pour.output().lines().last().unwrap_or_default());
+    }
+    let status = lone.status();
+    let sum = |name: &str| -> u64 {
+        status["replicas"].as_array().expect("replicas").iter().filter_map(|it| it["stats"][name].as_u64()).sum()
+    };
+    println!("pressured {} shed {} buffers {}", sum("pressured"), sum("connections_shed"), sum("buffer_bytes"));
+    assert!(sum("pressured") > 0 || sum("connections_shed") > 0, "memory was not short: {status}");
+    assert_eq!(pids(&lone), before, "a server has died");
+    signal("INT", client.pid().into());
+    println!("{}", client.success(60));
+    drop((pours, hoards, server));
+    drop(lone);
+}
+
+fn pids(lone: &Lone) -> Vec<u64> {
+    let status = lone.status();
+    let replicas = status["replicas"].as_array().expect("replicas").iter();
+    replicas.map(|replica| &replica["pid"]).chain([&status["stack"]["pid"]]).filter_map(Value::as_u64).collect()
+}

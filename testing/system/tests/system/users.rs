@@ -1,0 +1,344 @@
+//! Who may do what on a stack that several users' processes can reach?
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use atoll_system_tests::{Net, Proc, Stack, atoll, compiled, until};
+
+use crate::servers::fetch;
+
+/// A program that leaves a mark when somebody runs it, and the mark.
+fn evil(net: &Net) -> (String, String) {
+    let mark = net.scratch.path().join("mark").to_string_lossy().into_owned();
+    let path = net.scratch.file("evil", format!("#!/bin/sh\nid >{mark}\n"));
+    std::os::unix::fs::chown(&path, Some(33), Some(33)).expect("this is root");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+    (path, mark)
+}
+
+/// Asks for everything that a stack can be asked for, as www-data, over connections that `of` has; `own`: those that the asking program
+/// itself has opened as root.
+fn ask_as_www_data(net: &Net, of: &str) -> String {
+    let (evil, mark) = evil(net);
+    let upgrade = format!(r#"{{"cmd":"upgrade","path":"{evil}"}}"#);
+    // Attach: of a version that is none, so that it is answered in any case.
+    let attach = format!("hex:01{}", "00".repeat(55));
+    let down = r#"{"cmd":"down"}"#;
+    let requests =
+        [&*attach, r#"{"cmd":"status"}"#, r#"{"cmd":"ss"}"#, r#"{"cmd":"scale","processes":1}"#, &upgrade, down];
+    let inherited = compiled("inherited");
+    let arguments: Vec<&str> = ["www-data", of].into_iter().chain(requests).collect();
+    let mut asks = match of {
+        "own" => net.serve(&inherited, &arguments),
+        _ => Proc::start(std::process::Command::new(&inherited).args(arguments), None),
+    };
+    assert!(asks.end(60).success(), "{}", asks.report());
+    let said = asks.output();
+    assert!(!Path::new(&mark).exists(), "www-data's program was run: {}", std::fs::read_to_string(&mark).unwrap());
+    said
+}
+
+/// Whatever was asked was refused with a reason, and the stack is what it was.
+fn assert_all_refused(net: &Net, said: &str) {
+    assert!(said.contains("answer "), "{said}");
+    for line in said.lines().filter(|line| line.contains(": answer ")) {
+        let (_, answer) = line.split_once(": answer ").expect("it is in it");
+        // `Refusal::Permission`, or an error in words.
+        assert!(answer.starts_with("4206") || answer.contains("administration has a socket of its own"), "{line}");
+    }
+    assert!(net.atoll_says("status")["replicas"].is_array());
+}
+
+/// A program opens the stack as root, gives up its privileges, and uses what it has inherited.
+#[test]
+fn www_data_does_not_become_root_over_an_inherited_connection() {
+    let net = Net::new(Stack::Atoll);
+    let replicas = net.replicas();
+    let said = ask_as_www_data(&net, "own");
+    assert_all_refused(&net, &said);
+    assert_eq!(net.replicas(), replicas);
+}
+
+/// The same with the descriptors of a worker of stock nginx, which runs as www-data.
+#[test]
+fn workers_of_nginx_do_not_become_root() {
+    let net = Net::new(Stack::Atoll);
+    let replicas = net.replicas();
+    let folder = net.scratch.path().to_string_lossy().into_owned();
+    net.scratch.file("small", "tiny");
+    let config = net.scratch.file(
+        "nginx.conf",
+        format!(
+            "daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr warn; user www-data;
+             events {{ }} http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+                fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+                server {{ listen 80; root {folder}; }} }}"
+        ),
+    );
+    let mut server = net.serve("/usr/sbin/nginx", &["-p", &folder, "-c", &config]);
+    net.listens(&mut server, 80);
+    let master = server.pid().to_string();
+    // It exists before it is www-data, and before it has a session.
+    let worker = until("a worker that serves", 20, || {
+        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).expect("it runs");
+        let worker = children.split_whitespace().next()?.to_owned();
+        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).ok()?;
+        (status.contains("Uid:\t33\t33") && fetch(&net, 80, "/small") == b"tiny").then_some(worker)
+    });
+    let said = ask_as_www_data(&net, &worker);
+    assert_all_refused(&net, &said);
+    assert_eq!(net.replicas(), replicas);
+    // It has lost nothing by it.
+    assert_eq!(fetch(&net, 80, "/small"), b"tiny");
+    assert!(server.runs(), "{}", server.report());
+}
+
+/// Over administration's own socket, too, who asks now counts.
+#[test]
+fn administration_is_for_those_who_ask_with_its_rights() {
+    let net = Net::new(Stack::Atoll);
+    let socket = format!("/run/atoll/{}.admin", net.name());
+    let ask = format!(
+        "import os, socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect('{socket}')
+s.send(b'{{\"cmd\":\"status\"}}')
+while b'\"done\"' not in s.recv(1 << 20): pass
+print('answered to root')
+os.setgroups([]); os.setgid(33); os.setuid(33)
+for cmd in ['status', 'down']:
+    s.send(('{{\"cmd\":\"%s\"}}' % cmd).encode())
+    print(s.recv(1 << 20).decode(), flush=True)
+try:
+    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('{socket}')
+except PermissionError: print('closed to others')"
+    );
+    let said = Proc::start(std::process::Command::new("/usr/bin/python3").args(["-c", &ask]), None).success(30);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 4, "{said}");
+    assert!(lines[1..3].iter().all(|line| line.contains("user 33 may not administer this stack")), "{said}");
+    assert!(lines[3] == "closed to others", "{said}");
+    assert!(!net.replicas().is_empty());
+}
+
+/// Command and library where other users can reach them: the folder that cargo builds into may be another user's own.
+fn for_everybody(net: &Net) -> PathBuf {
+    let built = atoll();
+    for name in ["atoll", "libatoll.so"] {
+        let copy = net.scratch.path().join(name);
+        if !copy.exists() {
+            std::fs::copy(built.with_file_name(name), copy).expect("it is built");
+        }
+    }
+    net.scratch.path().join("atoll")
+}
+
+/// A server that says who it is to whoever connects, once.
+const WHO: &str = "import os, socket, sys
+server = socket.create_server(('', int(sys.argv[1])))
+print('listening', flush=True)
+peer, _ = server.accept()
+peer.sendall(b'%d' % os.geteuid())
+peer.close()";
+
+/// Starts [`WHO`] on the stack, by way of `wrapper`.
+fn serve_as(net: &Net, options: &[&str], wrapper: &[&str], port: u16) -> Proc {
+    let mut run = net.on_server(&for_everybody(net).to_string_lossy());
+    run.args(["run", "--name", net.name()]).args(options).arg("--").args(wrapper);
+    Proc::start(run.args(["/usr/bin/python3", "-c", WHO, &port.to_string()]), None)
+}
+
+/// Who answers at a port of the stack.
+fn who_answers(net: &Net, server: &mut Proc, port: u16) -> String {
+    server.says("listening", 30);
+    net.client("nc.openbsd", &["-d", "-w", "10", Net::SERVER, &port.to_string()]).success(30)
+}
+
+const AS_WWW_DATA: &[&str] = &["setpriv", "--reuid=33", "--regid=33", "--clear-groups", "--"];
+const AS_NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+
+/// Programs that gave up root before their first socket.
+#[test]
+fn users_that_are_allowed_are_served() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\ngroups = [\"daemon\"]\n");
+    let in_group = ["setpriv", "--reuid=65534", "--regid=1", "--clear-groups", "--"];
+    for (wrapper, uid, port) in [(AS_WWW_DATA, "33", 8001), (&in_group, "65534", 8002), (&["env"], "0", 8003)] {
+        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        assert_eq!(who_answers(&net, &mut server, port), uid, "{}", server.report());
+    }
+    // A server that nobody here wrote.
+    let mut server = net.on_server(&for_everybody(&net).to_string_lossy());
+    server.args([
+        "run",
+        "--require",
+        "--name",
+        net.name(),
+        "--",
+        "/usr/bin/memcached",
+        "-u",
+        "www-data",
+        "-p",
+        "11211",
+    ]);
+    let mut server = Proc::start(&mut server, None);
+    net.listens(&mut server, 11211);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    assert!(status.contains("Uid:\t33\t33"), "{status}");
+}
+
+/// The reason that the supervisor knows reaches the program, and people.
+#[test]
+fn a_user_that_is_not_allowed_hears_why() {
+    for settings in ["", "[users]\nallow = [\"www-data\"]\n"] {
+        let net = Net::configured(Stack::Atoll, settings);
+        let mut refused = serve_as(&net, &["--require"], AS_NOBODY, 8001);
+        assert!(!refused.end(30).success(), "{}", refused.report());
+        let said = refused.errors();
+        assert!(said.contains("user 65534 may not use it (atoll up --allow-user 65534)"), "{said}");
+        assert!(said.contains("PermissionError") && said.matches("libatoll").count() == 1, "{said}");
+    }
+}
+
+/// Who starts it is the user that was let in, on a stack of root.
+#[test]
+fn users_find_the_stack_of_root() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let atoll = for_everybody(&net);
+    let atoll = atoll.to_string_lossy();
+    let on_its_own = |wrapper: &[&str], arguments: &[&str]| {
+        let mut run = net.on_server(wrapper[0]);
+        run.args(&wrapper[1..]).args([&atoll, arguments[0], "--name", net.name()]).args(&arguments[1..]);
+        Proc::start(&mut run, None)
+    };
+    let serve = ["run", "--require", "--", "/usr/bin/python3", "-c", WHO, "8001"];
+    let mut server = on_its_own(AS_WWW_DATA, &serve);
+    assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
+    let mut refused = on_its_own(AS_NOBODY, &serve);
+    assert!(!refused.end(30).success(), "{}", refused.report());
+    let said = refused.errors();
+    assert!(said.contains("has not let nobody in: atoll up --allow-user nobody"), "{said}");
+    // Administration is root's all the same.
+    for command in ["status", "down"] {
+        let mut asks = net.on_server(AS_WWW_DATA[0]);
+        asks.args(&AS_WWW_DATA[1..]).arg(&*atoll).args([command, net.name()]);
+        asks.env("ATOLL_RUNTIME_DIR", "/run/atoll");
+        let mut asks = Proc::start(&mut asks, None);
+        assert!(!asks.end(30).success() && asks.errors().contains("belongs to another user"), "{}", asks.report());
+    }
+    assert!(!net.replicas().is_empty());
+}
+
+#[test]
+fn unknown_users_are_an_error() {
+    for (option, name, reason) in
+        [("--allow-user", "nonesuch", "there is no user"), ("--allow-group", "nonesuch", "there is no group")]
+    {
+        let mut up = Command::new(atoll());
+        let mut up = Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", option, name]), None);
+        assert!(!up.end(30).success() && up.errors().contains(reason), "{}", up.report());
+    }
+}
+
+/// The process has no number that the supervisor knows, or another one.
+#[test]
+fn programs_in_namespaces_of_their_own_are_served() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let pid = ["unshare", "--pid", "--fork", "--mount-proc", "--"];
+    let pid_and_user: Vec<&str> = pid.iter().chain(AS_WWW_DATA).copied().collect();
+    let user = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--"];
+    for (wrapper, uid, port) in [(&pid[..], "0", 8001), (&pid_and_user, "33", 8002), (&user, "0", 8003)] {
+        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        assert_eq!(who_answers(&net, &mut server, port), uid, "{wrapper:?}: {}", server.report());
+    }
+}
+
+/// A folder that is a root for programs: what this machine has, but not where stacks have their sockets.
+struct Jail(PathBuf);
+
+impl Jail {
+    fn new(net: &Net) -> Jail {
+        let root = net.scratch.path().join("jail");
+        for name in ["usr", "etc", "dev", "tmp", "run", "lib", "lib64", "bin"] {
+            std::fs::create_dir_all(root.join(name)).expect("the folder is writable");
+        }
+        let jail = Jail(root);
+        for name in ["usr", "etc", "lib", "lib64", "bin", "dev"] {
+            let mut mount = Command::new("mount");
+            mount.args(["--bind", &format!("/{name}")]).arg(jail.0.join(name));
+            assert!(mount.status().expect("mount is installed").success());
+        }
+        // The library, where it is outside.
+        let folder = net.scratch.path().to_string_lossy().into_owned();
+        let inside = jail.0.join(folder.trim_start_matches('/'));
+        std::fs::create_dir_all(&inside).expect("the folder is writable");
+        std::fs::copy(atoll().with_file_name("libatoll.so"), inside.join("libatoll.so")).expect("it is built");
+        jail
+    }
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        for name in ["usr", "etc", "lib", "lib64", "bin", "dev"] {
+            let _ = Command::new("umount").arg("-l").arg(self.0.join(name)).status();
+        }
+    }
+}
+
+/// The socket's path leads nowhere there: a connection that was made before is handed on over chroot, setuid, exec, fork and spawn.
+#[test]
+fn programs_in_a_chroot_are_served() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let jail = Jail::new(&net);
+    let root = jail.0.to_string_lossy().into_owned();
+    let plain = ["chroot", &*root];
+    let as_user = ["chroot", "--userspec=33:33", "--groups=", &*root];
+    // A shell forks before it executes, and a program that spawns does so without fork(3).
+    let by_shell = ["chroot", &*root, "/bin/sh", "-c", "true; \"$@\"; true", "sh"];
+    let spawn = "import os, sys; os.waitpid(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)";
+    let spawned = ["chroot", &*root, "/usr/bin/python3", "-c", spawn];
+    let namespaces = ["unshare", "--pid", "--mount", "--fork", "--", "chroot", "--userspec=33:33", "--groups=", &*root];
+    let wrappers: [(&[&str], &str); 5] =
+        [(&plain, "0"), (&as_user, "33"), (&by_shell, "0"), (&spawned, "0"), (&namespaces, "33")];
+    for ((wrapper, uid), port) in wrappers.into_iter().zip(8001..) {
+        let mut server = serve_as(&net, &["--require"], wrapper, port);
+        assert_eq!(who_answers(&net, &mut server, port), uid, "{wrapper:?}: {}", server.report());
+    }
+    // Who may not use the stack may not by that connection either.
+    let as_nobody = ["chroot", "--userspec=65534:65534", "--groups=", &*root];
+    let mut refused = serve_as(&net, &["--require"], &as_nobody, 8009);
+    assert!(!refused.end(30).success(), "{}", refused.report());
+    assert!(refused.errors().contains("user 65534 may not use it"), "{}", refused.report());
+}
+
+/// Connections and children of a program that shut itself in.
+#[test]
+fn a_program_that_shuts_itself_in_goes_on() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let jail = Jail::new(&net);
+    // Listens, shuts itself in, gives up root, and lets a child answer, which opens another socket.
+    let program = "import os, socket, sys
+server = socket.create_server(('', int(sys.argv[1])))
+os.chroot(sys.argv[2]); os.chdir('/'); os.setgroups([]); os.setgid(33); os.setuid(33)
+print('listening', flush=True)
+if os.fork() == 0:
+    peer, _ = server.accept()
+    other = socket.create_server(('127.0.0.1', 0))
+    again = socket.create_connection(other.getsockname())
+    peer.sendall(b'%d %d' % (os.geteuid(), other.accept()[0].getsockname()[1] == other.getsockname()[1]))
+    peer.close(); os._exit(0)
+os.wait()";
+    let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
+    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]).arg(&jail.0);
+    let mut server = Proc::start(&mut run, None);
+    assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
+}
+
+#[test]
+fn a_cleared_environment_leads_away_unless_it_is_followed() {
+    let net = Net::new(Stack::Atoll);
+    let mut follows = serve_as(&net, &["--follow"], &["env", "-i"], 8001);
+    assert_eq!(who_answers(&net, &mut follows, 8001), "0", "{}", follows.report());
+    let mut leaves = serve_as(&net, &[], &["env", "-i"], 8002);
+    leaves.says("listening", 30);
+    assert!(!net.atoll_says("ss").to_string().contains("8002"), "it listens on the stack");
+}
