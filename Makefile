@@ -1,4 +1,4 @@
-# `make demo` shows what Atoll does, `make test` checks it, `make bench` measures it. See HACKING.md.
+# `make demo` shows what Atoll does, `make lint` and `make test` check it, `make bench` measures it. See HACKING.md.
 CARGO ?= cargo
 # More arguments for `make bench`, such as BENCH="--quick" or BENCH="--case short-nginx".
 BENCH ?=
@@ -9,7 +9,14 @@ FUZZ_SECONDS ?= 60
 # How long `make chaos` takes, in seconds.
 CHAOS_SECONDS ?= 3600
 
-.PHONY: build demo test bench papers fuzz fuzz-coverage soak chaos install-deps clean
+# Documentation of private items is built, too, and may name them.
+RUSTDOC_LINTS = -D warnings -A rustdoc::private-intra-doc-links
+
+# Which attacks `make attacks` runs, such as ATTACKS="groups bells" (default: all), and for how many seconds each.
+ATTACKS ?=
+ATTACK_SECONDS ?= 10
+
+.PHONY: build demo test lint bench papers fuzz fuzz-coverage attacks soak chaos install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -19,6 +26,14 @@ demo: install-deps
 
 test: install-deps build
 	$(CARGO) test --workspace --no-fail-fast
+
+# What needs no running: format, lints of compiler, clippy and rustdoc, and the structure (HACKING.md).
+lint: install-deps
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="$(RUSTDOC_LINTS)" $(CARGO) doc --quiet --workspace --no-deps --document-private-items --exclude atoll-preload
+	RUSTDOCFLAGS="$(RUSTDOC_LINTS)" $(CARGO) doc --quiet --no-deps --document-private-items -p atoll-preload
+	$(CARGO) xtask structure
 
 bench: install-deps
 	$(CARGO) xtask bench $(BENCH)
@@ -38,9 +53,13 @@ fuzz-coverage:
 		mkdir -p corpus/$$target && cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
-# The system tests with the amounts that take long: 1 GiB per transfer, a million connections.
+# The system tests with the amounts that take long: 1 GiB per transfer, a million connections. Attacks with rates that are judged.
 soak: install-deps build
-	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests --no-fail-fast
+	ATOLL_SOAK=1 $(CARGO) test --release -p atoll-system-tests -p atoll-attacks --no-fail-fast
+
+# Programs that attack the stack they run on (testing/attacks), beside a neighbour who is measured.
+attacks: install-deps build
+	ATTACK_SECONDS=$(ATTACK_SECONDS) $(CARGO) test --release -p atoll-attacks --test attacks -- --nocapture $(ATTACKS)
 
 # Servers of a stack are killed and stopped for so long (in seconds) under programs that check everything.
 chaos: install-deps build

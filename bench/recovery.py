@@ -3,6 +3,8 @@
 
     recovery.py deaths [--connections N] [--busy] [--kills N] [--no-standby] [--no-batch]   a replica with N open connections is killed again and again
     recovery.py chaos [--connections N] [--kills N]             servers of all kinds and supervisors are killed; nothing may show it
+    recovery.py sessions [--sessions N] [--marked M] [--kills N] [--no-standby]   the same with N sessions of which nobody does anything, in M of them all
+                                                                slots marked as used once
     recovery.py cost [--seconds S] [--rounds N] [--one-cpu] [--other PROGRAM]   requests per second, and processor time for each, with
                                                                 connections that survive (stateful), and without a guarantee (stateless), by turns
 
@@ -186,6 +188,39 @@ def deaths(options):
             raise place.Failure(f"a client has ended: {log_of(load)[-500:]} {log_of(probe)[-500:]}")
 
 
+def sessions(options):
+    with Lab() as lab:
+        settings = "[recovery]\nstandby = false\n" if options.no_standby else ""
+        stack = Atoll(lab, "TS1LS1CM1", options=("--recovery", "stateful"), settings=settings)
+        cpus = sorted(os.sched_getaffinity(0))
+        echo = lab.start(stack.on_server(cpus[0], sys.executable, "-c", ECHO))
+        wait_for(stack, cpus[-1], echo, 7)
+        program = os.path.join(place.ROOT, "testing/system/programs/idle_sessions.py")
+        idle = lab.start([sys.executable, program, f"/run/atoll/{stack.stack}.sock", str(options.sessions), str(options.marked)])
+        deadline = time.monotonic() + 300
+        while "attached" not in log_of(idle):
+            if idle.poll() is not None or time.monotonic() > deadline:
+                raise place.Failure(f"not all are open: {log_of(idle)[-500:]}")
+            time.sleep(0.1)
+        probe = lab.start(stack.on_client(cpus[-1], sys.executable, "-c", PROBE, SERVER))
+        time.sleep(2)
+        kills = []
+        for number in range(options.kills):
+            server = stack.status()["replicas"][0]
+            kills.append(time.monotonic())
+            os.kill(server["pid"], signal.SIGKILL)
+            time.sleep(2.2 + number % 7 * 0.013)
+        gaps = [tuple(map(float, line.split())) for line in log_of(probe).splitlines() if re.match(r"^[\d.]+ [\d.]+$", line)]
+        waits = [1000 * max((at + length - kill for at, length in gaps if at <= kill + 0.01 and at + length > kill), default=0.0) for kill in kills]
+        with open(f"/run/atoll/{stack.stack}.log") as log:
+            own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
+        print(f"{options.sessions} sessions, {options.marked} with all slots marked, {len(kills)} deaths{', no standby' if options.no_standby else ''}")
+        print(f"  served again, seen by a client   {spread(waits)}")
+        print(f"  ready again, by the supervisor   {spread(own)}", flush=True)
+        if probe.poll() is not None:
+            raise place.Failure(f"a client has ended: {log_of(probe)[-500:]}")
+
+
 def busy_ns(pid):
     """Processor time that a process has used: proc(5), schedstat."""
     with open(f"/proc/{pid}/schedstat") as file:
@@ -301,6 +336,11 @@ def main():
     one.add_argument("--busy", action="store_true")
     one.add_argument("--no-standby", action="store_true", help="no process stands by")
     one.add_argument("--no-batch", action="store_true", help="replicas that preempt who runs (needed under chrt)")
+    four = kinds.add_parser("sessions")
+    four.add_argument("--sessions", type=int, default=1000)
+    four.add_argument("--marked", type=int, default=0)
+    four.add_argument("--kills", type=int, default=20)
+    four.add_argument("--no-standby", action="store_true", help="no process stands by")
     three = kinds.add_parser("chaos")
     three.add_argument("--connections", type=int, default=10000)
     three.add_argument("--kills", type=int, default=1000, help="about so many")
@@ -314,7 +354,7 @@ def main():
     two.add_argument("--one-cpu", action="store_true")
     two.add_argument("--other", metavar="PROGRAM", help="an `atoll` of another build (its library beside it), measured in the same rounds")
     options = parser.parse_args()
-    {"deaths": deaths, "chaos": chaos, "cost": cost}[options.kind](options)
+    {"deaths": deaths, "chaos": chaos, "cost": cost, "sessions": sessions}[options.kind](options)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 //! Does the code keep to its architecture?
 //!
-//! Four rules, each one function from facts to violations, so that the tests can show each of them failing:
+//! Rules, each one function from facts to violations, so that the tests can show each of them failing:
 //! arrows between crates point down; `unsafe` lies only where it may; nothing below the platform asks a clock, starts a
-//! thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by tests.
+//! thread or draws randomness; what standards ask for is kept where `docs/rfc` says so, and shown by tests; what THREAT_MODEL.md claims
+//! has tests; each dependency has a reason, a licence and one version; servers check their arithmetic; mutants fit the code.
 
 mod arrows;
+mod proofs;
 mod requirements;
 mod sources;
+mod supply;
 mod tokens;
 
 #[cfg(test)]
@@ -21,6 +24,10 @@ use arrows::Crate;
 /// The tables of what standards ask for, by their numbers, and their index.
 const TABLES: &str = "docs/rfc";
 const INDEX: &str = "README.md";
+/// What takes out defences, one each.
+const MUTANTS: &str = "testing/mutants";
+/// What is built for; packages for others need not be there.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// Checks the repository and prints what it violates.
 pub fn report(root: &Path) -> Result<(), String> {
@@ -61,6 +68,8 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
         }
     }
     violations.extend(tables(root, &known)?);
+    violations.extend(proofs(root, &crates, &known)?);
+    violations.extend(supply::check(&metadata(root, &["--filter-platform", PLATFORM])?)?);
     violations.extend(forbidden_words(root)?);
     Ok(violations)
 }
@@ -81,18 +90,42 @@ fn tables(root: &Path, known: &requirements::Known) -> Result<Vec<String>, Strin
     Ok(violations)
 }
 
+/// Compares what documents claim, and lists, with what is there.
+fn proofs(root: &Path, crates: &[Crate], known: &requirements::Known) -> Result<Vec<String>, String> {
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"));
+    let (claims, reasons) = ("THREAT_MODEL.md", "ARCHITECTURE.md");
+    let manifest = read("Cargo.toml")?;
+    let mut violations = proofs::check_claims(claims, &read(claims)?, &known.tests);
+    violations.extend(proofs::check_overflow(&manifest, crates));
+    let manifests = [manifest, read("testing/fuzz/Cargo.toml")?];
+    violations.extend(proofs::check_dependencies(reasons, &read(reasons)?, &manifests));
+    for entry in std::fs::read_dir(root.join(MUTANTS)).map_err(|e| format!("{MUTANTS}: {e}"))?.flatten() {
+        let name = format!("{MUTANTS}/{}", entry.file_name().to_string_lossy());
+        if name.ends_with(".mutant") {
+            violations.extend(proofs::check_mutant(&name, &read(&name)?, &known.files, &known.tests));
+        }
+    }
+    Ok(violations)
+}
+
 /// The members of the workspace, by `cargo metadata`.
 fn workspace(root: &Path) -> Result<Vec<Crate>, String> {
+    arrows::parse_metadata(&metadata(root, &["--no-deps"])?, root)
+}
+
+/// What `cargo metadata` prints.
+fn metadata(root: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(arguments)
         .current_dir(root)
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    arrows::parse_metadata(&output.stdout, root)
+    Ok(output.stdout)
 }
 
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use atoll_base::{Duration, Epoch, Instant, ReplicaId};
 use atoll_ipc::message::{Envelope, Role};
 use atoll_ipc::{Memory, Message, channel};
-use atoll_sys::epoll::{self, Epoll, EventFlags};
+use atoll_sys::epoll::{self, Epoll};
 use atoll_sys::{eventfd, futex};
 
 use crate::partner::{AWAKE, AWAKE_AT, FALLING_ASLEEP, RUNG, Side};
@@ -83,7 +83,7 @@ struct Waiter(Epoll);
 impl Waiter {
     fn new(bell: &OwnedFd) -> io::Result<Waiter> {
         let epoll = Epoll::new()?;
-        epoll.add(bell, 0, EventFlags::IN | EventFlags::ET)?;
+        epoll.add(bell, 0, eventfd::WATCHED)?;
         // A watch begins with an event.
         epoll.wait(&mut [epoll::EMPTY], Some(0))?;
         Ok(Waiter(epoll))

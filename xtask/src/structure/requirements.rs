@@ -148,10 +148,13 @@ fn labels_of_rfc_9293() -> Vec<String> {
 
 /// Names of the tests in a source file: functions under `#[test]`, under `@case` in Python, or named in a macro that makes tests of them.
 pub fn tests_in(text: &str) -> Vec<String> {
-    let macros = ["on_both_stacks![", "with_ip_inside_and_apart!["];
-    let lists = macros.iter().flat_map(|name| text.split(name).skip(1)).filter_map(|rest| rest.split_once(']'));
-    let mut names: Vec<String> =
-        lists.flat_map(|(list, _)| list.split(',')).map(|name| name.trim().to_owned()).collect();
+    let macros = [("on_both_stacks![", ']'), ("with_ip_inside_and_apart![", ']'), ("attacks! {", '}')];
+    let lists = macros.iter().flat_map(|(name, end)| text.split(name).skip(1).filter_map(|rest| rest.split_once(*end)));
+    // Behind a name there may be what the test is made with.
+    let mut names: Vec<String> = lists
+        .flat_map(|(list, _)| list.split(','))
+        .filter_map(|name| Some(name.split_whitespace().next()?.to_owned()))
+        .collect();
     names.retain(|name| !name.is_empty());
     let mut is_test = false;
     for line in text.lines().map(str::trim) {

@@ -1,7 +1,7 @@
 use super::arrows::{Arrow, Crate};
 use super::requirements::Labels;
 use super::tokens::tokens;
-use super::{arrows, check, requirements, sources};
+use super::{arrows, check, proofs, requirements, sources, supply};
 
 #[test]
 fn the_repository_keeps_to_its_architecture() {
@@ -220,4 +220,82 @@ fn tests_are_found_by_their_attributes() {
     assert_eq!(requirements::tests_in(text), ["one", "two", "three"]);
     assert_eq!(requirements::tests_in("on_both_stacks![\n    one,\n    two,\n];\nfn one() {}\n"), ["one", "two"]);
     assert!(matches!(Labels::of("9293"), Labels::All(all) if all.len() == 119));
+}
+
+#[test]
+fn a_claim_without_a_test_that_exists_is_reported() {
+    let known = ["it_holds".to_owned()].into();
+    let text = |tests: &str| {
+        format!("## Claims\n| claim | mechanism | tests |\n|---|---|---|\n| a | b | {tests} |\n## More\n| x |\n")
+    };
+    assert_eq!(proofs::check_claims("T.md", &text("`it_holds`"), &known), [""; 0]);
+    assert_eq!(proofs::check_claims("T.md", &text("`it_held`"), &known), ["T.md:4: there is no test it_held"]);
+    assert_eq!(proofs::check_claims("T.md", &text("fuzz"), &known), ["T.md:4: shown by which test?"]);
+    assert_eq!(proofs::check_claims("T.md", "nothing", &known), ["T.md: no table of claims"]);
+}
+
+#[test]
+fn a_dependency_without_a_reason_is_reported_and_a_reason_without_a_dependency() {
+    let manifest = "[workspace.dependencies]\natoll-base = { path = \"b\" }\nlibc = \"0.2\"\n# no = 1\nslab.version = \"1\"\n[profile.x]\ny = 1\n";
+    let text = |names: &str| format!("## Dependencies\n| crate | for |\n|---|---|\n| {names} | calls |\n");
+    let found = |names: &str| proofs::check_dependencies("A.md", &text(names), &[manifest.to_owned()]);
+    assert_eq!(found("`libc`, `slab`"), [""; 0]);
+    assert_eq!(found("`libc`"), ["A.md: no reason for the dependency slab"]);
+    assert_eq!(found("`libc`, `slab`, `nix`"), ["A.md: nix is no dependency"]);
+}
+
+#[test]
+fn a_servers_crate_without_overflow_checks_is_reported_and_one_of_the_librarys_with_them() {
+    let crates = [
+        member("bin/atoll", &["crates/proto/tcp", "crates/ipc"]),
+        member("bin/preload", &["crates/ipc"]),
+        member("crates/proto/tcp", &[]),
+        member("crates/ipc", &[]),
+    ];
+    let found = |names: &[&str]| {
+        let lines: String = names.iter().map(|name| format!("{name} = {{ overflow-checks = true }}\n")).collect();
+        proofs::check_overflow(&format!("[profile.release.package]\n{lines}\n[profile.dev]\n"), &crates)
+    };
+    assert_eq!(found(&["bin-atoll", "crates-proto-tcp"]), [""; 0]);
+    assert_eq!(found(&["bin-atoll"]), ["Cargo.toml: no overflow checks in crates-proto-tcp"]);
+    assert_eq!(found(&["bin-atoll", "crates-proto-tcp", "crates-ipc"]), ["Cargo.toml: overflow checks in crates-ipc"]);
+}
+
+#[test]
+fn a_mutant_that_does_not_fit_or_has_no_test_is_reported() {
+    let files = [("a.rs".to_owned(), "one\n    two\nthree\n".to_owned())].into();
+    let tests = ["it_holds_always".to_owned()].into();
+    let found = |old: &str, test: &str| {
+        let text = format!("# Why.\nfile a.rs\ntest -p a --lib x::{test}\n<<<<\n{old}\n====\nnew\n>>>>\n");
+        proofs::check_mutant("m", &text, &files, &tests)
+    };
+    assert_eq!(found("    two\nthree", "it_holds"), [""; 0]);
+    assert_eq!(found("    too", "it_holds"), ["m: a.rs has its text 0 times"]);
+    assert_eq!(found("one", "it_held"), ["m: there is no test x::it_held"]);
+}
+
+#[test]
+fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reported() {
+    let index = "registry+https://github.com/rust-lang/crates.io-index";
+    let found = |more: &str| {
+        let syn = format!(
+            r#"{{"id": "s2", "name": "syn", "version": "2", "source": "{index}", "license": "MIT"}},
+            {{"id": "s3", "name": "syn", "version": "3", "source": "{index}", "license": "Zlib/GPL-3.0"}}"#
+        );
+        let metadata = format!(
+            r#"{{"packages": [{{"id": "own", "name": "atoll-base", "source": null}}, {syn}, {}],
+            "resolve": {{"nodes": [{{"id": "own"}}, {{"id": "s2"}}, {{"id": "s3"}}, {{"id": "x"}}, {{"id": "y"}}]}}}}"#,
+            more.replace("INDEX", index)
+        );
+        supply::check(metadata.as_bytes()).expect("it is what cargo prints")
+    };
+    let good =
+        r#"{"id": "x", "name": "x", "version": "1", "source": "INDEX", "license": "(GPL-3.0 OR MIT) AND Unicode-3.0"}"#;
+    assert_eq!(found(good), [""; 0]);
+    assert_eq!(found(&good.replace("INDEX", "git+https://example.org/x")), ["x: comes from git+https://example.org/x"]);
+    assert_eq!(found(&good.replace(" OR MIT", "")), ["x: its licence is `(GPL-3.0) AND Unicode-3.0`"]);
+    let twice = format!("{good}, {}", good.replace(r#""id": "x""#, r#""id": "y""#).replace(r#""1""#, r#""2""#));
+    assert_eq!(found(&twice), [r#"x: there are several versions: {"1", "2"}"#]);
+    // Of a crate that is not built nothing is asked.
+    assert_eq!(found(&good.replace(r#""id": "x""#, r#""id": "z""#).replace("MIT", "GPL-2.0")), [""; 0]);
 }
