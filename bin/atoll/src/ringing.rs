@@ -2,11 +2,14 @@
 //! its own as much as it likes: twenty thousand entries of epoll take a millisecond, which all others wait for.
 //!
 //! ```text
-//!   rings of a round take longer than they should   -> in the next rounds each is measured, in time of the processor
-//!   the ring of a session is slow                    -> that session is rung in turns with others of its kind, between which the replica does
-//!                                                       twenty times as long what others want
+//!   rings of a round take longer than they should    -> in the next rounds each is measured, in time of the processor
+//!   a ring that is measured takes more than it should -> the excess is a debt of its session; faster ones pay it back
+//!   much debt                                          -> the session is rung in turns with others of its kind, between which the replica does
+//!                                                         twenty times as long what others want, until nothing is owed
 //! ```
-//! So programs of that kind, all together, have a twentieth of the replica's time. They are woken late, and nobody else is.
+//! So programs of that kind, all together, have a twentieth of the replica's time. They are woken late, and nobody else is. One slow ring
+//! proves nothing: an interrupt, or the host of a virtual machine, takes some hundred microseconds of anybody's time now and then, and says
+//! that it was ours.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +21,8 @@ pub struct Ringer {
     clock: Clock,
     /// In so many rounds more each ring is measured.
     measured_rounds: u32,
-    slow: BTreeMap<SessionId, Slow>,
+    /// Sessions that owe something.
+    debtors: BTreeMap<SessionId, Debtor>,
     /// Slow sessions that are to be rung, in their order.
     turns: VecDeque<SessionId>,
     /// When the next one has its turn.
@@ -27,23 +31,25 @@ pub struct Ringer {
     round: Option<(Instant, u32)>,
 }
 
-struct Slow {
-    /// A session that is not slow any more is treated as others are from then on.
-    until: Instant,
-    /// Bells that are to be rung.
+#[derive(Default)]
+struct Debtor {
+    debt: Duration,
+    /// Has owed so much that it waits for its turn.
+    is_slow: bool,
+    /// Bells that are to be rung in its turn.
     bells: u32,
 }
 
 impl Ringer {
     /// One that knows nobody.
     pub fn new(clock: Clock) -> Ringer {
-        let (slow, turns, due) = (BTreeMap::new(), VecDeque::new(), Instant::ZERO);
-        Ringer { clock, measured_rounds: 0, slow, turns, due, round: None }
+        let (debtors, turns, due) = (BTreeMap::new(), VecDeque::new(), Instant::ZERO);
+        Ringer { clock, measured_rounds: 0, debtors, turns, due, round: None }
     }
 
     /// Rings a bell by `act`, unless the session has to wait for its turn.
     pub fn ring(&mut self, session: SessionId, bell: u32, act: impl FnOnce()) {
-        if let Some(slow) = self.slow.get_mut(&session) {
+        if let Some(slow) = self.debtors.get_mut(&session).filter(|debtor| debtor.is_slow) {
             if slow.bells == 0 {
                 self.turns.push_back(session);
             }
@@ -57,11 +63,7 @@ impl Ringer {
             return act();
         }
         let cost = measured(act);
-        if cost >= SLOW {
-            let now = clock.now();
-            self.slow.insert(session, Slow { until: now + FORGOTTEN_AFTER, bells: 0 });
-            self.rest(now, cost);
-        }
+        self.charge(session, cost);
     }
 
     /// Ends a round: slow sessions whose turn it is are rung by `act`. Returns how many bells were rung.
@@ -76,32 +78,27 @@ impl Ringer {
             };
         }
         while !self.turns.is_empty() {
-            let now = self.clock.now();
-            if now < self.due {
+            if self.clock.now() < self.due {
                 break;
             }
             let Some(session) = self.turns.pop_front() else { break };
-            let Some(slow) = self.slow.get_mut(&session) else { continue };
+            let Some(slow) = self.debtors.get_mut(&session) else { continue };
             let bell = slow.bells.trailing_zeros();
             slow.bells &= slow.bells.saturating_sub(1);
-            let cost = measured(|| act(session, bell));
-            rung += 1;
             if slow.bells != 0 {
                 self.turns.push_back(session);
             }
-            if cost >= SLOW {
-                slow.until = now + FORGOTTEN_AFTER;
-            } else if slow.bells == 0 && now >= slow.until {
-                self.slow.remove(&session);
-            }
-            self.rest(self.clock.now(), cost);
+            let cost = measured(|| act(session, bell));
+            rung += 1;
+            self.charge(session, cost);
+            self.rest(cost);
         }
         rung
     }
 
     /// The session has ended.
     pub fn forget(&mut self, session: SessionId) {
-        self.slow.remove(&session);
+        self.debtors.remove(&session);
         self.turns.retain(|waiting| *waiting != session);
     }
 
@@ -110,8 +107,26 @@ impl Ringer {
         (!self.turns.is_empty()).then_some(self.due)
     }
 
-    fn rest(&mut self, now: Instant, cost: Duration) {
-        self.due = self.due.max(now) + cost.saturating_mul(SHARE);
+    /// A ring of the session has taken so long.
+    fn charge(&mut self, session: SessionId, cost: Duration) {
+        if cost > SLOW {
+            let debtor = self.debtors.entry(session).or_default();
+            debtor.debt = (debtor.debt + cost.min(COUNTED_MAX).saturating_sub(SLOW)).min(DEBT_MAX);
+            if debtor.debt >= DEBT_SLOW && !debtor.is_slow {
+                debtor.is_slow = true;
+                self.rest(cost);
+            }
+        } else if let Some(debtor) = self.debtors.get_mut(&session) {
+            debtor.debt = debtor.debt.saturating_sub(SLOW.saturating_sub(cost));
+            // Who still waits for a turn gets it first.
+            if debtor.debt == Duration::ZERO && debtor.bells == 0 {
+                self.debtors.remove(&session);
+            }
+        }
+    }
+
+    fn rest(&mut self, cost: Duration) {
+        self.due = self.due.max(self.clock.now()) + cost.saturating_mul(SHARE);
     }
 }
 
@@ -126,8 +141,12 @@ fn measured(act: impl FnOnce()) -> Duration {
 const SLOW: Duration = Duration::from_micros(50);
 /// The rest of the time is so many times as long as what slow rings take.
 const SHARE: u32 = 20;
-/// How long somebody is slow after a slow ring.
-const FORGOTTEN_AFTER: Duration = Duration::from_millis(1000);
+/// So much of a ring is looked at: whatever takes longer may have been something else.
+const COUNTED_MAX: Duration = Duration::from_micros(200);
+/// Who owes so much is slow: four rings in succession that are far too slow, while what happens now and then is soon paid back.
+const DEBT_SLOW: Duration = Duration::from_micros(600);
+/// Nobody owes more. It takes some twenty fast rings to pay that back.
+const DEBT_MAX: Duration = Duration::from_micros(900);
 /// What the rings of a round take that nobody wonders about, and one of them.
 const ROUND_USUAL: Duration = Duration::from_micros(30);
 const RING_USUAL: Duration = Duration::from_micros(15);
@@ -170,20 +189,34 @@ mod tests {
         }
         assert_eq!(heard[0], rounds, "the other one is rung at once, always");
         // 400 ms are 19 turns and those until it was known; there may be fewer where others use the processor.
-        assert!(heard[1] >= 2 && spent <= 4 * 2 + 20, "{spent} {heard:?} {rounds}");
+        assert!(heard[1] >= 2 && spent <= 5 * 2 + 20, "{spent} {heard:?} {rounds}");
         ringer.forget(HOSTILE);
         ringer.forget(SessionId(3));
         assert_eq!(ringer.next_timeout(), None);
     }
 
+    /// Rings until the session has to wait; returns how often it was rung before.
+    fn until_slow(ringer: &mut Ringer) -> usize {
+        for count in 0..20 {
+            let mut at_once = false;
+            ringer.ring(HOSTILE, 0, || {
+                at_once = true;
+                work(Duration::from_millis(1));
+            });
+            if !at_once {
+                return count;
+            }
+            ringer.end_round(|_, _| unreachable!());
+        }
+        unreachable!()
+    }
+
     #[test]
     fn who_is_slow_is_rung_later_and_forgiven() {
         let mut ringer = Ringer::new(Clock::kernel());
-        ringer.ring(HOSTILE, 0, || work(Duration::from_millis(1)));
-        ringer.end_round(|_, _| unreachable!());
-        ringer.ring(HOSTILE, 0, || work(Duration::from_millis(1)));
+        // The first one is not measured.
+        assert_eq!(until_slow(&mut ringer), 5);
         // It waits from now on, and is told when.
-        ringer.ring(HOSTILE, 1, || unreachable!());
         ringer.ring(HOSTILE, 4, || unreachable!());
         assert!(ringer.next_timeout().is_some());
         let (mut rung, clock) = (Vec::new(), Clock::kernel());
@@ -191,15 +224,32 @@ mod tests {
         while rung.len() < 2 && clock.now() < deadline {
             ringer.end_round(|session, bell| rung.push((session, bell)));
         }
-        assert_eq!(rung, [(HOSTILE, 1), (HOSTILE, 4)]);
+        assert_eq!(rung, [(HOSTILE, 0), (HOSTILE, 4)]);
         assert_eq!(ringer.next_timeout(), None);
-        // It is not slow any more, for a second.
+        // When it has been fast for a while it is not slow any more.
         let mut at_once = false;
         while !at_once && clock.now() < deadline {
             ringer.ring(HOSTILE, 2, || at_once = true);
             ringer.end_round(|_, _| ());
         }
         assert!(at_once);
+    }
+
+    /// What took the time was an interrupt, or the host of a virtual machine.
+    #[test]
+    fn who_is_slow_now_and_then_is_rung_at_once() {
+        let mut ringer = Ringer::new(Clock::kernel());
+        for round in 0..400 {
+            let mut at_once = false;
+            ringer.ring(HONEST, 0, || {
+                at_once = true;
+                if round % 8 == 0 {
+                    work(Duration::from_micros(300));
+                }
+            });
+            assert!(at_once, "in round {round}");
+            ringer.end_round(|_, _| unreachable!());
+        }
     }
 
     /// What the kernel does with so many entries, and how that is seen.
