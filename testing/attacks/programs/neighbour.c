@@ -7,7 +7,7 @@
  * What `ask` does: one stream of text at KB_PER_S (0: as fast as it goes), of which every octet that comes back is compared; questions
  * on another connection, one a millisecond, whose answers are timed; a connection with one question every 10 ms; and a datagram with
  * a number every 5 ms. It says `going` when each has been answered once. At the end it reads what is still under way, and prints
- * words and numbers in turn. It fails if text was wrong, or anything ended, was refused, or stood still for STALL_MS. */
+ * words and numbers in turn. It fails if text was wrong, or anything ended, was refused, or stood still for STALL_MS; after SLOW_MS it says so. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STALL_MS = 30000, PIECE = 65536, AHEAD = 1 << 20, SAMPLES_MAX = 1 << 22, DATAGRAM_MS = 1000 };
+enum { STALL_MS = 30000, SLOW_MS = 5000, PIECE = 65536, AHEAD = 1 << 20, SAMPLES_MAX = 1 << 22, DATAGRAM_MS = 1000 };
 
 static struct sockaddr_in address;
 static atomic_int stop, going;
@@ -66,7 +66,12 @@ static unsigned char octet(uint64_t at)
 static void wait_for(int fd, short events, const char *what)
 {
     struct pollfd entry = {.fd = fd, .events = events};
-    int n = poll(&entry, 1, STALL_MS);
+    int n = poll(&entry, 1, SLOW_MS);
+    if (n == 0) {
+        printf("SLOW %s\n", what);
+        fflush(stdout);
+        n = poll(&entry, 1, STALL_MS - SLOW_MS);
+    }
     if (n == 0)
         errno = ETIMEDOUT;
     if (n <= 0 && errno != EINTR)

@@ -182,7 +182,7 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
     net.listens(&mut late, 7001);
     most = most.max(net.replica_memory() + resident(supervisor));
     client.terminate();
-    let neighbour = client.success(60);
+    let neighbour = finish(&net, client);
     assert!(server.runs(), "{}", server.report());
     let after = until("an answer to `status` with all replicas", 30, || {
         let pids = net.replicas();
@@ -198,6 +198,19 @@ fn observe(attack: Option<&Attack>, time: Duration) -> Seen {
         before,
         after,
     }
+}
+
+/// Waits for the neighbour's report. Should it stand still meanwhile, what the stack thinks of its connections is printed.
+fn finish(net: &Net, mut client: Proc) -> String {
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut told = false;
+    while client.runs() && Instant::now() < end {
+        if client.output().contains("SLOW") && !std::mem::replace(&mut told, true) {
+            eprintln!("{}\n{}\n{}", client.output(), net.atoll_says("ss"), net.atoll_says("status"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    client.success(0)
 }
 
 /// Starts the attackers, or the fair program.
