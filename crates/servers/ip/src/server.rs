@@ -68,6 +68,8 @@ pub struct IpServer {
     settled: u64,
     /// Frames that the link did not take.
     leaving: VecDeque<([u8; vnet::HEADER_LEN], Vec<u8>)>,
+    /// What IP itself has to say, if the link was full.
+    said: VecDeque<([u8; vnet::HEADER_LEN], Vec<u8>)>,
     members: Members,
     /// TSs, by number.
     clients: [Partner; REPLICAS_MAX],
@@ -109,6 +111,7 @@ pub struct Counts {
 
 /// What is told once and has to wait, at most.
 const OUTBOX_MAX: usize = 256;
+const SAID_MAX: usize = 256;
 const MAC_LEN: usize = 6;
 const NO_OFFLOAD: [u8; vnet::HEADER_LEN] = [0; vnet::HEADER_LEN];
 
@@ -119,6 +122,7 @@ impl IpServer {
             waiting: Waiting::default(),
             settled: ip.neighbour_generation(),
             leaving: VecDeque::new(),
+            said: VecDeque::new(),
             members: Members::default(),
             clients: Default::default(),
             siblings: Default::default(),
@@ -266,16 +270,19 @@ impl IpServer {
     /// Sends and tells what there is.
     pub fn flush(&mut self, now: Instant, exits: &mut impl Exits) {
         self.settle(now, exits);
-        while let Some((vnet, frame)) = self.leaving.front() {
-            if !exits.send(vnet, frame) {
-                break;
-            }
-            self.leaving.pop_front();
-        }
+        // First what IP itself has to say: an answer to who asks for our station that gets lost costs a second.
         while let Some(frame) = self.ip.poll_frame() {
-            // A full link loses them, as the network may.
-            if frame.link == Link::Outside {
-                exits.send(&NO_OFFLOAD, &frame.bytes);
+            // What is more gets lost, as in a busy network.
+            if frame.link == Link::Outside && self.said.len() < SAID_MAX {
+                self.said.push_back((NO_OFFLOAD, frame.bytes));
+            }
+        }
+        for queue in [&mut self.said, &mut self.leaving] {
+            while let Some((vnet, frame)) = queue.front() {
+                if !exits.send(vnet, frame) {
+                    break;
+                }
+                queue.pop_front();
             }
         }
         while self.ip.poll_unreachable().is_some() {
@@ -293,7 +300,7 @@ impl IpServer {
 
     /// Whether something waits for room in a ring, or on the link.
     pub fn has_work(&self) -> bool {
-        self.is_crowded() || !self.outbox.is_empty() || self.untold().next().is_some()
+        self.is_crowded() || !self.said.is_empty() || !self.outbox.is_empty() || self.untold().next().is_some()
     }
 
     /// All of IP.

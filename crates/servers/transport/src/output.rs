@@ -58,12 +58,13 @@ impl<M: Memory> Transport<M> {
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.flush_is_due = false;
         self.flushes = self.flushes.wrapping_add(1);
-        self.flush_ip(out);
+        let retries = self.retry_at != Instant::FAR_FUTURE;
+        self.retry_at = Instant::FAR_FUTURE;
+        self.flush_ip(now, out);
         self.take_up();
         self.requeue_resolved();
         let mut full = Full::default();
-        if self.retry_at != Instant::FAR_FUTURE {
-            self.retry_at = Instant::FAR_FUTURE;
+        if retries {
             self.retry_full_links(now, out, &mut full);
         }
         self.commit();
@@ -78,7 +79,7 @@ impl<M: Memory> Transport<M> {
         self.dirty = dirty;
         self.mark(Work::Nothing);
         self.flush_datagrams(now, out);
-        self.flush_ip(out);
+        self.flush_ip(now, out);
         self.conclude();
     }
 
@@ -260,14 +261,28 @@ impl<M: Memory> Transport<M> {
     }
 
     /// ARP, ICMP: complete frames.
-    fn flush_ip(&mut self, out: &mut impl FrameSink<M>) {
+    /// Sends what IP itself has to say. What a full link does not take is first when there is room: an answer to who asks for our station
+    /// that gets lost costs a second, and programs that send much would make it get lost.
+    fn flush_ip(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
+        let (mut kept, mut is_full) = (core::mem::take(&mut self.unsent), false);
         while let Some(frame) = self.ip.poll_frame() {
-            // A full link loses them, as the network may.
-            match frame.link {
-                Link::Outside => out.send(&frame.bytes, TextRef::None, Offload::default()),
+            // What is more gets lost, as in a busy network.
+            if kept.len() < UNSENT_MAX {
+                kept.push_back(frame);
+            }
+        }
+        kept.retain(|frame| {
+            let sent = match frame.link {
+                Link::Outside => !is_full && out.send(&frame.bytes, TextRef::None, Offload::default()),
                 Link::Inside => out.send_internal(&frame.bytes, TextRef::None, Offload::default()),
             };
+            is_full |= !sent && frame.link == Link::Outside;
+            !sent
+        });
+        if !kept.is_empty() {
+            self.retry_at = now + RETRY_AFTER;
         }
+        self.unsent = kept;
     }
 
     /// Something was resolved, or has failed: those who waited for it try again.
@@ -338,6 +353,8 @@ pub(crate) const LINKS: usize = REPLICAS_MAX + 1;
 /// The link outside, behind those to the replicas.
 const OUTSIDE: usize = REPLICAS_MAX;
 /// A link that was full is tried again after this time at the latest.
+/// Frames of IP itself that are kept for a full link.
+const UNSENT_MAX: usize = 256;
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 impl Full {

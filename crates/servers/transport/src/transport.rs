@@ -8,7 +8,7 @@ use atoll_base::{
     Duration, Epoch, FLOW_GROUPS, FlowGroup, FourTuple, Instant, ReplicaId, Rng, SessionId, SlotId, TimerId, Wheel,
 };
 use atoll_connmgr::{ConnMgr, ListenerId};
-use atoll_ip::Ip;
+use atoll_ip::{Frame, Ip};
 use atoll_ip_server::{network_of, stats_of};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
@@ -133,6 +133,8 @@ pub struct Transport<M: Memory> {
     turn: u32,
     /// What cleaning up may still cost in this round.
     pub(crate) slice_left: u32,
+    /// Frames of IP itself that the link did not take yet.
+    pub(crate) unsent: VecDeque<Frame>,
     /// Sessions of which sockets wait for the share of a later flush.
     pub(crate) put_off: BTreeSet<u32>,
     /// The number of the flush, by which sessions know how much of their share is left.
@@ -216,6 +218,7 @@ impl<M: Memory> Transport<M> {
             fired_at: now,
             turn: 0,
             slice_left: crate::ending::SLICE,
+            unsent: VecDeque::new(),
             put_off: BTreeSet::new(),
             flushes: 0,
             rng,

@@ -57,9 +57,9 @@ pub(super) struct Watch {
     commands: u64,
 }
 
-/// Others may be without progress for so long, where nothing gets lost and nobody dies; and where that is so. (Longer than a neighbour is asked
-/// for again, and than the first time-out of a segment: of what comes before anybody has accepted the connection, 4 KiB are taken.)
-const WINDOW: Duration = Duration::from_secs(3);
+/// Others may be without progress for so long, where nothing gets lost and nobody dies; and where that is so. (Who waits for the second question
+/// to a neighbour, or for the first time-out of a segment, waits longer.)
+const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_OF_LOSSES: Duration = Duration::from_secs(20);
 /// What a command costs.
 const COMMAND_NANOS: u64 = 200;

@@ -148,15 +148,14 @@ fn datagram(text: &[u8]) -> Vec<u8> {
 }
 
 fn answer() -> Vec<u8> {
+    arp_of_peer(Operation::Reply)
+}
+
+/// The peer asks for our station, or says where it is itself.
+fn arp_of_peer(operation: Operation) -> Vec<u8> {
     let mut bytes = vec![0; 42];
     let at = ethernet::emit(&ethernet::Header { dst: MAC_US, src: MAC_PEER, ethertype: EtherType::ARP }, &mut bytes);
-    let packet = Packet {
-        operation: Operation::Reply,
-        sender_mac: MAC_PEER,
-        sender_addr: PEER,
-        target_mac: MAC_US,
-        target_addr: US,
-    };
+    let packet = Packet { operation, sender_mac: MAC_PEER, sender_addr: PEER, target_mac: MAC_US, target_addr: US };
     arp::emit(&packet, &mut bytes[at..]);
     bytes
 }
@@ -309,6 +308,21 @@ fn a_full_link_gets_everything_later_in_order() {
     bench.round();
     assert!(!bench.server.is_crowded());
     assert_eq!(bench.datagrams(), [1, 2, 3].map(|n| (MAC_PEER, n)));
+}
+
+/// Otherwise who sends much would make a machine unreachable for a second at a time.
+#[test]
+fn who_asks_for_our_station_is_answered_first_when_a_full_link_has_room() {
+    let mut bench = bench();
+    bench.hear(&answer());
+    bench.datagrams();
+    bench.out.room = Some(0);
+    bench.transmit(0, &outgoing(US, PEER, 1));
+    bench.hear(&arp_of_peer(Operation::Request));
+    assert!(bench.out.sent.is_empty() && bench.server.has_work());
+    bench.out.room = Some(1);
+    bench.round();
+    assert!(matches!(&bench.out.sent[..], [frame] if Bench::is_arp(frame)), "{:?}", bench.out.sent);
 }
 
 #[test]

@@ -134,6 +134,22 @@ fn a_full_link_gets_every_frame_later() {
     assert_eq!(net.stack(1).stat(Stat::Retransmits), 0);
 }
 
+/// Otherwise programs that fill the link would make a machine unreachable for a second at a time.
+#[test]
+fn who_asks_for_our_station_is_answered_when_a_full_link_has_room() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    net.stack(0).out.room = Some(0);
+    client.connect(Endpoint::new(addr(1), 80));
+    net.wait(Duration::from_millis(20));
+    net.stack(0).out.room = None;
+    net.wait(Duration::from_millis(20));
+    assert!(server.accept().is_some());
+}
+
 #[test]
 fn a_repetition_that_waits_for_the_link_is_forgotten_when_its_text_is_acknowledged() {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
