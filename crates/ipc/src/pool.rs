@@ -63,9 +63,10 @@ impl Pool {
         (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
     }
 
-    /// Makes `memory`, which is zero or was reset, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those that
-    /// are no blocks, or overlap with one before, are not in use: their numbers in the sorted order are returned.
+    /// Makes `memory`, whatever it was, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those
+    /// that are no blocks, or overlap with one before, are not in use: their numbers in the sorted order are returned.
     pub fn resume<M: Memory>(&self, memory: &M, blocks: &mut [(u32, u8)]) -> Vec<usize> {
+        self.reset(memory);
         blocks.sort_unstable();
         let (mut end, mut used) = (0u32, 0u32);
         let mut refused = Vec::new();
@@ -187,6 +188,8 @@ mod tests {
         let units = 64;
         let pool = Pool { control: 0, links: CONTROL_BYTES.next_multiple_of(8), units };
         let memory = HeapMemory::new(CONTROL_BYTES + 8 + units as usize * 4);
+        // Whatever was given back to it before.
+        pool.free(&memory, 7, 11);
         // One that overlaps, one beyond the end, and two that are none.
         let mut blocks = [(40, 13), (5, 11), (42, 11), (63, 12), (9, 40), (u32::MAX, 22)];
         assert_eq!(pool.resume(&memory, &mut blocks), [1, 3, 4, 5]);

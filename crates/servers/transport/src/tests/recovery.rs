@@ -248,6 +248,36 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     assert_eq!(net.stack(0).buffer_bytes(), 0);
 }
 
+/// The pool of the successor has given out nothing when their blocks come back to it: they must not be there twice.
+#[test]
+fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
+    let (mut net, mut server, mut client) = stacks();
+    let ports = [7, 8];
+    let all = ports.map(|port| udp_open(&mut server, Endpoint::new(0, port), Endpoint::default()));
+    let c = udp_open(&mut client, Endpoint::new(0, 3000), Endpoint::default());
+    net.settle();
+    let octet = |turn: u8, port: u16| 100 + turn * 16 + port as u8;
+    for turn in 0..6 {
+        // More than what has come back.
+        let copies = 1 + usize::from(turn % 2) * 3;
+        for port in ports.repeat(copies) {
+            client.write(c, &record(Endpoint::new(addr(1), port), &[octet(turn, port); 40_000]));
+            net.settle();
+        }
+        for (s, port) in all.iter().zip(ports) {
+            let got = server.read(*s);
+            let count = got.iter().filter(|got| **got == octet(turn, port)).count();
+            let runs: Vec<(u8, usize)> =
+                got.chunk_by(|a, b| a == b).filter(|run| run.len() > 50).map(|run| (run[0], run.len())).collect();
+            assert!((40_000 * copies..).contains(&count), "{turn} {port}: {count} of {} {runs:?}", got.len());
+        }
+        if turn % 2 == 0 {
+            // Before it has seen that all was read.
+            die(&mut net, &[&server]);
+        }
+    }
+}
+
 /// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new connection under the same name is one.
 #[test]
 fn time_wait_goes_on_until_its_time_is_over() {
