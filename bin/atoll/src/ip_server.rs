@@ -28,7 +28,7 @@ use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
 
 use crate::link::{Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{IpServerSetup, mesh_ring};
@@ -104,6 +104,7 @@ impl IpProcess {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, queue.as_ref())?;
         let rings = Rings::resume(mesh, &places, bells);

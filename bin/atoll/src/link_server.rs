@@ -23,7 +23,7 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
 use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{LinkServerSetup, mesh_ring};
@@ -75,6 +75,7 @@ impl LinkServer {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, Some(&queue))?;
         let me = usize::from(setup.server);

@@ -22,7 +22,7 @@ use atoll_ipc::page::Stat;
 use atoll_sys::process;
 
 use crate::link::{Received, Rings};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::{ManagerSetup, mesh_ring};
 
@@ -66,6 +66,7 @@ impl ManagerServer {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.

@@ -23,7 +23,7 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 
 use crate::failure;
-use crate::privileges::{self, EndsWith, Kind};
+use crate::privileges::{self, Becomes, EndsWith, Kind};
 use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
@@ -126,6 +126,8 @@ pub struct Habits<'a> {
     pub slack: Duration,
     /// Whether somebody takes over when the supervisor has died, so that it waits for that.
     pub guarded: bool,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    pub becomes: Option<Becomes>,
 }
 
 impl Habits<'_> {
@@ -253,7 +255,7 @@ impl Server {
         let briefing = Epoll::new()?;
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         waiting.briefing = Some(briefing);
-        privileges::confine(habits.kind, habits.ends_with(), &inherited.page)?;
+        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, &inherited.page)?;
         Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
     }
 
@@ -491,7 +493,7 @@ impl<R: Role> Process<R> {
     ) -> io::Result<Process<R>> {
         let waiting = Waiting::new(clock, habits)?;
         waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
-        privileges::confine(habits.kind, habits.ends_with(), page)?;
+        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, page)?;
         intake.control.send(UP, &[])?;
         let look_at = clock.now();
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })

@@ -114,6 +114,15 @@ pub struct ManagerArgs {
     pub setup: ManagerSetup,
 }
 
+/// The user that servers run as, where the stack is root's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerUser {
+    /// Number of the user, which is not root.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
 /// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSetup {
@@ -121,6 +130,9 @@ pub struct HostSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -184,6 +196,9 @@ pub struct LinkServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -211,6 +226,9 @@ pub struct IpServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the IP servers.
@@ -242,6 +260,9 @@ pub struct ManagerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -389,6 +410,7 @@ mod tests {
         let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 3,
             index: 1,
@@ -421,6 +443,7 @@ mod tests {
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 8,
             index: 1,
@@ -435,6 +458,7 @@ mod tests {
         let setup = IpServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             descriptors: 8,
             index: 1,
             ip_servers: vec![2, 3],
@@ -451,6 +475,7 @@ mod tests {
         let setup = ManagerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 8,
             index: 1,

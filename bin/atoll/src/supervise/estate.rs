@@ -44,6 +44,7 @@ use super::succession::Program;
 use crate::failure::{Failure, OrFail};
 use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
 use crate::runtime;
+use crate::setup::ServerUser;
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
@@ -87,6 +88,9 @@ pub struct StackNote {
     /// Who may ask for what. Absent: the stack's user and root.
     #[serde(default)]
     pub rights: Option<Rights>,
+    /// The user that servers run as; `None`: the supervisor's.
+    #[serde(default)]
+    pub servers: Option<ServerUser>,
 }
 
 /// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an application's.
@@ -279,6 +283,7 @@ impl Server {
             takeovers: identity.takeovers,
             exchange_for: self.exchange_for.map(|client| client.0),
             rights: Some(self.rights.clone()),
+            servers: identity.servers,
         }
     }
 
@@ -600,6 +605,7 @@ impl StackNote {
             device: self.device.clone(),
             offload: self.offload,
             steering: self.steering,
+            servers: self.servers,
         }
     }
 }

@@ -20,6 +20,7 @@ mod questions;
 mod report;
 mod scaling;
 mod server;
+mod server_user;
 mod spawn;
 mod standby;
 mod stopped;
@@ -61,6 +62,7 @@ use crate::setup::{
 
 pub use self::device::MakeDevice;
 pub use self::doors::ROOT_ONLY;
+pub use self::estate::StackNote;
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -134,6 +136,7 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
+    let servers = server_user::choose(config.servers.user.as_deref())?;
     let directory = runtime::prepare_directory()?;
     doors::check_reach(&rights, &directory)?;
     let name = NameLock::take(&directory, &config.name)?;
@@ -189,6 +192,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
             Some(device) if device.is_steered => Steering::Bpf,
             _ => Steering::Software,
         },
+        servers,
     };
     let link_side = joined.as_ref().map(|_| LinkSide::Guest).or(hosted.as_ref().map(|_| LinkSide::Host));
     let link: Vec<Rc<OwnedFd>> = match (&joined, &hosted) {
@@ -249,6 +253,12 @@ impl Running {
         drop(name);
         drop(server);
         reported
+    }
+
+    /// Gives up the privileges that the supervisor of a stack that is up does not need. `visible`: as for [`privileges::confine_supervisor`].
+    pub fn confine(&self, visible: bool) -> Result<(), Failure> {
+        let own_user = self.server.identity.servers.is_some();
+        privileges::confine_supervisor(visible, own_user).or_fail("giving up privileges")
     }
 
     /// A process that is in the stack's namespaces as long as it is up.
@@ -409,6 +419,7 @@ fn host_setup(config: &Config, identity: &Identity, duty: Duty) -> HostSetup {
     HostSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: number as u8,
@@ -424,6 +435,7 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: 
     LinkServerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: queue as u8,
@@ -441,6 +453,7 @@ fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[
     IpServerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         descriptors: 0, // Counted when they are gathered.
         index: plan.ip_of(number).unwrap_or(0) as u8,
         ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
@@ -459,6 +472,7 @@ fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u3
     ManagerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: plan.manager_of(server.into()).unwrap_or(0) as u8,
