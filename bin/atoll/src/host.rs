@@ -73,6 +73,6 @@ fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
 /// The replica that the supervisor gives by a packet.
 fn take(packet: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Replica> {
     let setup = ReplicaSetup::from_json(packet).map_err(io::Error::other)?;
-    let start = || Replica::start(&setup, Inherited::of(descriptors)?);
+    let start = || Replica::start(&setup, Inherited::of(descriptors, setup.index, &setup.pairs)?);
     start().map_err(|error| io::Error::new(error.kind(), format!("replica {}: {error}", setup.index)))
 }

@@ -26,7 +26,7 @@ use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
 use crate::privileges::{Becomes, Kind};
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
-use crate::setup::{LinkServerSetup, mesh_ring};
+use crate::setup::LinkServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
 const BATCH: usize = 64;
@@ -63,7 +63,7 @@ struct Counts {
 
 impl LinkServer {
     fn start(setup: &LinkServerSetup) -> io::Result<LinkServer> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
         let bells = inherited.take_next(setup.peers.len())?;
@@ -78,10 +78,7 @@ impl LinkServer {
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, Some(&queue))?;
-        let me = usize::from(setup.server);
-        let places: Vec<_> =
-            setup.peers.iter().map(|&peer| (mesh_ring(me, peer.into()), mesh_ring(peer.into(), me))).collect();
-        let rings = Rings::resume(mesh, &places, bells);
+        let rings = Rings::resume(mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
         server.announce(setup.server, setup.epoch);

@@ -23,8 +23,9 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 
 use crate::failure;
+use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
-use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
+use crate::setup::{LEFT, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
@@ -63,27 +64,31 @@ pub struct Inherited {
     /// The server's own page.
     pub page: ReplicaPage<ShmMemory>,
     bell: OwnedFd,
-    /// The rings between servers.
-    pub mesh: ShmMemory,
+    /// The keys that servers share, for reading.
+    pub secrets: ShmMemory,
+    /// The rings to and from other servers.
+    pub mesh: Mesh,
     rest: std::vec::IntoIter<OwnedFd>,
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed when the process was started.
-    pub fn take(descriptors: usize) -> io::Result<Inherited> {
-        Inherited::of(process::take_inherited(descriptors)?)
+    /// Takes the `descriptors` that the supervisor passed when the process of server `me` was started; `pairs`: as in its setup.
+    pub fn take(descriptors: usize, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
+        Inherited::of(process::take_inherited(descriptors)?, me, pairs)
     }
 
-    /// What these descriptors are.
-    pub fn of(descriptors: Vec<OwnedFd>) -> io::Result<Inherited> {
+    /// What these descriptors of server `me` are.
+    pub fn of(descriptors: Vec<OwnedFd>, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
         let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
         let stack = StackPage(ShmMemory::map(next(&mut rest)?, STACK_PAGE_BYTES, Access::ReadOnly)?);
         let page = ReplicaPage(ShmMemory::map_page(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
         let bell = next(&mut rest)?;
-        let mesh = ShmMemory::map(next(&mut rest)?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
+        let secrets = ShmMemory::map(next(&mut rest)?, SECRETS_BYTES, Access::ReadOnly)?;
+        let shared = pairs.iter().map(|_| next(&mut rest)).collect::<io::Result<_>>()?;
+        let mesh = Mesh::map(me.into(), pairs, shared)?;
         let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
-        Ok(Inherited { control, stack, facts, page, bell, mesh, rest })
+        Ok(Inherited { control, stack, facts, page, bell, secrets, mesh, rest })
     }
 
     /// The next of what only some servers are given.

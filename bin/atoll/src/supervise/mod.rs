@@ -16,6 +16,7 @@ mod lives;
 mod memory;
 mod outbox;
 mod owner;
+mod pairs;
 mod questions;
 mod report;
 mod scaling;
@@ -154,7 +155,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         None => (memory::bells(replicas).or_fail(making)?, None, None),
     };
     let mut memory = StackMemory::create(bells.clone(), stack_page).or_fail(making)?;
-    memory.add_others(plan.processes().len() - replicas).or_fail(making)?;
+    memory.add_plan(&plan).or_fail(making)?;
     let hosted = match (config.link.kind, &joined) {
         (LinkType::Shm, None) => Some(HostedLink::create(&bells, memory.stack_read.clone()).or_fail(making)?),
         _ => None,
@@ -393,6 +394,7 @@ fn replica_setup(
         replicas: config.replicas(),
         servers: plan.processes().len() as u8,
         epoch: epoch_of(epochs, server),
+        pairs: partners(plan, server),
         epochs: epochs.iter().copied().take(config.replicas().into()).collect(),
         managers: plan.servers_of(Component::Cm).count() as u8,
         manager: (manager != server).then_some(manager as u8),
@@ -440,6 +442,7 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: 
         descriptors: 0, // Counted when they are gathered.
         index: queue as u8,
         server,
+        pairs: partners(plan, server.into()),
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
         peers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         epoch: epoch_of(epochs, server.into()),
@@ -458,6 +461,7 @@ fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[
         index: plan.ip_of(number).unwrap_or(0) as u8,
         ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         server,
+        pairs: partners(plan, number),
         servers: plan.processes().len() as u8,
         epoch: epoch_of(epochs, number),
         has_tap: plan.queue_of(number).is_some(),
@@ -478,10 +482,17 @@ fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u3
         index: plan.manager_of(server.into()).unwrap_or(0) as u8,
         managers: plan.servers_of(Component::Cm).count() as u8,
         server,
+        pairs: partners(plan, server.into()),
         epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,
     }
+}
+
+/// The servers with which this one shares memory.
+fn partners(plan: &Plan, server: usize) -> Vec<u8> {
+    // Cannot truncate: there are few servers.
+    plan.partners_of(server).map(|other| other as u8).collect()
 }
 
 fn epoch_of(epochs: &[u32], server: usize) -> u32 {
