@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail, is_shortage};
 use crate::privileges;
 use crate::runtime;
-use crate::supervise::{DESCRIPTORS_WANTED, Life, signal_name};
+use crate::supervise::{DESCRIPTORS_WANTED, Life, StackNote, signal_name};
 
 /// What a supervisor tells its guardian, and what that tells the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,7 +292,10 @@ impl Guardian {
                 self.before = None;
                 if let Some(visible) = self.visible.take() {
                     // The stack is made: the next supervisors need no more than this one has kept.
-                    privileges::confine_supervisor(visible)?;
+                    let note =
+                        self.notes.get(STACK).and_then(|known| serde_json::from_str::<StackNote>(&known.text).ok());
+                    let own_user = note.is_some_and(|stack| stack.servers.is_some());
+                    privileges::confine_supervisor(visible, own_user)?;
                 }
             }
             Some(Note::Bye) => self.is_over = true,

@@ -15,7 +15,7 @@ use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPa
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{ending, heap, process, unix};
 
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::replica::Replica;
 use crate::server::{self, Habits, Inherited, Intake, Process};
 use crate::setup::{HostSetup, ReplicaSetup};
@@ -44,6 +44,7 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
         batch: setup.batch_scheduling,
         slack: TIMER_SLACK,
         guarded: setup.guarded,
+        becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
     };
     if let Some(bytes) = setup.standby {
         // While there is time, and as long as it may look at its own mappings.
@@ -72,6 +73,6 @@ fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
 /// The replica that the supervisor gives by a packet.
 fn take(packet: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Replica> {
     let setup = ReplicaSetup::from_json(packet).map_err(io::Error::other)?;
-    let start = || Replica::start(&setup, Inherited::of(descriptors)?);
+    let start = || Replica::start(&setup, Inherited::of(descriptors, setup.index, &setup.pairs)?);
     start().map_err(|error| io::Error::new(error.kind(), format!("replica {}: {error}", setup.index)))
 }

@@ -28,10 +28,10 @@ use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
 
 use crate::link::{Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
-use crate::setup::{IpServerSetup, mesh_ring};
+use crate::setup::IpServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
 const BATCH: usize = 64;
@@ -88,12 +88,10 @@ struct Counts {
 
 impl IpProcess {
     fn start(setup: &IpServerSetup) -> io::Result<IpProcess> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
         let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
-        let (facts, me) = (inherited.facts, usize::from(setup.server));
-        let places: Vec<_> =
-            (0..usize::from(setup.servers)).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let bells = inherited.take_next(places.len())?;
+        let facts = inherited.facts;
+        let bells = inherited.take_next(setup.servers.into())?;
         let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
         let now = inherited.clock().now();
         let past = past(&inherited.page.network(), now);
@@ -104,9 +102,10 @@ impl IpProcess {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, queue.as_ref())?;
-        let rings = Rings::resume(mesh, &places, bells);
+        let rings = Rings::resume(mesh.ways(0..setup.servers.into()), bells);
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
         let mut seed = [0; 8];

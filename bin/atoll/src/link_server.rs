@@ -23,10 +23,10 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
 use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
-use crate::setup::{LinkServerSetup, mesh_ring};
+use crate::setup::LinkServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
 const BATCH: usize = 64;
@@ -63,7 +63,7 @@ struct Counts {
 
 impl LinkServer {
     fn start(setup: &LinkServerSetup) -> io::Result<LinkServer> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
         let queue = Queue::from_fd(inherited.next()?);
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
         let bells = inherited.take_next(setup.peers.len())?;
@@ -75,12 +75,10 @@ impl LinkServer {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, Some(&queue))?;
-        let me = usize::from(setup.server);
-        let places: Vec<_> =
-            setup.peers.iter().map(|&peer| (mesh_ring(me, peer.into()), mesh_ring(peer.into(), me))).collect();
-        let rings = Rings::resume(mesh, &places, bells);
+        let rings = Rings::resume(mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
         server.announce(setup.server, setup.epoch);

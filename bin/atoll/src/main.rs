@@ -11,6 +11,7 @@ mod ip_server;
 mod link;
 mod link_server;
 mod manager_server;
+mod mesh;
 mod privileges;
 mod replica;
 mod ringing;

@@ -22,9 +22,9 @@ use atoll_ipc::page::Stat;
 use atoll_sys::process;
 
 use crate::link::{Received, Rings};
-use crate::privileges::Kind;
+use crate::privileges::{Becomes, Kind};
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
-use crate::setup::{ManagerSetup, mesh_ring};
+use crate::setup::ManagerSetup;
 
 /// Messages taken before the answers go out.
 const BATCH: usize = 64;
@@ -55,7 +55,7 @@ struct Counts {
 
 impl ManagerServer {
     fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
-        let mut inherited = Inherited::take(setup.descriptors)?;
+        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
         let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
         let replicas = usize::from(inherited.facts.replicas);
         let (bells, mesh) = (inherited.take_next(managers + replicas)?, inherited.mesh.clone());
@@ -66,13 +66,13 @@ impl ManagerServer {
             batch: setup.batch_scheduling,
             slack: CONTROL_EVERY,
             guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
         let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
         let peers = (first..first + managers).chain(0..replicas);
-        let places: Vec<_> = peers.map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
-        let rings = Rings::resume(mesh, &places, bells);
+        let rings = Rings::resume(mesh.ways(peers), bells);
         server.announce(setup.server, setup.epoch);
         let mut seed = [0; 8];
         process::random(&mut seed)?;

@@ -6,6 +6,7 @@
 //! ```text
 //!   standard input and output      lead to /dev/null
 //!   the file system                Landlock with nothing allowed; without Landlock an empty root
+//!   root                           the user is one that only servers are, if the stack has one for them
 //!   capabilities                   all, of all sets; and gaining any by execve(2) (no_new_privs)
 //!   limits                         no core, no process, no descriptor but those that sessions bring, bounded private memory
 //!   others of the same user        may neither trace it nor read its memory (not dumpable)
@@ -15,11 +16,16 @@
 
 use std::io;
 
-use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_SECCOMP, ReplicaPage};
+use atoll_ipc::page::{
+    LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_OWN_USER, LAYER_SECCOMP, ReplicaPage,
+};
 use atoll_shm::ShmMemory;
 use atoll_sys::filesystem::{self, Confinement};
 use atoll_sys::privileges::{self, CapabilitySet, Resource};
+use atoll_sys::process;
 use atoll_sys::seccomp::{self, Calls, Condition};
+
+use crate::setup::ServerUser;
 
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +61,25 @@ const REPLICA_MEMORY: u64 = 16 << 30;
 /// The same of the others, which keep some megabytes for each replica.
 const OTHER_MEMORY: u64 = 1 << 30;
 
-/// Gives up, for good, what a server of this `kind` does not need. `page`: its own, for what it says of itself.
+/// The user that a server becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Becomes {
+    /// That user.
+    pub user: ServerUser,
+    /// The process that has started the server, with whose end it ends.
+    pub supervisor: u32,
+}
+
+/// Gives up, for good, what a server of this `kind` does not need. `becomes`: the user that it is from then on; `None`: it stays what it is.
+/// `page`: its own, for what it says of itself.
 ///
 /// Called once by a process with one thread. What follows must not need anything else.
-pub fn confine(kind: Kind, ends_with: EndsWith, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
+pub fn confine(
+    kind: Kind,
+    ends_with: EndsWith,
+    becomes: Option<Becomes>,
+    page: &ReplicaPage<ShmMemory>,
+) -> io::Result<()> {
     page.set_layers(0);
     page.clear_forbidden_call();
     // The default hook may look for symbols in files, which would be deadly before it has said anything.
@@ -71,6 +92,14 @@ pub fn confine(kind: Kind, ends_with: EndsWith, page: &ReplicaPage<ShmMemory>) -
         Confinement::None => 0,
     };
     set_limits(kind)?;
+    if let Some(Becomes { user, supervisor }) = becomes {
+        // Afterwards it may not be lowered any more.
+        privileges::lower_bounding_set(CapabilitySet::empty())?;
+        privileges::become_user(user.uid, user.gid)?;
+        // A change of the user has cancelled this.
+        process::die_with_parent(supervisor)?;
+        layers |= LAYER_OWN_USER;
+    }
     privileges::keep_capabilities(CapabilitySet::empty())?;
     privileges::hide()?;
     layers |= LAYER_CAPABILITIES;
@@ -216,6 +245,11 @@ const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 ///
 /// SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without Landlock.
 const SUPERVISORS: CapabilitySet = CapabilitySet::SETPCAP.union(CapabilitySet::SYS_CHROOT);
+/// What it keeps besides if its servers run as another user: they become that user, and it signals them (also by its end, see
+/// PR_SET_PDEATHSIG(2const)), and moves the one that stands by to another processor.
+const OF_OTHER_USERS: CapabilitySet = TO_BECOME.union(CapabilitySet::KILL).union(CapabilitySet::SYS_NICE);
+/// What it takes to become another user.
+const TO_BECOME: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
 /// What no process of a stack needs once its device is made, which a process of its own does (`supervise/device.rs`).
 const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
@@ -230,10 +264,17 @@ pub fn leave_network() -> io::Result<()> {
 }
 
 /// Gives up what the supervisor of a stack that is up does not need any more. `visible`: others of its user are to enter its namespaces,
-/// so that it is not hidden from them.
-pub fn confine_supervisor(visible: bool) -> io::Result<()> {
-    privileges::keep_capabilities(SUPERVISORS)?;
+/// so that it is not hidden from them. `own_user`: its servers run as another user.
+pub fn confine_supervisor(visible: bool, own_user: bool) -> io::Result<()> {
+    privileges::keep_capabilities(if own_user { SUPERVISORS.union(OF_OTHER_USERS) } else { SUPERVISORS })?;
     if visible { Ok(()) } else { privileges::hide() }
+}
+
+/// Whether servers that this process starts can become another user: it is root, has the capabilities for it, and its user namespace has others.
+pub fn may_change_user() -> bool {
+    process::effective_user() == 0
+        && process::has_other_users()
+        && privileges::permitted_capabilities().is_ok_and(|own| own.contains(TO_BECOME.union(CapabilitySet::KILL)))
 }
 
 /// Keeps this process, which is to start others again, from being ended when memory runs out, as far as it may. proc_pid_oom_score_adj(5).

@@ -43,12 +43,13 @@ use atoll_wire::vnet;
 
 use crate::address;
 use crate::ip_server::network_config;
-use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, waited};
+use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, waited};
+use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::self_check;
 use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
-use crate::setup::{COOKIE_KEY, LEASE_KEY, LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, mesh_ring, over};
+use crate::setup::{LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, over};
 use crate::siblings::Siblings;
 
 /// Frames taken from the device, and from the rings, before the rest of the loop gets its turn.
@@ -133,7 +134,7 @@ struct Counts {
 impl Replica {
     /// A replica with the descriptors and the setup that the supervisor gave it.
     pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
-        let (facts, mesh) = (inherited.facts, inherited.mesh.clone());
+        let (facts, mesh, keys) = (inherited.facts, inherited.mesh.clone(), inherited.secrets.clone());
         let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
         let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
         let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
@@ -152,13 +153,12 @@ impl Replica {
         let server = Server::new(inherited);
 
         let mut fast_open = [0; 16];
-        mesh.read(COOKIE_KEY, &mut fast_open);
+        keys.read(COOKIE_KEY, &mut fast_open);
         let mut leases = [0; 16];
-        mesh.read(LEASE_KEY, &mut leases);
-        let places: Vec<_> = (0..servers).map(|peer| (mesh_ring(me, peer), mesh_ring(peer, me))).collect();
+        keys.read(LEASE_KEY, &mut leases);
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
-        let internal = InternalLink::new(me, Rings::resume(mesh, &places, bells));
+        let internal = InternalLink::new(me, Rings::resume(mesh.ways(0..servers), bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
         let device = match (queue, link) {
@@ -746,9 +746,11 @@ fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: 
     let memory = ShmMemory::map(memory, LINK_BYTES, Access::ReadWrite)?;
     let page = StackPage(ShmMemory::map(page, STACK_PAGE_BYTES, Access::ReadOnly)?);
     let (side, other) = (link.side, link.side.other());
-    let places: Vec<_> =
-        (0..REPLICAS_MAX).map(|peer| (link_ring(side, me, peer), link_ring(other, peer, me))).collect();
-    Ok(Joined::new(Rings::resume(memory, &places, bells), page))
+    let way = |peer| {
+        let (to, from) = (link_ring(side, me, peer), link_ring(other, peer, me));
+        Some(Way { memory: memory.clone(), to, from })
+    };
+    Ok(Joined::new(Rings::resume((0..REPLICAS_MAX).map(way).collect(), bells), page))
 }
 
 /// One line of `atoll ss`.

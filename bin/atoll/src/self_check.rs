@@ -17,7 +17,8 @@ use atoll_sys::unix::Channel;
 use atoll_sys::{Clock, create_memfd, eventfd, process};
 
 use crate::failure::{Failure, OrFail};
-use crate::setup::{MESH_MEMORY_BYTES, SETUP_VERSION};
+use crate::mesh::PAIR_BYTES;
+use crate::setup::SETUP_VERSION;
 
 pub use atoll_supervisor::SelfCheck;
 
@@ -64,7 +65,7 @@ pub fn own() -> Build {
     let memory = [
         ("the stack page", STACK_PAGE_BYTES),
         ("a server's page", REPLICA_PAGE_BYTES),
-        ("the mesh", MESH_MEMORY_BYTES),
+        ("the memory of two servers", PAIR_BYTES),
         ("a ledger", LEDGER_BYTES),
     ];
     Build {

@@ -23,8 +23,9 @@ use atoll_sys::timer::LazyTimer;
 use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 
 use crate::failure;
-use crate::privileges::{self, EndsWith, Kind};
-use crate::setup::{LEFT, MESH_MEMORY_BYTES, READY, UP};
+use crate::mesh::{Mesh, SECRETS_BYTES};
+use crate::privileges::{self, Becomes, EndsWith, Kind};
+use crate::setup::{LEFT, READY, UP};
 
 /// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
@@ -63,27 +64,31 @@ pub struct Inherited {
     /// The server's own page.
     pub page: ReplicaPage<ShmMemory>,
     bell: OwnedFd,
-    /// The rings between servers.
-    pub mesh: ShmMemory,
+    /// The keys that servers share, for reading.
+    pub secrets: ShmMemory,
+    /// The rings to and from other servers.
+    pub mesh: Mesh,
     rest: std::vec::IntoIter<OwnedFd>,
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed when the process was started.
-    pub fn take(descriptors: usize) -> io::Result<Inherited> {
-        Inherited::of(process::take_inherited(descriptors)?)
+    /// Takes the `descriptors` that the supervisor passed when the process of server `me` was started; `pairs`: as in its setup.
+    pub fn take(descriptors: usize, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
+        Inherited::of(process::take_inherited(descriptors)?, me, pairs)
     }
 
-    /// What these descriptors are.
-    pub fn of(descriptors: Vec<OwnedFd>) -> io::Result<Inherited> {
+    /// What these descriptors of server `me` are.
+    pub fn of(descriptors: Vec<OwnedFd>, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
         let mut rest = descriptors.into_iter();
         let control = unix::Channel::from(next(&mut rest)?);
         let stack = StackPage(ShmMemory::map(next(&mut rest)?, STACK_PAGE_BYTES, Access::ReadOnly)?);
         let page = ReplicaPage(ShmMemory::map_page(next(&mut rest)?, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
         let bell = next(&mut rest)?;
-        let mesh = ShmMemory::map(next(&mut rest)?, MESH_MEMORY_BYTES, Access::ReadWrite)?;
+        let secrets = ShmMemory::map(next(&mut rest)?, SECRETS_BYTES, Access::ReadOnly)?;
+        let shared = pairs.iter().map(|_| next(&mut rest)).collect::<io::Result<_>>()?;
+        let mesh = Mesh::map(me.into(), pairs, shared)?;
         let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
-        Ok(Inherited { control, stack, facts, page, bell, mesh, rest })
+        Ok(Inherited { control, stack, facts, page, bell, secrets, mesh, rest })
     }
 
     /// The next of what only some servers are given.
@@ -126,6 +131,8 @@ pub struct Habits<'a> {
     pub slack: Duration,
     /// Whether somebody takes over when the supervisor has died, so that it waits for that.
     pub guarded: bool,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    pub becomes: Option<Becomes>,
 }
 
 impl Habits<'_> {
@@ -253,7 +260,7 @@ impl Server {
         let briefing = Epoll::new()?;
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         waiting.briefing = Some(briefing);
-        privileges::confine(habits.kind, habits.ends_with(), &inherited.page)?;
+        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, &inherited.page)?;
         Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
     }
 
@@ -491,7 +498,7 @@ impl<R: Role> Process<R> {
     ) -> io::Result<Process<R>> {
         let waiting = Waiting::new(clock, habits)?;
         waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
-        privileges::confine(habits.kind, habits.ends_with(), page)?;
+        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, page)?;
         intake.control.send(UP, &[])?;
         let look_at = clock.now();
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })

@@ -7,7 +7,8 @@
 //!   stack page (opened read-only)
 //!   own page
 //!   own bell
-//!   mesh memory, MESH_MEMORY_BYTES
+//!   keys of all servers (sealed)
+//!   memory that it shares with another server  one for each of `pairs`, in that order (`mesh.rs`)
 //!   ledger, LEDGER_BYTES                       of a replica only
 //!   TAP queue                                  of a replica or IP server: only if `has_tap`; of a connection manager: none
 //!   bells of all servers, by number            of a replica or IP server: `servers` of them; of a link server: those of its `peers`
@@ -20,50 +21,20 @@
 //! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the stack page, and a page of its own, which says
 //! how it is confined. Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
 
-use atoll_ipc::channel::{self, Place};
-use atoll_ipc::mesh::mesh_bytes;
 use atoll_ipc::page::REPLICAS_MAX;
-use atoll_supervisor::{RecoveryMode, SERVERS_MAX};
+use atoll_supervisor::RecoveryMode;
 use serde::{Deserialize, Serialize};
+
+use crate::mesh::RING_STRIDE;
 
 /// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
 pub const SETUP_VERSION: u32 = 3;
-/// Size of the rings of the mesh and of links, as a power of two.
-pub const RING_LOG2: u8 = 20;
-/// Distance between two rings.
-pub const RING_STRIDE: usize = mesh_bytes(RING_LOG2).next_multiple_of(4096);
-/// Bytes of the mesh of a stack: a ring for every ordered pair of servers. Memory is taken by those that are used.
-pub const MESH_BYTES: usize = SERVERS_MAX * SERVERS_MAX * RING_STRIDE;
-/// Where the key of Fast Open cookies lies in the memory of the mesh, which no application sees.
-pub const COOKIE_KEY: usize = MESH_BYTES;
-/// Where the key of the seals of grants lies.
-pub const LEASE_KEY: usize = COOKIE_KEY + 16;
-/// Where the channels between replicas begin in the memory of the mesh: a ring for every ordered pair of replicas.
-const CHANNELS: usize = COOKIE_KEY + 4096;
-/// Entries of a channel's ring.
-const CHANNEL_CAPACITY: usize = 256;
-/// Bytes of the memory of the mesh.
-pub const MESH_MEMORY_BYTES: usize =
-    (CHANNELS + REPLICAS_MAX * REPLICAS_MAX * channel::ring_bytes(CHANNEL_CAPACITY)).next_multiple_of(4096);
 /// Bytes of one direction of a link: a ring for every pair of replicas.
 const LINK_SIDE_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
 /// Bytes of a link.
 pub const LINK_BYTES: usize = 2 * LINK_SIDE_BYTES;
 /// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.
 pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
-
-/// Offset of the ring from server `from` to server `to` in the mesh.
-pub const fn mesh_ring(from: usize, to: usize) -> usize {
-    (from * SERVERS_MAX + to) * RING_STRIDE
-}
-
-/// Where the rings of the channel between two replicas lie in the memory of the mesh, as replica `me` sees them.
-pub const fn channel_place(me: usize, sibling: usize) -> Place {
-    const fn ring(from: usize, to: usize) -> usize {
-        CHANNELS + (from * REPLICAS_MAX + to) * channel::ring_bytes(CHANNEL_CAPACITY)
-    }
-    Place { outgoing: ring(me, sibling), incoming: ring(sibling, me), capacity: CHANNEL_CAPACITY }
-}
 
 /// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the other stack.
 pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
@@ -114,6 +85,15 @@ pub struct ManagerArgs {
     pub setup: ManagerSetup,
 }
 
+/// The user that servers run as, where the stack is root's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerUser {
+    /// Number of the user, which is not root.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
 /// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSetup {
@@ -121,6 +101,9 @@ pub struct HostSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -149,6 +132,8 @@ pub struct ReplicaSetup {
     pub servers: u8,
     /// Own incarnation.
     pub epoch: u32,
+    /// The servers with which it shares memory: a descriptor each, in this order.
+    pub pairs: Vec<u8>,
     /// The incarnations of all replicas, by number.
     pub epochs: Vec<u32>,
     /// Whether there is a TAP queue.
@@ -184,6 +169,9 @@ pub struct LinkServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -192,6 +180,8 @@ pub struct LinkServerSetup {
     pub index: u8,
     /// Own number among the servers.
     pub server: u8,
+    /// The servers with which it shares memory: a descriptor each, in this order.
+    pub pairs: Vec<u8>,
     /// The replica that gets what belongs to no flow, or whose IP server does.
     pub first_replica: u8,
     /// The servers that it gives frames to, and gets them from: the replicas or, where IP is apart, the IP servers. Replicas take turns.
@@ -211,6 +201,9 @@ pub struct IpServerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
     /// Own number among the IP servers.
@@ -219,6 +212,8 @@ pub struct IpServerSetup {
     pub ip_servers: Vec<u8>,
     /// Own number among the servers.
     pub server: u8,
+    /// The servers with which it shares memory: a descriptor each, in this order.
+    pub pairs: Vec<u8>,
     /// How many servers there are.
     pub servers: u8,
     /// Own incarnation.
@@ -242,6 +237,9 @@ pub struct ManagerSetup {
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
     pub supervisor: u32,
+    /// The user that it becomes; `None`: it stays the supervisor's.
+    #[serde(default)]
+    pub user: Option<ServerUser>,
     /// Whether it outlives the supervisor: somebody keeps what the next one needs.
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
@@ -252,6 +250,8 @@ pub struct ManagerSetup {
     pub managers: u8,
     /// Own number among the servers.
     pub server: u8,
+    /// The servers with which it shares memory: a descriptor each, in this order.
+    pub pairs: Vec<u8>,
     /// Own incarnation.
     pub epoch: u32,
     /// The processor to run on.
@@ -389,6 +389,7 @@ mod tests {
         let setup = HostSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 3,
             index: 1,
@@ -403,6 +404,7 @@ mod tests {
             replicas: 2,
             servers: 3,
             epoch: 1,
+            pairs: vec![0, 2],
             epochs: vec![1, 1],
             has_tap: true,
             managers: 1,
@@ -421,10 +423,12 @@ mod tests {
         let setup = LinkServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 8,
             index: 1,
             server: 3,
+            pairs: vec![0, 1],
             first_replica: 1,
             peers: vec![0, 1],
             epoch: 1,
@@ -435,10 +439,12 @@ mod tests {
         let setup = IpServerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             descriptors: 8,
             index: 1,
             ip_servers: vec![2, 3],
             server: 3,
+            pairs: vec![0, 1],
             servers: 4,
             epoch: 1,
             has_tap: false,
@@ -451,11 +457,13 @@ mod tests {
         let setup = ManagerSetup {
             stack: "web".into(),
             supervisor: 1,
+            user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
             descriptors: 8,
             index: 1,
             managers: 2,
             server: 3,
+            pairs: vec![0, 1],
             epoch: 1,
             cpu: None,
             batch_scheduling: false,
@@ -464,11 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_do_not_overlap_and_end_with_the_memory() {
-        assert_eq!(mesh_ring(SERVERS_MAX - 1, SERVERS_MAX - 1) + RING_STRIDE, MESH_BYTES);
-        let last = channel_place(7, 7).outgoing + channel::ring_bytes(CHANNEL_CAPACITY);
-        assert!(last <= MESH_MEMORY_BYTES && last + 4096 > MESH_MEMORY_BYTES);
-        assert_eq!(channel_place(0, 3).outgoing, channel_place(3, 0).incoming);
+    fn rings_of_links_do_not_overlap_and_end_with_the_memory() {
         assert_eq!(link_ring(LinkSide::Guest, 7, 7) + RING_STRIDE, LINK_BYTES);
         assert_eq!(link_ring(LinkSide::Guest, 0, 0), link_ring(LinkSide::Host, 7, 7) + RING_STRIDE);
     }

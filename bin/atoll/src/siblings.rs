@@ -20,7 +20,7 @@ use atoll_sys::eventfd;
 use atoll_transport::Transport;
 use atoll_wire::Mac;
 
-use crate::setup::channel_place;
+use crate::mesh::Mesh;
 
 /// Messages of each sibling handled before the rest of the loop gets its turn.
 const BATCH: usize = 64;
@@ -44,7 +44,7 @@ pub struct Siblings {
 impl Siblings {
     /// The channels of replica `me`, whose siblings are the others of `epochs`. `bells`: of all replicas, the own included. Each
     /// sibling is greeted in the first turn.
-    pub fn new(memory: &ShmMemory, me: ReplicaId, epochs: &[Epoch], bells: Vec<OwnedFd>, now: Instant) -> Siblings {
+    pub fn new(mesh: &Mesh, me: ReplicaId, epochs: &[Epoch], bells: Vec<OwnedFd>, now: Instant) -> Siblings {
         let own = epochs.get(usize::from(me.0)).copied().unwrap_or_default();
         let mut dispatcher = Dispatcher::new(own, Limits::default(), now);
         dispatcher.on(Kind::Hello, Handler::Answer(answer_hello));
@@ -56,8 +56,9 @@ impl Siblings {
             if sibling == me.0 {
                 continue;
             }
-            let place = channel_place(me.0.into(), sibling.into());
-            let channel = Channel::resume(memory.clone(), place, own, epoch);
+            // Every two replicas talk; peers have the numbers that follow from that.
+            let Some((memory, place)) = mesh.channel(sibling.into()) else { break };
+            let channel = Channel::resume(memory, place, own, epoch);
             let peer = siblings.dispatcher.add_peer(channel, epoch);
             siblings.bells.push(bell);
             siblings.greet(peer, ReplicaId(sibling), epoch, now);

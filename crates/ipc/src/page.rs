@@ -182,6 +182,8 @@ pub const LAYER_LANDLOCK: u32 = 2;
 pub const LAYER_EMPTY_ROOT: u32 = 4;
 /// It has a list of system calls.
 pub const LAYER_SECCOMP: u32 = 8;
+/// It runs as a user of its own, where the stack is root's.
+pub const LAYER_OWN_USER: u32 = 16;
 
 /// What one replica says about itself to everybody; written by the replica only, mapped read-only by the others.
 #[derive(Clone, Copy, Debug)]

@@ -88,6 +88,9 @@ pub struct StackOptions {
     /// A group whose members' programs may use the stack, too, by name or number; may be given again.
     #[arg(long, value_name = "GROUP")]
     pub allow_group: Vec<String>,
+    /// The user that the servers of a stack of root run as, by name or number, or "root".
+    #[arg(long, value_name = "USER")]
+    pub servers_user: Option<String>,
 }
 
 impl StackOptions {
@@ -133,6 +136,7 @@ impl StackOptions {
         set_option(&mut file.scaling.start, &self.processes);
         file.users.allow.extend_from_slice(&self.allow_user);
         file.users.groups.extend_from_slice(&self.allow_group);
+        set_option(&mut file.servers.user, &self.servers_user);
         Ok(file)
     }
 
@@ -173,6 +177,7 @@ impl StackOptions {
             processes,
             allow_user,
             allow_group,
+            servers_user,
         } = self;
         let texts = [
             configuration,
@@ -186,6 +191,7 @@ impl StackOptions {
             device,
             mac,
             peer,
+            servers_user,
         ];
         config.is_some()
             || replicas.is_some()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BuildReport, ConfinementReport, FileSystem, LinkType, Rates, RecoveryReport, ReplicaReport, ServerReport,
+    BuildReport, ConfinementReport, FileSystem, LinkType, Rates, RecoveryReport, ReplicaReport, RunAs, ServerReport,
     ServerState, ServerView, StackName, StatusReport, Steering,
 };
 
@@ -242,7 +242,12 @@ fn confinement(servers: &ConfinementReport) -> String {
     };
     let calls =
         if servers.seccomp { "few system calls (seccomp)" } else { "ALL SYSTEM CALLS (the kernel has no seccomp)" };
-    format!("servers  {capabilities}  {files}  {calls}\n")
+    let user = match servers.user {
+        RunAs::Own => "  a user of their own",
+        RunAs::Root => "  AS ROOT WITHOUT CAPABILITIES (there is no user for them: servers.user)",
+        RunAs::Stack => "",
+    };
+    format!("servers  {capabilities}  {files}  {calls}{user}\n")
 }
 
 const REPLICA_COLUMNS: [&str; 14] = [

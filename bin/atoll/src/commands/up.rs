@@ -65,7 +65,7 @@ impl Up {
             enter_namespaces()?;
         }
         let stack = supervise::start(config, None)?;
-        privileges::confine_supervisor(self.rootless).or_fail("giving up privileges")?;
+        stack.confine(self.rootless)?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
         let _ = std::io::stdout().flush();
         stack.serve(|served| finish(&file.name, served?))
@@ -225,7 +225,7 @@ impl Supervise {
         if self.takeover {
             let (Some(guardian), Ok(config)) = (guardian, job.file.validate()) else { return ExitCode::FAILURE };
             let stack = supervise::take_over(config, guardian).and_then(|stack| {
-                privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
+                stack.confine(job.rootless)?;
                 Ok(stack)
             });
             return match stack {
@@ -245,7 +245,7 @@ impl Supervise {
             let _ = channel.send(&serde_json::to_vec(readiness).unwrap_or_default(), &[]);
         };
         let started = prepared.and_then(|config| supervise::start(config, guardian)).and_then(|stack| {
-            privileges::confine_supervisor(job.rootless).or_fail("giving up privileges")?;
+            stack.confine(job.rootless)?;
             Ok(stack)
         });
         let mut stack = match started {

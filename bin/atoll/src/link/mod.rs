@@ -9,4 +9,4 @@ mod rings;
 pub use courier::Courier;
 pub use internal::InternalLink;
 pub use links::{Device, Joined, Links};
-pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, waited};
+pub use rings::{FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, Way, forwarded_prefix, waited};

@@ -12,7 +12,7 @@ use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
 use atoll_wire::vnet;
 
-use crate::setup::RING_LOG2;
+use crate::mesh::RING_LOG2;
 
 /// Octets that may wait in the ring of a peer that sleeps before it gets nothing more that does not wake it.
 const UNREAD_MAX: u64 = 2048;
@@ -42,13 +42,24 @@ pub struct Received {
 /// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits. Lost with the
 /// process: nothing, positions live in the rings.
 pub struct Rings {
-    memory: ShmMemory,
-    peers: Vec<Peer>,
+    /// By number; `None`: the two say nothing to each other.
+    peers: Vec<Option<Peer>>,
     /// Records dropped because a ring was full.
     pub dropped: u64,
 }
 
+/// The two rings between this server and another one.
+pub struct Way {
+    /// What they lie in, which others may map, too, only if they may read and write all of it.
+    pub memory: ShmMemory,
+    /// Offset of the ring that this server sends into.
+    pub to: usize,
+    /// Offset of the ring that it receives from.
+    pub from: usize,
+}
+
 struct Peer {
+    memory: ShmMemory,
     producer: MeshProducer,
     consumer: MeshConsumer,
     bell: OwnedFd,
@@ -99,23 +110,25 @@ impl Outgoing<'_> {
 }
 
 impl Rings {
-    /// Resumes the rings in `memory`. `places[i]` holds the offsets of the ring to and from peer `i`, `bells[i]` its bell.
-    pub fn resume(memory: ShmMemory, places: &[(usize, usize)], bells: Vec<OwnedFd>) -> Rings {
-        let peers = places
-            .iter()
-            .zip(bells)
-            .map(|(&(to, from), bell)| Peer {
-                producer: MeshProducer::resume(&memory, to, RING_LOG2),
-                consumer: MeshConsumer::resume(&memory, from, RING_LOG2),
-                bell,
-                // A predecessor may have published something and died before it rang.
-                unpublished: true,
-                rings: true,
-                rung: 0,
-                held_up: false,
-            })
-            .collect();
-        Rings { memory, peers, dropped: 0 }
+    /// Resumes the rings to and from each peer, by number. `bells[i]`: the bell of peer `i`.
+    pub fn resume(ways: Vec<Option<Way>>, bells: Vec<OwnedFd>) -> Rings {
+        let peer = |Way { memory, to, from }: Way, bell| Peer {
+            producer: MeshProducer::resume(&memory, to, RING_LOG2),
+            consumer: MeshConsumer::resume(&memory, from, RING_LOG2),
+            memory,
+            bell,
+            // A predecessor may have published something and died before it rang.
+            unpublished: true,
+            rings: true,
+            rung: 0,
+            held_up: false,
+        };
+        let peers = ways.into_iter().zip(bells).map(|(way, bell)| Some(peer(way?, bell))).collect();
+        Rings { peers, dropped: 0 }
+    }
+
+    fn peer_mut(&mut self, peer: usize) -> Option<&mut Peer> {
+        self.peers.get_mut(peer)?.as_mut()
     }
 
     /// How many peers there are.
@@ -125,21 +138,21 @@ impl Rings {
 
     /// Sends a frame to a peer. Returns whether the ring took it.
     pub fn send_frame(&mut self, peer: usize, frame: &Outgoing<'_>) -> bool {
-        let Some(to) = self.peers.get_mut(peer) else { return false };
+        let Some(to) = self.peers.get_mut(peer).and_then(Option::as_mut) else { return false };
         let len = FRAME_PREFIX + frame.frame_len();
-        let Ok(start) = to.producer.begin(&self.memory, KIND_FRAME, len) else {
+        let Ok(start) = to.producer.begin(&to.memory, KIND_FRAME, len) else {
             self.dropped += 1;
             return false;
         };
-        self.memory.write(start, &frame.prefix);
+        to.memory.write(start, &frame.prefix);
         let mut at = start + FRAME_PREFIX;
         for part in [frame.headers, frame.slice] {
-            self.memory.write(at, part);
+            to.memory.write(at, part);
             at += part.len();
         }
         if let Some((arena, parts)) = frame.pieces {
             for &(from, len) in parts {
-                self.memory.copy_from(at, arena, from, len);
+                to.memory.copy_from(at, arena, from, len);
                 at += len;
             }
         }
@@ -150,16 +163,17 @@ impl Rings {
 
     /// Sends a record of another kind to a peer. Returns whether the ring took it.
     pub fn send(&mut self, peer: usize, kind: u32, payload: &[u8]) -> bool {
-        let Some(to) = self.peers.get_mut(peer) else { return false };
-        let taken = to.producer.push(&self.memory, kind, &[payload]).is_ok();
+        let Some(to) = self.peer_mut(peer) else { return false };
+        let taken = to.producer.push(&to.memory, kind, &[payload]).is_ok();
         (to.unpublished, to.rings) = (to.unpublished | taken, to.rings | taken);
         taken
     }
 
     /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
     pub fn tell(&mut self, to: u64, wakes: bool, kind: u32, payload: &[u8]) {
-        for (_, peer) in self.peers.iter_mut().enumerate().take(REPLICAS_MAX).filter(|(i, _)| to >> i & 1 == 1) {
-            match peer.producer.push(&self.memory, kind, &[payload]) {
+        let replicas = self.peers.iter_mut().enumerate().take(REPLICAS_MAX);
+        for peer in replicas.filter(|(i, _)| to >> i & 1 == 1).filter_map(|(_, peer)| peer.as_mut()) {
+            match peer.producer.push(&peer.memory, kind, &[payload]) {
                 Ok(()) => (peer.unpublished, peer.rings) = (true, peer.rings || wakes),
                 Err(Full) => self.dropped += 1,
             }
@@ -171,8 +185,9 @@ impl Rings {
     pub fn reach(&self) -> Reach {
         let mut reach = Reach::default();
         for (i, peer) in self.peers.iter().enumerate().take(REPLICAS_MAX) {
-            let is_awake = !peer.producer.is_consumer_asleep(&self.memory);
-            let takes = is_awake || peer.producer.unread(&self.memory) < UNREAD_MAX;
+            let Some(peer) = peer else { continue };
+            let is_awake = !peer.producer.is_consumer_asleep(&peer.memory);
+            let takes = is_awake || peer.producer.unread(&peer.memory) < UNREAD_MAX;
             reach.awake |= u64::from(is_awake) << i;
             reach.takes |= u64::from(takes) << i;
         }
@@ -183,15 +198,15 @@ impl Rings {
     pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<Received> {
         let count = self.peers.len();
         (0..count).map(|i| (first + i) % count).find_map(|at| {
-            let peer = self.peers.get_mut(at).filter(|peer| !peer.held_up)?;
-            let (kind, len) = peer.consumer.pop(&self.memory, out)?;
+            let peer = self.peer_mut(at).filter(|peer| !peer.held_up)?;
+            let (kind, len) = peer.consumer.pop(&peer.memory, out)?;
             Some(Received { peer: at, kind, len })
         })
     }
 
     /// Says whether records of a peer stay in its ring for now: then the ring fills, and the peer notices.
     pub fn hold_up(&mut self, peer: usize, held_up: bool) {
-        if let Some(peer) = self.peers.get_mut(peer) {
+        if let Some(peer) = self.peer_mut(peer) {
             peer.held_up = held_up;
         }
     }
@@ -199,10 +214,10 @@ impl Rings {
     /// Publishes what was sent and taken, and rings the bells of sleeping peers. Returns how many were rung.
     pub fn publish(&mut self) -> u64 {
         let mut rung = 0;
-        for peer in &mut self.peers {
-            peer.consumer.publish(&self.memory);
+        for peer in self.peers.iter_mut().flatten() {
+            peer.consumer.publish(&peer.memory);
             if std::mem::take(&mut peer.unpublished) {
-                let word = peer.producer.publish(&self.memory);
+                let word = peer.producer.publish(&peer.memory);
                 if std::mem::take(&mut peer.rings) && word & 1 == 1 && word != peer.rung {
                     peer.rung = word;
                     // A full eventfd counter means that the peer has been told 2^64 times already.
@@ -216,20 +231,20 @@ impl Rings {
 
     /// Tells the peers whether our bell is wanted.
     pub fn set_sleep_word(&self, word: u32) {
-        for peer in &self.peers {
-            peer.consumer.set_sleep_word(&self.memory, word);
+        for peer in self.peers.iter().flatten() {
+            peer.consumer.set_sleep_word(&peer.memory, word);
         }
     }
 
     /// The highest sleep word that we, or a predecessor, have told a peer.
     pub fn sleep_word(&self) -> u32 {
-        let words = self.peers.iter().map(|peer| peer.consumer.sleep_word(&self.memory));
+        let words = self.peers.iter().flatten().map(|peer| peer.consumer.sleep_word(&peer.memory));
         words.fold(0, |last, word| if word.wrapping_sub(last) as i32 > 0 { word } else { last })
     }
 
     /// Whether a record is waiting that may be taken.
     pub fn is_ready(&self) -> bool {
-        self.peers.iter().any(|peer| !peer.held_up && peer.consumer.is_ready(&self.memory))
+        self.peers.iter().flatten().any(|peer| !peer.held_up && peer.consumer.is_ready(&peer.memory))
     }
 }
 

@@ -32,16 +32,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `limit`: RLIMIT_NOFILE; `servers`, `replicas`: of the stack.
-    pub fn new(limit: u64, servers: usize, replicas: usize) -> Budget {
-        let (servers, replicas) = (servers as u64, replicas as u64);
+    /// `limit`: RLIMIT_NOFILE; `servers`, `replicas`: of the stack; `pairs`: of servers that talk.
+    pub fn new(limit: u64, servers: usize, replicas: usize, pairs: usize) -> Budget {
+        let (servers, replicas, pairs) = (servers as u64, replicas as u64, pairs as u64);
         Budget {
             limit,
             // Page, bell, ledger, control socket, pidfd, queue; and those of the processes for replicas, two of which may be of each number.
-            fixed: FIXED + 6 * servers + 3 * (2 * replicas + 1),
+            fixed: FIXED + 6 * servers + pairs + 3 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
-            reserve: RESERVE + 2 * servers,
+            // Bells of all servers, of the replicas once more, and the memory between the server and each other.
+            reserve: RESERVE + 3 * servers,
         }
     }
 
@@ -227,7 +228,7 @@ const CLIENTS_MIN: usize = 16;
 const STRANGERS_PER_PROCESS: usize = 64;
 /// So many strangers are looked at for one that may go.
 const LOOKS: usize = 256;
-/// Standard streams, epoll, signals, listener, lock, guardian, stack page, mesh, device, a build or two.
+/// Standard streams, epoll, signals, listener, lock, guardian, stack page, keys of servers, device, a build or two.
 const FIXED: u64 = 48;
 /// The application's page, and the bells; arenas come with replicas.
 const SESSION: u64 = 1 + BELLS as u64;
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn sessions_are_refused_before_descriptors_run_out() {
-        let budget = Budget::new(1024, 2, 2);
+        let budget = Budget::new(1024, 2, 2, 1);
         let mut sessions = 0;
         while budget.has_room(sessions, 10, 1) {
             sessions += 1;
@@ -336,13 +337,13 @@ mod tests {
         assert!((35..50).contains(&sessions) && used + budget.reserve + HEADROOM <= 1024, "{sessions}");
         assert!(!budget.has_room(sessions / 2 + 10, 10, 2), "two replicas in one process have half as many");
         assert!(budget.clients_max() < 1024 / 2 && budget.clients_max() > 300);
-        assert_eq!(Budget::new(100, 2, 2).clients_max(), CLIENTS_MIN, "it is refused by the kernel then");
-        assert_eq!(Budget::new(1 << 20, 8, 8).clients_max(), CLIENTS_MAX);
+        assert_eq!(Budget::new(100, 2, 2, 1).clients_max(), CLIENTS_MIN, "it is refused by the kernel then");
+        assert_eq!(Budget::new(1 << 20, 8, 8, 28).clients_max(), CLIENTS_MAX);
     }
 
     #[test]
     fn a_reserve_is_there_when_it_is_needed() {
-        let mut reserve = Reserve::new(&Budget::new(1024, 2, 2));
+        let mut reserve = Reserve::new(&Budget::new(1024, 2, 2, 1));
         assert!(!reserve.is_short());
         reserve.release();
         assert!(reserve.is_short() && reserve.held.is_empty());

@@ -1,8 +1,9 @@
 //! What does a supervisor leave behind, and how does the next one go on with it? Everything that it alone knows, as notes of its guardian.
 //!
 //! ```text
-//!   stack         identity; descriptors: stack page, mesh, socket for applications, lock of the name
+//!   stack         identity; descriptors: stack page, keys of servers, socket for applications, lock of the name
 //!   admin         descriptor: socket for administration
+//!   pairs.N       descriptors: memory between server N and each with a higher number that it talks to
 //!   memory.N      server N; descriptors: page, bell, and of a replica the ledger, and the page for reading
 //!   queue.N       descriptor: queue N of the device
 //!   program.N     a build; descriptor: its file
@@ -37,6 +38,7 @@ use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
 use super::launch::{Duty, Launch};
 use super::life::Life;
 use super::memory::{SessionMemory, StackMemory};
+use super::pairs::Pairs;
 use super::report::Identity;
 use super::scaling::Scaling;
 use super::server::{Ending, GUARDIAN, Replica, Server};
@@ -44,6 +46,7 @@ use super::succession::Program;
 use crate::failure::{Failure, OrFail};
 use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
 use crate::runtime;
+use crate::setup::ServerUser;
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
@@ -87,6 +90,9 @@ pub struct StackNote {
     /// Who may ask for what. Absent: the stack's user and root.
     #[serde(default)]
     pub rights: Option<Rights>,
+    /// The user that servers run as; `None`: the supervisor's.
+    #[serde(default)]
+    pub servers: Option<ServerUser>,
 }
 
 /// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an application's.
@@ -239,6 +245,8 @@ impl Server {
                 descriptors.extend([ledger.as_fd(), memory.page_read.as_fd()]);
             }
             self.estate.put(format!("memory.{number}"), &(), &descriptors);
+            let pairs: Vec<_> = self.memory.pairs.from(number).collect();
+            self.estate.put(format!("pairs.{number}"), &(), &pairs);
         }
         for key in self.hosts.keys() {
             self.note_host(key);
@@ -254,7 +262,7 @@ impl Server {
         let note = self.stack_note();
         self.estate.put(ADMINISTRATION.into(), &(), &[self.doors.administration.as_fd()]);
         let (memory, applications) = (&self.memory, self.doors.applications.as_fd());
-        let descriptors = [memory.stack_write.as_fd(), memory.mesh.as_fd(), applications, lock.as_fd()];
+        let descriptors = [memory.stack_write.as_fd(), memory.pairs.secrets(), applications, lock.as_fd()];
         self.estate.put(STACK.into(), &note, &descriptors);
         self.estate.send(&Note::Ready, &[]);
     }
@@ -279,6 +287,7 @@ impl Server {
             takeovers: identity.takeovers,
             exchange_for: self.exchange_for.map(|client| client.0),
             rights: Some(self.rights.clone()),
+            servers: identity.servers,
         }
     }
 
@@ -392,16 +401,20 @@ impl Found {
     pub(super) fn read_at(mut notes: Notes, config: &mut Config, paths: &Paths) -> Result<Found, Failure> {
         let missing = || Failure::new("the last supervisor has left no stack");
         let (stack, descriptors) = take::<StackNote>(&mut notes, STACK).ok_or_else(missing)?;
-        let [stack_page, mesh, listener, lock] = descriptors.try_into().map_err(|_| missing())?;
+        let [stack_page, secrets, listener, lock] = descriptors.try_into().map_err(|_| missing())?;
         config.accept = config.accept.changed(&stack.balance).or_fail("the rules of balancing")?;
-        let count = config.notation.plan().processes().len();
+        let plan = config.notation.plan();
+        let count = plan.processes().len();
+        let mut pairs = Pairs::resume(secrets);
         let mut parts = Vec::new();
         for number in 0..count {
             let (_, descriptors) = take::<()>(&mut notes, &format!("memory.{number}")).ok_or_else(missing)?;
             parts.push(descriptors);
+            let (_, descriptors) = take::<()>(&mut notes, &format!("pairs.{number}")).ok_or_else(missing)?;
+            pairs.add_found(&plan, number, descriptors);
         }
         let what = "taking over the stack's memory";
-        let memory = StackMemory::resume(stack_page, mesh, parts, config.replicas().into()).or_fail(what)?;
+        let memory = StackMemory::resume(stack_page, pairs, parts, config.replicas().into()).or_fail(what)?;
         let mut queues = Vec::new();
         while let Some((_, descriptors)) = take::<()>(&mut notes, &format!("queue.{}", queues.len())) {
             queues.extend(descriptors);
@@ -600,6 +613,7 @@ impl StackNote {
             device: self.device.clone(),
             offload: self.offload,
             steering: self.steering,
+            servers: self.servers,
         }
     }
 }

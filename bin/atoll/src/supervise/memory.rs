@@ -12,9 +12,10 @@ use atoll_ipc::control::{Request, User};
 use atoll_ipc::ledger::{LEDGER_BYTES, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
-use atoll_sys::{View, Views, create_memfd, eventfd, process};
+use atoll_supervisor::Plan;
+use atoll_sys::{View, Views, create_memfd, eventfd};
 
-use crate::setup::{COOKIE_KEY, LEASE_KEY, MESH_MEMORY_BYTES};
+use super::pairs::Pairs;
 
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
@@ -27,8 +28,8 @@ pub struct StackMemory {
     pub stack_write: OwnedFd,
     /// The stack page, opened for reading only.
     pub stack_read: Rc<OwnedFd>,
-    /// All rings between servers.
-    pub mesh: OwnedFd,
+    /// The rings between servers, and what only they may know.
+    pub pairs: Pairs,
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
     /// What each replica leaves to its successor. Nobody else maps it.
@@ -80,7 +81,7 @@ impl StackMemory {
             on_link,
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             stack_write: stack_page,
-            mesh: mesh_memory()?,
+            pairs: Pairs::create()?,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
@@ -89,7 +90,7 @@ impl StackMemory {
 
     /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the first `replicas`,
     /// its ledger and its page for reading.
-    pub fn resume(stack: OwnedFd, mesh: OwnedFd, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
+    pub fn resume(stack: OwnedFd, pairs: Pairs, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
         let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
         for part in parts {
             let mut part = part.into_iter();
@@ -112,15 +113,17 @@ impl StackMemory {
             stack_write: stack,
             // Such a stack is not left to anybody.
             on_link: None,
-            mesh,
+            pairs,
             replicas: servers,
             ledgers,
             others,
         })
     }
 
-    /// Adds memory for servers that are no replicas.
-    pub fn add_others(&mut self, count: usize) -> io::Result<()> {
+    /// Adds what depends on which servers there are: memory for those that are no replicas, and between those that talk.
+    pub fn add_plan(&mut self, plan: &Plan) -> io::Result<()> {
+        self.pairs.add(plan)?;
+        let count = plan.processes().len().saturating_sub(self.replicas.len());
         let create = |bell| ReplicaMemory::create(bell, None);
         self.others = bells(count)?.into_iter().map(create).collect::<io::Result<_>>()?;
         Ok(())
@@ -130,18 +133,6 @@ impl StackMemory {
     pub fn servers(&self) -> impl Iterator<Item = &ReplicaMemory> {
         self.replicas.iter().chain(&self.others)
     }
-}
-
-/// The rings between servers, and what only they may know.
-fn mesh_memory() -> io::Result<OwnedFd> {
-    let mesh = create_memfd("atoll-mesh", MESH_MEMORY_BYTES)?;
-    let mapped = ShmMemory::map(&mesh, MESH_MEMORY_BYTES, Access::ReadWrite)?;
-    for place in [COOKIE_KEY, LEASE_KEY] {
-        let mut key = [0; 16];
-        process::random(&mut key)?;
-        mapped.write(place, &key);
-    }
-    Ok(mesh)
 }
 
 impl ReplicaMemory {
@@ -330,7 +321,7 @@ mod tests {
         // So it stays when another supervisor goes on with it.
         let fd = |fd: &OwnedFd| fd.try_clone().unwrap();
         let part = vec![fd(&page.page_write), fd(&page.bell), fd(&memory.ledgers[0]), fd(&page.page_read)];
-        let next = StackMemory::resume(fd(&memory.stack_write), fd(&memory.mesh), vec![part], 1).unwrap();
+        let next = StackMemory::resume(fd(&memory.stack_write), Pairs::create().unwrap(), vec![part], 1).unwrap();
         let path = format!("/proc/self/fd/{}", next.replicas[0].page_read.as_raw_fd());
         assert!(OpenOptions::new().read(true).write(true).open(&path).is_err());
         assert_eq!(next.replicas[0].page.sleep_word(), 4711);

@@ -16,10 +16,12 @@ mod lives;
 mod memory;
 mod outbox;
 mod owner;
+mod pairs;
 mod questions;
 mod report;
 mod scaling;
 mod server;
+mod server_user;
 mod spawn;
 mod standby;
 mod stopped;
@@ -61,6 +63,7 @@ use crate::setup::{
 
 pub use self::device::MakeDevice;
 pub use self::doors::ROOT_ONLY;
+pub use self::estate::StackNote;
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::server::Ending;
@@ -134,6 +137,7 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
+    let servers = server_user::choose(config.servers.user.as_deref())?;
     let directory = runtime::prepare_directory()?;
     doors::check_reach(&rights, &directory)?;
     let name = NameLock::take(&directory, &config.name)?;
@@ -151,7 +155,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         None => (memory::bells(replicas).or_fail(making)?, None, None),
     };
     let mut memory = StackMemory::create(bells.clone(), stack_page).or_fail(making)?;
-    memory.add_others(plan.processes().len() - replicas).or_fail(making)?;
+    memory.add_plan(&plan).or_fail(making)?;
     let hosted = match (config.link.kind, &joined) {
         (LinkType::Shm, None) => Some(HostedLink::create(&bells, memory.stack_read.clone()).or_fail(making)?),
         _ => None,
@@ -189,6 +193,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
             Some(device) if device.is_steered => Steering::Bpf,
             _ => Steering::Software,
         },
+        servers,
     };
     let link_side = joined.as_ref().map(|_| LinkSide::Guest).or(hosted.as_ref().map(|_| LinkSide::Host));
     let link: Vec<Rc<OwnedFd>> = match (&joined, &hosted) {
@@ -249,6 +254,12 @@ impl Running {
         drop(name);
         drop(server);
         reported
+    }
+
+    /// Gives up the privileges that the supervisor of a stack that is up does not need. `visible`: as for [`privileges::confine_supervisor`].
+    pub fn confine(&self, visible: bool) -> Result<(), Failure> {
+        let own_user = self.server.identity.servers.is_some();
+        privileges::confine_supervisor(visible, own_user).or_fail("giving up privileges")
     }
 
     /// A process that is in the stack's namespaces as long as it is up.
@@ -383,6 +394,7 @@ fn replica_setup(
         replicas: config.replicas(),
         servers: plan.processes().len() as u8,
         epoch: epoch_of(epochs, server),
+        pairs: partners(plan, server),
         epochs: epochs.iter().copied().take(config.replicas().into()).collect(),
         managers: plan.servers_of(Component::Cm).count() as u8,
         manager: (manager != server).then_some(manager as u8),
@@ -409,6 +421,7 @@ fn host_setup(config: &Config, identity: &Identity, duty: Duty) -> HostSetup {
     HostSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: number as u8,
@@ -424,10 +437,12 @@ fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: 
     LinkServerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: queue as u8,
         server,
+        pairs: partners(plan, server.into()),
         first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
         peers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         epoch: epoch_of(epochs, server.into()),
@@ -441,10 +456,12 @@ fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[
     IpServerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         descriptors: 0, // Counted when they are gathered.
         index: plan.ip_of(number).unwrap_or(0) as u8,
         ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
         server,
+        pairs: partners(plan, number),
         servers: plan.processes().len() as u8,
         epoch: epoch_of(epochs, number),
         has_tap: plan.queue_of(number).is_some(),
@@ -459,15 +476,23 @@ fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u3
     ManagerSetup {
         stack: config.name.to_string(),
         supervisor: identity.pid,
+        user: identity.servers,
         guarded: identity.guardian.is_some(),
         descriptors: 0, // Counted when they are gathered.
         index: plan.manager_of(server.into()).unwrap_or(0) as u8,
         managers: plan.servers_of(Component::Cm).count() as u8,
         server,
+        pairs: partners(plan, server.into()),
         epoch: epoch_of(epochs, server.into()),
         cpu: cpu_of(config, usize::from(server)),
         batch_scheduling: config.scheduling.batch,
     }
+}
+
+/// The servers with which this one shares memory.
+fn partners(plan: &Plan, server: usize) -> Vec<u8> {
+    // Cannot truncate: there are few servers.
+    plan.partners_of(server).map(|other| other as u8).collect()
 }
 
 fn epoch_of(epochs: &[u32], server: usize) -> u32 {

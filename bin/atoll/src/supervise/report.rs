@@ -13,11 +13,12 @@ use atoll_supervisor::{
     AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, Mac, ReplicaReport,
     ReportPart, ServerReport, SessionReport, StackReport, StatusReport, Steering,
 };
-use atoll_sys::Clock;
+use atoll_sys::{Clock, process};
 
 use super::memory::LibraryCalls;
 use super::server::Server;
 use super::spawn;
+use crate::setup::ServerUser;
 
 /// What does not change while the stack is up, besides its configuration.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Identity {
     pub offload: bool,
     /// Who steers.
     pub steering: Steering,
+    /// The user that servers run as; `None`: the supervisor's.
+    pub servers: Option<ServerUser>,
 }
 
 /// What a link server counts.
@@ -180,7 +183,10 @@ impl Server {
             sessions_opened: self.opened,
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
-            confinement: ConfinementReport::of(self.confined_pages().map(|page| page.layers())),
+            confinement: ConfinementReport::of(
+                self.confined_pages().map(|page| page.layers()),
+                identity.uid == 0 && process::has_other_users(),
+            ),
         }
     }
 

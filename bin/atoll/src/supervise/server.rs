@@ -323,7 +323,7 @@ impl Server {
             epoll.add(signals, SIGNALS, EventFlags::IN)?;
         }
         let (replicas, servers) = (config.replicas(), config.notation.plan().processes().len());
-        let budget = Budget::new(process::nofile_limit(), servers, replicas.into());
+        let budget = Budget::new(process::nofile_limit(), servers, replicas.into(), memory.pairs.len());
         Ok(Server {
             crowds: Crowds::new(budget.clients_max()),
             reserve: Reserve::new(&budget),

@@ -146,13 +146,18 @@ fn control_socket() -> Result<(Channel, Channel), Failure> {
 /// What every server is given: the own end of its control socket, and its memory.
 fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
     let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
-    Ok(vec![
+    let mut all = vec![
         theirs.as_fd(),
         shared.memory.stack_read.as_fd(),
         own.page_write.as_fd(),
         own.bell.as_fd(),
-        shared.memory.mesh.as_fd(),
-    ])
+        shared.memory.pairs.secrets(),
+    ];
+    for other in shared.plan.partners_of(server) {
+        let pair = shared.memory.pairs.between(server, other);
+        all.push(pair.ok_or_else(|| Failure::new("two servers without memory"))?);
+    }
+    Ok(all)
 }
 
 /// Starts a process with `variable` in its environment.
@@ -235,12 +240,96 @@ pub fn comm(pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use atoll_ipc::Memory;
+    use atoll_shm::{Access, ShmMemory};
+    use atoll_sys::eventfd;
+
+    use super::*;
+    use crate::link::{Received, Rings};
+    use crate::mesh::{LEASE_KEY, Mesh, SECRETS_BYTES};
+    use crate::supervise::memory;
+
+    /// The memory of a stack of these servers.
+    fn memory_of(plan: &Plan) -> StackMemory {
+        let replicas = plan.servers_of(Component::Ts).count();
+        let mut memory = StackMemory::create(memory::bells(replicas).unwrap(), None).unwrap();
+        memory.add_plan(plan).unwrap();
+        memory
+    }
+
+    /// Writes all over what a process can write that has these descriptors. Returns how many memories that were.
+    fn scribble(descriptors: &[BorrowedFd<'_>]) -> usize {
+        let mut count = 0;
+        for fd in descriptors {
+            let Ok(len) = rustix::fs::fstat(fd).map(|file| file.st_size as usize) else { continue };
+            let Ok(memory) = ShmMemory::map_page(fd, len, Access::ReadWrite) else { continue };
+            for at in (0..len).step_by(1 << 16) {
+                memory.write(at, &vec![0xa5; (1 << 16).min(len - at)]);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// The rings of `server` to and from `other`, as that process maps them.
+    fn rings(plan: &Plan, memory: &StackMemory, server: usize, other: usize) -> Rings {
+        let peers: Vec<u8> = plan.partners_of(server).map(|peer| peer as u8).collect();
+        let own = |peer: &u8| memory.pairs.between(server, (*peer).into()).unwrap().try_clone_to_owned().unwrap();
+        let mesh = Mesh::map(server, &peers, peers.iter().map(own).collect()).unwrap();
+        Rings::resume(mesh.ways([other]), vec![eventfd::create().unwrap()])
+    }
+
+    /// A server that was taken over has in its hands what it says and hears itself, and nothing of what two others say.
+    #[test]
+    fn who_scribbles_over_all_that_it_has_harms_no_message_between_two_others() {
+        for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS2+IP2+LS1+CM1", "TS2LS2+CM1"] {
+            let plan = configuration.parse::<atoll_supervisor::Notation>().unwrap().plan();
+            let memory = memory_of(&plan);
+            let shared = Shared { plan: &plan, memory: &memory, queues: &[], link: &[] };
+            let count = plan.processes().len();
+            let keys = ShmMemory::map(memory.pairs.secrets(), SECRETS_BYTES, Access::ReadOnly).unwrap();
+            let key = || [keys.load64(LEASE_KEY), keys.load64(LEASE_KEY + 8)];
+            let as_made = key();
+            assert_ne!(as_made, [0; 2]);
+            for attacker in 0..count {
+                let others = (0..count).filter(|server| *server != attacker);
+                let talks = |one: usize| plan.partners_of(one).filter(move |other| *other != attacker);
+                let mut under_way = Vec::new();
+                for (one, other) in others.flat_map(|one| talks(one).map(move |other| (one, other))) {
+                    let mut to = rings(&plan, &memory, one, other);
+                    assert!(to.send(0, 7, &[one as u8, other as u8, 42]));
+                    to.publish();
+                    under_way.push((one, other));
+                }
+                let (_control, theirs) = control_socket().unwrap();
+                let written = scribble(&common(attacker, &theirs, &shared).unwrap());
+                assert_eq!(written, 1 + plan.partners_of(attacker).count(), "its page, and what it shares with each");
+                for (one, other) in under_way {
+                    let mut buffer = [0; 64];
+                    let mut from = rings(&plan, &memory, other, one);
+                    let said = from.receive(0, &mut buffer);
+                    from.publish();
+                    let what = format!("{configuration}: server {attacker} between {one} and {other}");
+                    assert_eq!(said, Some(Received { peer: 0, kind: 7, len: 3 }), "{what}");
+                    assert_eq!(buffer[..3], [one as u8, other as u8, 42], "{what}");
+                }
+                assert_eq!(key(), as_made, "{configuration}: server {attacker} has changed the keys");
+                // What it has broken is its own; the next one finds it clean.
+                for other in plan.partners_of(attacker) {
+                    let pair = memory.pairs.between(attacker, other).unwrap();
+                    let whole = ShmMemory::map(pair, crate::mesh::PAIR_BYTES, Access::ReadWrite).unwrap();
+                    whole.mapping().punch_hole(0..crate::mesh::PAIR_BYTES).unwrap();
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_name_does_nothing_to_a_terminal() {
         let name = std::thread::spawn(|| {
             atoll_sys::sched::set_name("a\x1b[2J\nb").unwrap();
             // Of this thread, whose number is like a process's there.
-            super::comm(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+            comm(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
         });
         assert_eq!(name.join().unwrap(), "a?[2J?b");
     }

@@ -6,8 +6,10 @@ use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{Gid, Uid};
 use rustix::thread::{
     CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 pub use rustix::process::Resource;
@@ -24,6 +26,20 @@ pub fn learn() {
 ///
 /// Together with `no_new_privs` the bounding set means nothing, so that it is no error if it cannot be lowered.
 pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    lower_bounding_set(kept)?;
+    clear_ambient_capability_set()?;
+    let permitted = capabilities(None)?.permitted & kept;
+    let sets = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// The capabilities that this thread may use. capabilities(7).
+pub fn permitted_capabilities() -> io::Result<CapabilitySet> {
+    Ok(capabilities(None)?.permitted)
+}
+
+/// Takes every capability but `kept` from the set that programs started from here could gain, if this thread has CAP_SETPCAP.
+pub fn lower_bounding_set(kept: CapabilitySet) -> io::Result<()> {
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if kept.contains(one) {
@@ -36,10 +52,17 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    clear_ambient_capability_set()?;
-    let permitted = capabilities(None)?.permitted & kept;
-    let sets = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
-    Ok(set_capabilities(None, sets)?)
+    Ok(())
+}
+
+/// Becomes the user `uid` with the group `gid` and no other group, for good: real, effective and saved. Needs CAP_SETUID and CAP_SETGID, and loses
+/// all capabilities if the user was root and is not any more. Call it in a process of one thread, because it changes only the calling one. It
+/// cancels the signal for the parent's end (`process::die_with_parent`). setresuid(2), setgroups(2), PR_SET_PDEATHSIG(2const).
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
 /// Lowers a limit of this process to `value`, soft and hard; one that is lower already stays, and can be raised no more. setrlimit(2).

@@ -300,6 +300,12 @@ pub fn effective_user() -> u32 {
     sys::geteuid().as_raw()
 }
 
+/// Whether this process's user namespace has more users than one; that of `become_root_in_user_namespace` has not. user_namespaces(7).
+pub fn has_other_users() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum::<u64>() > 1
+}
+
 /// Moves the calling thread into new namespaces. unshare(2).
 ///
 /// [`UnshareFlags::NEWUSER`] works only in a process with one thread. [`UnshareFlags::FILES`] is refused

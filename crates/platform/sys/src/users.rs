@@ -23,6 +23,21 @@ pub fn user(name: &str) -> io::Result<Option<u32>> {
     })
 }
 
+/// The numbers of a user of this name, and of its primary group; `None`: there is no such user. A number without an entry is that of a user whose
+/// group has the same number.
+pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
+    let Some(uid) = user(name)? else { return Ok(None) };
+    let gid = with_room(|room: &mut [c_char]| {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = ptr::null_mut();
+        // SAFETY: the room is as long as it says; all outlive the call.
+        let error = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found) };
+        // SAFETY: a pointer to the entry, which was filled in then, or none.
+        (error, unsafe { found.as_ref() }.map(|found| found.pw_gid))
+    })?;
+    Ok(Some((uid, gid.unwrap_or(uid))))
+}
+
 /// The number of a group of this name, and the users that are listed as members (others have it as their primary group); `None`: there is
 /// no such group. A number is its own name, and has no list.
 pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
@@ -103,6 +118,10 @@ mod tests {
         assert_eq!((user("root").unwrap(), user("4711").unwrap()), (Some(0), Some(4711)));
         assert_eq!((user("no such user").unwrap(), user("nul\0").unwrap()), (None, None));
         assert_eq!((name_of(0), name_of(4_000_000_000)), ("root".into(), "4000000000".into()));
+        assert_eq!((account("root").unwrap(), account("4711").unwrap()), (Some((0, 0)), Some((4711, 4711))));
+        // `games` has another group than its number: 60 (base-passwd).
+        assert_eq!((account("games").unwrap(), account("5").unwrap()), (Some((5, 60)), Some((5, 60))));
+        assert_eq!(account("no such user").unwrap(), None);
         assert_eq!(group("root").unwrap().map(|(gid, _)| gid), Some(0));
         assert_eq!((group("17").unwrap(), group("no such group").unwrap()), (Some((17, Vec::new())), None));
     }

@@ -17,6 +17,7 @@ const TESTS: &[(&str, fn())] = &[
     ("the_best_way_out_is_taken", the_best_way_out_is_taken),
     ("capabilities_are_gone_for_good", capabilities_are_gone_for_good),
     ("kept_capabilities_are_kept_and_no_others", kept_capabilities_are_kept_and_no_others),
+    ("who_becomes_another_user_stays_that", who_becomes_another_user_stays_that),
     ("limits_are_lowered_and_stay_low", limits_are_lowered_and_stay_low),
     ("what_is_hidden_leaves_no_core", what_is_hidden_leaves_no_core),
     ("standard_streams_lead_nowhere", standard_streams_lead_nowhere),
@@ -112,6 +113,26 @@ fn kept_capabilities_are_kept_and_no_others() {
     privileges::keep_capabilities(kept).expect("always permitted");
     let left = kept.bits() & had;
     assert_eq!(SETS.map(of_status), [0, left, left, 0]);
+}
+
+fn who_becomes_another_user_stays_that() {
+    let wanted = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
+    if !privileges::permitted_capabilities().expect("readable").contains(wanted) || !process::has_other_users() {
+        return eprintln!("skipped: this process cannot become another user");
+    }
+    rustix::thread::set_thread_groups(&[rustix::process::Gid::from_raw(7)]).expect("permitted");
+    privileges::lower_bounding_set(CapabilitySet::empty()).expect("permitted, or there is nothing to lower");
+    privileges::become_user(64_321, 64_322).expect("permitted");
+    let status = fs::read_to_string("/proc/self/status").expect("there is /proc");
+    let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel says it").trim();
+    // Real, effective, saved, and of the file system. proc_pid_status(5).
+    assert_eq!(line("Uid:").split_whitespace().collect::<Vec<_>>(), ["64321"; 4]);
+    assert_eq!(line("Gid:").split_whitespace().collect::<Vec<_>>(), ["64322"; 4]);
+    assert_eq!(line("Groups:"), "");
+    assert_eq!(SETS.map(of_status), [0; 4]);
+    let (root, of_root) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
+    assert!(rustix::thread::set_thread_uid(root).is_err() && rustix::thread::set_thread_gid(of_root).is_err());
+    assert!(rustix::thread::set_thread_groups(&[of_root]).is_err());
 }
 
 fn limits_are_lowered_and_stay_low() {

@@ -26,8 +26,8 @@ use file::{PortsFile, ScalingFile};
 
 pub use balance::{BalanceRules, Estimate, Scheme};
 pub use file::{
-    AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling, TcpFile as Tcp,
-    UsersFile as Users, WaitFile as Wait,
+    AcceptFile as Accept, ConfigFile, LinkFile, RecoveryFile as Recovery, SchedulingFile as Scheduling,
+    ServersFile as Servers, TcpFile as Tcp, UsersFile as Users, WaitFile as Wait,
 };
 
 /// A configuration that was checked.
@@ -59,6 +59,8 @@ pub struct Config {
     pub scaling: Scaling,
     /// Whom the stack is for besides its own user and root, by name.
     pub users: Users,
+    /// What all servers are.
+    pub servers: Servers,
 }
 
 /// The link and the addresses on it.
@@ -287,6 +289,7 @@ impl Config {
             recovery: file.recovery.clone(),
             scaling: scaling(&file.scaling, notation.replicas())?,
             users: file.users.clone(),
+            servers: file.servers.clone(),
         })
     }
 

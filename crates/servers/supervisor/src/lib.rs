@@ -19,15 +19,16 @@ pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, SelfCheck};
 pub use config::{
     Accept, BalanceRules, Config, ConfigError, ConfigFile, EcnMode, Estimate, Handshake, Link, LinkFile, LinkType,
-    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, SessionSizes, Steering, Tcp, Users, Wait,
+    LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes, Steering, Tcp, Users,
+    Wait,
 };
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
     AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, Rates,
-    RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, ScalingReport, ServerReport, ServerState, ServerView,
-    SessionReport, StackReport, StatusReport,
+    RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport, ServerReport, ServerState,
+    ServerView, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
 pub use rights::{Asker, Door, Rights};

@@ -11,8 +11,7 @@
 //!                    server 2     IP LS                           server 4            LS
 //!                                                                 servers 5, 6           CM
 //! ```
-//! Servers with a TS come first, so that the number of a replica is its server's. Every server has a row and a column of
-//! rings in the mesh.
+//! Servers with a TS come first, so that the number of a replica is its server's. Every two servers that talk have rings between them.
 
 use atoll_base::FLOW_GROUPS;
 
@@ -70,6 +69,20 @@ impl Plan {
         let servers = self.servers_of(component);
         let count = servers.clone().count();
         servers.clone().nth(ts % count.max(1)).unwrap_or(ts)
+    }
+
+    /// Whether these two servers, which are different ones, say anything to each other: frames, or messages.
+    pub fn talk(&self, one: usize, other: usize) -> bool {
+        use Component::{Cm, Ip, Ls, Ts};
+        let (Some(one), Some(other)) = (self.processes.get(one), self.processes.get(other)) else { return false };
+        let alike = [Ts, Ip, Cm].into_iter().any(|component| one.has(component) && other.has(component));
+        let across = [(Ts, Ip), (Ts, Cm), (Ip, Ls)];
+        alike || across.into_iter().any(|(a, b)| one.has(a) && other.has(b) || one.has(b) && other.has(a))
+    }
+
+    /// The servers that this one says anything to, in order.
+    pub fn partners_of(&self, server: usize) -> impl Iterator<Item = usize> {
+        (0..self.processes.len()).filter(move |&other| other != server && self.talk(server, other))
     }
 
     /// The number of the CM in `server`, if there is one.

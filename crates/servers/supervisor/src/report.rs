@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_SECCOMP, Stat};
+use atoll_ipc::page::{LAYER_CAPABILITIES, LAYER_EMPTY_ROOT, LAYER_LANDLOCK, LAYER_OWN_USER, LAYER_SECCOMP, Stat};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BalanceRules, LinkType, Steering};
@@ -155,11 +155,27 @@ pub struct ConfinementReport {
     pub file_system: FileSystem,
     /// They have lists of system calls.
     pub seccomp: bool,
+    /// Which user they run as.
+    #[serde(default)]
+    pub user: RunAs,
+}
+
+/// Which user servers run as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunAs {
+    /// One of their own, that is neither root nor the supervisor's.
+    Own,
+    /// The one that runs the stack, who is not root.
+    #[default]
+    Stack,
+    /// Root, though without its capabilities: there is no user for them.
+    Root,
 }
 
 impl ConfinementReport {
-    /// What all servers have, of which each says `LAYER_*` of itself.
-    pub fn of(servers: impl IntoIterator<Item = u32>) -> ConfinementReport {
+    /// What all servers have, of which each says `LAYER_*` of itself. `is_root`: whether the supervisor is root.
+    pub fn of(servers: impl IntoIterator<Item = u32>, is_root: bool) -> ConfinementReport {
         let all = servers.into_iter().collect::<Vec<_>>();
         let have = |layers: u32| all.iter().all(|own| own & layers != 0);
         ConfinementReport {
@@ -170,6 +186,11 @@ impl ConfinementReport {
                 (false, false) => FileSystem::Open,
             },
             seccomp: have(LAYER_SECCOMP),
+            user: match (have(LAYER_OWN_USER), is_root) {
+                (true, _) => RunAs::Own,
+                (false, true) => RunAs::Root,
+                (false, false) => RunAs::Stack,
+            },
         }
     }
 }

@@ -6,8 +6,10 @@ use std::process::Command;
 use atoll_system_tests::{Alone, Net, Proc, Scratch, Stack, atoll, compiled, until};
 use serde_json::Value;
 
+use crate::recovery::{Victim, signal};
 use crate::rootless::as_nobody;
 use crate::servers::{fetch, megabyte, start_nginx};
+use crate::takeover::kill_supervisor;
 
 /// Every configuration that puts components together differently.
 const CONFIGURATIONS: &[&str] = &[
@@ -53,14 +55,15 @@ fn is_confined(name: &str, status: &str, bounding: bool) {
 #[test]
 fn servers_have_no_privilege_in_any_configuration_and_under_load() {
     for configuration in CONFIGURATIONS {
-        let net = Net::with(Stack::Atoll, configuration, None);
+        let net = Net::with_settings(Stack::Atoll, configuration, "[servers]\nuser = \"root\"\n");
         let mut server = start_nginx(&net);
         net.listens(&mut server, 80);
         let url = format!("http://{}/big", Net::SERVER);
         let mut load = net.client("ab", &["-q", "-r", "-t", "20", "-n", "1000000", "-c", "8", &url]);
         assert!(fetch(&net, 80, "/big") == megabyte(), "{configuration}");
         let status = net.atoll_says("status");
-        let expected = serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true});
+        let expected =
+            serde_json::json!({"capabilities": true, "file_system": "landlock", "seccomp": true, "user": "root"});
         assert_eq!(status["stack"]["confinement"], expected, "{configuration}");
         let servers = servers(&status);
         assert!(servers.len() > configuration.matches('+').count());
@@ -108,6 +111,113 @@ for kind in [\"replicas\", \"link_servers\", \"connection_managers\"]:
             is_confined(field(status, "Name"), status, is_rootless);
             assert!(is_rootless || !status.contains("memory is open"), "{status}");
         }
+    }
+}
+
+/// User and groups of a process, as the kernel says: real, effective, saved, and of the file system. proc_pid_status(5).
+fn user_of(pid: u64) -> [String; 3] {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    ["Uid", "Gid", "Groups"].map(|key| field(&status, key).split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Every server and the process that stands by; `None` while one is not there.
+fn all_servers(net: &Net) -> Option<Vec<(String, u64)>> {
+    let status = net.atoll_says("status");
+    let mut all = servers(&status);
+    let ip_servers = status["ip_servers"].as_array().cloned().unwrap_or_default();
+    all.extend(ip_servers.iter().map(|server| ("IP server".into(), server["pid"].as_u64().expect("a pid"))));
+    all.push(("standby".into(), status["stack"]["standby"].as_u64()?));
+    all.iter().all(|(_, pid)| *pid != 0).then_some(all)
+}
+
+/// Whatever becomes of the stack: its servers are nobody on the machine.
+#[test]
+fn servers_run_as_a_user_of_their_own() {
+    let settings = "[servers]\nuser = \"64321\"\n";
+    for configuration in ["TS2LS2CM2", "TS2+IP1+LS1+CM1"] {
+        let net = Net::with_settings(Stack::Atoll, configuration, settings);
+        let mut server = start_nginx(&net);
+        net.listens(&mut server, 80);
+        let look = |after: &str| {
+            for (name, pid) in until("all servers and one that stands by", 20, || all_servers(&net)) {
+                let expected = ["64321 64321 64321 64321", "64321 64321 64321 64321", ""].map(String::from);
+                assert_eq!(user_of(pid), expected, "{configuration}: {name} after {after}");
+                is_confined(&name, &std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs"), true);
+            }
+            assert_eq!(
+                net.atoll_says("status")["stack"]["confinement"]["user"],
+                "own",
+                "{configuration} after {after}"
+            );
+            assert!(fetch(&net, 80, "/big") == megabyte(), "{configuration} after {after}");
+        };
+        let kill_all = || {
+            for kind in ["replicas", "link_servers", "ip_servers", "connection_managers"] {
+                let count = net.atoll_says("status")[kind].as_array().map_or(0, Vec::len);
+                (0..count).for_each(|index| Victim { net: &net, kind, index }.kill());
+            }
+        };
+        look("the start");
+        kill_all();
+        look("the death of each");
+        kill_supervisor(&net);
+        look("a takeover");
+        // The next supervisor and its servers are started by the guardian.
+        kill_all();
+        look("the death of each under the next supervisor");
+        let supervisor = net.atoll_says("status")["stack"]["pid"].as_u64().expect("it has a pid");
+        let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).expect("it runs");
+        // Besides setpcap (8) and sys_chroot (18): setgid (6), setuid (7) for servers; kill (5), sys_nice (23) to
+        // signal and to move them.
+        assert_eq!(field(&status, "CapEff"), "00000000008401e0", "the supervisor");
+        // One that hangs is killed though it is another user's.
+        let [(_, pid), ..] = &servers(&net.atoll_says("status"))[..] else { panic!("there are servers") };
+        signal("STOP", *pid);
+        until("another process", 20, || {
+            let now = servers(&net.atoll_says("status"));
+            now.iter().all(|(_, other)| other != pid && *other != 0).then_some(())
+        });
+        look("one that was stopped");
+    }
+}
+
+/// The kernel ends them with a supervisor that nobody succeeds, also one that is stopped, and though they are another user's.
+#[test]
+fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
+    let _alone = Alone::new();
+    let name = format!("end{}", std::process::id());
+    let mut up = Command::new(atoll());
+    up.args(["up", "--name", &name, "--link", "none", "--replicas", "2", "--servers-user", "64321"]);
+    let mut supervisor = Proc::start(&mut up, None);
+    supervisor.says("ready", 20);
+    let mut ask = Command::new(atoll());
+    let status = Proc::start(ask.args(["status", &name, "--json"]), None).success(20);
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    let all: Vec<u64> = servers(&status).into_iter().map(|(_, pid)| pid).collect();
+    assert!(all.len() == 2 && all.iter().all(|pid| user_of(*pid)[0].starts_with("64321 ")), "{status}");
+    // The supervisor would kill one that is stopped: it is first.
+    signal("STOP", supervisor.pid().into());
+    all.iter().for_each(|pid| signal("STOP", *pid));
+    supervisor.kill();
+    for pid in all {
+        until("its end", 20, || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.map_or(true, |stat| stat.contains(") Z ")).then_some(())
+        });
+    }
+}
+
+/// A user who cannot be had is said to be missing; the stack does not start as another.
+#[test]
+fn a_user_that_servers_cannot_become_is_refused() {
+    let _alone = Alone::new();
+    let mut up = Command::new(atoll());
+    let mut up = Proc::start(up.args(["up", "--link", "none", "--servers-user", "nobody-of-this-name"]), None);
+    assert!(!up.end(20).success());
+    assert!(up.errors().contains("there is no user \"nobody-of-this-name\""), "{}", up.report());
+    for options in ["--link none", "--rootless"] {
+        let said = as_nobody(&format!("./atoll up --daemon -n own {options} --servers-user 64321 2>&1; true"));
+        assert!(said.contains("only servers of a stack of root"), "{options}: {said}");
     }
 }
 

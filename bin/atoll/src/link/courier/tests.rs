@@ -7,7 +7,8 @@ use atoll_sys::{create_memfd, eventfd};
 
 use super::super::rings::{FORWARDED, OUTBOUND, Received};
 use super::*;
-use crate::setup::RING_STRIDE;
+use super::super::rings::Way;
+use crate::mesh::RING_STRIDE;
 
 const VNET: [u8; vnet::HEADER_LEN] = [7; vnet::HEADER_LEN];
 
@@ -25,7 +26,7 @@ impl Bench {
     fn new() -> Bench {
         let bytes = 4 * RING_STRIDE;
         let memory = create_memfd("test-mesh", bytes).unwrap();
-        let map = || ShmMemory::map(&memory, bytes, Access::ReadWrite).unwrap();
+        let way = |to, from| Some(Way { memory: ShmMemory::map(&memory, bytes, Access::ReadWrite).unwrap(), to, from });
         let bell = || eventfd::create().unwrap();
         // To and from each replica.
         let places = [(0, RING_STRIDE), (2 * RING_STRIDE, 3 * RING_STRIDE)];
@@ -34,8 +35,8 @@ impl Bench {
         wire.set_nonblocking(true).unwrap();
         Bench {
             courier: Courier::new(2),
-            rings: Rings::resume(map(), &places, vec![bell(), bell()]),
-            replicas: places.map(|(to, from)| Rings::resume(map(), &[(from, to)], vec![bell()])),
+            rings: Rings::resume(places.map(|(to, from)| way(to, from)).into(), vec![bell(), bell()]),
+            replicas: places.map(|(to, from)| Rings::resume(vec![way(from, to)], vec![bell()])),
             queue: Queue::from_fd(OwnedFd::from(device)),
             wire,
             buffer: vec![0; PAYLOAD_MAX],

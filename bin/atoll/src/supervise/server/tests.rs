@@ -164,6 +164,7 @@ impl Bench {
             device: None,
             offload: false,
             steering: Steering::Software,
+            servers: None,
         };
         let launches = Rc::new(RefCell::new(Launches::default()));
         let launcher = Box::new(FakeLauncher(launches.clone()));

@@ -41,6 +41,8 @@ pub struct ConfigFile {
     pub scaling: ScalingFile,
     /// Whom the stack is for besides its own user and root.
     pub users: UsersFile,
+    /// What all servers are.
+    pub servers: ServersFile,
 }
 
 /// `[link]`
@@ -164,6 +166,15 @@ pub struct UsersFile {
     pub groups: Vec<String>,
 }
 
+/// `[servers]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServersFile {
+    /// Name or number of the user that they run as, where the stack is root's. `None`: `atoll`, if there is such a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
 /// `[scheduling]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -237,6 +248,7 @@ impl Default for ConfigFile {
             recovery: RecoveryFile::default(),
             scaling: ScalingFile::default(),
             users: UsersFile::default(),
+            servers: ServersFile::default(),
         }
     }
 }

@@ -170,6 +170,11 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.text("Only a stack of root can have some; administration stays root's.");
     out.key("allow", Some(format!("{:?}", file.users.allow)), "");
     out.key("groups", Some(format!("{:?}", file.users.groups)), "");
+
+    out.section("servers");
+    out.text("The user that servers run as, by name or number, where the stack is root's: one that nothing else runs as. Absent: `atoll`, if there");
+    out.text("is such a user. \"root\": the stack's own, without capabilities.");
+    out.key("user", file.servers.user.as_deref().map(quoted), "\"atoll\"");
     out.0
 }
 

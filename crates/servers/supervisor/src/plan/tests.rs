@@ -105,3 +105,22 @@ fn ip_servers_take_turns_and_send_over_a_link_server() {
     assert_eq!([2, 3].map(|server| self::plan("TS2CM2+IP2LS1").link_of(server)), [2, 2]);
     assert!(plan.is_ip_apart() && !self::plan("TS2+LS2+CM1").is_ip_apart());
 }
+
+#[test]
+fn servers_that_serve_each_other_talk_and_no_others() {
+    let talk = |notation: &str| {
+        let plan = plan(notation);
+        (0..plan.processes().len()).map(|server| plan.partners_of(server).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    assert_eq!(talk("TS1LS1CM1"), [vec![]; 1]);
+    assert_eq!(talk("TS3LS3CM3"), [vec![1, 2], vec![0, 2], vec![0, 1]]);
+    // Link servers say nothing to each other, nor to those whose IP is in another process, nor to CMs.
+    assert_eq!(talk("TS1CM1+LS2"), [vec![1, 2], vec![0], vec![0]]);
+    assert_eq!(talk("TS1+IP1+LS1+CM1"), [vec![1, 3], vec![0, 2], vec![1], vec![0]]);
+    for notation in ["TS8LS8CM8", "TS8+IP8+LS8+CM8", "TS4LS1CM4"] {
+        let plan = plan(notation);
+        for (one, other) in (0..plan.processes().len()).flat_map(|one| plan.partners_of(one).map(move |it| (one, it))) {
+            assert!(one != other && plan.talk(other, one), "{notation}: {one} {other}");
+        }
+    }
+}

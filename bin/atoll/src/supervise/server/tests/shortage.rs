@@ -82,7 +82,7 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
 #[test]
 fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing() {
     let mut bench = Bench::new(1);
-    bench.server.budget = Budget::new(300, 1, 1);
+    bench.server.budget = Budget::new(300, 1, 1, 0);
     let mut sessions = Vec::new();
     let reason = loop {
         let client = bench.client();
