@@ -61,8 +61,7 @@ const OTHER_MEMORY: u64 = 1 << 30;
 pub fn confine(kind: Kind, ends_with: EndsWith, page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     page.set_layers(0);
     page.clear_forbidden_call();
-    // The default hook may look for symbols in files, which would be deadly before it has said anything.
-    std::panic::set_hook(Box::new(|panic| eprintln!("atoll: {panic}")));
+    crate::log::open(None);
     privileges::learn();
     privileges::leave_standard_streams()?;
     let mut layers = match filesystem::leave()? {

@@ -37,8 +37,9 @@ impl Budget {
         let (servers, replicas) = (servers as u64, replicas as u64);
         Budget {
             limit,
-            // Page, bell, ledger, control socket, pidfd, queue; and those of the processes for replicas, two of which may be of each number.
-            fixed: FIXED + 6 * servers + 3 * (2 * replicas + 1),
+            // Page, bell, ledger, control socket, pidfd, queue, standard error; and those of the processes for replicas, two of which may be of
+            // each number.
+            fixed: FIXED + 7 * servers + 4 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
             reserve: RESERVE + 2 * servers,
