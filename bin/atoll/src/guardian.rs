@@ -173,7 +173,7 @@ impl Guardian {
             };
         }
         if life.is_hopeless() {
-            eprintln!("atoll: no supervisor could take over; the stack ends");
+            say!("no supervisor could take over; the stack ends");
         }
         self.let_go();
         Ok(match exit {
@@ -198,7 +198,7 @@ impl Guardian {
             };
             let (delay, is_news) = life.not_started(Instant::now(), &failure);
             if is_news {
-                eprintln!("atoll: no supervisor can be started: {failure}; it is tried again until that has passed");
+                say!("no supervisor can be started: {failure}; it is tried again until that has passed");
             }
             std::thread::sleep(delay.max(SHORTAGE_PAUSE));
         }
@@ -207,7 +207,7 @@ impl Guardian {
     /// Chooses what the next supervisor is a process of. Returns how long to wait before it is started.
     fn choose(&mut self, life: &mut Life, exit: Exit) -> Duration {
         if let Some(next) = self.notes.remove(NEXT) {
-            eprintln!("atoll: the supervisor makes way for one of another build");
+            say!("the supervisor makes way for one of another build");
             self.before = Some(std::mem::replace(&mut self.program, next.descriptors.into_iter().next()));
             life.left(Instant::now());
             return Duration::ZERO;
@@ -222,14 +222,14 @@ impl Guardian {
             let failure = Failure::of_shortage("the supervisor was short of something");
             return life.not_started(Instant::now(), &failure).0.max(SHORTAGE_PAUSE);
         }
-        eprintln!("atoll: the supervisor {}; the next one takes over", end(exit));
+        say!("the supervisor {}; the next one takes over", end(exit));
         life.died(Instant::now())
     }
 
     /// Goes back to the build before, if there is one, and tells its supervisor why.
     fn go_back(&mut self, why: &str) -> bool {
         let Some(before) = self.before.take() else { return false };
-        eprintln!("atoll: supervisors are of the old build again: {why}");
+        say!("supervisors are of the old build again: {why}");
         self.program = before;
         self.notes.insert(STAYED.into(), Known { text: why.into(), descriptors: Vec::new() });
         true
@@ -280,7 +280,7 @@ impl Guardian {
             // It has ended before it has read everything; what it has said is still to come.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                eprintln!("atoll: a note of the supervisor is lost: {error}");
+                say!("a note of the supervisor is lost: {error}");
                 return Ok(true);
             }
             Err(error) => return Err(error),

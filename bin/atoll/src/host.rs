@@ -50,7 +50,7 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
         // While there is time, and as long as it may look at its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
         if let Err(error) = heap::populate() {
-            eprintln!("atoll: pages of the program come when they are needed: {error}");
+            say!("pages of the program come when they are needed: {error}");
         }
     }
     tell_of_the_end(&page)?;
@@ -65,7 +65,7 @@ fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     let word = |at| memory.atomic32(at).ok_or_else(|| io::Error::other("the own page cannot be written"));
     ending::report_faults_to(word(ReplicaPage::<ShmMemory>::FAULT_AT)?)?;
     if let Err(error) = ending::mark_at_end(word(ReplicaPage::<ShmMemory>::END_AT)?) {
-        eprintln!("atoll: the end of this process is noticed a little later: {error}");
+        say!("the end of this process is noticed a little later: {error}");
     }
     Ok(())
 }

@@ -1,5 +1,10 @@
 //! The atoll command: one binary for the command line, the supervisor and the servers.
 #![forbid(unsafe_code)]
+// They panic where nobody reads: `say!` and `complain!` do not.
+#![cfg_attr(not(test), warn(clippy::print_stderr))]
+
+#[macro_use]
+mod log;
 
 mod address;
 mod client;
@@ -112,7 +117,7 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|failure| {
-        eprintln!("atoll: {failure}");
+        complain!("atoll: {failure}");
         ExitCode::FAILURE
     })
 }

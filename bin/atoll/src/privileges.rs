@@ -82,8 +82,7 @@ pub fn confine(
 ) -> io::Result<()> {
     page.set_layers(0);
     page.clear_forbidden_call();
-    // The default hook may look for symbols in files, which would be deadly before it has said anything.
-    std::panic::set_hook(Box::new(|panic| eprintln!("atoll: {panic}")));
+    crate::log::open(None);
     privileges::learn();
     privileges::leave_standard_streams()?;
     let mut layers = match filesystem::leave()? {

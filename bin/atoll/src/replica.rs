@@ -442,9 +442,11 @@ impl Replica {
     fn tell_losses(&mut self) {
         let Some(adoption) = self.transport.take_adoption().filter(|adoption| adoption.lost > 0) else { return };
         let why = adoption.why.map(|why| format!("{why:?}")).unwrap_or_default();
-        eprintln!(
-            "atoll: replica {}: {} connections go on, {} do not (the first: {why})",
-            self.index.0, adoption.kept, adoption.lost
+        say!(
+            "replica {}: {} connections go on, {} do not (the first: {why})",
+            self.index.0,
+            adoption.kept,
+            adoption.lost
         );
     }
 
@@ -475,7 +477,7 @@ impl Replica {
         let Unopened { config, user, fds } = what;
         let mut fds = fds.into_iter();
         let (Some(arena), Some(app_page)) = (fds.next(), fds.next()) else {
-            eprintln!("atoll: replica {}: session {} came without its memory", self.index.0, session.0);
+            say!("replica {}: session {} came without its memory", self.index.0, session.0);
             return Ok(());
         };
         if let Some(doorbell) = fds.next() {
@@ -580,7 +582,7 @@ impl Role for Replica {
         self.transport.adopt(now, self.recovery, blamed);
         if let Some(Charge { work, deaths }) = self.transport.take_charge() {
             let often = if deaths > 0 { format!(", for the same session {deaths} times") } else { String::new() };
-            eprintln!("atoll: replica {}: the one before died at work on {work:?}{often}", self.index.0);
+            say!("replica {}: the one before died at work on {work:?}{often}", self.index.0);
         }
         self.server.answers.extend(self.transport.take_cut_off().iter().map(|session| cut_off(session.0)));
         Ok(())

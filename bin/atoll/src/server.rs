@@ -716,7 +716,7 @@ pub fn report(name: &str, ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("atoll: {name}: {error}");
+            say!("{name}: {error}");
             failure::exit_code(failure::is_shortage(&error))
         }
     }

@@ -540,7 +540,10 @@ pub fn restore() {
     if let Some(words) = words.filter(|words| words.first() == Some(&MAGIC)) {
         STATE.with(|state| {
             if read_will(state, &mut Words(&words[1..])).is_none() {
-                eprintln!("libatoll: the sockets of the program before this one are lost ({:?})", last_errno());
+                crate::complain(format_args!(
+                    "libatoll: the sockets of the program before this one are lost ({:?})\n",
+                    last_errno()
+                ));
             }
         });
         (0..3).filter(|fd| table::object_at(*fd).is_some()).for_each(replace_standard);

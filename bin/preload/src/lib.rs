@@ -21,6 +21,8 @@
 //! 3. State is reached under its lock, which is never held across a call that may sleep or call back into the program.
 //!    A signal handler that interrupts the library must therefore not use Atoll's sockets; the kernel's it may.
 
+#![warn(clippy::print_stderr)]
+
 mod asking;
 mod buffers;
 mod calls;
@@ -46,6 +48,12 @@ mod transfer;
 mod urgent;
 mod wait;
 
+/// Writes to the program's standard error, if somebody reads it. The program neither waits nor dies because nobody does: `eprintln!` would
+/// panic, and SIGPIPE is deadly.
+fn complain(text: std::fmt::Arguments<'_>) {
+    let _ = atoll_sys::stderr::ErrorOutput::asking().write(text.to_string().as_bytes());
+}
+
 extern "C" fn start() {
     settings::settings();
     process::install();
@@ -57,7 +65,7 @@ extern "C" fn end() {
     if settings::settings().stats
         && let Some(report) = stats::report()
     {
-        eprint!("{report}");
+        complain(format_args!("{report}"));
     }
 }
 

@@ -147,7 +147,9 @@ impl State {
                 self.refused = Some(reason);
                 let instead = if settings().required { "its sockets fail" } else { "it uses the kernel's sockets" };
                 let path = path.display();
-                eprintln!("libatoll: this program cannot join the stack at {path}: {reason}; {instead}");
+                crate::complain(format_args!(
+                    "libatoll: this program cannot join the stack at {path}: {reason}; {instead}\n"
+                ));
                 return false;
             }
         };

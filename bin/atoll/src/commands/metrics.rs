@@ -38,7 +38,7 @@ impl Metrics {
             return Ok(ExitCode::SUCCESS);
         };
         let listener = TcpListener::bind(address).or_fail(format!("listening on {address}"))?;
-        eprintln!("atoll: serving http://{}/metrics", listener.local_addr().or_fail("the own address")?);
+        complain!("atoll: serving http://{}/metrics", listener.local_addr().or_fail("the own address")?);
         loop {
             // Who has gone again, or is too slow, is none of the next one's business.
             if let Ok((client, _)) = listener.accept() {

@@ -52,15 +52,15 @@ impl Paper {
             }
             "measure" => {
                 let runs = if self.quick { 3 } else { 11 };
-                let table = atoll_papers::measure(&table, runs, |done| eprintln!("measure: {done} of {runs}"));
+                let table = atoll_papers::measure(&table, runs, |done| complain!("measure: {done} of {runs}"));
                 print!("{}", table.to_toml());
             }
             "all" => {
                 let mut failed = 0;
                 for (number, experiment) in EXPERIMENTS.iter().enumerate() {
-                    eprintln!("[{}/{}] {}: {}", number + 1, EXPERIMENTS.len(), experiment.name, experiment.about);
+                    complain!("[{}/{}] {}: {}", number + 1, EXPERIMENTS.len(), experiment.name, experiment.about);
                     if let Err(failure) = self.make(experiment, &table) {
-                        eprintln!("atoll: {failure}");
+                        complain!("atoll: {failure}");
                         failed += 1;
                     }
                 }
@@ -89,7 +89,7 @@ impl Paper {
                 quick: self.quick,
                 real: real.as_deref(),
                 cachegrind: valgrind.as_ref().map(|valgrind| valgrind as &dyn Cachegrind),
-                progress: &mut |what| eprintln!("{}: {what}", experiment.name),
+                progress: &mut |what| complain!("{}: {what}", experiment.name),
             })
             .map_err(|error| Failure::new(format!("{}: {error}", experiment.name)))?;
         let mut written = vec![(file(".csv"), outcome.to_csv()), (file(".txt"), outcome.sentence.clone() + "\n")];

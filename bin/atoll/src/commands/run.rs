@@ -64,7 +64,7 @@ impl Run {
             if self.require {
                 return Err(Failure::new(format!("{program} {reason}, so it cannot be put on a stack")));
             }
-            eprintln!("atoll: warning: {program} {reason}: it will use the kernel's sockets");
+            complain!("atoll: warning: {program} {reason}: it will use the kernel's sockets");
         }
         if self.private || self.options.any() {
             if self.name.is_some() {
@@ -80,7 +80,7 @@ impl Run {
             Entrance::Open(socket) => self.join(&library, &name, socket),
             Entrance::Closed(reason) if self.name.is_some() => Err(Failure::new(reason)),
             Entrance::Closed(reason) => {
-                eprintln!("atoll: {reason}; the program gets a stack of its own");
+                complain!("atoll: {reason}; the program gets a stack of its own");
                 self.run_privately(&library)
             }
             Entrance::Nowhere if self.name.is_some() => {
@@ -129,7 +129,7 @@ impl Run {
         match wait_for_end(&stack.channel) {
             Some(report) if self.stats => print_stats("its stack", None, &report),
             None if self.stats => {
-                eprintln!("atoll: processes of the program go on, and so does their stack: see `atoll status {name}`")
+                complain!("atoll: processes of the program go on, and so does their stack: see `atoll status {name}`")
             }
             _ => {}
         }
@@ -203,7 +203,7 @@ fn preloadable(path: PathBuf) -> Result<OsString, Failure> {
 
 /// Says why, and gives the status that a shell would give.
 fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
-    eprintln!("atoll: running {}: {error}", program.display());
+    complain!("atoll: running {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -260,8 +260,8 @@ fn print_stats(what: &str, before: Option<&StatusReport>, after: &StatusReport) 
     let with_system_call =
         after.stack.library_calls_with_syscall - before.map_or(0, |before| before.stack.library_calls_with_syscall);
     let share = if calls == 0 { 0.0 } else { 100.0 * (calls - with_system_call.min(calls)) as f64 / calls as f64 };
-    eprintln!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
-    eprintln!(
+    complain!("atoll: {what}: {calls} socket calls, {share:.2} % without a system call");
+    complain!(
         "atoll: connections {} in, {} out; frames {} in, {} out, {} internal; segments {} in, {} out, {} again",
         since("passive_opens"),
         since("active_opens"),

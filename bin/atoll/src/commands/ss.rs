@@ -57,7 +57,7 @@ impl Ss {
         let supervisor = Supervisor::connect(&self.name)?;
         let (mut rows, restarting) = supervisor.sockets()?;
         for server in restarting {
-            eprintln!("atoll: {server} is being restarted: its sockets are not listed");
+            complain!("atoll: {server} is being restarted: its sockets are not listed");
         }
         rows.retain(|row| self.wants(row));
         if self.json {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{StackOptions, stack_name};
 use crate::failure::{self, Failure, OrFail};
 use crate::supervise::{self, Ending, Guardian, Running};
-use crate::{client, guardian, privileges, runtime};
+use crate::{client, guardian, log, privileges, runtime};
 
 /// Start a stack.
 ///
@@ -64,6 +64,7 @@ impl Up {
         if self.rootless {
             enter_namespaces()?;
         }
+        log::open(None);
         let stack = supervise::start(config, None)?;
         stack.confine(self.rootless)?;
         let _ = writeln!(std::io::stdout(), "{}", describe(&stack, self.rootless));
@@ -209,9 +210,13 @@ impl Supervise {
         let Ok(job) = serde_json::from_str::<Job>(&self.job) else { return ExitCode::FAILURE };
         privileges::protect_from_oom();
         let count = 1 + usize::from(self.guarded || self.guardian_of.is_some());
+        let is_first = !(self.guarded || self.takeover || self.guardian_of.is_some());
+        if !is_first {
+            open_log(&job);
+        }
         let Ok(mut descriptors) = process::take_inherited(count) else { return ExitCode::FAILURE };
         let say = |failure: Failure| {
-            eprintln!("atoll: {failure}");
+            say!("{failure}");
             failure::exit_code(failure.is_shortage())
         };
         if let Some(pid) = self.guardian_of {
@@ -237,6 +242,9 @@ impl Supervise {
         // A stack at the end of another one's link ends with its supervisor, and so does one that is made for a program.
         let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
         let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
+        if is_first {
+            open_log(&job);
+        }
         if wants_guardian && prepared.is_ok() {
             return guardian::guard(&self.job, job.rootless, channel).unwrap_or_else(say);
         }
@@ -271,10 +279,16 @@ impl Supervise {
 fn serve(stack: Running, job: &Job) -> ExitCode {
     stack.serve(|served| {
         served.and_then(|ending| finish(&job.file.name, ending)).unwrap_or_else(|failure| {
-            eprintln!("atoll: {failure}");
+            say!("{failure}");
             ExitCode::FAILURE
         })
     })
+}
+
+/// What this process says from now on is for the log, which nobody may read.
+fn open_log(job: &Job) {
+    let name: Option<StackName> = job.file.name.parse().ok().filter(|_| job.mode == Mode::Daemon);
+    log::open(name.map(|name| runtime::paths(&name).log));
 }
 
 /// Leaves the terminal, and the place where the command was given.
@@ -289,8 +303,9 @@ fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
         runtime::prepare_directory()?;
         if client::Supervisor::find(&config.name)?.is_none() {
             let path = runtime::paths(&config.name).log;
-            let log = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
-            let log = log.or_fail(path.display())?;
+            // Whoever empties it later finds no hole at its beginning.
+            let log = OpenOptions::new().create(true).append(true).open(&path).or_fail(path.display())?;
+            log.set_len(0).or_fail(path.display())?;
             rustix::stdio::dup2_stdout(&log).or_fail(what)?;
             rustix::stdio::dup2_stderr(&log).or_fail(what)?;
         }

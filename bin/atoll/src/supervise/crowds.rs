@@ -37,8 +37,9 @@ impl Budget {
         let (servers, replicas, pairs) = (servers as u64, replicas as u64, pairs as u64);
         Budget {
             limit,
-            // Page, bell, ledger, control socket, pidfd, queue; and those of the processes for replicas, two of which may be of each number.
-            fixed: FIXED + 6 * servers + pairs + 3 * (2 * replicas + 1),
+            // Page, bell, ledger, control socket, pidfd, queue, standard error; and those of the processes for replicas, two of which may be of
+            // each number.
+            fixed: FIXED + 7 * servers + pairs + 4 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
             // Bells of all servers, of the replicas once more, and the memory between the server and each other.

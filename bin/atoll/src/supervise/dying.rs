@@ -56,7 +56,7 @@ impl Dying {
         };
         let thread = std::thread::Builder::new().name("atoll-dying".into()).stack_size(STACK_BYTES).spawn(wait);
         if let Err(error) = thread {
-            eprintln!("atoll: deaths are noticed a little later: {error}");
+            say!("deaths are noticed a little later: {error}");
         }
     }
 

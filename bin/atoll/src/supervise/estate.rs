@@ -9,6 +9,7 @@
 //!   program.N     a build; descriptor: its file
 //!   host.N        a process for replicas; descriptors: page, pidfd, control socket
 //!   server.N      process of server N, or which process replica N is in; descriptors: control socket, pidfd
+//!   words.N       number of a process; descriptor: the pipe that its standard error leads to
 //!   session.N     who is in it; descriptors: application page, bells, arenas, bells of replicas
 //!   ~client.N     what may be asked over it; descriptor: a connection to one of these sockets
 //! ```
@@ -43,6 +44,7 @@ use super::report::Identity;
 use super::scaling::Scaling;
 use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
+use super::words;
 use crate::failure::{Failure, OrFail};
 use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
 use crate::runtime;
@@ -195,6 +197,11 @@ impl Estate {
         self.send(&Note::Amend(name, text), &[]);
     }
 
+    /// Takes back what is noted under a name.
+    pub fn drop_note(&mut self, name: String) {
+        self.send(&Note::Drop(name), &[]);
+    }
+
     /// Waits while the guardian has too much to read: it does nothing else.
     fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) {
         let Some(channel) = &self.channel else { return };
@@ -204,7 +211,7 @@ impl Estate {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guardian::wait_for_room(channel),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    eprintln!("atoll: the guardian is gone ({error})");
+                    say!("the guardian is gone ({error})");
                     self.channel = None;
                     return;
                 }
@@ -233,7 +240,7 @@ impl Server {
         if let Some(channel) = &self.estate.channel
             && let Err(error) = self.epoll.add(channel, GUARDIAN, EventFlags::RDHUP)
         {
-            eprintln!("atoll: the guardian is not watched: {error}");
+            say!("the guardian is not watched: {error}");
         }
         let queues = self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default();
         for (number, queue) in queues.iter().enumerate() {
@@ -254,6 +261,7 @@ impl Server {
         for index in 0..self.replicas.len() + self.others.len() {
             self.note_server(index, true);
         }
+        self.note_all_words();
         let ended = self.lingering.iter().map(|lingering| lingering.session);
         let sessions: Vec<u32> = self.open.keys().copied().chain(ended).collect();
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
@@ -455,6 +463,13 @@ impl Found {
             };
             let host = found_host(&note, descriptors, program(note.program)).or_fail(what)?;
             server.install_host(key, host).or_fail(what)?;
+        }
+        while let Some(name) = notes.keys().find(|name| name.starts_with(words::NOTES)).cloned() {
+            if let Some((pid, descriptors)) = take::<u32>(&mut notes, &name)
+                && let Some(pipe) = descriptors.into_iter().next()
+            {
+                server.hear_again(&name, pid, pipe);
+            }
         }
         let mut unannounced = Vec::new();
         for index in 0..server.config.notation.plan().processes().len() {

@@ -46,7 +46,7 @@ impl Server {
     /// The guardian's end of the socket is closed.
     pub(super) fn guardian_is_gone(&mut self) {
         if let Some(channel) = self.estate.channel.take() {
-            eprintln!("atoll: the guardian is gone");
+            say!("the guardian is gone");
             let _ = self.epoll.delete(&channel);
         }
     }
@@ -65,7 +65,7 @@ impl Server {
             let _ = last.wait();
         }
         if let Err(error) = self.start_guardian() {
-            eprintln!("atoll: no other guardian could be started ({error}): if the supervisor dies, the stack ends");
+            say!("no other guardian could be started ({error}): if the supervisor dies, the stack ends");
         }
     }
 
@@ -73,7 +73,7 @@ impl Server {
     fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
         let Some(wardship) = &self.estate.wardship else { return Ok(None) };
         let (child, channel) = guardian::start_another(&wardship.job)?;
-        eprintln!("atoll: process {} is the guardian now", child.pid());
+        say!("process {} is the guardian now", child.pid());
         self.identity.guardian = Some(child.pid());
         let Estate { channel: last, wardship, .. } = std::mem::take(&mut self.estate);
         if let Some(last) = &last {
@@ -116,7 +116,7 @@ impl Server {
             // The old one goes on.
             Err(error) => format!("the supervisor is of {build}; no guardian of that build could be started: {error}"),
         };
-        eprintln!("atoll: upgrade: {line}");
+        say!("upgrade: {line}");
         self.answer(client, &ReportPart::Progress(line))?;
         self.answer(client, &ReportPart::Done(true))
     }

@@ -164,9 +164,10 @@ impl Server {
         let Some(launcher) = &mut self.launcher else { return Err(Failure::new("the stack has ended")) };
         self.reserve.release();
         let page = HostPage::create().or_fail("making memory for a process")?;
-        let (child, control) =
+        let (mut child, control) =
             launcher.start_host(duty, program, page.write.as_fd(), &self.config, &self.identity, &self.memory)?;
         let key = self.hosts.0.iter().position(Option::is_none).unwrap_or(self.hosts.0.len());
+        let pipe = child.as_mut().and_then(|child| Some((child.pid(), child.take_errors()?)));
         let (program, child) = (program.clone(), child.map(Rc::new));
         let host = Host { duty, program, child, control: Some(control), page, is_up: false, until: None };
         let child = host.child.clone();
@@ -179,6 +180,7 @@ impl Server {
             let _ = child.wait();
         }
         installed.or_fail("watching a process for replicas")?;
+        self.hear_of(pipe);
         self.note_host(key);
         Ok(key)
     }

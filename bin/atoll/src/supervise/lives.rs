@@ -105,10 +105,10 @@ impl Server {
             let Recovery { start, ready, is_move } = recovery;
             let [start, ready, total] = [start, ready, recovery.total()].map(|time| time.as_secs_f64() * 1000.0);
             if is_move {
-                eprintln!("atoll: {role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
+                say!("{role} goes on in another process (pid {pid}, epoch {epoch}) after {total:.1} ms");
             } else {
-                eprintln!(
-                    "atoll: {role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
+                say!(
+                    "{role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
                      {ready:.1} until it was ready"
                 );
             }
@@ -149,6 +149,7 @@ impl Server {
         forbidden: Option<u32>,
     ) -> io::Result<()> {
         let role = self.role(index);
+        self.hear_last_words(|speaker| Some(speaker) == pid);
         if !self.ready {
             self.ending.get_or_insert(Ending::ServerGone { server: role, pid, exit, forbidden });
             return Ok(());
@@ -167,7 +168,7 @@ impl Server {
         });
         server.blamed |= is_own && !asked && !on_trial;
         if !asked {
-            eprintln!("atoll: {how}; it is started again {}", when(delay));
+            say!("{how}; it is started again {}", when(delay));
         }
         self.forget_process(index)
     }
@@ -207,6 +208,7 @@ impl Server {
             self.retry_due(),
             self.questions.next_timeout(),
             self.gauge.as_ref().map(|gauge| gauge.look_at),
+            self.words.next_timeout(),
         ];
         // Before the stack is ready nobody looks at these.
         let others = others.into_iter().flatten().filter(|_| self.ready);
@@ -275,10 +277,7 @@ impl Server {
                     // Standing still was somebody else's doing.
                     server.blamed = ask().is_none_or(|running| !matches!(running.state, 'T' | 't'));
                     let millis = self.config.recovery.hang_ms;
-                    eprintln!(
-                        "atoll: {role} (pid {}) has given no sign of life for {millis} ms: it is killed",
-                        child.pid()
-                    );
+                    say!("{role} (pid {}) has given no sign of life for {millis} ms: it is killed", child.pid());
                     let _ = child.kill(Signal::KILL);
                     server.watch = Watch::default();
                 }
@@ -293,7 +292,7 @@ impl Server {
         let Some(at) = index.checked_sub(self.replicas.len()) else { return self.place(index) };
         let (epoch, epochs) = self.next_epoch(index);
         let (Some(launcher), Some(server)) = (&mut self.launcher, self.others.get_mut(at)) else { return Ok(()) };
-        let (child, control) =
+        let (mut child, control) =
             launcher.launch(index, &server.program, &epochs, &self.config, &self.identity, &self.memory)?;
         let watched = self.epoll.add(&control, REPLICA_CONTROL + index as u64, EventFlags::IN).and_then(|()| {
             child.as_ref().map_or(Ok(()), |child| {
@@ -310,7 +309,9 @@ impl Server {
             let _ = child.wait();
         }
         watched.or_fail("watching a server")?;
+        let pipe = child.as_mut().and_then(|child| Some((child.pid(), child.take_errors()?)));
         (server.child, server.control, server.epoch) = (child.map(Rc::new), Some(control), epoch);
+        self.hear_of(pipe);
         Ok(())
     }
 
@@ -338,7 +339,7 @@ impl Server {
             let (delay, is_news) = server.life.not_started(now, &failure);
             if is_news {
                 let again = if failure.is_shortage() { "until that has passed".into() } else { when(delay) };
-                eprintln!("atoll: {role}: {failure}; it is tried again {again}");
+                say!("{role}: {failure}; it is tried again {again}");
             }
             return self.succeed(index, &format!("{role}: {failure}")).map(|_| ());
         }

@@ -72,7 +72,7 @@ impl StackMemory {
         let (stack_page, stack) = ShmMemory::create_own("atoll-stack", STACK_PAGE_BYTES)?;
         let views = Views::new();
         if let Err(error) = &views {
-            eprintln!("atoll: programs of the stack's own user could write the pages of replicas: {error}");
+            say!("programs of the stack's own user could write the pages of replicas: {error}");
         }
         let create = |bell| ReplicaMemory::create(bell, views.as_ref().ok());
         let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;

@@ -29,6 +29,7 @@ mod succession;
 mod upgrade;
 mod users;
 mod vigil;
+mod words;
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -108,7 +109,7 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
     let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), estate)?;
     server.watch_memory().or_fail("telling servers of the memory")?;
     let micros = began.elapsed().as_micros();
-    eprintln!("atoll: supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
+    say!("supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
     Ok(Running { server, name })
 }
 
@@ -231,7 +232,7 @@ impl Running {
                 // It passes, and what was to be done is looked at again.
                 Err(error) if is_shortage(&error) => {
                     if shortages.is_multiple_of(SHORTAGES_PER_LINE) {
-                        eprintln!("atoll: the supervisor: {error}; it goes on");
+                        say!("the supervisor: {error}; it goes on");
                     }
                     shortages += 1;
                     std::thread::sleep(SHORTAGE_PAUSE);

@@ -310,7 +310,7 @@ impl Server {
             return Ok(());
         }
         let (wanted, reached) = (count(&scaling.places), count(&scaling.reached));
-        eprintln!("atoll: {wanted} processes for replicas were not to be had: {why}");
+        say!("{wanted} processes for replicas were not to be had: {why}");
         let reached_places = scaling.reached.clone();
         self.want(reached_places);
         self.scaling.retry_at = Some(now + GIVEN_UP_TIME);
@@ -341,7 +341,7 @@ impl Server {
         let from = count(&self.scaling.places);
         if let Some(to) = auto.scaler.look(from, &shares) {
             let percent: Vec<String> = shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
-            eprintln!("atoll: {to} processes instead of {from}: the replicas are busy {} %", percent.join(" "));
+            say!("{to} processes instead of {from}: the replicas are busy {} %", percent.join(" "));
             self.want(spread(self.replicas.len(), to));
         }
     }

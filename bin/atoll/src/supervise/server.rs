@@ -47,6 +47,7 @@ use super::stopped::Stops;
 use super::succession::{Program, Succession};
 use super::users::Users;
 use super::vigil::{Vigil, Watch};
+use super::words::Words;
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
 
@@ -73,6 +74,8 @@ pub struct Server {
     pub(super) dying: Dying,
     pub(super) scaling: Scaling,
     pub(super) standby: Standby,
+    /// What servers say.
+    pub(super) words: Words,
     pub(super) sessions: Sessions,
     pub(super) users: Users,
     pub(super) open: BTreeMap<u32, SessionMemory>,
@@ -262,10 +265,14 @@ pub(super) const REPLICA_PROCESS: u64 = REPLICA_CONTROL + SERVERS_MAX as u64;
 /// And the key of a process for replicas.
 pub(super) const HOST_CONTROL: u64 = REPLICA_PROCESS + SERVERS_MAX as u64;
 pub(super) const HOST_PROCESS: u64 = HOST_CONTROL + HOSTS_MAX as u64;
+/// And the slot of a process that is listened to.
+pub(super) const WORDS: u64 = HOST_PROCESS + HOSTS_MAX as u64;
 const FIRST_CLIENT: u64 = 1024;
-const _: () = assert!(HOST_PROCESS + HOSTS_MAX as u64 <= FIRST_CLIENT);
+const _: () = assert!(WORDS + WORDS_MAX as u64 <= FIRST_CLIENT);
 /// Most processes for replicas: as many as replicas, those of another build, and those that are ending.
 pub(super) const HOSTS_MAX: usize = 128;
+/// Most processes that are listened to.
+pub(super) const WORDS_MAX: usize = HOSTS_MAX + SERVERS_MAX;
 
 /// The first incarnation of every server.
 pub(super) const FIRST_EPOCH: u32 = 1;
@@ -339,6 +346,7 @@ impl Server {
             dying,
             scaling: Scaling::new(&config),
             standby: Standby::new(Instant::now()),
+            words: Words::default(),
             config,
             memory,
             replicas: Vec::new(),
@@ -454,7 +462,8 @@ impl Server {
                 }
                 token @ REPLICA_PROCESS..HOST_CONTROL => self.replica_ended((token - REPLICA_PROCESS) as usize)?,
                 token @ HOST_CONTROL..HOST_PROCESS => self.host_spoke((token - HOST_CONTROL) as usize)?,
-                token @ HOST_PROCESS..FIRST_CLIENT => self.host_ended((token - HOST_PROCESS) as usize)?,
+                token @ HOST_PROCESS..WORDS => self.host_ended((token - HOST_PROCESS) as usize)?,
+                token @ WORDS..FIRST_CLIENT => self.words_spoken((token - WORDS) as usize),
                 client => self.client_spoke(ClientId(client), epoll::flags(event))?,
             }
         }
@@ -463,6 +472,7 @@ impl Server {
             self.listen()?;
         }
         self.look_after_servers()?;
+        self.go_on_listening(Instant::now());
         self.look_after_guardian();
         self.look_at_owner();
         Ok(self.ending.clone())
@@ -612,7 +622,7 @@ impl Server {
     fn cut_off(&mut self, index: usize, session: u32) -> io::Result<()> {
         let Some(pid) = self.open.get(&session).map(|memory| memory.pid) else { return Ok(()) };
         let role = self.role(index);
-        eprintln!("atoll: session {session} (pid {pid}) is cut off: {role} has died again and again at work for it");
+        say!("session {session} (pid {pid}) is cut off: {role} has died again and again at work for it");
         for replica in 0..self.replicas.len() {
             self.send_to_replica(replica, &Request::CutOff { session }, Vec::new())?;
         }
@@ -795,10 +805,10 @@ impl Server {
             return Ok(());
         }
         match gauge.level {
-            MemoryLevel::Plenty => eprintln!("atoll: there is enough memory again"),
-            MemoryLevel::Pressure => eprintln!("atoll: memory is short: buffers are kept small"),
+            MemoryLevel::Plenty => say!("there is enough memory again"),
+            MemoryLevel::Pressure => say!("memory is short: buffers are kept small"),
             MemoryLevel::High => {
-                eprintln!("atoll: memory is used up: nothing new is accepted, and who stands still is reset")
+                say!("memory is used up: nothing new is accepted, and who stands still is reset")
             }
         }
         (0..self.replicas.len()).try_for_each(|index| self.tell_memory(index))
@@ -1117,6 +1127,7 @@ impl Server {
             self.stop_servers(&servers);
         }
         self.hosts.end(STOP_TIME);
+        self.hear_last_words(|_| true);
         if let Some(channel) = self.owner.channel() {
             let stats = serde_json::to_vec(&self.final_report()).unwrap_or_default();
             let _ = channel.send(&stats, &[]);

@@ -187,7 +187,7 @@ fn start_process<'a>(
     for fd in descriptors {
         spawn.inherit(fd);
     }
-    let child = spawn.start().or_fail(starting())?;
+    let child = spawn.capture_errors().start().or_fail(starting())?;
     // It has inherited the supervisor's, which is to stay when memory runs out: a server is started again.
     crate::privileges::set_oom_score(child.pid());
     Ok(child)

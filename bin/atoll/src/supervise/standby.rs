@@ -125,7 +125,7 @@ impl Server {
                         let (delay, is_news) = self.standby.life.not_started(now, &failure);
                         if is_news {
                             let millis = delay.as_millis();
-                            eprintln!("atoll: no process stands by: {failure}; it is tried again in {millis} ms");
+                            say!("no process stands by: {failure}; it is tried again in {millis} ms");
                         }
                     }
                 }
@@ -191,9 +191,10 @@ impl Server {
 
     /// The process that stood by has ended.
     pub(super) fn standby_ended(&mut self, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) {
+        self.hear_last_words(|speaker| Some(speaker) == pid);
         let delay = self.standby.life.died(Instant::now());
         let how = ending_of("the process that stands by", pid, exit, forbidden);
-        eprintln!("atoll: {how}; another one is started in {} ms", delay.as_millis());
+        say!("{how}; another one is started in {} ms", delay.as_millis());
     }
 }
 

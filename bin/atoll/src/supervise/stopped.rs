@@ -61,7 +61,7 @@ impl Server {
         let to_kill: Vec<Rc<Child>> = children().filter(|child| stopped.contains(&child.pid())).cloned().collect();
         for child in to_kill {
             let pid = child.pid();
-            eprintln!("atoll: process {pid} ({}) is stopped: it is killed", self.servers_in(pid));
+            say!("process {pid} ({}) is stopped: it is killed", self.servers_in(pid));
             let _ = child.kill(Signal::KILL);
         }
     }

@@ -127,7 +127,7 @@ impl Server {
         };
         let (Some(SelfCheck { build, .. }), None) = (answer, &refusal) else {
             let reason = format!("this build cannot take over: {}", refusal.unwrap_or_default());
-            eprintln!("atoll: upgrade: {reason}");
+            say!("upgrade: {reason}");
             return self.answer(client, &ReportPart::Error(reason));
         };
         self.exchange(client, Program { file: Some(file), build })
@@ -172,7 +172,7 @@ impl Server {
                 Some(Step::Failed(reason)) => {
                     self.end_upgrade()?;
                     let reason = format!("the old build is back: {reason}");
-                    eprintln!("atoll: upgrade: {reason}");
+                    say!("upgrade: {reason}");
                     return self.answer(client, &ReportPart::Error(reason));
                 }
             }
@@ -275,14 +275,14 @@ impl Server {
             let is_late = server.due_by.take_if(|until| now >= *until).is_some();
             if let (Some(child), true) = (&server.child, is_late) {
                 let what = if server.life.is_serving() { "does not hand over" } else { "is not ready" };
-                eprintln!("atoll: {role} {what} in time: it is killed");
+                say!("{role} {what} in time: it is killed");
                 let _ = child.kill(Signal::KILL);
             }
         }
     }
 
     fn progress(&mut self, line: &str) -> io::Result<()> {
-        eprintln!("atoll: upgrade: {line}");
+        say!("upgrade: {line}");
         let Some(Succession { client, .. }) = &self.succession else { return Ok(()) };
         let client = *client;
         self.answer(client, &ReportPart::Progress(line.to_owned()))

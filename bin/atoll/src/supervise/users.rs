@@ -29,8 +29,8 @@ impl Users {
         for (name, ranges) in &config.users {
             match users::user(name) {
                 Ok(Some(uid)) => drop(ports.insert(uid, *ranges)),
-                Ok(None) => eprintln!("atoll: ports.users: there is no user \"{}\"", name.escape_debug()),
-                Err(error) => eprintln!("atoll: ports.users: \"{}\": {error}", name.escape_debug()),
+                Ok(None) => say!("ports.users: there is no user \"{}\"", name.escape_debug()),
+                Err(error) => say!("ports.users: \"{}\": {error}", name.escape_debug()),
             }
         }
         Users { own, unprivileged_start: config.unprivileged_start, ports }

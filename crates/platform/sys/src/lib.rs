@@ -36,6 +36,7 @@ pub mod sched;
 #[cfg(feature = "privileges")]
 pub mod seccomp;
 pub mod signal;
+pub mod stderr;
 pub mod timer;
 pub mod unix;
 pub mod users;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 pub use rustix::process::Signal;
 use rustix::process::{self as sys, Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -31,6 +32,8 @@ pub struct Spawn<'fd> {
     inherited: Vec<BorrowedFd<'fd>>,
     /// The program, if it is named by a descriptor.
     file: Option<BorrowedFd<'fd>>,
+    /// Whether its standard error is a pipe that we read.
+    captures_errors: bool,
 }
 
 impl<'fd> Spawn<'fd> {
@@ -47,7 +50,7 @@ impl<'fd> Spawn<'fd> {
         }
         let program = c_string(&[path.as_os_str().as_bytes()])?;
         let args = vec![c_string(&[name.as_ref().as_bytes()])?];
-        Ok(Spawn { program, args, env, inherited: Vec::new(), file: None })
+        Ok(Spawn { program, args, env, inherited: Vec::new(), file: None, captures_errors: false })
     }
 
     /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It finds the descriptor open, behind
@@ -82,6 +85,13 @@ impl<'fd> Spawn<'fd> {
         FIRST_INHERITED + self.inherited.len() as RawFd - 1
     }
 
+    /// Makes the standard error of the new process a pipe, whose other end is [`Child::take_errors`]. Neither end waits for the other: what does
+    /// not fit into the pipe is refused with EAGAIN. pipe(7).
+    pub fn capture_errors(&mut self) -> &mut Self {
+        self.captures_errors = true;
+        self
+    }
+
     /// How many descriptors are passed on: what the child hands to [`take_inherited`].
     pub fn inherited(&self) -> usize {
         self.inherited.len()
@@ -92,11 +102,19 @@ impl<'fd> Spawn<'fd> {
         let all = || self.inherited.iter().chain(&self.file);
         let end = FIRST_INHERITED + all().count() as RawFd;
         // First out of the way: otherwise placing one descriptor could overwrite another that is still to be placed.
-        let sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
+        let mut sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
         let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
         let program = of_file.as_ref().unwrap_or(&self.program);
         let mut actions = FileActions::new()?;
-        for (target, source) in (FIRST_INHERITED..).zip(&sources) {
+        let pipe = self.captures_errors.then(|| pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)).transpose()?;
+        let (errors, their_errors) = pipe.unzip();
+        if let Some(theirs) = &their_errors {
+            // Not one of the numbers that are placed: those are below `end`, and may be open here.
+            let theirs = fcntl_dupfd_cloexec(theirs, end)?;
+            actions.place(theirs.as_raw_fd(), libc::STDERR_FILENO)?;
+            sources.push(theirs);
+        }
+        for (target, source) in (FIRST_INHERITED..end).zip(&sources) {
             actions.place(source.as_raw_fd(), target)?;
         }
         actions.close_from(end)?;
@@ -117,7 +135,7 @@ impl<'fd> Spawn<'fd> {
         let id = Pid::from_raw(pid).expect("posix_spawn gives a positive pid");
         // Nobody else reaps our children, so the pid cannot have been reused before this.
         match sys::pidfd_open(id, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false }),
+            Ok(pidfd) => Ok(Child { pid: pid.cast_unsigned(), pidfd, is_foster: false, errors }),
             Err(error) => {
                 // Nobody would know of it.
                 let _ = sys::kill_process(id, sys::Signal::KILL);
@@ -135,6 +153,8 @@ pub struct Child {
     pidfd: OwnedFd,
     /// Somebody else started it, and reaps it.
     is_foster: bool,
+    /// Its standard error.
+    errors: Option<OwnedFd>,
 }
 
 /// How a process ended.
@@ -153,12 +173,17 @@ pub enum Exit {
 impl Child {
     /// A process that another one started, by its number and its pidfd.
     pub fn foster(pid: u32, pidfd: OwnedFd) -> Child {
-        Child { pid, pidfd, is_foster: true }
+        Child { pid, pidfd, is_foster: true, errors: None }
     }
 
     /// Its pidfd.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+
+    /// The pipe that its standard error leads to, once, if [`Spawn::capture_errors`] was called. Reading does not wait.
+    pub fn take_errors(&mut self) -> Option<OwnedFd> {
+        self.errors.take()
     }
 
     /// Its process number; after it was reaped the number may belong to another process.

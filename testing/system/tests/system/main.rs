@@ -29,6 +29,7 @@ mod hostile;
 mod internal;
 mod joined;
 mod load;
+mod log;
 mod metrics;
 mod naive_accept;
 mod privileges;

@@ -45,6 +45,27 @@ fn only_the_inherited_descriptors_arrive_at_their_numbers() {
 }
 
 #[test]
+fn whoever_reads_no_errors_keeps_nobody_from_writing_them() {
+    let mut spawn = shell(
+        "echo first >&2; i=0; while [ $i -lt 20000 ]; do echo a line of some octets >&2; i=$((i+1)); done; exit 7",
+    );
+    let mut child = spawn.capture_errors().start().unwrap();
+    // More than a pipe holds, and nobody reads: the shell's writes fail, and it goes on.
+    assert_eq!(child.wait().unwrap(), Exit::Code(7));
+    let mut errors = std::fs::File::from(child.take_errors().unwrap());
+    let mut said = String::new();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("first\na line") && said.len() < 1 << 18, "{}", said.len());
+    assert!(child.take_errors().is_none());
+    // One that still runs has said nothing yet.
+    let mut child = shell("exec sleep 1000").capture_errors().start().unwrap();
+    let mut errors = std::fs::File::from(child.take_errors().unwrap());
+    assert_eq!(errors.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    child.kill(Signal::KILL).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_missing_program_is_an_error_here_not_in_the_child() {
     let error = Spawn::program(Path::new("/nonexistent/program"), "x").unwrap().start().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);

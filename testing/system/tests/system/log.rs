@@ -1,0 +1,204 @@
+//! What if somebody writes anything to the log, or nobody reads it? Its lines stay lines, and neither a server nor a supervisor waits or dies.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use atoll_system_tests::{Proc, Scratch, atoll, until};
+use serde_json::Value;
+
+use crate::recovery::signal;
+
+/// A stack of two replicas without a link, in a runtime directory of its own.
+struct Logging {
+    scratch: Scratch,
+    /// The supervisor, where it is in the foreground.
+    foreground: Option<Child>,
+}
+
+impl Logging {
+    fn daemon() -> Logging {
+        let stack = Logging { scratch: Scratch::new(), foreground: None };
+        Proc::start(stack.up().arg("--daemon"), None).success(30);
+        stack
+    }
+
+    /// One in the foreground, whose standard error is this.
+    fn with_errors(errors: impl Into<Stdio>) -> Logging {
+        let mut stack = Logging { scratch: Scratch::new(), foreground: None };
+        let mut up = stack.up();
+        up.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        stack.foreground = Some(up.spawn().expect("atoll can be started"));
+        until("the stack to be up", 30, || stack.status());
+        stack
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(atoll());
+        command.env("ATOLL_RUNTIME_DIR", self.scratch.path().join("run"));
+        command
+    }
+
+    fn up(&self) -> Command {
+        let mut up = self.command();
+        up.args(["up", "--name", "lone", "--link", "none", "--configuration", "TS2LS2CM2"]);
+        up
+    }
+
+    fn status(&self) -> Option<Value> {
+        let output = self.command().args(["status", "lone", "--json"]).output().ok()?;
+        serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+    }
+
+    fn replica(&self, index: usize) -> Value {
+        until("`atoll status` to answer", 30, || self.status())["replicas"][index].clone()
+    }
+
+    fn pid(&self, index: usize) -> u64 {
+        self.replica(index)["pid"].as_u64().expect("a number")
+    }
+
+    /// A replica is killed, and another one serves.
+    fn kill(&self, index: usize) {
+        let before = self.replica(index);
+        signal("KILL", before["pid"].as_u64().expect("a number"));
+        until("the replica to be back", 30, || {
+            let after = self.replica(index);
+            (after["epoch"].as_u64() > before["epoch"].as_u64() && after["recovery"]["state"] == "serving")
+                .then_some(())
+        });
+    }
+
+    /// The standard error of a replica, as the replica has it.
+    fn errors_of(&self, index: usize) -> File {
+        let path = format!("/proc/{}/fd/2", self.pid(index));
+        // O_NONBLOCK, for this test's own writes.
+        OpenOptions::new().write(true).custom_flags(0o4000).open(path).expect("root may")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.scratch.path().join("run/lone.log")
+    }
+
+    fn log(&self) -> Vec<u8> {
+        std::fs::read(self.log_path()).unwrap_or_default()
+    }
+
+    fn says(&self, text: &str) {
+        until(&format!("the log to say {text}"), 20, || {
+            String::from_utf8_lossy(&self.log()).contains(text).then_some(())
+        });
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            eprintln!("--- log:\n{}", String::from_utf8_lossy(&log[..log.len().min(5000)]));
+        }
+        let _ = Proc::start(self.command().args(["down", "lone"]), None).end(20);
+        if let Some(mut supervisor) = self.foreground.take() {
+            let _ = supervisor.wait();
+        }
+    }
+}
+
+/// What a replica that somebody has taken over may write: the test does, to its descriptor.
+#[test]
+fn a_server_that_writes_anything_writes_lines_with_its_number() {
+    let stack = Logging::daemon();
+    let (pid, mut errors) = (stack.pid(0), stack.errors_of(0));
+    assert!(!std::fs::read_link(format!("/proc/{pid}/fd/2")).unwrap().ends_with("lone.log"));
+    errors.write_all(b"atoll: replica 0: \x1b[2J\x1b]0;title\x07\rsay\nforged\x9b1m \xe2\x80\xae\n").unwrap();
+    errors.write_all(&[b'l'; 30_000]).unwrap();
+    errors.write_all(b"\nafter it\n").unwrap();
+    stack.says("after it\n");
+    let log = stack.log();
+    assert!(log.iter().all(|byte| *byte == b'\n' || (b' '..=b'~').contains(byte)), "{}", String::from_utf8_lossy(&log));
+    let text = String::from_utf8(log).unwrap();
+    assert!(
+        text.lines().all(|line| line.starts_with("atoll: ") || line.starts_with(&format!("atoll[{pid}]: "))),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.len() < 1100), "{text}");
+    assert!(text.contains("]: replica 0: \\u{1b}[2J") && text.contains("]: forged\\x9b1m \\u{202e}\n"), "{text}");
+
+    // The next supervisor hears what is said while there is none, and later.
+    let status = stack.status().unwrap();
+    let supervisor = status["stack"]["pid"].as_u64().unwrap();
+    signal("STOP", supervisor);
+    errors.write_all(b"said while nobody listened\n").unwrap();
+    signal("KILL", supervisor);
+    stack.says("said while nobody listened\n");
+    errors.write_all(b"said afterwards\n").unwrap();
+    stack.says("said afterwards\n");
+    assert_eq!(stack.pid(0), pid, "the replica has noticed");
+}
+
+#[test]
+fn a_server_that_never_stops_writing_fills_no_log_and_keeps_nobody_busy() {
+    let stack = Logging::daemon();
+    let mut errors = stack.errors_of(0);
+    let started = Instant::now();
+    let mut refused = 0u64;
+    while started.elapsed() < Duration::from_secs(3) {
+        if errors.write_all(b"the same, again and again\n").is_err() {
+            refused += 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(refused > 0, "everything was taken");
+    let log = stack.log();
+    let lines = log.split(|byte| *byte == b'\n').count();
+    assert!((50..150).contains(&lines), "{lines}");
+    // Another one is still heard, and what the supervisor itself says.
+    stack.errors_of(1).write_all(b"the other one\n").unwrap();
+    stack.says("the other one\n");
+    // Whoever has said too much is heard no longer than it lives. Its end of the pipe is the last one.
+    drop(errors);
+    stack.kill(0);
+    stack.says("its last words were too many");
+    stack.says("was killed; it is started again");
+    let supervisor = stack.status().unwrap()["stack"]["pid"].as_u64().unwrap();
+    let pipes = |pid: u64| {
+        let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"))).count()
+    };
+    let before = pipes(supervisor);
+    (0..4).for_each(|_| stack.kill(0));
+    // One for each process, and one may stand by more or less.
+    until("the pipes of those that are gone to be closed", 20, || (pipes(supervisor) <= before + 1).then_some(()));
+}
+
+/// As `atoll up 2>/dev/full`, and `atoll up 2>&1 | who-does-not-read`.
+#[test]
+fn a_log_that_takes_nothing_costs_nobody_his_life() {
+    let stack = Logging::with_errors(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    (0..3).for_each(|death| stack.kill(death % 2));
+    drop(stack);
+
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let full = std::thread::spawn({
+        let mut writer = writer.try_clone().unwrap();
+        // As much as it holds: 16 pages.
+        move || writer.write_all(&[b'.'; 64 << 10])
+    });
+    full.join().unwrap().unwrap();
+    let stack = Logging::with_errors(writer.try_clone().unwrap());
+    (0..3).for_each(|death| stack.kill(death % 2));
+    // Somebody reads again: it is said how much is missing.
+    reader.read_exact(&mut [0; 64 << 10]).unwrap();
+    stack.kill(0);
+    let mut said = vec![0; 4096];
+    let len = reader.read(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said[..len]).into_owned();
+    assert!(said.starts_with("atoll: ") && said.contains(" lines were left out\natoll: "), "{said}");
+    // And nobody ever again.
+    drop(reader);
+    assert!(writer.write_all(b"x").is_err());
+    (0..3).for_each(|death| stack.kill(death % 2));
+}
