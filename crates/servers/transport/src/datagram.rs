@@ -380,6 +380,7 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::Invalid);
         }
         let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max
+            && session.has_room_for_socket()
             && session.datagram_sockets < self.config.quota.datagram_sockets;
         let grant = self.grant(session_index, lease, Protocol::Udp, local).filter(is_leased);
         let rivals = grant.and_then(|grant| Some((grant, self.datagrams.rivals(&grant)?)));

@@ -251,6 +251,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         if changed {
+            self.users.forget_absent();
             self.count_sessions();
         }
     }

@@ -10,7 +10,7 @@ use atoll_tcp::Connection;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
-use crate::session::{Occupant, Place};
+use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
 /// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
@@ -42,7 +42,8 @@ impl<M: Memory> Transport<M> {
                 return self.refuse(session_index, slot, generation, Cause::Invalid);
             }
         }
-        let tuple = if self.connections() < self.config.connections_max && !self.is_out_of_memory() {
+        let has_room = self.session(session_index).is_some_and(Session::has_room_for_socket);
+        let tuple = if has_room && self.connections() < self.config.connections_max && !self.is_out_of_memory() {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers)

@@ -37,6 +37,7 @@ use crate::session::Session;
 use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::time_wait::TimeWaits;
+use crate::users::Users;
 
 /// Connections, datagram sockets, sessions and timers of one replica.
 ///
@@ -133,6 +134,8 @@ pub struct Transport<M: Memory> {
     turn: u32,
     /// What cleaning up may still cost in this round.
     pub(crate) slice_left: u32,
+    /// What sessions of the same user have together.
+    pub(crate) users: Users,
     /// Sessions of which sockets wait for the share of a later flush.
     pub(crate) put_off: BTreeSet<u32>,
     /// The number of the flush, by which sessions know how much of their share is left.
@@ -216,6 +219,7 @@ impl<M: Memory> Transport<M> {
             fired_at: now,
             turn: 0,
             slice_left: crate::ending::SLICE,
+            users: Users::default(),
             put_off: BTreeSet::new(),
             flushes: 0,
             rng,
@@ -267,7 +271,9 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.mark(Work::Opening(id));
-        let session = Session::new((id, user), layout, arena, page, self.config.epoch, self.shortage.books.clone());
+        let of_user = self.users.of(&user, self.config.user_quota.sockets);
+        let books = (self.shortage.books.clone(), of_user);
+        let session = Session::new((id, user), layout, arena, page, self.config.epoch, books);
         let index = match self.free_sessions.pop() {
             Some(index) => index as usize,
             None => {

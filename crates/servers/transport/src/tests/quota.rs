@@ -6,6 +6,7 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
 use atoll_ipc::{Cause, Command, Event, SocketOption};
@@ -127,7 +128,7 @@ fn frugal(quota: Quota) -> Net {
     Net::new(vec![Stack::with(1, |config| config.quota = quota).mortal(), Stack::new(2)])
 }
 
-const LITTLE: Quota = Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3 };
+const LITTLE: Quota = Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3, sockets: u32::MAX };
 
 fn bind(app: &mut App, lease: u64, port: u16) {
     let local = Endpoint::new(0, port);
@@ -179,6 +180,118 @@ fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
     listen(&mut greedy, 3, 83);
     net.settle();
     assert_eq!(causes(&mut greedy), [full, full], "also after a death");
+}
+
+/// A stack whose users may have little together, and sessions as usual.
+fn frugal_to_users(user_quota: Quota) -> Net {
+    Net::new(vec![Stack::with(1, |config| config.user_quota = user_quota).mortal(), Stack::new(2)])
+}
+
+fn user(uid: u32) -> User {
+    User { is_limited: true, ..User::privileged(uid) }
+}
+
+#[test]
+fn what_all_sessions_of_a_user_have_is_bounded_and_others_have_their_own() {
+    let mut net = frugal_to_users(Quota { requests: 100, ..LITTLE });
+    let mut attach = |id, user| App::attach_as(net.stack(0), id, user, ARENA);
+    let (mut first, mut second) = (attach(1, user(33)), attach(2, user(33)));
+    let (mut other, mut root) = (attach(3, user(34)), attach(4, User::privileged(0)));
+    let (good, full) = (Cause::None, Cause::NoBuffers);
+    (1..=2).for_each(|n| bind(&mut first, n, 80 + n as u16));
+    net.settle();
+    (3..=4).for_each(|n| bind(&mut second, n, 80 + n as u16));
+    net.settle();
+    assert_eq!((causes(&mut first), causes(&mut second)), (vec![good, good], vec![good, full]));
+    listen(&mut first, 1, 81);
+    listen(&mut first, 2, 82);
+    net.settle();
+    listen(&mut second, 3, 83);
+    net.settle();
+    assert_eq!((causes(&mut first), causes(&mut second)), (vec![good, good], vec![full]));
+    (10..=12).for_each(|n| bind(&mut other, n, 80 + n as u16));
+    (20..=25).for_each(|n| bind(&mut root, n, 80 + n as u16));
+    net.settle();
+    assert_eq!((causes(&mut other), causes(&mut root)), (vec![good; 3], vec![good; 6]));
+    restart(&mut net, &[&first, &second, &other, &root]);
+    bind(&mut second, 4, 84);
+    net.settle();
+    assert_eq!(causes(&mut second), [full], "also after a death");
+    // What one of them gives back the other one can have; what one leaves that ends, too.
+    first.push(Command::Release { lease: 1 });
+    net.settle();
+    bind(&mut second, 4, 84);
+    net.settle();
+    assert_eq!(causes(&mut second), [good]);
+    let now = net.now;
+    net.stack(0).transport.close_session(now, first.id);
+    net.settle();
+    (5..=6).for_each(|n| bind(&mut second, n, 80 + n as u16));
+    net.settle();
+    assert_eq!(causes(&mut second), [good, full]);
+}
+
+#[test]
+fn sockets_and_groups_of_a_user_are_bounded_and_he_hears_so() {
+    let mut net = frugal_to_users(Quota { requests: 100, leases: 100, sockets: 6, ..LITTLE });
+    let mut attach = |id, user| App::attach_as(net.stack(0), id, user, ARENA);
+    let (mut first, mut second) = (attach(1, user(33)), attach(2, user(33)));
+    let mut root = attach(4, User::privileged(0));
+    let mut server = App::attach(net.stack(1), 9);
+    server.listen(77, Endpoint::new(0, 80), 100);
+    let datagrams: Vec<Socket> =
+        (0..3).map(|n| udp_open(&mut first, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    net.settle();
+    let more: Vec<Socket> =
+        (3..5).map(|n| udp_open(&mut second, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    net.settle();
+    assert_eq!(second.state(more[0]), (SlotState::Open, Cause::None, 0));
+    assert_eq!(second.state(more[1]).1, Cause::NoBuffers, "the fifth datagram socket");
+    let connected: Vec<Socket> = (0..3).map(|_| second.connect(Endpoint::new(addr(2), 80))).collect();
+    let of_root = root.connect(Endpoint::new(addr(2), 80));
+    net.settle();
+    let told: Vec<Cause> = connected.iter().map(|socket| second.state(*socket).1).collect();
+    assert_eq!(told, [Cause::None, Cause::None, Cause::NoBuffers], "the seventh socket");
+    assert_eq!(root.state(of_root).1, Cause::None);
+    (0..2).for_each(|n| group(&mut first, datagrams[n], GROUP + n as u32, true));
+    net.settle();
+    (2..4).for_each(|n| group(&mut second, more[0], GROUP + n, true));
+    net.settle();
+    assert_eq!((0..4).filter(|n| is_member(&mut net, GROUP + n)).count(), 3);
+    // What is closed makes room.
+    first.close(datagrams[0]);
+    net.settle();
+    let again = second.connect(Endpoint::new(addr(2), 80));
+    net.settle();
+    assert_eq!(second.state(again).1, Cause::None);
+    // Nothing is remembered of users without sessions.
+    let now = net.now;
+    assert_eq!(net.stack(0).transport.users.len(), 2);
+    [first.id, second.id].into_iter().for_each(|id| net.stack(0).transport.close_session(now, id));
+    net.stack(1).transport.close_session(now, server.id);
+    net.wait(Duration::from_secs(100));
+    assert_eq!(net.stack(0).transport.users.len(), 1);
+}
+
+#[test]
+fn what_a_peer_opens_for_a_user_who_has_all_his_sockets_waits() {
+    let mut net = frugal_to_users(Quota { sockets: 2, ..Quota::USER });
+    let mut server = App::attach_as(net.stack(0), 1, user(33), ARENA);
+    let mut client = App::attach(net.stack(1), 9);
+    server.listen(77, Endpoint::new(0, 80), 100);
+    net.settle();
+    let clients: Vec<Socket> = (0..3).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    let accepted: Vec<Socket> = core::iter::from_fn(|| server.accept()).collect();
+    net.settle();
+    assert_eq!(accepted.len(), 2);
+    assert!(clients.iter().all(|socket| client.state(*socket).1 == Cause::None), "it is not refused");
+    server.close(accepted[0]);
+    client.close(clients[0]);
+    net.settle();
+    server.push(Command::AcceptConnection { lease: 77 });
+    net.settle();
+    assert!(server.accept().is_some());
 }
 
 #[test]
