@@ -16,6 +16,7 @@ mod lives;
 mod memory;
 mod outbox;
 mod owner;
+mod pace;
 mod questions;
 mod report;
 mod scaling;

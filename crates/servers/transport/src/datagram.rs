@@ -227,6 +227,15 @@ impl Datagrams {
         }
     }
 
+    /// The next call on the socket fails.
+    pub(crate) fn fail(&mut self, index: u32, cause: Cause) {
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.cause = cause;
+            socket.ready |= Ready::ERR;
+        }
+        self.touch(index);
+    }
+
     /// See `Entry::set_option`.
     pub(crate) fn set_option(&mut self, index: u32, option: SocketOption, value: u32) -> bool {
         let Some(socket) = self.sockets.get_mut(index) else { return false };

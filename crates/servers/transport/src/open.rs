@@ -20,6 +20,9 @@ const REUSE_AFTER: Duration = Duration::from_secs(1);
 const ABOVE_LAST: u32 = 65_537;
 /// Ports found in TIME-WAIT before one of them is taken.
 const REUSE_TRIES: u32 = 64;
+/// So many ports are looked at for the cost of a connection, in the units of [`crate::commands::cost`].
+const LOOKS: u32 = 64;
+const LOOKS_COST: u32 = 16;
 
 impl<M: Memory> Transport<M> {
     /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot.
@@ -155,7 +158,7 @@ impl<M: Memory> Transport<M> {
         if local.port != 0 {
             let tuple = tuple_with(local.port);
             let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && self.find(&tuple).is_none() && self.may_open(now, &tuple).is_some();
+            let is_free = tuple.local != remote && !self.is_taken(&tuple) && self.may_open(now, &tuple).is_some();
             return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
         }
         self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
@@ -173,6 +176,11 @@ impl<M: Memory> Transport<M> {
         self.time_waits.replace(&name)
     }
 
+    /// Whether there is a connection of this name, or one of a predecessor that does not go on yet.
+    fn is_taken(&self, tuple: &FourTuple) -> bool {
+        self.find(tuple).is_some() || self.is_postponed(tuple)
+    }
+
     /// A random start, then one port after another: most are free, and one of every few replies steers here.
     fn choose_port(&mut self, now: Instant, tuple_with: impl Fn(u16) -> FourTuple) -> Option<FourTuple> {
         let (first, last) = self.config.ephemeral;
@@ -184,10 +192,13 @@ impl<M: Memory> Transport<M> {
             // Cannot truncate: at most `last`.
             let port = first + ((start + i) % count) as u16;
             let tuple = tuple_with(port);
+            if i % LOOKS == LOOKS - 1 {
+                self.extra_cost = self.extra_cost.saturating_add(LOOKS_COST);
+            }
             if port == 0 || self.owner(&tuple) != self.config.replica || tuple.local == tuple.remote {
                 continue;
             }
-            if self.find(&tuple).is_some() {
+            if self.is_taken(&tuple) {
                 continue;
             }
             match self.may_open(now, &tuple) {

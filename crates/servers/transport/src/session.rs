@@ -420,7 +420,8 @@ impl<M: Memory> Session<M> {
     /// Sends an event, and remembers to ring `bell` (`None`: every bell that somebody sleeps on).
     #[inline]
     pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
-        if self.gone.is_some() {
+        // The programs of one that is cut off are there, and hear that their sockets fail.
+        if self.gone.is_some() && !self.is_cut_off {
             return;
         }
         stats.count(Stat::Events);
@@ -500,17 +501,6 @@ impl<M: Memory> Session<M> {
             }
         }
         (cursor.saturating_add(max).min(end as u32).max(cursor), None)
-    }
-
-    /// These processes, a bit each, hold no socket any more.
-    pub(crate) fn remove_holders(&self, members: u64) {
-        let (mut cursor, max) = (0, u32::MAX);
-        while let (next, Some((slot, ..))) = self.occupied_from(cursor, max) {
-            cursor = next;
-            if let Some(view) = self.slot(slot) {
-                view.remove_holders(members);
-            }
-        }
     }
 
     /// The application has opened a socket in one of its own slots. `false`: it may not.

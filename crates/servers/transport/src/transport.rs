@@ -23,6 +23,7 @@ use crate::blame::Charge;
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
+use crate::ending::Departure;
 use crate::entry::{Entry, Flags};
 use crate::fast_open::Cookies;
 use crate::flows::{Flows, Locals, Name};
@@ -134,6 +135,10 @@ pub struct Transport<M: Memory> {
     turn: u32,
     /// What cleaning up may still cost in this round.
     pub(crate) slice_left: u32,
+    /// Who has ended while connections of a predecessor did not go on yet.
+    pub(crate) departures: VecDeque<Departure>,
+    /// What commands have cost besides what is usual.
+    pub(crate) extra_cost: u32,
     /// What sessions of the same user have together.
     pub(crate) users: Users,
     /// Sessions of which sockets wait for the share of a later flush.
@@ -219,6 +224,8 @@ impl<M: Memory> Transport<M> {
             fired_at: now,
             turn: 0,
             slice_left: crate::ending::SLICE,
+            departures: VecDeque::new(),
+            extra_cost: 0,
             users: Users::default(),
             put_off: BTreeSet::new(),
             flushes: 0,
@@ -352,6 +359,7 @@ impl<M: Memory> Transport<M> {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
             }
+            spent = spent.saturating_add(core::mem::take(&mut self.extra_cost));
         }
         self.mark(Work::Nothing);
         spent
@@ -360,6 +368,7 @@ impl<M: Memory> Transport<M> {
     /// Does what is due.
     pub fn handle_timers(&mut self, now: Instant) {
         self.adopt_some(now);
+        self.let_depart(now);
         if !self.lost_slots.is_empty() {
             let lost = self.look_for_lost(LOST_SLOTS);
             self.stats.add(Stat::ConnectionsLost, lost.into());
@@ -370,6 +379,7 @@ impl<M: Memory> Transport<M> {
         }
         self.time_waits.expire(now);
         self.cm.handle_timers(now);
+        self.run_directives(now);
         self.wheel.expire(now, |id| self.fired.push_back(id));
         // Thousands of connections of one session may have their timers at one moment.
         for _ in 0..self.fired.len().min(TIMERS_MAX) {
@@ -419,7 +429,8 @@ impl<M: Memory> Transport<M> {
 
     /// Whether the round had no time for all that there was: the next one goes on with it.
     pub fn is_behind(&self) -> bool {
-        !self.put_off.is_empty() || !self.fired.is_empty() || !self.resets.is_empty() || !self.endings.is_empty()
+        let is_ending = !self.resets.is_empty() || !self.endings.is_empty() || !self.departures.is_empty();
+        is_ending || !self.put_off.is_empty() || !self.fired.is_empty() || self.cm.is_behind()
     }
 
     /// How many commands of applications are in force, for a successor to carry out again.
