@@ -509,6 +509,13 @@ impl Replica {
         Ok(true)
     }
 
+    /// Nobody waits at the bells of this session any more.
+    fn forget_bells(&mut self, session: SessionId) {
+        self.bells.remove(&session);
+        self.ringer.forget(session);
+        self.server.unwatch(session.0);
+    }
+
     fn ring_bells(&mut self) {
         let (bells, ringer) = (&self.bells, &mut self.ringer);
         let ring = |session: SessionId, bell: u32| {
@@ -540,7 +547,10 @@ impl Role for Replica {
         self.tell_losses();
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
-        self.server.answers.extend(self.transport.take_ended().iter().map(|session| over(session.0)));
+        for session in self.transport.take_ended() {
+            self.forget_bells(session);
+            self.server.answers.push_back(over(session.0));
+        }
         self.tell_address();
         self.send_messages(now);
         self.send_to_ip_server();
@@ -676,10 +686,12 @@ impl Role for Replica {
             }
             Request::SessionGone { session } => {
                 self.open_now(now, SessionId(session))?;
+                // Programs of one that is cut off are there, and are told that their sockets fail.
+                let is_heard = self.transport.is_cut_off(SessionId(session));
                 self.transport.close_session(now, SessionId(session));
-                self.bells.remove(&SessionId(session));
-                self.ringer.forget(SessionId(session));
-                self.server.unwatch(session);
+                if !is_heard {
+                    self.forget_bells(SessionId(session));
+                }
             }
             // Made in slices: see `list_some`. The supervisor asks for one at a time; another one begins anew.
             Request::ListSockets { .. } => self.listing = Some(Listed::new(self.transport.acceptors(now), now)),

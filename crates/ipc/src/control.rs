@@ -87,15 +87,17 @@ pub struct User {
     pub unprivileged_start: u16,
     /// Ports below that, first and last, that are his all the same. (0, 0) is none.
     pub ports: [(u16, u16); USER_PORTS_MAX],
+    /// What all of his sessions have together is bounded, too. It is not for root, nor for who runs the stack.
+    pub is_limited: bool,
 }
 
 /// Most ranges of ports that one user has for himself.
 pub const USER_PORTS_MAX: usize = 4;
 
 impl User {
-    /// One who may have every port.
+    /// One who may have every port, and as much as there is.
     pub const fn privileged(uid: u32) -> User {
-        User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX] }
+        User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], is_limited: false }
     }
 
     /// Whether he may bind a socket to `port`; 0: to any that is free.
@@ -283,11 +285,17 @@ fn read_config(r: &mut Reader<'_>) -> Result<ArenaConfig, BadMessage> {
 
 fn user_fields(writer: Writer, user: User) -> Writer {
     let writer = writer.u32(user.uid).u16(user.unprivileged_start);
-    user.ports.into_iter().fold(writer, |writer, (first, last)| writer.u16(first).u16(last))
+    let writer = user.ports.into_iter().fold(writer, |writer, (first, last)| writer.u16(first).u16(last));
+    writer.u8(user.is_limited.into())
 }
 
 fn read_user(r: &mut Reader<'_>) -> User {
-    User { uid: r.u32(), unprivileged_start: r.u16(), ports: core::array::from_fn(|_| (r.u16(), r.u16())) }
+    User {
+        uid: r.u32(),
+        unprivileged_start: r.u16(),
+        ports: core::array::from_fn(|_| (r.u16(), r.u16())),
+        is_limited: r.u8() != 0,
+    }
 }
 
 fn balance_fields(writer: Writer, rules: Balance) -> Writer {
@@ -317,7 +325,8 @@ mod tests {
     #[test]
     fn every_packet_survives_the_socket() {
         let config = ArenaConfig::default();
-        let user = User { uid: u32::MAX, unprivileged_start: 1024, ports: [(1, 2), (3, 4), (5, 6), (u16::MAX, 8)] };
+        let ports = [(1, 2), (3, 4), (5, 6), (u16::MAX, 8)];
+        let user = User { uid: u32::MAX, unprivileged_start: 1024, ports, is_limited: true };
         for request in [
             Request::Attach { layout_version: 1 },
             Request::Join { session: 3, key: u64::MAX },
@@ -363,10 +372,11 @@ mod tests {
         let root = User::privileged(0);
         assert!([0, 1, 80, 1023, 1024, u16::MAX].into_iter().all(|port| root.may_bind(port)));
         let ports = [(25, 25), (80, 81), (0, 0), (0, 0)];
-        let other = User { uid: 33, unprivileged_start: 1024, ports };
+        let other = User { uid: 33, unprivileged_start: 1024, ports, is_limited: true };
         assert!([0, 25, 80, 81, 1024, u16::MAX].into_iter().all(|port| other.may_bind(port)));
         assert!([1, 24, 26, 79, 82, 1023].into_iter().all(|port| !other.may_bind(port)));
-        let nobody = User { uid: 33, unprivileged_start: u16::MAX, ports: [(9, 8), (0, 0), (0, 0), (0, 0)] };
+        let ports = [(9, 8), (0, 0), (0, 0), (0, 0)];
+        let nobody = User { uid: 33, unprivileged_start: u16::MAX, ports, is_limited: true };
         assert!(
             [8, 9, 1024, u16::MAX - 1].into_iter().all(|port| !nobody.may_bind(port)),
             "a range the wrong way round"

@@ -161,17 +161,20 @@ struct UserNote {
     uid: u32,
     unprivileged_start: u16,
     ports: [(u16, u16); USER_PORTS_MAX],
+    /// Builds before knew no such limits.
+    #[serde(default)]
+    is_limited: bool,
 }
 
 impl From<User> for UserNote {
-    fn from(User { uid, unprivileged_start, ports }: User) -> UserNote {
-        UserNote { uid, unprivileged_start, ports }
+    fn from(User { uid, unprivileged_start, ports, is_limited }: User) -> UserNote {
+        UserNote { uid, unprivileged_start, ports, is_limited }
     }
 }
 
 impl From<UserNote> for User {
-    fn from(UserNote { uid, unprivileged_start, ports }: UserNote) -> User {
-        User { uid, unprivileged_start, ports }
+    fn from(UserNote { uid, unprivileged_start, ports, is_limited }: UserNote) -> User {
+        User { uid, unprivileged_start, ports, is_limited }
     }
 }
 

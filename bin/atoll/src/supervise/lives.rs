@@ -206,6 +206,7 @@ impl Server {
             self.stops.as_ref().map(|stops| stops.due),
             self.vigil.map(|(_, due)| due),
             self.retry_due(),
+            self.slowed_until(),
             self.questions.next_timeout(),
             self.gauge.as_ref().map(|gauge| gauge.look_at),
             self.words.next_timeout(),
@@ -244,6 +245,7 @@ impl Server {
         // What a start has left of it is kept back for the next one.
         self.reserve.refill();
         self.retry_sends(now)?;
+        self.let_slowed_go_on(now)?;
         self.answer_questions(now)?;
         self.look_at_memory(now)?;
         self.keep_vigil(now)

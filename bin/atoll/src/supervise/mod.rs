@@ -17,6 +17,7 @@ mod memory;
 mod outbox;
 mod owner;
 mod pairs;
+mod pace;
 mod questions;
 mod report;
 mod scaling;

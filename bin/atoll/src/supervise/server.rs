@@ -39,6 +39,7 @@ use super::life::Life;
 use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
+use super::pace::{self, Pace};
 use super::questions::Questions;
 use super::report::Identity;
 use super::scaling::Scaling;
@@ -106,6 +107,10 @@ pub struct Server {
     pub(super) reserve: Reserve,
     /// How much memory there is; `None`: nobody looks, in tests.
     pub(super) gauge: Option<Gauge>,
+    /// How fast who begins sessions.
+    pace: Pace,
+    /// Clients whose request waits because they are too fast, and until when.
+    slowed: BTreeSet<(Instant, ClientId)>,
     /// Questions of the command line.
     pub(super) questions: Questions,
     /// When it is tried again to send what the system was short of something for.
@@ -191,12 +196,14 @@ pub(super) struct Client {
     is_guest: bool,
     /// The number of the request under way, which its answer has, too.
     token: u64,
+    /// Its request stays in the socket until then.
+    slowed: Option<Instant>,
 }
 
 impl Client {
     fn new(channel: Channel, door: Door, peer: Peer) -> Client {
         let outbox = Outbox::default();
-        Client { channel, door, peer, asks: None, outbox, watched: READING, is_guest: false, token: 0 }
+        Client { channel, door, peer, asks: None, outbox, watched: READING, is_guest: false, token: 0, slowed: None }
     }
 }
 
@@ -337,6 +344,8 @@ impl Server {
             budget,
             retry_at: None,
             gauge: None,
+            pace: Pace::default(),
+            slowed: BTreeSet::new(),
             questions: Questions::new(Instant::now()),
             sessions: Sessions::new(config.sessions.max),
             users: Users::new(identity.uid, &config.ports),
@@ -519,7 +528,7 @@ impl Server {
 
     /// Whether a connection without a session stays: it waits for an answer, or is that of another stack.
     fn is_awaiting(&self, id: ClientId) -> bool {
-        let is_busy = |client: &Client| client.is_guest || !client.outbox.is_empty();
+        let is_busy = |client: &Client| client.is_guest || client.slowed.is_some() || !client.outbox.is_empty();
         let of_upgrade = self.succession.as_ref().is_some_and(|upgrade| upgrade.client() == id);
         of_upgrade
             || self.exchange_for == Some(id)
@@ -648,13 +657,21 @@ impl Server {
         if flags.contains(EventFlags::OUT) {
             self.flush_client(id)?;
         }
+        let is_gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        if is_gone && self.clients.get(&id).is_some_and(|client| client.slowed.is_some()) {
+            // What it has asked for nobody would get.
+            return self.close_client(id);
+        }
         let mut buffer = [0; REQUEST_MAX];
         let mut descriptors = Vec::new();
         for _ in 0..REQUESTS_PER_TURN {
             descriptors.clear();
             let Some(client) = self.clients.get(&id) else { return Ok(()) };
+            if client.slowed.is_some() {
+                return Ok(());
+            }
             let is_busy = !client.outbox.is_empty() || self.questions.has(id);
-            if is_busy && !flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            if is_busy && !is_gone {
                 return Ok(());
             }
             // A request of an application stays in the socket until it is answered, so that the next supervisor finds it if this one dies.
@@ -666,6 +683,9 @@ impl Server {
             match received {
                 Ok((0, _)) => return self.close_client(id),
                 Ok((len, asks)) => {
+                    if self.is_too_fast(id, asks, &buffer[..len]) {
+                        return self.flush_client(id);
+                    }
                     self.handle_packet(id, asks, &buffer[..len], descriptors.len())?;
                     if let (true, Some(client)) = (stays, self.clients.get(&id)) {
                         let _ = client.channel.receive_from(&mut [0; REQUEST_MAX], &mut Vec::new());
@@ -679,6 +699,40 @@ impl Server {
                     self.refuse(id, Refusal::Malformed)?;
                 }
                 Err(_) => return self.close_client(id),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an application begins so much that this request has to wait.
+    fn is_too_fast(&mut self, id: ClientId, asks: Option<Peer>, packet: &[u8]) -> bool {
+        let Some(client) = self.clients.get_mut(&id).filter(|client| client.door == Door::Applications) else {
+            return false;
+        };
+        let cost = match Request::decode(packet) {
+            Ok(Request::Attach { .. }) => pace::ATTACH,
+            Ok(Request::Join { .. }) => pace::JOIN,
+            _ => return false,
+        };
+        // Whoever asks now, which need not be whoever connected.
+        let due = self.pace.ask(&asks.unwrap_or(client.peer), Instant::now(), cost).err();
+        client.slowed = due;
+        self.slowed.extend(due.map(|due| (due, id)));
+        due.is_some()
+    }
+
+    /// When a client that was too fast has waited long enough.
+    pub(super) fn slowed_until(&self) -> Option<Instant> {
+        self.slowed.first().map(|(due, _)| *due)
+    }
+
+    /// Those go on that have waited long enough.
+    pub(super) fn let_slowed_go_on(&mut self, now: Instant) -> io::Result<()> {
+        while let Some(&(due, id)) = self.slowed.first().filter(|(due, _)| *due <= now) {
+            self.slowed.remove(&(due, id));
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.slowed = None;
+                self.flush_client(id)?;
             }
         }
         Ok(())
@@ -972,7 +1026,7 @@ impl Server {
         }
         let wanted = match (client.outbox.is_empty(), client.outbox.is_starved()) {
             // What it asks next waits in its socket.
-            (true, _) if self.questions.has(id) => EventFlags::empty(),
+            (true, _) if self.questions.has(id) || client.slowed.is_some() => EventFlags::empty(),
             (true, _) => READING,
             (false, false) => EventFlags::OUT,
             // There is room in the socket, so that would be said all the time.
@@ -1017,6 +1071,9 @@ impl Server {
         }
         // Out of the set: closing does that only if nobody else has it.
         let _ = self.epoll.delete(&client.channel);
+        if let Some(due) = client.slowed {
+            self.slowed.remove(&(due, id));
+        }
         drop(client);
         self.crowds.left(id);
         self.questions.forget(id);

@@ -1,4 +1,4 @@
-//! Which ports may the user of a session have?
+//! Which ports may the user of a session have, and is what all of his sessions have together bounded?
 //!
 //! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for whom the configuration names. Who runs
 //! the stack may have all: it is his. It is judged once, when a session is opened, and holds for the session: so who gives up his privileges
@@ -38,11 +38,13 @@ impl Users {
 
     /// What a process may that has `peer`'s credentials.
     pub fn user_of(&self, peer: &Peer) -> User {
-        if peer.uid == self.own || peer.uid == 0 || may_bind_low(peer) {
-            return User::privileged(peer.uid);
+        // As with resource limits, which are not for who could raise them (CAP_SYS_RESOURCE).
+        let is_limited = peer.uid != self.own && peer.uid != 0;
+        if !is_limited || may_bind_low(peer) {
+            return User { is_limited, ..User::privileged(peer.uid) };
         }
         let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
-        User { uid: peer.uid, unprivileged_start: self.unprivileged_start, ports }
+        User { uid: peer.uid, unprivileged_start: self.unprivileged_start, ports, is_limited }
     }
 }
 
@@ -89,6 +91,7 @@ mod tests {
         assert!(web.uid == 33 && [80, 8, 9, 10, 1024].into_iter().all(|port| web.may_bind(port)));
         assert!([7, 11, 22, 443, 1023].into_iter().all(|port| !web.may_bind(port)));
         assert!(!user(34).may_bind(80) && user(34).may_bind(1024));
+        assert!(web.is_limited && user(34).is_limited);
         let all = Users::new(1000, &ports("[ports]\nunprivileged_start = 0"));
         assert!(all.user_of(&Peer { pid: 0, uid: 5, gid: 5 }).may_bind(1));
     }

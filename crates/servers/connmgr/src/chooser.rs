@@ -28,6 +28,12 @@ pub(crate) struct Chooser {
     pub(crate) balancer: Balancer,
     /// What TSs are to do, each with the TS's number.
     pub(crate) directives: VecDeque<(u8, Directive)>,
+    /// Listeners whose connections have waited for an acceptor, and have a turn now: how many of each still.
+    turns: BTreeMap<u32, usize>,
+    /// At which of these listeners it goes on.
+    turn: u32,
+    /// So many may have a turn in this round.
+    turns_left: usize,
 }
 
 /// Sockets that listen, and acceptors of one listener, at most: more than the supervisor lets sessions have.
@@ -54,6 +60,10 @@ struct Waiting {
     listener: ListenerId,
 }
 
+/// Connections that have waited and get an offer in one round, and those of one listener before others have theirs: an offer takes about a microsecond.
+const TURNS: usize = 128;
+const TURNS_OF_ONE: usize = 32;
+
 impl Chooser {
     pub(crate) fn new(balancer: Balancer) -> Chooser {
         Chooser {
@@ -62,6 +72,9 @@ impl Chooser {
             by_lease: BTreeMap::new(),
             balancer,
             directives: VecDeque::new(),
+            turns: BTreeMap::new(),
+            turn: 0,
+            turns_left: TURNS,
         }
     }
 
@@ -149,9 +162,41 @@ impl Chooser {
         }
         choice.acceptors.register(now, ts, session, lease, index, balancer);
         // All have their turn once, and keep their order: it may be registered at one of several TSs.
-        for _ in 0..choice.waiting.len() {
-            let Some(waiting) = self.at_mut(index).and_then(|choice| choice.waiting.pop_front()) else { break };
-            self.assign(now, index, waiting);
+        let count = choice.waiting.len();
+        if count > 0 {
+            self.turns.insert(index, count);
+            self.give_turns(now);
+        }
+    }
+
+    /// Some of those that wait get what is left of this round, and a new one begins.
+    pub(crate) fn end_round(&mut self, now: Instant) {
+        self.give_turns(now);
+        self.turns_left = TURNS;
+    }
+
+    /// Whether some of those that wait are to have a turn in the next round.
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Somebody has registered for whom thousands may have waited: so many of them in a round, and no listener before all others.
+    fn give_turns(&mut self, now: Instant) {
+        while self.turns_left > 0 && !self.turns.is_empty() {
+            let index = self.turns.range(self.turn..).next().or(self.turns.first_key_value()).map(|(index, _)| *index);
+            let Some(index) = index else { return };
+            self.turn = index + 1;
+            let count = self.turns.remove(&index).unwrap_or(0);
+            let now_so_many = count.min(TURNS_OF_ONE).min(self.turns_left);
+            self.turns_left -= now_so_many;
+            for _ in 0..now_so_many {
+                let Some(waiting) = self.at_mut(index).and_then(|choice| choice.waiting.pop_front()) else { break };
+                self.assign(now, index, waiting);
+            }
+            let left = self.at_mut(index).map_or(0, |choice| choice.waiting.len()).min(count - now_so_many);
+            if left > 0 {
+                self.turns.insert(index, left);
+            }
         }
     }
 

@@ -277,6 +277,9 @@ impl Manager {
 
     /// Gives every message for another TS to `send`, as long as it takes them: what a ring does not take is offered to it the next time.
     pub fn send(&mut self, now: Instant, mut send: impl FnMut(ReplicaId, &ManagerMessage) -> bool) {
+        if self.config.own.is_none() {
+            self.chooser.end_round(now);
+        }
         self.pass_on();
         for (ts, client) in (0..).zip(&mut self.clients) {
             while let Some(&body) = client.outbox.front() {
@@ -290,7 +293,8 @@ impl Manager {
 
     /// Whether something waits for [`Manager::send`].
     pub fn has_output(&self) -> bool {
-        !self.chooser.directives.is_empty() || self.clients.iter().any(|client| !client.outbox.is_empty())
+        let waits = !self.chooser.directives.is_empty() || self.chooser.has_turns();
+        waits || self.clients.iter().any(|client| !client.outbox.is_empty())
     }
 
     /// Whether so much waits for a TS that it should not be listened to.

@@ -362,17 +362,24 @@ impl ConnMgr {
         self.listeners.place.is_crowded()
     }
 
-    /// Asks again for answers that are late.
+    /// Asks again for answers that are late, and offers some of the connections that have waited for an acceptor. To be called in every round, before
+    /// directives are polled.
     pub fn handle_timers(&mut self, now: Instant) {
-        if let Place::Apart(remote) = &mut self.listeners.place {
-            remote.handle_timers(now);
+        match &mut self.listeners.place {
+            Place::Here { manager, .. } => manager.chooser.end_round(now),
+            Place::Apart(remote) => remote.handle_timers(now),
         }
+    }
+
+    /// Whether connections that have waited are to be offered in the next round.
+    pub fn is_behind(&self) -> bool {
+        matches!(&self.listeners.place, Place::Here { manager, .. } if manager.chooser.has_turns())
     }
 
     /// When [`ConnMgr::handle_timers`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.listeners.place {
-            Place::Here { .. } => None,
+            Place::Here { manager, .. } => manager.chooser.has_turns().then_some(Instant::ZERO),
             Place::Apart(remote) => remote.next_timeout(),
         }
     }

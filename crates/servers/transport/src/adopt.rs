@@ -187,7 +187,7 @@ impl<M: Memory> Transport<M> {
     /// Writes down from now on what a successor has to know, in a ledger that is this server's, or was that of its predecessor: then
     /// [`Transport::adopt`] is to be called when all sessions are open.
     pub fn set_ledger(&mut self, ledger: Ledger<M>) {
-        self.records = Some(Box::new(Records::new(ledger, self.config.quota.requests)));
+        self.records = Some(Box::new(Records::new(ledger, self.config.quota.requests, self.config.user_quota)));
     }
 
     /// The sessions that [`Transport::adopt`] needs. Of others a predecessor has left nothing that is in force, so that they can be opened later:
@@ -210,7 +210,7 @@ impl<M: Memory> Transport<M> {
         let Some(mut records) = self.records.take() else { return Adoption::default() };
         let found: Vec<_> = records.ledger.requests().filter_map(|(place, found)| Some((place, found.ok()?))).collect();
         let high = found.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
-        records.requests = records.requests.resume(&found, high);
+        records.requests = records.requests.resume(&found, high, |session| self.limited_user(session));
         records.is_stateless = recovery == Recovery::Stateless;
         let marked = self.charge(now, &mut records, is_blamed);
         self.repeat_requests(now, &mut records, found);

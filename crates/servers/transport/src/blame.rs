@@ -10,8 +10,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_base::{Duration, Instant, SeqNum, SessionId};
-use atoll_connmgr::ConnectionId;
+use atoll_base::{Duration, Instant, SeqNum, SessionId, SlotId};
 use atoll_ipc::ledger::{ConnectionRecord, Work};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
@@ -19,7 +18,7 @@ use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::State;
 use atoll_wire::tcp::{Flags, Segment};
 
-use crate::entry::Stage;
+use crate::ending::Departure;
 use crate::record::state;
 use crate::records::Records;
 use crate::session::Occupant;
@@ -92,7 +91,7 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Whether the session is cut off here.
-    pub(crate) fn is_cut_off(&self, id: SessionId) -> bool {
+    pub fn is_cut_off(&self, id: SessionId) -> bool {
         let index = self.session_index.get(&id);
         index.and_then(|&index| self.session(index)).is_some_and(|session| session.is_cut_off)
     }
@@ -107,50 +106,39 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Other servers have died of the session: it is not listened to any more, and what it has ends as by a reset. Its memory goes with
+    /// Other servers have died of the session: it is not listened to any more, and what it has ends as by a reset, in slices. Its memory goes with
     /// [`Transport::close_session`].
     pub fn cut_off(&mut self, now: Instant, id: SessionId) {
-        self.adopt_rest(now);
-        let Some(&session_index) = self.session_index.get(&id) else { return };
-        let Some(session) = self.session_mut(session_index) else { return };
+        let Some(&index) = self.session_index.get(&id) else { return };
+        let Some(session) = self.session_mut(index) else { return };
         session.is_cut_off = true;
-        let occupants = session.occupants();
-        self.cm.handle_session_gone(id);
-        while self.drop_some_requests(id, usize::MAX, true) > 0 {}
-        self.run_directives(now);
-        for (slot, generation, occupant) in occupants {
-            match occupant {
-                Occupant::Connection(index) => {
-                    if let Some(entry) = self.entries.get(index)
-                        && let Stage::Offered { listener, lease, .. } = entry.stage
-                        && self.take_back(now, index)
-                    {
-                        self.cm.handle_returned(now, ConnectionId(index), listener, id, lease);
-                        self.run_directives(now);
-                        continue;
+        self.depart(now, Departure::CutOff(id));
+    }
+
+    /// One of its sockets. Offers were taken back before.
+    pub(crate) fn cut_socket(&mut self, now: Instant, session: u32, at: (SlotId, u32), occupant: Occupant) {
+        let (slot, generation) = at;
+        match occupant {
+            Occupant::Connection(index) => {
+                if let Some(entry) = self.entries.get_mut(index) {
+                    if entry.cause == Cause::None {
+                        entry.cause = Cause::Lost;
                     }
-                    if let Some(entry) = self.entries.get_mut(index) {
-                        if entry.cause == Cause::None {
-                            entry.cause = Cause::Lost;
-                        }
-                        entry.replica_flags |= REPLICA_RESET;
-                        entry.connection.abort();
-                    }
-                    self.touch(index);
+                    entry.replica_flags |= REPLICA_RESET;
+                    entry.connection.abort();
                 }
-                Occupant::Datagram(index) => {
-                    self.remove_datagram(now, index);
-                    if let Some(session) = self.session(session_index)
-                        && let Some(view) = session.slot(slot)
-                    {
-                        view.set_error(Cause::Lost);
-                        view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
-                    }
-                    let ready = Ready::IN | Ready::OUT | Ready::ERR | Ready::HUP;
-                    self.reply(session_index, &Event::Ready { slot, generation, ready });
-                }
-                Occupant::Lost | Occupant::Nobody => {}
+                self.touch(index);
             }
+            Occupant::Datagram(index) => {
+                self.remove_datagram(now, index);
+                if let Some(view) = self.session(session).and_then(|session| session.slot(slot)) {
+                    view.set_error(Cause::Lost);
+                    view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
+                }
+                let ready = Ready::IN | Ready::OUT | Ready::ERR | Ready::HUP;
+                self.reply(session, &Event::Ready { slot, generation, ready });
+            }
+            Occupant::Lost | Occupant::Nobody => {}
         }
     }
 

@@ -128,7 +128,8 @@ impl<M: Memory> Transport<M> {
                     self.stats.count(Stat::BadCommands);
                     return;
                 };
-                if self.set_listener_option(listener, option, value) {
+                // What no successor would know is not done.
+                if self.may_keep(id, &command) && self.set_listener_option(listener, option, value) {
                     self.keep_request(id, command);
                 } else {
                     self.stats.count(Stat::BadCommands);
@@ -325,11 +326,16 @@ impl<M: Memory> Transport<M> {
                 self.entries.get_mut(index).is_some_and(|entry| entry.set_option(now, config, option, value))
             }
             Occupant::Datagram(index) => {
-                let taken = self.datagrams.set_option(index, option, value);
-                if let Some(id) = self.session(session).map(|session| session.id).filter(|_| taken) {
-                    self.keep_request(id, Command::SetOption { slot, generation, option, value });
+                let command = Command::SetOption { slot, generation, option, value };
+                let id = self.session(session).map(|session| session.id).unwrap_or_default();
+                if self.may_keep(id, &command) {
+                    let taken = self.datagrams.set_option(index, option, value);
+                    taken && self.keep_request(id, command)
+                } else {
+                    // No successor would know of it. The next call says so.
+                    self.datagrams.fail(index, Cause::NoBuffers);
+                    false
                 }
-                taken
             }
             Occupant::Lost => true,
             Occupant::Nobody => false,

@@ -62,10 +62,12 @@ pub struct Config {
     pub adopt_every: Duration,
     /// What one session may have.
     pub quota: Quota,
+    /// What all sessions of one user may have together, but of root and of who runs the stack.
+    pub user_quota: Quota,
 }
 
-/// What one session may have in one replica, so that none can use up what all share. Connections are bounded by the slots of its arena,
-/// and memory for text by the arena.
+/// What one session, or one user, may have in one replica, so that none can use up what all share. Memory for text is bounded by a session's arena,
+/// and for a user by a part of what the replica may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of their options. ENOBUFS.
@@ -78,12 +80,29 @@ pub struct Quota {
     pub datagram_sockets: u32,
     /// Memberships in multicast groups, of all its sockets. ENOBUFS.
     pub groups: u32,
+    /// Sockets of all kinds. Of a session the slots of its arena bound them. ENOBUFS; what a peer opens waits in the backlog.
+    pub sockets: u32,
 }
 
 impl Quota {
     /// A quarter of what a replica has, or less: a program that needs all it may have leaves room for others.
-    pub const STACK: Quota =
-        Quota { requests: 1 << 16, leases: 1 << 15, listeners: 1 << 14, datagram_sockets: 1 << 14, groups: 256 };
+    pub const STACK: Quota = Quota {
+        requests: 1 << 16,
+        leases: 1 << 15,
+        listeners: 1 << 14,
+        datagram_sockets: 1 << 14,
+        groups: 256,
+        sockets: u32::MAX,
+    };
+    /// A user's: half of what a replica has.
+    pub const USER: Quota = Quota {
+        requests: 1 << 17,
+        leases: 1 << 16,
+        listeners: 1 << 15,
+        datagram_sockets: 1 << 15,
+        groups: 512,
+        sockets: 1 << 19,
+    };
 }
 
 /// Secrets of one replica, from the operating system's entropy.
@@ -132,6 +151,7 @@ impl Config {
             adopt_batch: 64,
             adopt_every: Duration::ZERO,
             quota: Quota::STACK,
+            user_quota: Quota::USER,
         }
     }
 

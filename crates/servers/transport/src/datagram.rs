@@ -227,6 +227,15 @@ impl Datagrams {
         }
     }
 
+    /// The next call on the socket fails.
+    pub(crate) fn fail(&mut self, index: u32, cause: Cause) {
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.cause = cause;
+            socket.ready |= Ready::ERR;
+        }
+        self.touch(index);
+    }
+
     /// See `Entry::set_option`.
     pub(crate) fn set_option(&mut self, index: u32, option: SocketOption, value: u32) -> bool {
         let Some(socket) = self.sockets.get_mut(index) else { return false };
@@ -380,6 +389,7 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::Invalid);
         }
         let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max
+            && session.has_room_for_socket()
             && session.datagram_sockets < self.config.quota.datagram_sockets;
         let grant = self.grant(session_index, lease, Protocol::Udp, local).filter(is_leased);
         let rivals = grant.and_then(|grant| Some((grant, self.datagrams.rivals(&grant)?)));

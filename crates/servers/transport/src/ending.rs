@@ -30,16 +30,30 @@ const OWNER: u8 = 0;
 pub(crate) struct Ending {
     /// Commands that may have been in the ring at that time.
     pub(crate) commands: usize,
-    /// Processes that have ended, a bit each, and are still among the holders of sockets.
+    /// Processes that have ended, a bit each, and are still among the holders of sockets: of those from `held` on.
     members: u64,
+    held: u32,
     /// The owner has ended: its leases end with it, and its offers.
     owner: bool,
     /// There is none left.
     all: bool,
+    /// Servers have died of it: what it has is not closed, but reset at both ends.
+    is_cut_off: bool,
     /// Sockets before this one, in the order of [`crate::session::Session::occupied_from`], are done.
     cursor: u32,
     /// When the last slice was.
     at: Instant,
+}
+
+/// Somebody has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Departure {
+    /// One process of a session.
+    Member(SessionId, u8),
+    /// The last one.
+    Session(SessionId),
+    /// None, but nobody listens to it any more.
+    CutOff(SessionId),
 }
 
 /// What cleaning up may cost in one round, in the units of `Transport::handle_commands`.
@@ -59,18 +73,46 @@ impl<M: Memory> Transport<M> {
     /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
     /// of counts. The session's owner has the listeners, too: those who inherited them have registered them for themselves.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
-        self.adopt_rest(now);
-        let Some(&index) = self.session_index.get(&id) else { return };
-        self.begin_to_end(now, index, |ending| {
-            ending.members |= 1 << (member & 63);
-            ending.owner |= member == OWNER;
-        });
+        self.depart(now, Departure::Member(id, member));
     }
 
     /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
     /// they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
-        self.adopt_rest(now);
+        self.depart(now, Departure::Session(id));
+    }
+
+    /// Somebody has ended. What a predecessor had of him has to go on first, which takes some rounds.
+    pub(crate) fn depart(&mut self, now: Instant, departure: Departure) {
+        self.departures.push_back(departure);
+        self.let_depart(now);
+    }
+
+    /// Cleaning up after those who have ended begins.
+    pub(crate) fn let_depart(&mut self, now: Instant) {
+        while self.postponed.is_none()
+            && let Some(departure) = self.departures.pop_front()
+        {
+            match departure {
+                Departure::Member(id, member) => {
+                    let Some(&index) = self.session_index.get(&id) else { continue };
+                    self.begin_to_end(now, index, |ending| {
+                        ending.members |= 1 << (member & 63);
+                        ending.owner |= member == OWNER;
+                    });
+                }
+                Departure::Session(id) => self.end_session(now, id),
+                Departure::CutOff(id) => {
+                    let Some(&index) = self.session_index.get(&id) else { continue };
+                    self.begin_to_end(now, index, |ending| {
+                        (ending.all, ending.owner, ending.is_cut_off) = (true, true, true);
+                    });
+                }
+            }
+        }
+    }
+
+    fn end_session(&mut self, now: Instant, id: SessionId) {
         let Some(&index) = self.session_index.get(&id) else {
             if self.sessions.iter().flatten().all(|session| session.id != id) {
                 self.ended.push(id);
@@ -89,12 +131,21 @@ impl<M: Memory> Transport<M> {
     fn begin_to_end(&mut self, now: Instant, index: u32, note: impl FnOnce(&mut Ending)) {
         let Some(session) = self.session_mut(index) else { return };
         if session.ending.is_none() {
-            let fresh = Ending { commands: 0, members: 0, owner: false, all: false, cursor: 0, at: now };
+            let fresh = Ending {
+                commands: 0,
+                members: 0,
+                held: 0,
+                owner: false,
+                all: false,
+                is_cut_off: false,
+                cursor: 0,
+                at: now,
+            };
             session.ending = Some(fresh);
             self.endings.push_back(index);
         }
         if let Some(ending) = self.session_mut(index).and_then(|session| session.ending.as_mut()) {
-            (ending.commands, ending.cursor) = (COMMANDS, 0);
+            (ending.commands, ending.cursor, ending.held) = (COMMANDS, 0, 0);
             note(ending);
         }
         // Most have little to clean up.
@@ -128,9 +179,9 @@ impl<M: Memory> Transport<M> {
             // They are taken with those of others.
             return false;
         }
-        let (owner, all) = (ending.owner, ending.all);
+        let (owner, all, is_cut_off) = (ending.owner, ending.all, ending.is_cut_off);
         self.mark(Work::Cleanup(id));
-        let is_done = self.end_parts(now, index, id, (owner, all), left);
+        let is_done = self.end_parts(now, index, id, (owner, all, is_cut_off), left);
         self.mark(Work::Nothing);
         is_done
     }
@@ -140,19 +191,16 @@ impl<M: Memory> Transport<M> {
         now: Instant,
         index: u32,
         id: SessionId,
-        (owner, all): (bool, bool),
+        (owner, all, is_cut_off): (bool, bool, bool),
         left: &mut u32,
     ) -> bool {
-        let Some(session) = self.session_mut(index) else { return true };
-        let Some(ending) = &mut session.ending else { return true };
-        let members = core::mem::take(&mut ending.members);
-        if members != 0 && !all {
-            session.remove_holders(members);
+        if !all && !self.end_holders(index, left) {
+            return false;
         }
         if owner && !self.end_leases(now, id, left) {
             return false;
         }
-        if !self.end_sockets(now, index, (owner, all), left) {
+        if !self.end_sockets(now, index, (owner, all, is_cut_off), left) {
             return false;
         }
         if owner {
@@ -167,6 +215,31 @@ impl<M: Memory> Transport<M> {
             session.ending = None;
         }
         true
+    }
+
+    /// Whoever has ended holds no socket any more.
+    fn end_holders(&mut self, index: u32, left: &mut u32) -> bool {
+        loop {
+            let Some(session) = self.session_mut(index) else { return true };
+            let Some(Ending { members, held, .. }) = session.ending.as_ref() else { return true };
+            let (members, cursor) = (*members, *held);
+            if members == 0 {
+                return true;
+            }
+            if *left < LOOK_COST {
+                *left = 0;
+                return false;
+            }
+            *left -= LOOK_COST;
+            let (next, found) = session.occupied_from(cursor, VACANT_PER_LOOK);
+            if let Some(view) = found.and_then(|(slot, ..)| session.slot(slot)) {
+                view.remove_holders(members);
+            }
+            let is_done = found.is_none() && next == cursor;
+            if let Some(ending) = &mut session.ending {
+                (ending.held, ending.members) = (next, if is_done { 0 } else { members });
+            }
+        }
     }
 
     /// Ports, listeners and acceptors end.
@@ -184,7 +257,13 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Sockets end, or are looked at.
-    fn end_sockets(&mut self, now: Instant, index: u32, (owner, all): (bool, bool), left: &mut u32) -> bool {
+    fn end_sockets(
+        &mut self,
+        now: Instant,
+        index: u32,
+        (owner, all, is_cut_off): (bool, bool, bool),
+        left: &mut u32,
+    ) -> bool {
         loop {
             if *left < CLOSE_COST {
                 *left = 0;
@@ -220,7 +299,10 @@ impl<M: Memory> Transport<M> {
                 }
             }
             let view = self.session(index).and_then(|session| session.slot(slot));
-            if all || view.is_some_and(|view| view.holders() == 0) {
+            if is_cut_off {
+                self.cut_socket(now, index, (slot, generation), occupant);
+                *left = left.saturating_sub(CLOSE_COST);
+            } else if all || view.is_some_and(|view| view.holders() == 0) {
                 self.abandon(now, index, slot, occupant);
                 *left = left.saturating_sub(CLOSE_COST);
             } else {
@@ -251,6 +333,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         if changed {
+            self.users.forget_absent();
             self.count_sessions();
         }
     }
@@ -307,8 +390,9 @@ impl<M: Memory> Transport<M> {
 
     /// Whether cleaning up goes on in the next round, and since when it could.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
+        let departs = (!self.departures.is_empty()).then_some(Instant::ZERO);
         let ending = self.endings.front().and_then(|index| self.session(*index)?.ending.as_ref());
         let resets = (!self.resets.is_empty()).then_some(self.resets_at);
-        ending.map(|ending| ending.at).into_iter().chain(resets).min()
+        ending.map(|ending| ending.at).into_iter().chain(resets).chain(departs).min()
     }
 }

@@ -61,6 +61,7 @@ mod time_wait;
 mod transport;
 mod unsent;
 mod urgent;
+mod users;
 
 pub use adopt::{Adoption, Loss, Recovery};
 pub use atoll_tcp::EcnMode;

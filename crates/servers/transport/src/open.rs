@@ -10,7 +10,7 @@ use atoll_tcp::Connection;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
-use crate::session::{Occupant, Place};
+use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
 /// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
@@ -20,6 +20,9 @@ const REUSE_AFTER: Duration = Duration::from_secs(1);
 const ABOVE_LAST: u32 = 65_537;
 /// Ports found in TIME-WAIT before one of them is taken.
 const REUSE_TRIES: u32 = 64;
+/// So many ports are looked at for the cost of a connection, in the units of [`crate::commands::cost`].
+const LOOKS: u32 = 64;
+const LOOKS_COST: u32 = 16;
 
 impl<M: Memory> Transport<M> {
     /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot.
@@ -42,7 +45,8 @@ impl<M: Memory> Transport<M> {
                 return self.refuse(session_index, slot, generation, Cause::Invalid);
             }
         }
-        let tuple = if self.connections() < self.config.connections_max && !self.is_out_of_memory() {
+        let has_room = self.session(session_index).is_some_and(Session::has_room_for_socket);
+        let tuple = if has_room && self.connections() < self.config.connections_max && !self.is_out_of_memory() {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers)
@@ -154,7 +158,7 @@ impl<M: Memory> Transport<M> {
         if local.port != 0 {
             let tuple = tuple_with(local.port);
             let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && self.find(&tuple).is_none() && self.may_open(now, &tuple).is_some();
+            let is_free = tuple.local != remote && !self.is_taken(&tuple) && self.may_open(now, &tuple).is_some();
             return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
         }
         self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
@@ -172,6 +176,11 @@ impl<M: Memory> Transport<M> {
         self.time_waits.replace(&name)
     }
 
+    /// Whether there is a connection of this name, or one of a predecessor that does not go on yet.
+    fn is_taken(&self, tuple: &FourTuple) -> bool {
+        self.find(tuple).is_some() || self.is_postponed(tuple)
+    }
+
     /// A random start, then one port after another: most are free, and one of every few replies steers here.
     fn choose_port(&mut self, now: Instant, tuple_with: impl Fn(u16) -> FourTuple) -> Option<FourTuple> {
         let (first, last) = self.config.ephemeral;
@@ -183,10 +192,13 @@ impl<M: Memory> Transport<M> {
             // Cannot truncate: at most `last`.
             let port = first + ((start + i) % count) as u16;
             let tuple = tuple_with(port);
+            if i % LOOKS == LOOKS - 1 {
+                self.extra_cost = self.extra_cost.saturating_add(LOOKS_COST);
+            }
             if port == 0 || self.owner(&tuple) != self.config.replica || tuple.local == tuple.remote {
                 continue;
             }
-            if self.find(&tuple).is_some() {
+            if self.is_taken(&tuple) {
                 continue;
             }
             match self.may_open(now, &tuple) {

@@ -4,9 +4,8 @@
 //! ```text
 //!   a segment for it, an error about it      \
 //!   a command that names its slot             > it goes on at once, before anything is made of that
-//!   a connection is opened, sockets are       \
-//!   listed, somebody dies, the stack ends      > all go on at once
-//!   none of these                              some of them in each round
+//!   the stack ends                             all go on at once
+//!   none of these                              some of them in each round; who has died meanwhile is cleaned up after when all go on
 //! ```
 //! So a successor serves when it has looked at all records, and not only when it has made connections of all of them.
 
@@ -173,6 +172,14 @@ impl<M: Memory> Transport<M> {
         self.adoption.take()
     }
 
+    /// Whether the name is one of theirs.
+    pub(crate) fn is_postponed(&self, tuple: &FourTuple) -> bool {
+        self.postponed.as_ref().is_some_and(|postponed| {
+            let name = self.locals.find(tuple);
+            name.is_some_and(|name| postponed.find(&name, postponed.hash.of(&name)).is_some())
+        })
+    }
+
     /// Something is there for the connection of this name.
     #[inline]
     pub(crate) fn adopt_named(&mut self, now: Instant, tuple: &FourTuple) {
@@ -203,8 +210,6 @@ impl<M: Memory> Transport<M> {
             | Command::Close { slot, generation, .. }
             | Command::SetOption { slot, generation, .. }
             | Command::Info { slot, generation, .. } => self.adopt_at(now, session, slot, generation),
-            // It must have a name that no other has.
-            Command::Connect { .. } => self.adopt_rest(now),
             _ => {}
         }
     }

@@ -11,6 +11,7 @@ use atoll_base::{Instant, SessionId, SlotId};
 use atoll_ipc::ledger::{Ledger, Progress, RequestRecord, TextPool, Work};
 use atoll_ipc::{Command, Memory};
 
+use crate::config::Quota;
 use crate::entry::Flags;
 use crate::record::{of_entry, summary};
 use crate::rings::Rings;
@@ -50,9 +51,11 @@ pub(crate) struct Requests {
     fresh: u32,
     /// The last turn.
     order: u64,
-    /// How many each session has.
-    counts: BTreeMap<SessionId, u32>,
-    /// How many there may be, of all sessions and of one. `None`: nothing is written down, so nothing grows.
+    /// How many each session has, and for which user that counts, if he is limited.
+    counts: BTreeMap<SessionId, (u32, Option<u32>)>,
+    /// What limited users have.
+    users: BTreeMap<u32, Counts>,
+    /// How many there may be, of all sessions, of one and of a user. `None`: nothing is written down, so nothing grows.
     limits: Option<Limits>,
     /// To be written, or to be forgotten, at the next commit.
     changed: VecDeque<(u32, Option<RequestRecord>)>,
@@ -64,7 +67,44 @@ struct Limits {
     /// Places in the ledger: what has none would be forgotten with the server.
     all: usize,
     session: u32,
+    user: Quota,
 }
+
+/// What a user has, of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    requests: u32,
+    leases: u32,
+    listeners: u32,
+    datagram_sockets: u32,
+    groups: u32,
+}
+
+impl Counts {
+    /// The one that is about requests with this key, and how much it may be.
+    fn of_kind(&mut self, key: &Key, max: &Quota) -> Option<(&mut u32, u32)> {
+        Some(match (key.subject, key.kind.0) {
+            (Subject::Lease(_), BIND) => (&mut self.leases, max.leases),
+            (Subject::Lease(_), LISTEN) => (&mut self.listeners, max.listeners),
+            (Subject::Slot(_), UDP_OPEN) => (&mut self.datagram_sockets, max.datagram_sockets),
+            (Subject::Slot(_), GROUP..) => (&mut self.groups, max.groups),
+            _ => return None,
+        })
+    }
+
+    /// Whether there may be `slack` more after one like this.
+    fn has_room_for(mut self, key: &Key, max: &Quota, slack: usize) -> bool {
+        self.requests as usize + slack < max.requests as usize
+            && self.of_kind(key, max).is_none_or(|(count, max)| *count < max)
+    }
+}
+
+/// Kinds of requests, about leases and about slots.
+const BIND: u8 = 0;
+const LISTEN: u8 = 1;
+const UDP_OPEN: u8 = 4;
+/// And the next one, for groups of the inside.
+const GROUP: u8 = 6;
 
 /// What a request is about. A later request about the same takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,15 +125,15 @@ impl Key {
     /// The key of a command that stays in force; `None`: it is carried out once.
     pub(crate) fn of(session: SessionId, command: &Command) -> Option<Key> {
         let (subject, kind) = match *command {
-            Command::Bind { lease, .. } => (Subject::Lease(lease), (0, 0)),
-            Command::Listen { lease, .. } => (Subject::Lease(lease), (1, 0)),
+            Command::Bind { lease, .. } => (Subject::Lease(lease), (BIND, 0)),
+            Command::Listen { lease, .. } => (Subject::Lease(lease), (LISTEN, 0)),
             Command::SetListenerOption { lease, option, .. } => (Subject::Lease(lease), (2, option as u128)),
             Command::Show { lease, .. } => (Subject::Lease(lease), (4, 0)),
             Command::AcceptConnection { lease } => (Subject::Lease(lease), (3, 0)),
-            Command::UdpOpen { slot, .. } => (Subject::Slot(slot), (4, 0)),
+            Command::UdpOpen { slot, .. } => (Subject::Slot(slot), (UDP_OPEN, 0)),
             Command::SetOption { slot, option, .. } => (Subject::Slot(slot), (5, option as u128)),
             Command::Group { slot, group, inside, .. } => {
-                (Subject::Slot(slot), (6 + u8::from(inside), u128::from_be_bytes(group.octets())))
+                (Subject::Slot(slot), (GROUP + u8::from(inside), u128::from_be_bytes(group.octets())))
             }
             _ => return None,
         };
@@ -102,19 +142,24 @@ impl Key {
 }
 
 impl Requests {
-    /// None yet; at most `all`, and `session` of one session.
-    fn new(all: u32, session: u32) -> Requests {
-        Requests { limits: Some(Limits { all: all as usize, session }), ..Requests::default() }
+    /// None yet; at most `all`, and `session` of one session, and `user` of one user.
+    fn new(all: u32, session: u32, user: Quota) -> Requests {
+        Requests { limits: Some(Limits { all: all as usize, session, user }), ..Requests::default() }
     }
 
-    /// Goes on with those of a predecessor.
-    pub(crate) fn resume(&self, found: &[(u32, RequestRecord)], high: u32) -> Requests {
+    /// Goes on with those of a predecessor. `user_of`: the user for whom a session counts.
+    pub(crate) fn resume(
+        &self,
+        found: &[(u32, RequestRecord)],
+        high: u32,
+        user_of: impl Fn(SessionId) -> Option<u32>,
+    ) -> Requests {
         let mut requests = Requests { fresh: high, limits: self.limits, ..Requests::default() };
         let mut used = alloc::vec![false; high as usize];
         for (place, record) in found {
             if let Some(key) = Key::of(record.session, &record.command) {
                 if requests.places.insert(key, (*place, record.order)).is_none() {
-                    *requests.counts.entry(record.session).or_default() += 1;
+                    requests.count(&key, user_of(record.session));
                 }
                 used[*place as usize] = true;
                 requests.order = requests.order.max(record.order);
@@ -125,23 +170,54 @@ impl Requests {
     }
 
     /// Whether there is room for one more like `command`, or it takes the place of an earlier one.
-    fn has_room_for(&self, session: SessionId, command: &Command, slack: usize) -> bool {
-        let Some(limits) = self.limits else { return true };
-        let count = self.counts.get(&session).copied().unwrap_or(0);
-        let has_room = self.places.len() + slack < limits.all && count as usize + slack < limits.session as usize;
-        has_room || Key::of(session, command).is_none_or(|key| self.places.contains_key(&key))
+    fn has_room_for(&self, session: SessionId, user: Option<u32>, command: &Command, slack: usize) -> bool {
+        let (Some(limits), Some(key)) = (self.limits, Key::of(session, command)) else { return true };
+        let count = self.counts.get(&session).map_or(0, |(count, _)| *count);
+        let of_user = user.and_then(|user| self.users.get(&user)).copied().unwrap_or_default();
+        let has_room = self.places.len() + slack < limits.all
+            && count as usize + slack < limits.session as usize
+            && (user.is_none() || of_user.has_room_for(&key, &limits.user, slack));
+        has_room || self.places.contains_key(&key)
+    }
+
+    /// One more of a session.
+    fn count(&mut self, key: &Key, user: Option<u32>) {
+        let (count, user) = self.counts.entry(key.session).or_insert((0, user));
+        *count += 1;
+        if let (Some(user), Some(limits)) = (*user, self.limits) {
+            let counts = self.users.entry(user).or_default();
+            counts.requests += 1;
+            counts.of_kind(key, &limits.user).into_iter().for_each(|(count, _)| *count += 1);
+        }
+    }
+
+    /// One less.
+    fn discount(&mut self, key: &Key) {
+        let Some((count, user)) = self.counts.get_mut(&key.session) else { return };
+        *count -= 1;
+        let (count, user) = (*count, *user);
+        if count == 0 {
+            self.counts.remove(&key.session);
+        }
+        let (Some(user), Some(limits)) = (user, self.limits) else { return };
+        let Some(counts) = self.users.get_mut(&user) else { return };
+        counts.requests = counts.requests.saturating_sub(1);
+        counts.of_kind(key, &limits.user).into_iter().for_each(|(count, _)| *count = count.saturating_sub(1));
+        if counts.requests == 0 {
+            self.users.remove(&user);
+        }
     }
 
     /// `command` is in force from now on. `false`: there is no room for it, so no successor will know of it.
-    fn put(&mut self, session: SessionId, command: Command) -> bool {
+    fn put(&mut self, session: SessionId, user: Option<u32>, command: Command) -> bool {
         let Some(key) = Key::of(session, &command) else { return true };
-        if !self.has_room_for(session, &command, 0) {
+        if !self.has_room_for(session, user, &command, 0) {
             return false;
         }
         let (place, order) = match self.places.get(&key) {
             Some(found) => *found,
             None => {
-                *self.counts.entry(session).or_default() += 1;
+                self.count(&key, user);
                 let place = self.free.pop().unwrap_or_else(|| {
                     self.fresh += 1;
                     self.fresh - 1
@@ -157,12 +233,7 @@ impl Requests {
 
     fn remove(&mut self, key: &Key) {
         if let Some((place, _)) = self.places.remove(key) {
-            if let Some(count) = self.counts.get_mut(&key.session) {
-                *count -= 1;
-                if *count == 0 {
-                    self.counts.remove(&key.session);
-                }
-            }
+            self.discount(key);
             self.free.push(place);
             self.changed.push_back((place, None));
         }
@@ -194,9 +265,9 @@ impl Requests {
 }
 
 impl<M: Memory> Records<M> {
-    /// With a ledger, and so many requests in force of one session at most.
-    pub(crate) fn new(ledger: Ledger<M>, requests_max: u32) -> Records<M> {
-        let requests = Requests::new(ledger.requests_max(), requests_max);
+    /// With a ledger, and so many requests in force of one session at most, and so much of one user.
+    pub(crate) fn new(ledger: Ledger<M>, requests_max: u32, user: Quota) -> Records<M> {
+        let requests = Requests::new(ledger.requests_max(), requests_max, user);
         Records {
             ledger,
             text: TextPool::default(),
@@ -335,14 +406,22 @@ impl<M: Memory> Transport<M> {
 
     /// A command stays in force. `false`: there is no room for it, and no successor will know of it.
     pub(crate) fn keep_request(&mut self, session: SessionId, command: Command) -> bool {
-        self.records.as_deref_mut().is_none_or(|records| records.requests.put(session, command))
+        let user = self.limited_user(session);
+        self.records.as_deref_mut().is_none_or(|records| records.requests.put(session, user, command))
     }
 
     /// Whether a command could stay in force. Ask before it is carried out, where its sender hears of a refusal.
     pub(crate) fn may_keep(&self, session: SessionId, command: &Command) -> bool {
         // What was shown for it is kept as well.
         let slack = usize::from(matches!(command, Command::Listen { .. } | Command::UdpOpen { .. }));
-        self.records.as_deref().is_none_or(|records| records.requests.has_room_for(session, command, slack))
+        let user = self.limited_user(session);
+        self.records.as_deref().is_none_or(|records| records.requests.has_room_for(session, user, command, slack))
+    }
+
+    /// The user of a session, if what all of his sessions have together is bounded.
+    pub(crate) fn limited_user(&self, id: SessionId) -> Option<u32> {
+        let session = self.session(*self.session_index.get(&id)?)?;
+        session.user.is_limited.then_some(session.user.uid)
     }
 
     /// A command like `command` is in force no more: it was undone.

@@ -20,6 +20,7 @@ use crate::ending::Ending;
 use crate::lazy::LazyMemory;
 use crate::pressure::Pressure;
 use crate::stats::Stats;
+use crate::users::Holdings;
 
 /// Free pieces of at least this size (as a power of two) are given back when memory is short.
 const DISCARD_LOG2: u8 = 13;
@@ -93,6 +94,8 @@ struct Touched {
     /// With which of the free pieces the next look goes on.
     next: Cell<usize>,
     books: Arc<Books>,
+    /// What the user's sessions have together.
+    of_user: Arc<Holdings>,
 }
 
 /// What all sessions of a replica hold, and may hold.
@@ -117,6 +120,7 @@ impl Touched {
         // A replica is one thread: nobody else counts meanwhile.
         let held = self.books.held.load(Ordering::Relaxed).wrapping_sub(octets(before)).wrapping_add(octets(units));
         self.books.held.store(held, Ordering::Relaxed);
+        self.of_user.count(octets(before), octets(units));
     }
 }
 
@@ -187,7 +191,7 @@ impl<M: Memory> Session<M> {
         arena: M,
         page: AppPage<M>,
         epoch: Epoch,
-        books: Arc<Books>,
+        (books, of_user): (Arc<Books>, Arc<Holdings>),
     ) -> Session<M> {
         let commands = Consumer::resume(&arena, layout.commands, COMMANDS);
         let events = Producer::resume(&arena, layout.events, EVENTS);
@@ -227,15 +231,17 @@ impl<M: Memory> Session<M> {
                 has_holes: Cell::new(false),
                 next: Cell::new(0),
                 books,
+                of_user,
             },
             is_cut_off: false,
         }
     }
 
-    /// Where receive buffers come from: beyond what was touched before only while the stack has memory for it.
+    /// Where receive buffers come from: beyond what was touched before only while the stack has memory for it, and its user a part of that left.
     pub(crate) fn receive_pool(&self) -> Pool {
         let Books { held, max } = &*self.touched.books;
-        if held.load(Ordering::Relaxed) < max.load(Ordering::Relaxed) {
+        let max = max.load(Ordering::Relaxed);
+        if held.load(Ordering::Relaxed) < max && self.touched.of_user.has_memory(max) {
             return self.pool;
         }
         self.pool.within(&self.links, self.touched.high.get().max(FLOOR_UNITS))
@@ -309,6 +315,7 @@ impl<M: Memory> Session<M> {
         let Some(place) = place.filter(|place| place.occupant != Occupant::Nobody) else { return false };
         let was = core::mem::take(&mut place.occupant);
         self.sockets -= 1;
+        self.touched.of_user.socket_closed();
         self.datagram_sockets -= u32::from(matches!(was, Occupant::Datagram(_)));
         true
     }
@@ -316,6 +323,7 @@ impl<M: Memory> Session<M> {
     /// One more socket uses the arena.
     fn count(&mut self, occupant: Occupant) {
         self.sockets += 1;
+        self.touched.of_user.socket_opened();
         self.datagram_sockets += u32::from(matches!(occupant, Occupant::Datagram(_)));
     }
 
@@ -412,7 +420,8 @@ impl<M: Memory> Session<M> {
     /// Sends an event, and remembers to ring `bell` (`None`: every bell that somebody sleeps on).
     #[inline]
     pub(crate) fn push(&mut self, stats: &mut Stats, event: &Event, bell: Option<u32>) {
-        if self.gone.is_some() {
+        // The programs of one that is cut off are there, and hear that their sockets fail.
+        if self.gone.is_some() && !self.is_cut_off {
             return;
         }
         stats.count(Stat::Events);
@@ -494,17 +503,6 @@ impl<M: Memory> Session<M> {
         (cursor.saturating_add(max).min(end as u32).max(cursor), None)
     }
 
-    /// These processes, a bit each, hold no socket any more.
-    pub(crate) fn remove_holders(&self, members: u64) {
-        let (mut cursor, max) = (0, u32::MAX);
-        while let (next, Some((slot, ..))) = self.occupied_from(cursor, max) {
-            cursor = next;
-            if let Some(view) = self.slot(slot) {
-                view.remove_holders(members);
-            }
-        }
-    }
-
     /// The application has opened a socket in one of its own slots. `false`: it may not.
     pub(crate) fn occupy(&mut self, slot: SlotId, generation: u32, occupant: Occupant) -> bool {
         if !self.layout.application_slots().contains(&slot.0) {
@@ -523,8 +521,16 @@ impl<M: Memory> Session<M> {
         true
     }
 
-    /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use.
+    /// Whether its user may have one more socket.
+    pub(crate) fn has_room_for_socket(&self) -> bool {
+        self.touched.of_user.has_room()
+    }
+
+    /// Takes a slot for a connection to offer, under a new generation. `None`: all are in use, or the user has as many sockets as he may have.
     pub(crate) fn allocate(&mut self, occupant: Occupant) -> Option<(SlotId, u32)> {
+        if !self.has_room_for_socket() {
+            return None;
+        }
         let range = self.layout.replica_slots();
         let (slot, last) = match self.free.pop_back() {
             Some(slot) => (slot, None),

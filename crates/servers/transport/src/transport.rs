@@ -23,6 +23,7 @@ use crate::blame::Charge;
 use crate::challenge::Challenges;
 use crate::config::{Config, Secrets};
 use crate::datagram::Datagrams;
+use crate::ending::Departure;
 use crate::entry::{Entry, Flags};
 use crate::fast_open::Cookies;
 use crate::flows::{Flows, Locals, Name};
@@ -37,6 +38,7 @@ use crate::session::Session;
 use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::time_wait::TimeWaits;
+use crate::users::Users;
 
 /// Connections, datagram sockets, sessions and timers of one replica.
 ///
@@ -135,6 +137,12 @@ pub struct Transport<M: Memory> {
     pub(crate) slice_left: u32,
     /// Frames of IP itself that the link did not take yet.
     pub(crate) unsent: VecDeque<Frame>,
+    /// Who has ended while connections of a predecessor did not go on yet.
+    pub(crate) departures: VecDeque<Departure>,
+    /// What commands have cost besides what is usual.
+    pub(crate) extra_cost: u32,
+    /// What sessions of the same user have together.
+    pub(crate) users: Users,
     /// Sessions of which sockets wait for the share of a later flush.
     pub(crate) put_off: BTreeSet<u32>,
     /// The number of the flush, by which sessions know how much of their share is left.
@@ -219,6 +227,9 @@ impl<M: Memory> Transport<M> {
             turn: 0,
             slice_left: crate::ending::SLICE,
             unsent: VecDeque::new(),
+            departures: VecDeque::new(),
+            extra_cost: 0,
+            users: Users::default(),
             put_off: BTreeSet::new(),
             flushes: 0,
             rng,
@@ -270,7 +281,9 @@ impl<M: Memory> Transport<M> {
             return;
         }
         self.mark(Work::Opening(id));
-        let session = Session::new((id, user), layout, arena, page, self.config.epoch, self.shortage.books.clone());
+        let of_user = self.users.of(&user, self.config.user_quota.sockets);
+        let books = (self.shortage.books.clone(), of_user);
+        let session = Session::new((id, user), layout, arena, page, self.config.epoch, books);
         let index = match self.free_sessions.pop() {
             Some(index) => index as usize,
             None => {
@@ -349,6 +362,7 @@ impl<M: Memory> Transport<M> {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
             }
+            spent = spent.saturating_add(core::mem::take(&mut self.extra_cost));
         }
         self.mark(Work::Nothing);
         spent
@@ -357,6 +371,7 @@ impl<M: Memory> Transport<M> {
     /// Does what is due.
     pub fn handle_timers(&mut self, now: Instant) {
         self.adopt_some(now);
+        self.let_depart(now);
         if !self.lost_slots.is_empty() {
             let lost = self.look_for_lost(LOST_SLOTS);
             self.stats.add(Stat::ConnectionsLost, lost.into());
@@ -367,6 +382,7 @@ impl<M: Memory> Transport<M> {
         }
         self.time_waits.expire(now);
         self.cm.handle_timers(now);
+        self.run_directives(now);
         self.wheel.expire(now, |id| self.fired.push_back(id));
         // Thousands of connections of one session may have their timers at one moment.
         for _ in 0..self.fired.len().min(TIMERS_MAX) {
@@ -416,7 +432,8 @@ impl<M: Memory> Transport<M> {
 
     /// Whether the round had no time for all that there was: the next one goes on with it.
     pub fn is_behind(&self) -> bool {
-        !self.put_off.is_empty() || !self.fired.is_empty() || !self.resets.is_empty() || !self.endings.is_empty()
+        let is_ending = !self.resets.is_empty() || !self.endings.is_empty() || !self.departures.is_empty();
+        is_ending || !self.put_off.is_empty() || !self.fired.is_empty() || self.cm.is_behind()
     }
 
     /// How many commands of applications are in force, for a successor to carry out again.

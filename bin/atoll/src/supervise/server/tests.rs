@@ -267,6 +267,40 @@ fn receive(channel: &Channel) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
 }
 
 #[test]
+fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
+    let mut bench = Bench::new(1);
+    let (looping, waiting) = (bench.client(), bench.client());
+    let attach = Request::Attach { layout_version: LAYOUT_VERSION };
+    let mut count = 0;
+    let begin = Instant::now();
+    loop {
+        looping.send(&attach.encode(), &[]).unwrap();
+        (0..3).for_each(|_| drop(bench.server.turn(Some(0)).unwrap()));
+        let Some((packet, _)) = receive(&looping) else { break };
+        let Reply::Joined { session, .. } = Reply::decode(&packet).unwrap() else { panic!("it is not refused") };
+        looping.send(&Request::Leave { session }.encode(), &[]).unwrap();
+        count += 1;
+        bench.told(0);
+    }
+    let most = 513 + 257 * (begin.elapsed().as_secs() as u32 + 1);
+    assert!((500..=most).contains(&count), "{count}");
+    // It is the same process, so it waits, too, and one that has gone meanwhile is forgotten.
+    waiting.send(&attach.encode(), &[]).unwrap();
+    bench.settle();
+    assert!(receive(&waiting).is_none());
+    let clients = bench.server.clients.len();
+    drop(waiting);
+    bench.settle();
+    assert_eq!((bench.server.clients.len(), bench.server.slowed.len()), (clients - 1, 1));
+    // Nobody is asked for a turn before the time has come, and then it goes on.
+    let due = bench.server.slowed_until().expect("one waits");
+    assert!(bench.server.servers_timeout_ms(Instant::now()).is_some_and(|ms| ms <= 1000));
+    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    bench.settle();
+    assert!(matches!(receive(&looping).map(|(packet, _)| Reply::decode(&packet)), Some(Ok(Reply::Joined { .. }))));
+}
+
+#[test]
 fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() {
     let mut bench = Bench::new(2);
     let watches: Vec<_> = bench.server.memory.replicas.iter().map(|replica| Watch::of(&replica.bell)).collect();

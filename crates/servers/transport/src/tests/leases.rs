@@ -255,7 +255,7 @@ fn what_was_shown_outlives_the_replica_until_something_else_is() {
 fn low_ports_are_refused_to_who_may_not_have_them() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let ports = [(53, 53), (0, 0), (0, 0), (0, 0)];
-    let user = User { uid: 33, unprivileged_start: 1024, ports };
+    let user = User { uid: 33, unprivileged_start: 1024, ports, is_limited: true };
     let mut app = App::attach_as(net.stack(0), 1, user, ARENA);
     let mut root = App::attach(net.stack(0), 2);
     for protocol in [Protocol::Tcp, Protocol::Udp] {

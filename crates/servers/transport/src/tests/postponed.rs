@@ -178,7 +178,7 @@ fn names_and_places_of_those_that_wait_are_taken() {
     scene.server.push(Command::Connect { slot, generation, lease: 77, local: HTTP, remote: peer });
     scene.net.settle();
     assert_eq!(scene.server.state(own).1, Cause::AddressNotAvailable);
-    assert_eq!(scene.waiting(), 0, "all names had to be known");
+    assert_eq!(scene.waiting(), COUNT - 1, "its name is known though it waits");
     scene.die(Recovery::Stateful);
     // Connections that come meanwhile take other places.
     let more: Vec<Socket> = (0..3).map(|_| scene.client.connect(HTTP)).collect();
@@ -207,7 +207,7 @@ fn they_end_with_their_application() {
     assert_eq!(scene.waiting(), COUNT - 1);
     let (now, id) = (scene.net.now, scene.server.id);
     scene.net.stack(0).transport.close_session(now, id);
-    scene.net.settle();
+    (0..COUNT).for_each(|_| scene.net.wait(Duration::from_secs(1)));
     for &(_, c) in &scene.ends {
         assert_eq!(scene.client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
         scene.client.close(c);
@@ -262,4 +262,56 @@ fn blocks_of_a_slot_that_was_given_back_are_free() {
     scene.die(Recovery::Stateful);
     scene.net.wait(Duration::from_secs(COUNT as u64 + 1));
     assert_eq!((scene.there(), scene.net.stack(0).buffer_bytes()), (COUNT - 1, 0));
+}
+
+#[test]
+fn who_has_died_is_cleaned_up_after_when_what_it_had_goes_on_and_nobody_else_hurries() {
+    let mut scene = stacks();
+    let (now, id) = (scene.net.now, scene.server.id);
+    scene.net.stack(0).transport.close_session(now, id);
+    assert_eq!((scene.there(), scene.waiting()), (0, COUNT), "all at once would take long");
+    assert!(scene.net.stack(0).transport.is_behind() && scene.net.stack(0).transport.has_work());
+    assert_eq!(scene.net.stack(0).transport.take_ended(), []);
+    for _ in 0..=COUNT {
+        scene.net.wait(Duration::from_secs(1));
+    }
+    // They end as those of any that is gone: none was lost, and each peer sees the end of its connection.
+    let adoption = scene.net.stack(0).transport.take_adoption().expect("all are there");
+    assert_eq!((adoption.kept, adoption.lost), (COUNT as u32, 0));
+    let flags: Vec<u32> = scene.ends.iter().map(|(_, c)| scene.client.state(*c).2).collect();
+    assert!(flags.iter().all(|flags| flags & REPLICA_FIN != 0 && flags & REPLICA_RESET == 0), "{flags:?}");
+}
+
+#[test]
+fn a_connection_is_opened_beside_those_that_wait_under_another_name() {
+    // There are as many ports as connections, and one more.
+    let few = |config: &mut Config| {
+        patient(config);
+        config.ephemeral = (40_000, 40_000 + COUNT as u16);
+    };
+    let mut net = Net::new(vec![Stack::with(1, few).mortal(), Stack::new(2)]);
+    let mut client = App::attach(net.stack(0), 1);
+    let mut server = App::attach(net.stack(1), 2);
+    server.listen(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let remote = Endpoint::new(super::kit::addr(2), 80);
+    let old: Vec<Socket> = (0..COUNT).map(|_| client.connect(remote)).collect();
+    net.wait(Duration::from_secs(2));
+    let accepted: Vec<Socket> = core::iter::from_fn(|| server.accept()).collect();
+    net.wait(Duration::from_secs(2));
+    let now = net.now;
+    let adoption = net.stack(0).restart(now, &[&client], Recovery::Stateful);
+    assert_eq!((adoption.kept, accepted.len()), (COUNT as u32, COUNT));
+    let waiting = |net: &mut Net| net.stack(0).transport.connections() - net.stack(0).transport.entries.len();
+    let (new, none) = (client.connect(remote), client.connect(remote));
+    net.settle();
+    assert_eq!(waiting(&mut net), COUNT - 1, "they need not go on for that");
+    assert_eq!(client.state(new).1, Cause::None);
+    let ports: Vec<u16> = old.iter().chain([&new, &none]).map(|s| client.slot(*s).local().port).collect();
+    assert_eq!(client.state(none).1, Cause::AddressNotAvailable, "{ports:?}");
+    for (n, socket) in old.iter().enumerate() {
+        client.write(*socket, &[n as u8]);
+        net.settle();
+        assert_eq!(server.read(accepted[n]), [n as u8]);
+    }
 }

@@ -6,6 +6,7 @@ use std::vec::Vec;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, SlotState};
 use atoll_ipc::{Cause, Command, Event, SocketOption};
@@ -127,7 +128,8 @@ fn frugal(quota: Quota) -> Net {
     Net::new(vec![Stack::with(1, |config| config.quota = quota).mortal(), Stack::new(2)])
 }
 
-const LITTLE: Quota = Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3 };
+const LITTLE: Quota =
+    Quota { requests: 12, leases: 3, listeners: 2, datagram_sockets: 4, groups: 3, sockets: u32::MAX };
 
 fn bind(app: &mut App, lease: u64, port: u16) {
     let local = Endpoint::new(0, port);
@@ -179,6 +181,118 @@ fn ports_and_listeners_of_a_session_are_bounded_and_it_hears_so() {
     listen(&mut greedy, 3, 83);
     net.settle();
     assert_eq!(causes(&mut greedy), [full, full], "also after a death");
+}
+
+/// A stack whose users may have little together, and sessions as usual.
+fn frugal_to_users(user_quota: Quota) -> Net {
+    Net::new(vec![Stack::with(1, |config| config.user_quota = user_quota).mortal(), Stack::new(2)])
+}
+
+fn user(uid: u32) -> User {
+    User { is_limited: true, ..User::privileged(uid) }
+}
+
+#[test]
+fn what_all_sessions_of_a_user_have_is_bounded_and_others_have_their_own() {
+    let mut net = frugal_to_users(Quota { requests: 100, ..LITTLE });
+    let mut attach = |id, user| App::attach_as(net.stack(0), id, user, ARENA);
+    let (mut first, mut second) = (attach(1, user(33)), attach(2, user(33)));
+    let (mut other, mut root) = (attach(3, user(34)), attach(4, User::privileged(0)));
+    let (good, full) = (Cause::None, Cause::NoBuffers);
+    (1..=2).for_each(|n| bind(&mut first, n, 80 + n as u16));
+    net.settle();
+    (3..=4).for_each(|n| bind(&mut second, n, 80 + n as u16));
+    net.settle();
+    assert_eq!((causes(&mut first), causes(&mut second)), (vec![good, good], vec![good, full]));
+    listen(&mut first, 1, 81);
+    listen(&mut first, 2, 82);
+    net.settle();
+    listen(&mut second, 3, 83);
+    net.settle();
+    assert_eq!((causes(&mut first), causes(&mut second)), (vec![good, good], vec![full]));
+    (10..=12).for_each(|n| bind(&mut other, n, 80 + n as u16));
+    (20..=25).for_each(|n| bind(&mut root, n, 80 + n as u16));
+    net.settle();
+    assert_eq!((causes(&mut other), causes(&mut root)), (vec![good; 3], vec![good; 6]));
+    restart(&mut net, &[&first, &second, &other, &root]);
+    bind(&mut second, 4, 84);
+    net.settle();
+    assert_eq!(causes(&mut second), [full], "also after a death");
+    // What one of them gives back the other one can have; what one leaves that ends, too.
+    first.push(Command::Release { lease: 1 });
+    net.settle();
+    bind(&mut second, 4, 84);
+    net.settle();
+    assert_eq!(causes(&mut second), [good]);
+    let now = net.now;
+    net.stack(0).transport.close_session(now, first.id);
+    net.settle();
+    (5..=6).for_each(|n| bind(&mut second, n, 80 + n as u16));
+    net.settle();
+    assert_eq!(causes(&mut second), [good, full]);
+}
+
+#[test]
+fn sockets_and_groups_of_a_user_are_bounded_and_he_hears_so() {
+    let mut net = frugal_to_users(Quota { requests: 100, leases: 100, sockets: 6, ..LITTLE });
+    let mut attach = |id, user| App::attach_as(net.stack(0), id, user, ARENA);
+    let (mut first, mut second) = (attach(1, user(33)), attach(2, user(33)));
+    let mut root = attach(4, User::privileged(0));
+    let mut server = App::attach(net.stack(1), 9);
+    server.listen(77, Endpoint::new(0, 80), 100);
+    let datagrams: Vec<Socket> =
+        (0..3).map(|n| udp_open(&mut first, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    net.settle();
+    let more: Vec<Socket> =
+        (3..5).map(|n| udp_open(&mut second, Endpoint::new(0, 5000 + n), Endpoint::default())).collect();
+    net.settle();
+    assert_eq!(second.state(more[0]), (SlotState::Open, Cause::None, 0));
+    assert_eq!(second.state(more[1]).1, Cause::NoBuffers, "the fifth datagram socket");
+    let connected: Vec<Socket> = (0..3).map(|_| second.connect(Endpoint::new(addr(2), 80))).collect();
+    let of_root = root.connect(Endpoint::new(addr(2), 80));
+    net.settle();
+    let told: Vec<Cause> = connected.iter().map(|socket| second.state(*socket).1).collect();
+    assert_eq!(told, [Cause::None, Cause::None, Cause::NoBuffers], "the seventh socket");
+    assert_eq!(root.state(of_root).1, Cause::None);
+    (0..2).for_each(|n| group(&mut first, datagrams[n], GROUP + n as u32, true));
+    net.settle();
+    (2..4).for_each(|n| group(&mut second, more[0], GROUP + n, true));
+    net.settle();
+    assert_eq!((0..4).filter(|n| is_member(&mut net, GROUP + n)).count(), 3);
+    // What is closed makes room.
+    first.close(datagrams[0]);
+    net.settle();
+    let again = second.connect(Endpoint::new(addr(2), 80));
+    net.settle();
+    assert_eq!(second.state(again).1, Cause::None);
+    // Nothing is remembered of users without sessions.
+    let now = net.now;
+    assert_eq!(net.stack(0).transport.users.len(), 2);
+    [first.id, second.id].into_iter().for_each(|id| net.stack(0).transport.close_session(now, id));
+    net.stack(1).transport.close_session(now, server.id);
+    net.wait(Duration::from_secs(100));
+    assert_eq!(net.stack(0).transport.users.len(), 1);
+}
+
+#[test]
+fn what_a_peer_opens_for_a_user_who_has_all_his_sockets_waits() {
+    let mut net = frugal_to_users(Quota { sockets: 2, ..Quota::USER });
+    let mut server = App::attach_as(net.stack(0), 1, user(33), ARENA);
+    let mut client = App::attach(net.stack(1), 9);
+    server.listen(77, Endpoint::new(0, 80), 100);
+    net.settle();
+    let clients: Vec<Socket> = (0..3).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    let accepted: Vec<Socket> = core::iter::from_fn(|| server.accept()).collect();
+    net.settle();
+    assert_eq!(accepted.len(), 2);
+    assert!(clients.iter().all(|socket| client.state(*socket).1 == Cause::None), "it is not refused");
+    server.close(accepted[0]);
+    client.close(clients[0]);
+    net.settle();
+    server.push(Command::AcceptConnection { lease: 77 });
+    net.settle();
+    assert!(server.accept().is_some());
 }
 
 #[test]
@@ -311,6 +425,148 @@ fn a_session_with_many_sockets_ends_in_slices() {
         assert_eq!(net.stack(0).transport.take_ended(), [big.id]);
         assert_eq!(kept(net.stack(0)), 0);
     }
+}
+
+#[test]
+fn a_session_is_cut_off_in_slices_and_its_programs_hear_so() {
+    let (mut net, mut server, mut big, mut small, (s, c)) = crowd();
+    let now = net.now;
+    big.poll();
+    big.ready.clear();
+    small.push(Command::SetOption { slot: c.slot, generation: c.generation, option: SocketOption::NoDelay, value: 1 });
+    // As the supervisor says it: it ends at once.
+    net.stack(0).transport.cut_off(now, big.id);
+    net.stack(0).transport.close_session(now, big.id);
+    let (mut rounds, mut most) = (0, 0);
+    while net.stack(0).transport.is_behind() {
+        rounds += 1;
+        assert!(rounds < 100, "it comes to an end");
+        small.write(c, b"ping");
+        let now = net.now;
+        net.stack(0).round(now);
+        most = most.max(net.stack(0).out.outside.len());
+        net.step();
+        net.step();
+        assert_eq!(server.read(s), b"ping", "others are served in each round");
+    }
+    assert!(rounds > 0 && (2..=200).contains(&most), "{rounds} rounds, {most} frames in one");
+    net.settle();
+    big.poll();
+    for slot in 0..(MANY / 2 - 8) as u32 {
+        let (slot, generation) = (atoll_base::SlotId(slot), 1);
+        assert_eq!(big.state(Socket { slot, generation }).1, Cause::Lost);
+        assert!(big.ready.contains_key(&slot), "who waits for it is woken");
+    }
+    net.wait(Duration::from_secs(100));
+    assert_eq!(net.stack(0).transport.take_ended(), [big.id]);
+}
+
+#[test]
+fn connections_that_waited_for_an_acceptor_are_offered_in_slices() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut other = App::attach(net.stack(0), 3);
+    let mut client = App::attach(net.stack(1), 2);
+    server.listen_only(77, Endpoint::new(0, 80), 4096);
+    other.listen_only(78, Endpoint::new(0, 81), 4096);
+    net.settle();
+    for _ in 0..MANY {
+        client.connect(Endpoint::new(addr(1), 80));
+    }
+    net.settle();
+    client.connect(Endpoint::new(addr(1), 81));
+    net.settle();
+    server.push(Command::AcceptConnection { lease: 77 });
+    // And again and again, which is not more.
+    (0..16).for_each(|_| server.push(Command::AcceptConnection { lease: 77 }));
+    other.push(Command::AcceptConnection { lease: 78 });
+    let now = net.now;
+    let (mut counts, mut others) = (Vec::new(), None);
+    while counts.iter().sum::<usize>() < MANY && counts.len() < 100 {
+        net.stack(0).round(now);
+        counts.push(core::iter::from_fn(|| server.accept()).count());
+        others = others.or(other.accept().map(|_| counts.len()));
+        if counts.iter().sum::<usize>() < MANY {
+            assert!(net.stack(0).transport.is_behind() && net.stack(0).transport.next_timeout() <= Some(now));
+        }
+    }
+    assert_eq!(counts.iter().sum::<usize>(), MANY);
+    assert!(counts.iter().all(|count| *count <= 128), "{counts:?}");
+    assert!(others.is_some_and(|round| round <= 3), "{others:?}: another listener has its turn before");
+    net.settle();
+    assert!(!net.stack(0).transport.is_behind());
+}
+
+#[test]
+fn a_dead_member_is_taken_off_its_sockets_in_slices() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    // More than one slice looks at.
+    let count = 3000;
+    let mut big = App::attach_with(net.stack(0), 1, ArenaConfig { slots: 8192, ..ARENA });
+    let sockets: Vec<Socket> = (0..count)
+        .map(|n| {
+            let socket = udp_open(&mut big, Endpoint::new(0, 5000 + n as u16), Endpoint::default());
+            net.step();
+            socket
+        })
+        .collect();
+    net.settle();
+    // It has opened them, and all are shared with children.
+    for socket in &sockets {
+        big.slot(*socket).add_holder(5);
+        big.slot(*socket).add_holder(6);
+    }
+    let left = |big: &App| sockets.iter().filter(|socket| big.slot(**socket).holders() & 1 << 5 != 0).count();
+    let now = net.now;
+    net.stack(0).transport.member_gone(now, big.id, 5);
+    let (mut before, mut rounds) = (left(&big), 0);
+    assert!(before > 0, "it is too much for one slice");
+    while before > 0 {
+        net.stack(0).round(now);
+        let after = left(&big);
+        assert!(before - after <= 1024, "{before} {after}");
+        before = after;
+        rounds += 1;
+        assert!(rounds < 10, "it comes to an end");
+    }
+    net.settle();
+    assert!(sockets.iter().all(|socket| big.state(*socket).0 == SlotState::Open));
+}
+
+#[test]
+fn options_that_no_successor_would_know_are_refused_and_the_socket_says_so() {
+    // Lease, socket, and one option.
+    let mut net = frugal(Quota { requests: 4, ..LITTLE });
+    let mut app = App::attach(net.stack(0), 1);
+    let Socket { slot, generation } = udp_open(&mut app, Endpoint::new(0, 5353), Endpoint::default());
+    net.settle();
+    let set = |app: &mut App, option, value| app.push(Command::SetOption { slot, generation, option, value });
+    let before = kept(net.stack(0));
+    for n in before..4 {
+        let option = [SocketOption::TypeOfService, SocketOption::TimeToLive][n % 2];
+        set(&mut app, option, 7);
+    }
+    net.settle();
+    assert_eq!(kept(net.stack(0)), 4);
+    let bad = net.stack(0).stat(Stat::BadCommands);
+    app.poll();
+    set(&mut app, SocketOption::ReceiveBuffer, 4096);
+    // The same again is not more.
+    set(&mut app, SocketOption::TypeOfService, 8);
+    net.settle();
+    assert_eq!((kept(net.stack(0)), net.stack(0).stat(Stat::BadCommands) - bad), (4, 1));
+    assert_eq!(app.state(Socket { slot, generation }).1, Cause::NoBuffers);
+    // A listener's.
+    let mut net = frugal(Quota { requests: 3, ..LITTLE });
+    let mut app = App::attach(net.stack(0), 1);
+    app.listen_only(77, Endpoint::new(0, 80), 16);
+    net.settle();
+    let bad = net.stack(0).stat(Stat::BadCommands);
+    for option in [SocketOption::TypeOfService, SocketOption::TimeToLive] {
+        app.push(Command::SetListenerOption { lease: 77, option, value: 9 });
+    }
+    net.settle();
+    assert_eq!((kept(net.stack(0)), net.stack(0).stat(Stat::BadCommands) - bad), (3, 1));
 }
 
 #[test]

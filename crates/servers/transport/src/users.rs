@@ -1,0 +1,83 @@
+//! What do all sessions of one user have together? A quota for each session says little to who can open many.
+//!
+//! Sockets and memory are counted here, by the sessions that have them; what is in force for a user is counted where it is written down
+//! ([`crate::records`]). Root, and who runs the stack, have no such bound, as resource limits are not for who could raise them.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use atoll_ipc::control::User;
+
+/// What the sessions of one user hold here, and may hold.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    sockets: AtomicU32,
+    /// Octets of receive areas that were touched.
+    held: AtomicU64,
+    sockets_max: u32,
+    is_limited: bool,
+}
+
+/// A user may have this part of the memory for receive buffers: one half.
+const PART: u64 = 2;
+
+impl Holdings {
+    // A replica is one thread: nobody else counts meanwhile.
+    fn add(counter: &AtomicU32, more: u32) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// One more socket of his.
+    pub(crate) fn socket_opened(&self) {
+        Holdings::add(&self.sockets, 1);
+    }
+
+    /// One less.
+    pub(crate) fn socket_closed(&self) {
+        Holdings::add(&self.sockets, u32::MAX);
+    }
+
+    /// Whether he may have one more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sockets.load(Ordering::Relaxed) < self.sockets_max
+    }
+
+    /// Memory that counted as `before` counts as `after`.
+    pub(crate) fn count(&self, before: u64, after: u64) {
+        let held = self.held.load(Ordering::Relaxed).wrapping_sub(before).wrapping_add(after);
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Whether he may touch more, where all together may have `max` octets.
+    pub(crate) fn has_memory(&self, max: u64) -> bool {
+        !self.is_limited || self.held.load(Ordering::Relaxed) < max / PART
+    }
+}
+
+/// All users that have sessions, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Users(BTreeMap<u32, Arc<Holdings>>);
+
+impl Users {
+    /// What is counted for this user; he may have `sockets_max` sockets, if he is limited.
+    pub(crate) fn of(&mut self, user: &User, sockets_max: u32) -> Arc<Holdings> {
+        let fresh = || {
+            let sockets_max = if user.is_limited { sockets_max } else { u32::MAX };
+            let (sockets, held) = (AtomicU32::new(0), AtomicU64::new(0));
+            Arc::new(Holdings { sockets, held, sockets_max, is_limited: user.is_limited })
+        };
+        self.0.entry(user.uid).or_insert_with(fresh).clone()
+    }
+
+    /// Forgets those without sessions.
+    pub(crate) fn forget_absent(&mut self) {
+        self.0.retain(|_, holdings| Arc::strong_count(holdings) > 1);
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
