@@ -2,7 +2,8 @@
 //
 // STATION and ADDRESS: whom the frames are for. PORT: where it listens. PEER, PEER_PORT: the other end of a good connection to PORT,
 // into which some kinds forge. Says how many frames were sent. Sources are random addresses of ADDRESS's own /24 beyond .99, where
-// nobody should be. At most a million frames a second, for a minute.
+// nobody should be. Some kinds open a connection of their own first, from .98 to PORT + 1, where somebody should write without end, and lie on
+// that: no other stack has a hand in it. At most a million frames a second, for a minute.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,6 +24,10 @@ enum { BATCH = 32, FRAME_MAX = 1514, TEXT = 64 };
 static uint8_t station[6], own_station[6];
 static uint32_t target, peer;
 static uint16_t port, peer_port;
+
+// The connection of a peer that lies: both ends' next sequence numbers, and the other's time stamp.
+static uint32_t own_next, their_next, their_stamp;
+static uint16_t own_port;
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t draw(void) {
@@ -57,16 +62,20 @@ static int packet(uint8_t *frame, uint32_t source, int protocol, int len, int id
     memcpy(ip + 10, &check, 2);
     return 34 + len;
 }
+// What of a segment is not always the same: options, and the window.
+static uint8_t other_options[40];
+static int other_len, window = 64240;
 static int segment(uint8_t *frame, uint32_t source, int from, int to, uint32_t seq, uint32_t ack, int flags, int options, int text) {
     static const uint8_t usual[] = {2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7};
     static const uint8_t stamps[] = {1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1};
     uint8_t *tcp = frame + 34;
-    int extra = options == 1 ? sizeof usual : options == 2 ? sizeof stamps : options == 3 ? 40 : 0, len = 20 + extra + text;
+    int extra = options == 1 ? sizeof usual : options == 2 ? sizeof stamps : options == 3 ? 40 : options == 4 ? other_len : 0, len = 20 + extra + text;
     memset(tcp, 0, len);
     put16(tcp, from), put16(tcp + 2, to), put32(tcp + 4, seq), put32(tcp + 8, ack);
-    tcp[12] = (20 + extra) / 4 << 4, tcp[13] = flags, put16(tcp + 14, 64240);
+    tcp[12] = (20 + extra) / 4 << 4, tcp[13] = flags, put16(tcp + 14, window);
     if (options == 1) memcpy(tcp + 20, usual, sizeof usual);
     if (options == 2) memcpy(tcp + 20, stamps, sizeof stamps);
+    if (options == 4) memcpy(tcp + 20, other_options, other_len);
     // As many options as there is room for, of a kind that nobody knows.
     for (int at = 20; options == 3 && at < 60; at += 2) tcp[at] = 253, tcp[at + 1] = 2;
     uint32_t pseudo = (source >> 16) + (source & 0xffff) + (target >> 16) + (target & 0xffff) + 6 + len;
@@ -111,6 +120,7 @@ static int options(uint8_t *f) { return segment(f, nobody(), 1024 + draw() % 600
 static int too_big(uint8_t *f) { return error(f, 4, 576); }
 static int unreachable(uint8_t *f) { return error(f, 3, 0); }
 static int echo(uint8_t *f) { memset(f + 42, 0, 56); return icmp(f, nobody(), 8, 0, draw(), 64); }
+static int echo_peer(uint8_t *f) { memset(f + 42, 0, 56); return icmp(f, peer, 8, 0, draw(), 64); }
 static int udp_closed(uint8_t *f) {
     uint8_t *at = f + 34;
     memset(at, 0, 8 + TEXT), put16(at, draw()), put16(at + 2, 9), put16(at + 4, 8 + TEXT);
@@ -164,21 +174,100 @@ static int fragment6(uint8_t *f) {
     f[54] = 17, put16(f + 56, 1), put32(f + 58, draw());
     return packet6(f, 44, 1008, 64);
 }
+// Lies of a peer.
+static uint32_t liar(void) { return (target & ~255u) | 98; }
+// A segment of its connection, `ack` octets beyond what it has acknowledged, with `blocks` SACK blocks, which are behind the stamps already.
+static int lie(uint8_t *f, uint32_t at, uint32_t ack, int open, int blocks, int text) {
+    static const uint8_t stamps[] = {1, 1, 8, 10, 0, 0, 0, 1};
+    memcpy(other_options, stamps, sizeof stamps), put32(other_options + 8, their_stamp), other_len = 12;
+    if (blocks) memcpy(other_options + 12, (uint8_t[]){1, 1, 5, 2 + 8 * blocks}, 4), other_len += 4 + 8 * blocks;
+    window = open;
+    int len = segment(f, liar(), own_port, port + 1, own_next + at, their_next + ack, 16, 4, text);
+    window = 64240;
+    return len;
+}
+static void block(int n, uint32_t left, uint32_t right) {
+    put32(other_options + 16 + 8 * n, their_next + left), put32(other_options + 20 + 8 * n, their_next + right);
+}
+enum { OPEN = 500, FLIGHT = 10 * 1448 };
+static int ack_unsent(uint8_t *f) { return lie(f, 0, (1 << 20) + draw() % (1 << 20), OPEN, 0, 0); }
+static int ack_again(uint8_t *f) { return lie(f, 0, 0, OPEN, 0, 0); }
+static int ack_octets(uint8_t *f) { static uint32_t n; return lie(f, 0, ++n, OPEN, 0, 0); }
+static int sack_false(uint8_t *f) {
+    // Of what was never sent; backwards; of what was acknowledged long ago.
+    uint32_t at = (1 << 20) + draw() % (1 << 20);
+    block(0, at, at + 1448), block(1, 2896 + draw() % 1448, 1448), block(2, -at, -at + 1448);
+    return lie(f, 0, 0, OPEN, 3, 0);
+}
+static int sack_tiny(uint8_t *f) {
+    for (int n = 0; n < 3; n++) { uint32_t at = 1 + draw() % (FLIGHT - 2); block(n, at, at + 1); }
+    return lie(f, 0, 0, OPEN, 3, 0);
+}
+static int holes(uint8_t *f) { return lie(f, 1 + 2 * (draw() % 16000), 0, OPEN, 0, 1); }
+static int window_shut(uint8_t *f) { return lie(f, 0, 0, 0, 0, 0); }
+static int window_flaps(uint8_t *f) { static int n; return lie(f, 0, 0, n++ % 2 ? OPEN : 0, 0, 0); }
+
 // What no stack looks at: what sending and receiving cost.
 static int nothing(uint8_t *f) { memset(f + 14, 0, 50); return ethernet(f, 0x88b5) + 50; }
 
 static const struct { const char *name; int (*make)(uint8_t *); } kinds[] = {
     {"nothing", nothing}, {"syn", syn}, {"syn-closed", syn_closed}, {"syn-open", syn_open}, {"rst-open", rst_open},
     {"text-open", text_open}, {"ack-none", ack_none}, {"options", options}, {"too-big", too_big}, {"unreachable", unreachable},
-    {"echo", echo}, {"udp-closed", udp_closed}, {"fragment", fragment}, {"small-fragment", small_fragment},
+    {"echo", echo}, {"echo-peer", echo_peer}, {"udp-closed", udp_closed}, {"fragment", fragment}, {"small-fragment", small_fragment},
     {"one-source", one_source}, {"overlap", overlap}, {"tiny", tiny}, {"igmp", igmp}, {"arp-flood", arp_flood},
     {"arp-lie", arp_lie}, {"headers6", headers6}, {"solicit6", solicit6}, {"fragment6", fragment6},
+    {"ack-unsent", ack_unsent}, {"ack-again", ack_again}, {"ack-octets", ack_octets}, {"sack-false", sack_false},
+    {"sack-tiny", sack_tiny}, {"holes", holes}, {"window-shut", window_shut}, {"window-flaps", window_flaps},
 };
+// From here on they are of a peer.
+static const char *first_of_peer = "ack-unsent";
 
 static double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+// A socket that hears one protocol of the interface.
+static int hear(int index, int protocol) {
+    struct sockaddr_ll from = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
+    int heard = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, 0);
+    if (heard < 0 || bind(heard, (void *)&from, sizeof from)) perror("AF_PACKET"), exit(1);
+    return heard;
+}
+// Answers who asks for the liar's station, so that frames to it go where nobody takes them.
+static void answer(int raw, int heard) {
+    uint8_t frame[FRAME_MAX], reply[FRAME_MAX];
+    while (recv(heard, frame, sizeof frame, 0) >= 42) {
+        uint8_t asked[4];
+        put32(asked, liar());
+        if (frame[21] == 1 && !memcmp(frame + 38, asked, 4)) send(raw, reply, arp(reply, 2, liar(), 0), 0);
+    }
+}
+// Opens the connection of a peer that lies.
+static void open_connection(int raw, int index, int arps) {
+    uint8_t frame[FRAME_MAX];
+    int packets = hear(index, ETH_P_IP);
+    own_port = 20000 + (getpid() * 7 + time(NULL)) % 40000, own_next = getpid() * 65537u;
+    send(raw, frame, arp(frame, 1, liar(), 0), 0);
+    for (int tries = 0; tries < 2000; tries++) {
+        if (tries % 500 == 0) send(raw, frame, segment(frame, liar(), own_port, port + 1, own_next, 0, 2, 1, 0), 0);
+        usleep(1000), answer(raw, arps);
+        while (recv(packets, frame, sizeof frame, 0) >= 66) {
+            uint8_t *tcp = frame + 34;
+            uint16_t to = tcp[2] << 8 | tcp[3];
+            if (frame[23] != 6 || to != own_port || (tcp[13] & 18) != 18) continue;
+            uint32_t words[2];
+            memcpy(words, tcp + 4, 4), their_next = ntohl(words[0]) + 1, own_next++;
+            for (uint8_t *at = tcp + 20; at < tcp + (tcp[12] >> 4) * 4 - 9; at += *at == 1 ? 1 : at[1] ? at[1] : 40)
+                if (*at == 8) memcpy(words, at + 2, 4), their_stamp = ntohl(words[0]);
+            send(raw, frame, lie(frame, 0, 0, OPEN, 0, 0), 0);
+            // Time for the first flight.
+            usleep(20000), close(packets);
+            return;
+        }
+    }
+    fprintf(stderr, "no connection\n"), exit(1);
 }
 
 int main(int argc, char **argv) {
@@ -205,6 +294,13 @@ int main(int argc, char **argv) {
     if (raw < 0 || bind(raw, (void *)&to, sizeof to) || ioctl(raw, SIOCGIFHWADDR, &request)) return perror(argv[1]), 1;
     memcpy(own_station, request.ifr_hwaddr.sa_data, 6);
 
+    int lies = 0, arps = hear(to.sll_ifindex, ETH_P_ARP);
+    for (size_t n = 0, of_peer = 0; n < sizeof kinds / sizeof *kinds; n++) {
+        of_peer |= !strcmp(kinds[n].name, first_of_peer);
+        lies |= of_peer && make == kinds[n].make;
+    }
+    if (lies) open_connection(raw, to.sll_ifindex, arps);
+
     static uint8_t frames[BATCH][FRAME_MAX];
     struct iovec parts[BATCH];
     struct mmsghdr messages[BATCH] = {0};
@@ -223,11 +319,14 @@ int main(int argc, char **argv) {
             usleep(200);
             continue;
         }
+        if (lies && sent % 1024 < BATCH) answer(raw, arps);
         for (int n = 0; n < count; n++) parts[n].iov_len = make(frames[n]);
         int done = sendmmsg(raw, messages, count, 0);
         if (done < 0 && errno != ENOBUFS && errno != EAGAIN) return perror("sendmmsg"), 1;
         sent += done > 0 ? done : 0;
     }
+    // It is reset, so that nothing of it costs whoever is measured next.
+    if (lies) send(raw, frames[0], segment(frames[0], liar(), own_port, port + 1, own_next, 0, 4, 0, 0), 0);
     printf("sent %llu\n", (unsigned long long)sent);
     return 0;
 }

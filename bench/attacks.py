@@ -21,8 +21,13 @@ HELD_PORT, STREAM_PORT = 40000, 40001
 HOLD = """
 import socket, sys, time
 if sys.argv[1] == "serve":
-    s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("", 80)); s.listen(128); kept = []
-    while True: kept.append(s.accept()); del kept[:-8]
+    import select
+    listeners = [socket.socket(), socket.socket()]; kept = []
+    for s, port in zip(listeners, (80, 81)): s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("", port)); s.listen(128)
+    while True:
+        for s in select.select(listeners, [], [])[0]:
+            kept.append(s.accept()[0]); del kept[:-8]
+            if s is listeners[1]: kept[-1].setblocking(False); kept[-1].send(bytes(1 << 20))
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("", int(sys.argv[2]))); s.connect((sys.argv[1], 80)); time.sleep(3600)
 """
 

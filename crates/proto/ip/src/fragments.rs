@@ -15,7 +15,7 @@ use crate::output::{HEADERS_LEN, HEADERS_LEN_MAX, Outgoing};
 use crate::reassembly::{Fragment, FragmentKey, Outcome, Refusal};
 
 /// RFC 791 §3.2, RFC 8200 §4.5: what the fragments of one packet have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketKey {
     pub(crate) src: Addr,
     pub(crate) dst: Addr,
@@ -28,16 +28,35 @@ pub(crate) struct PacketKey {
 impl FragmentKey for PacketKey {
     type Source = (u64, u32, bool);
 
+    /// Linux's `ipfrag_time`, and the 60 seconds of RFC 8200.
+    const TIMEOUTS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
+
     /// Of an IPv6 address the network: its hosts, and whoever has taken more than one address there, share what a source may have.
     fn source(&self) -> (u64, u32, bool) {
         let octets = u128::from_be_bytes(self.src.octets());
         ((octets >> 64) as u64, self.src.to_v4().unwrap_or_default(), self.inside)
     }
 
-    /// Linux's `ipfrag_time`, and the 60 seconds of RFC 8200.
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(if self.src.is_v4() { 30 } else { 60 })
+    fn has_second_timeout(&self) -> bool {
+        !self.src.is_v4()
     }
+
+    fn hashes(&self, secret: [u64; 2]) -> [u64; 2] {
+        let (network, v4, inside) = self.source();
+        let source = hash(secret, secret[0], [network, u64::from(v4) << 1 | u64::from(inside)]);
+        let [_, host] = self.src.to_u64s();
+        let [dst_high, dst_low] = self.dst.to_u64s();
+        let rest = u64::from(self.id) << 8 | u64::from(self.protocol);
+        [hash(secret, source, [host, dst_high, dst_low, rest]), source]
+    }
+}
+
+/// Multiply-shift for each word, with a secret multiplier, from `start` on. Words that differ in one place never collide in all bits.
+fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
+    words.into_iter().fold(start, |hash, word| {
+        let product = (hash ^ word).wrapping_mul(secret[1] | 1);
+        product ^ (product >> 32)
+    })
 }
 
 /// One fragment of a payload that is to be sent.

@@ -90,6 +90,7 @@ impl Ip {
         let mut rng = Rng::new(seed);
         let key = [rng.next_u64(), rng.next_u64()];
         let v6_key = [rng.next_u64(), rng.next_u64()];
+        let fragments_key = [rng.next_u64(), rng.next_u64()];
         let address = config.address();
         let leads = config.sibling.0 == 0 && !config.apart;
         let asks = config.dhcp && leads;
@@ -100,7 +101,7 @@ impl Ip {
             dhcp: asks.then(|| Box::new(Client::new(config.mac, config.mtu))),
             neighbours: Neighbours::new(config.neighbours_max, address.and_then(|address| address.gateway), key),
             identifications: Identifications::new(&mut rng, config.sibling),
-            reassembly: Reassembly::new(config.reassembly),
+            reassembly: Reassembly::new(config.reassembly, fragments_key),
             groups: Groups::new(leads),
             wholes: VecDeque::new(),
             paths: Paths::default(),

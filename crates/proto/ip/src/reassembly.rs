@@ -10,21 +10,36 @@
 //!            +-------------+              +----------+          because pieces never overlap
 //! ```
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use atoll_base::{Duration, Instant};
 
+use list::{Links, List};
+use octets::Octets;
+use packet::{Packet, Piece};
+use table::Table;
+
+mod list;
+mod octets;
+mod packet;
+mod table;
+
 /// What the fragments of one packet have in common.
-pub trait FragmentKey: Copy + Ord {
+pub trait FragmentKey: Copy + Eq {
     /// Who sent them.
-    type Source: Copy + Ord;
+    type Source: Copy + Eq;
+
+    /// The two times that packets may take from their first fragment on.
+    const TIMEOUTS: [Duration; 2];
 
     /// Who sent them.
     fn source(&self) -> Self::Source;
 
-    /// How long the packet may take from its first fragment on.
-    fn timeout(&self) -> Duration;
+    /// Which of the two times this packet has: the second one?
+    fn has_second_timeout(&self) -> bool;
+
+    /// Of the key and of the source; not to be predicted by who does not know `secret`.
+    fn hashes(&self, secret: [u64; 2]) -> [u64; 2];
 }
 
 /// How much is kept at most.
@@ -103,44 +118,40 @@ pub struct Expired {
 
 /// The packets of which some fragments have arrived. Lost with its process: those who sent them send again.
 ///
-/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a scan: which
-/// packet is the oldest, which is the oldest of a source, and which is due first. A packet is in all of them or in none.
+/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a scan: which packet is
+/// meant, which is the oldest, which is the oldest of a source, and which is due first. What one packet has taken - places,
+/// blocks - goes to the next one, so that a flood costs neither memory nor the work of getting it.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
-    packets: BTreeMap<K, Partial>,
-    /// All packets by their serial numbers, the oldest first.
-    by_age: BTreeMap<u64, K>,
-    /// The packets of each source by their serial numbers, the oldest first.
-    by_source: BTreeSet<(K::Source, u64)>,
-    /// All packets by their deadlines, of equal ones the oldest first.
-    by_deadline: BTreeSet<(Instant, u64)>,
-    usage: BTreeMap<K::Source, Usage>,
+    /// Of the hashes, so that nobody can choose packets that are found slowly.
+    secret: [u64; 2],
+    packets: Table<Packet<K>>,
+    /// Those who have packets here.
+    sources: Table<Source<K::Source>>,
+    /// The packets that have each of the two times, the oldest first, which is due first.
+    by_age: [List; 2],
+    /// Of `by_age`, and of the lists of sources.
+    age_links: Links,
+    source_links: Links,
+    octets: Octets,
+    /// Room for the pieces of packets to come.
+    spare: Vec<Vec<Piece>>,
     total: Usage,
     /// Number of the next packet: they age in this order.
     next_serial: u64,
     evicted: u64,
 }
 
+/// Somebody who has packets here.
 #[derive(Debug)]
-struct Partial {
-    serial: u64,
-    deadline: Instant,
-    /// By offset, never empty, without overlap.
-    pieces: Vec<Piece>,
-    head: Vec<u8>,
-    /// Length of the whole, if the last fragment is here.
-    end: Option<u32>,
-    received: u32,
-    cost: usize,
-    /// A bit for each congestion mark seen.
-    marks: u8,
-}
-
-#[derive(Debug)]
-struct Piece {
-    offset: u32,
-    bytes: Vec<u8>,
+struct Source<S> {
+    name: S,
+    /// Under which it is found.
+    hash: u64,
+    usage: Usage,
+    /// The oldest first.
+    packets: List,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,89 +160,113 @@ struct Usage {
     packets: usize,
 }
 
-/// What a packet and a fragment cost besides their octets, about.
+/// What a packet and a fragment cost besides the blocks of their octets, about.
 const PACKET_COST: usize = 256;
 const PIECE_COST: usize = 64;
+/// Pieces for which a packet that goes leaves room to the next one.
+const SPARE_PIECES: usize = 4;
 
 impl<K: FragmentKey> Reassembly<K> {
-    /// Nothing yet. `limits` hold one packet of every length.
-    pub fn new(limits: Limits) -> Reassembly<K> {
+    /// Nothing yet. `limits` hold one packet of every length. `secret`: unpredictable from outside.
+    pub fn new(limits: Limits, secret: [u64; 2]) -> Reassembly<K> {
         debug_assert!(limits.bytes_max >= 1 << 18 && limits.packets_max >= 2 && limits.fragments_max >= 2);
         Reassembly {
             limits,
-            packets: BTreeMap::new(),
-            by_age: BTreeMap::new(),
-            by_source: BTreeSet::new(),
-            by_deadline: BTreeSet::new(),
-            usage: BTreeMap::new(),
+            secret,
+            packets: Table::new(),
+            sources: Table::new(),
+            by_age: [List::new(); 2],
+            age_links: Links::new(),
+            source_links: Links::new(),
+            octets: Octets::new(),
+            spare: Vec::new(),
             total: Usage::default(),
             next_serial: 0,
             evicted: 0,
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, also for each packet that is evicted.
+    /// Takes a fragment of the packet `key`. Cost: O(log n) in fragments of the packet, and O(1) for each packet that is evicted.
     pub fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
-        let outcome = self.place(now, key, fragment);
-        match outcome {
-            Outcome::Dropped(Refusal::Malformed | Refusal::Overlap) => {
-                self.remove(&key);
+        let hashes = key.hashes(self.secret);
+        let found = self.packets.find(hashes[0], |packet| packet.key == key);
+        match self.judge(found, fragment) {
+            Ok((piece, end)) => {
+                let at = found.unwrap_or_else(|| self.admit(now, key, hashes));
+                self.keep(at, piece, fragment, end)
             }
-            Outcome::Kept | Outcome::Complete(_) | Outcome::Dropped(Refusal::Duplicate) => {}
+            Err(refusal) => {
+                if let (Some(at), Refusal::Malformed | Refusal::Overlap) = (found, refusal) {
+                    self.discard(at);
+                }
+                Outcome::Dropped(refusal)
+            }
         }
-        outcome
     }
 
-    fn place(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
-        let Some(end) = end_of(fragment) else { return Outcome::Dropped(Refusal::Malformed) };
-        let at = match self.packets.get(&key) {
-            None => 0,
-            Some(packet) => match packet.position(fragment, end) {
-                Ok(_) if packet.pieces.len() >= self.limits.fragments_max => {
-                    return Outcome::Dropped(Refusal::Malformed);
-                }
-                Ok(at) => at,
-                Err(refusal) => return Outcome::Dropped(refusal),
-            },
-        };
-        self.make_room(&key, fragment.cost());
-        let serial = self.next_serial;
-        let deadline = now + key.timeout();
-        let packet = self.packets.entry(key).or_insert_with(|| Partial::new(serial, deadline));
-        if packet.pieces.is_empty() {
-            self.next_serial += 1;
-            self.by_age.insert(serial, key);
-            self.by_source.insert((key.source(), serial));
-            self.by_deadline.insert((deadline, serial));
-            charge(&mut self.total, &mut self.usage, key.source(), PACKET_COST, 1);
+    /// Where among the pieces of the packet at `found` a fragment belongs, and where it ends.
+    fn judge(&self, found: Option<u32>, fragment: &Fragment<'_>) -> Result<(usize, u32), Refusal> {
+        let end = end_of(fragment).ok_or(Refusal::Malformed)?;
+        let Some(packet) = found.and_then(|at| self.packets.get(at)) else { return Ok((0, end)) };
+        let piece = packet.position(fragment, end)?;
+        if packet.pieces.len() >= self.limits.fragments_max {
+            return Err(Refusal::Malformed);
         }
-        charge(&mut self.total, &mut self.usage, key.source(), fragment.cost(), 0);
-        packet.keep(at, fragment, end);
-        if packet.end != Some(packet.received) {
+        Ok((piece, end))
+    }
+
+    /// A new packet without pieces, the youngest. Returns its place.
+    fn admit(&mut self, now: Instant, key: K, [hash, source_hash]: [u64; 2]) -> u32 {
+        let name = key.source();
+        let found = self.sources.find(source_hash, |source| source.name == name);
+        let source = found.unwrap_or_else(|| {
+            let (usage, packets) = (Usage::default(), List::new());
+            self.sources.insert(source_hash, Source { name, hash: source_hash, usage, packets })
+        });
+        let time = usize::from(key.has_second_timeout());
+        let pieces = self.spare.pop().unwrap_or_default();
+        let packet = Packet::new(key, hash, self.next_serial, now + K::TIMEOUTS[time], source, pieces);
+        self.next_serial += 1;
+        let at = self.packets.insert(hash, packet);
+        self.age_links.push(&mut self.by_age[time], at);
+        if let Some(source) = self.sources.get_mut(source) {
+            self.source_links.push(&mut source.packets, at);
+        }
+        self.charge(source, PACKET_COST, 1);
+        at
+    }
+
+    fn keep(&mut self, at: u32, piece: usize, fragment: &Fragment<'_>, end: u32) -> Outcome {
+        let source = self.packets.get(at).map_or(list::NOWHERE, |packet| packet.source);
+        self.make_room(at, source, fragment.cost());
+        self.charge(source, fragment.cost(), 0);
+        let is_whole =
+            self.packets.get_mut(at).is_some_and(|packet| packet.keep(&mut self.octets, piece, fragment, end));
+        if !is_whole {
             return Outcome::Kept;
         }
-        match self.remove(&key).and_then(Partial::join) {
-            Some(whole) => Outcome::Complete(whole),
-            None => Outcome::Dropped(Refusal::Malformed),
-        }
+        let whole = self.packets.get(at).and_then(|packet| {
+            let congested = packet.congested()?;
+            Some(Whole { bytes: packet.join(&self.octets), head_len: packet.head_len, congested })
+        });
+        self.discard(at);
+        whole.map_or(Outcome::Dropped(Refusal::Malformed), Outcome::Complete)
     }
 
     /// The next packet whose time is over at `now`.
     pub fn expire(&mut self, now: Instant) -> Option<(K, Expired)> {
-        let &(deadline, serial) = self.by_deadline.first()?;
-        if deadline > now {
-            return None;
-        }
-        let key = *self.by_age.get(&serial)?;
-        let packet = self.remove(&key)?;
-        let is_first = |piece: &&Piece| piece.offset == 0;
-        let first = packet.pieces.first().filter(is_first).map(|piece| [&packet.head[..], &piece.bytes[..]].concat());
+        let due = |at: &u32| self.packets.get(*at).map(|packet| (packet.deadline, packet.serial));
+        let at = self.by_age.iter().map(List::first).filter(|at| due(at).is_some()).min_by_key(due)?;
+        let packet = self.packets.get(at).filter(|packet| packet.deadline <= now)?;
+        let (key, first) = (packet.key, packet.first(&self.octets));
+        self.discard(at);
         Some((key, Expired { first }))
     }
 
     /// When to call [`Reassembly::expire`].
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.by_deadline.first().map(|&(deadline, _)| deadline)
+        let deadline = |list: &List| self.packets.get(list.first()).map(|packet| packet.deadline);
+        self.by_age.iter().filter_map(deadline).min()
     }
 
     /// Packets that had to make room for others so far.
@@ -246,7 +281,7 @@ impl<K: FragmentKey> Reassembly<K> {
 
     /// Whether nothing is waited for.
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.packets.len() == 0
     }
 
     /// Octets that all of it costs.
@@ -254,72 +289,94 @@ impl<K: FragmentKey> Reassembly<K> {
         self.total.bytes
     }
 
-    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment of `key` fits.
-    fn make_room(&mut self, key: &K, cost: usize) {
-        let source = key.source();
-        let is_new = !self.packets.contains_key(key);
-        let (bytes, packets) = (cost + if is_new { PACKET_COST } else { 0 }, usize::from(is_new));
-        let fits = |used: Usage, share: usize, limits: &Limits| {
-            used.bytes + bytes <= limits.bytes_max / share && used.packets + packets <= limits.packets_max / share
+    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment that costs `cost` fits
+    /// into the packet at `at`.
+    fn make_room(&mut self, at: u32, source: u32, cost: usize) {
+        let limits = self.limits;
+        let fits = |used: Usage, share: usize| {
+            used.bytes + cost <= limits.bytes_max / share && used.packets <= limits.packets_max / share
         };
-        while !fits(self.usage.get(&source).copied().unwrap_or_default(), 2, &self.limits)
-            && self.evict(self.oldest_of(source, key))
+        while self.sources.get(source).is_some_and(|source| !fits(source.usage, 2))
+            && self.evict(self.oldest_of(source, at))
         {}
-        while !fits(self.total, 1, &self.limits) && self.evict(self.oldest(key)) {}
+        while !fits(self.total, 1) && self.evict(self.oldest(at)) {}
     }
 
-    /// The oldest packet but `key`. Cost: a look at two packets at most.
-    fn oldest(&self, key: &K) -> Option<K> {
-        self.by_age.values().find(|other| *other != key).copied()
+    /// The oldest packet but that at `but`. Cost: a look at two packets at most.
+    fn oldest(&self, but: u32) -> Option<u32> {
+        let serial = |at: &u32| self.packets.get(*at).map(|packet| packet.serial);
+        match self.by_age.map(|list| self.age_links.first_but(&list, but)) {
+            [Some(one), Some(other)] => [one, other].into_iter().min_by_key(serial),
+            [one, other] => one.or(other),
+        }
     }
 
-    /// The oldest packet of `source` but `key`. Cost: as [`Reassembly::oldest`].
-    fn oldest_of(&self, source: K::Source, key: &K) -> Option<K> {
-        let serials = self.by_source.range((source, 0)..=(source, u64::MAX));
-        serials.filter_map(|(_, serial)| self.by_age.get(serial)).find(|other| *other != key).copied()
+    /// The oldest packet of `source` but that at `but`.
+    fn oldest_of(&self, source: u32, but: u32) -> Option<u32> {
+        self.source_links.first_but(&self.sources.get(source)?.packets, but)
     }
 
     /// Discards a packet, to make room for another. Returns whether there was one.
-    fn evict(&mut self, key: Option<K>) -> bool {
-        let evicted = key.is_some_and(|key| self.remove(&key).is_some());
-        self.evicted += u64::from(evicted);
-        evicted
+    fn evict(&mut self, at: Option<u32>) -> bool {
+        self.evicted += u64::from(at.is_some());
+        at.inspect(|at| self.discard(*at)).is_some()
     }
 
-    fn remove(&mut self, key: &K) -> Option<Partial> {
-        let packet = self.packets.remove(key)?;
-        self.by_age.remove(&packet.serial);
-        self.by_source.remove(&(key.source(), packet.serial));
-        self.by_deadline.remove(&(packet.deadline, packet.serial));
-        let cost = packet.cost + PACKET_COST;
-        self.total.bytes -= cost;
-        self.total.packets -= 1;
-        if let Some(usage) = self.usage.get_mut(&key.source()) {
-            usage.bytes -= cost;
-            usage.packets -= 1;
-            if usage.packets == 0 {
-                self.usage.remove(&key.source());
-            }
+    /// Forgets the packet at `at`; what it has taken is for the next one.
+    fn discard(&mut self, at: u32) {
+        let Some(packet) = self.packets.get(at) else { return };
+        let (hash, source, time) = (packet.hash, packet.source, usize::from(packet.key.has_second_timeout()));
+        self.age_links.remove(&mut self.by_age[time], at);
+        if let Some(source) = self.sources.get_mut(source) {
+            self.source_links.remove(&mut source.packets, at);
         }
-        Some(packet)
+        let Some(mut packet) = self.packets.remove(hash, at) else { return };
+        self.refund(source, packet.cost + PACKET_COST);
+        for piece in &packet.pieces {
+            self.octets.give_back(&piece.octets, packet.stored(piece));
+        }
+        packet.pieces.clear();
+        if packet.pieces.capacity() <= SPARE_PIECES {
+            self.spare.push(packet.pieces);
+        }
+        if self.is_empty() {
+            self.octets.shrink();
+        }
+    }
+
+    fn charge(&mut self, source: u32, bytes: usize, packets: usize) {
+        let source = self.sources.get_mut(source).map(|source| &mut source.usage);
+        for usage in source.into_iter().chain([&mut self.total]) {
+            usage.bytes += bytes;
+            usage.packets += packets;
+        }
+    }
+
+    /// Takes back what one packet was charged.
+    fn refund(&mut self, at: u32, bytes: usize) {
+        let source = self.sources.get_mut(at).map(|source| &mut source.usage);
+        for usage in source.into_iter().chain([&mut self.total]) {
+            usage.bytes -= bytes;
+            usage.packets -= 1;
+        }
+        if let Some(source) = self.sources.get(at).filter(|source| source.usage.packets == 0) {
+            self.sources.remove(source.hash, at);
+        }
     }
 
     /// The relations between the parts; panics if one is broken, which is a bug of ours.
     pub fn check_invariants(&self) {
-        assert!(self.total.packets == self.packets.len() && self.packets.len() <= self.limits.packets_max);
-        assert!(self.total.bytes <= self.limits.bytes_max);
-        let indexed = [self.by_age.len(), self.by_source.len(), self.by_deadline.len()];
-        assert_eq!(indexed, [self.packets.len(); 3]);
+        let limits = &self.limits;
+        assert!(self.total.packets == self.packets.len() && self.packets.len() <= limits.packets_max);
+        assert!(self.total.bytes <= limits.bytes_max && self.sources.len() <= self.packets.len());
+        // A packet may be admitted before the one that makes room for it goes.
+        assert!(self.packets.places() <= limits.packets_max + 1 && self.spare.len() <= limits.packets_max + 1);
+        assert!(self.octets.capacity() <= limits.bytes_max.next_multiple_of(1 << 16));
         if cfg!(test) {
-            for (key, packet) in &self.packets {
-                assert!(self.by_age.get(&packet.serial) == Some(key));
-                assert!(self.by_source.contains(&(key.source(), packet.serial)));
-                assert!(self.by_deadline.contains(&(packet.deadline, packet.serial)));
-            }
-            let bytes: usize = self.packets.values().map(|packet| packet.cost + PACKET_COST).sum();
-            assert_eq!(bytes, self.total.bytes);
-            assert_eq!(self.usage.values().map(|usage| usage.bytes).sum::<usize>(), bytes);
-            for packet in self.packets.values() {
+            let costs = self.packets.iter().map(|packet| packet.cost + PACKET_COST);
+            assert_eq!(costs.sum::<usize>(), self.total.bytes);
+            assert_eq!(self.sources.iter().map(|source| source.usage.bytes).sum::<usize>(), self.total.bytes);
+            for packet in self.packets.iter() {
                 assert!(packet.pieces.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
                 assert!(!packet.pieces.is_empty() && packet.end != Some(packet.received));
             }
@@ -327,88 +384,14 @@ impl<K: FragmentKey> Reassembly<K> {
     }
 }
 
-impl Partial {
-    fn new(serial: u64, deadline: Instant) -> Partial {
-        let (pieces, head) = (Vec::new(), Vec::new());
-        Partial { serial, deadline, pieces, head, end: None, received: 0, cost: 0, marks: 0 }
+impl<'a> Fragment<'a> {
+    /// What of its head is kept.
+    fn kept_head(&self) -> &'a [u8] {
+        if self.offset == 0 { self.head } else { &[] }
     }
 
-    /// Where among the pieces a fragment up to `end` belongs.
-    fn position(&self, fragment: &Fragment<'_>, end: u32) -> Result<usize, Refusal> {
-        let last = self.pieces.last().map_or(0, Piece::end);
-        // There is one end, and nothing lies behind it.
-        let fits = match self.end {
-            Some(known) if fragment.more => end <= known,
-            Some(known) => end == known,
-            None => fragment.more || end >= last,
-        };
-        if !fits {
-            return Err(Refusal::Malformed);
-        }
-        let at = self.pieces.partition_point(|piece| piece.end() <= fragment.offset);
-        match self.pieces.get(at) {
-            None => Ok(at),
-            Some(next) if end <= next.offset => Ok(at),
-            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another does harm.
-            Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
-            Some(_) => Err(Refusal::Overlap),
-        }
-    }
-
-    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than that, so a
-    /// repeated fragment costs no more pieces than it has octets.
-    fn reaches(&self, at: usize, wanted: u32) -> bool {
-        let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
-        for (n, piece) in rest.iter().enumerate() {
-            if n > 0 && (piece.offset != end || end >= wanted) {
-                break;
-            }
-            end = piece.end();
-        }
-        end >= wanted
-    }
-
-    fn keep(&mut self, at: usize, fragment: &Fragment<'_>, end: u32) {
-        if fragment.offset == 0 {
-            self.head = fragment.head.to_vec();
-        }
-        if !fragment.more {
-            self.end = Some(end);
-        }
-        self.received += fragment.payload.len() as u32;
-        self.cost += fragment.cost();
-        self.marks |= 1 << (fragment.ecn & 3);
-        self.pieces
-            .insert(at.min(self.pieces.len()), Piece { offset: fragment.offset, bytes: fragment.payload.to_vec() });
-    }
-
-    /// All pieces behind the first one's head; `None` if their marks contradict each other.
-    fn join(self) -> Option<Whole> {
-        let congested = self.marks & 1 << CE != 0;
-        // RFC 3168 §5.3: a mark on fragments of a transport that does not understand marks is an error.
-        if congested && self.marks & 1 << NOT_ECT != 0 {
-            return None;
-        }
-        let head_len = self.head.len();
-        let mut bytes = self.head;
-        bytes.reserve_exact(self.received as usize);
-        for piece in &self.pieces {
-            bytes.extend_from_slice(&piece.bytes);
-        }
-        Some(Whole { bytes, head_len, congested })
-    }
-}
-
-impl Piece {
-    fn end(&self) -> u32 {
-        // At most `payload_max`, and that is checked.
-        self.offset + self.bytes.len() as u32
-    }
-}
-
-impl Fragment<'_> {
     fn cost(&self) -> usize {
-        PIECE_COST + self.payload.len() + if self.offset == 0 { self.head.len() } else { 0 }
+        PIECE_COST + octets::blocks(self.kept_head().len() + self.payload.len()) * octets::BLOCK
     }
 }
 
@@ -419,16 +402,6 @@ fn end_of(fragment: &Fragment<'_>) -> Option<u32> {
     let end = fragment.offset.checked_add(len)?;
     (len > 0 && (!fragment.more || len.is_multiple_of(8)) && end <= fragment.payload_max).then_some(end)
 }
-
-fn charge<S: Copy + Ord>(total: &mut Usage, usage: &mut BTreeMap<S, Usage>, source: S, bytes: usize, packets: usize) {
-    for usage in [total, usage.entry(source).or_default()] {
-        usage.bytes += bytes;
-        usage.packets += packets;
-    }
-}
-
-const NOT_ECT: u8 = 0;
-const CE: u8 = 3;
 
 #[cfg(test)]
 mod tests;

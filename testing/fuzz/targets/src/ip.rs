@@ -44,7 +44,7 @@ pub fn ip_frame(data: &[u8]) {
 /// ```
 pub fn ip_fragments(data: &[u8]) {
     let limits = Limits { bytes_max: 1 << 18, packets_max: 3, fragments_max: 16 };
-    let mut all = Reassembly::new(limits);
+    let mut all = Reassembly::new(limits, [3, 5]);
     let mut now = Instant::ZERO;
     // Octet and whether it is the last, by packet and offset, of what is kept.
     let mut oracle: [BTreeMap<u32, u8>; 4] = Default::default();
@@ -74,18 +74,25 @@ pub fn ip_fragments(data: &[u8]) {
 }
 
 /// Which packet; its source is whether the number is odd.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Key(u8);
 
 impl FragmentKey for Key {
     type Source = u8;
 
+    const TIMEOUTS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
+
     fn source(&self) -> u8 {
         self.0 & 1
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(if self.0 & 2 == 0 { 30 } else { 60 })
+    fn has_second_timeout(&self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Some of them collide.
+    fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
+        [u64::from(self.0 >> 1), u64::from(self.0 & 1)]
     }
 }
 

@@ -17,19 +17,27 @@ struct Key {
 impl FragmentKey for Key {
     type Source = u8;
 
+    const TIMEOUTS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
+
     fn source(&self) -> u8 {
         self.source
     }
 
     /// Some have more time.
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(if self.id == LONG { 60 } else { 30 })
+    fn has_second_timeout(&self) -> bool {
+        self.id == LONG
+    }
+
+    /// Good enough, and with some that collide.
+    fn hashes(&self, _: [u64; 2]) -> [u64; 2] {
+        [u64::from(self.id / 2) << 54 | u64::from(self.id / 2), u64::from(self.source)]
     }
 }
 
 /// A packet that has more time than others.
 const LONG: u16 = 60;
 const KEY: Key = Key { source: 1, id: 7 };
+const SECRET: [u64; 2] = [3, 5];
 const SMALL: Limits = Limits { bytes_max: 1 << 18, packets_max: 4, fragments_max: 8 };
 
 fn at(millis: u64) -> Instant {
@@ -51,6 +59,11 @@ fn insert(all: &mut Reassembly<Key>, key: Key, range: core::ops::Range<u32>, mor
     outcome
 }
 
+/// The same without a look at everything after it.
+fn insert_quietly(all: &mut Reassembly<Key>, key: Key, range: core::ops::Range<u32>) -> Outcome {
+    all.insert(at(0), key, &fragment(&octets(range.clone()), range.start, true))
+}
+
 fn whole(outcome: Outcome) -> Vec<u8> {
     match outcome {
         Outcome::Complete(whole) => {
@@ -65,7 +78,7 @@ fn whole(outcome: Outcome) -> Vec<u8> {
 
 #[test]
 fn fragments_in_order_make_a_packet() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     assert_eq!(insert(&mut all, KEY, 0..16, true), Outcome::Kept);
     assert_eq!(insert(&mut all, KEY, 16..32, true), Outcome::Kept);
     assert_eq!(whole(insert(&mut all, KEY, 32..37, false)), octets(0..37));
@@ -74,7 +87,7 @@ fn fragments_in_order_make_a_packet() {
 
 #[test]
 fn the_head_is_that_of_the_first_fragment_whenever_it_comes() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     let (first, last) = (octets(0..8), octets(8..10));
     assert_eq!(all.insert(at(0), KEY, &Fragment { head: b"other", ..fragment(&last, 8, false) }), Outcome::Kept);
     assert_eq!(whole(all.insert(at(0), KEY, &fragment(&first, 0, true))), octets(0..10));
@@ -82,7 +95,7 @@ fn the_head_is_that_of_the_first_fragment_whenever_it_comes() {
 
 #[test]
 fn packets_are_kept_apart_by_their_keys() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     let other = Key { id: 8, ..KEY };
     assert_eq!(insert(&mut all, KEY, 0..8, true), Outcome::Kept);
     assert_eq!(insert(&mut all, other, 8..16, false), Outcome::Kept);
@@ -102,7 +115,7 @@ proptest! {
         edges.extend(cuts.iter().map(|cut| cut * 8));
         edges.push(total);
         let pieces: Vec<_> = edges.windows(2).map(|pair| pair[0]..pair[1]).collect();
-        let mut all = Reassembly::new(SMALL);
+        let mut all = Reassembly::new(SMALL, SECRET);
         let mut missing: Vec<_> = (0..pieces.len()).collect();
         // A random part of them, repeated or not, then those that are missing.
         let random = order.iter().map(|index| index.index(pieces.len())).collect::<Vec<_>>();
@@ -127,7 +140,7 @@ proptest! {
     fn any_fragments_are_survived(
         script in prop::collection::vec((0u8..3, 0u16..6, 0u32..64, 0usize..90, any::<bool>(), 0u64..40_000), 0..200),
     ) {
-        let mut all = Reassembly::new(SMALL);
+        let mut all = Reassembly::new(SMALL, SECRET);
         let mut now = at(0);
         for (source, id, offset, len, more, millis) in script {
             now += Duration::from_millis(millis / 10);
@@ -156,7 +169,7 @@ proptest! {
         script in prop::collection::vec((0u8..4, 55u16..61, 0u32..6, 0usize..12, any::<bool>(), 0u64..90_000), 0..300),
     ) {
         let limits = Limits { packets_max, ..SMALL };
-        let (mut all, mut oracle) = (Reassembly::new(limits), Scanning::new(limits));
+        let (mut all, mut oracle) = (Reassembly::new(limits, SECRET), Scanning::new(limits));
         let mut now = at(0);
         for (source, id, offset, len, more, millis) in script {
             // Time passes in long steps now and then, octets are few or nearly too many.
@@ -177,70 +190,59 @@ proptest! {
     }
 }
 
-/// A key that counts how often two of them are compared.
-#[derive(Clone, Copy, Debug, Eq)]
-struct Counted(Key);
-
-std::thread_local! {
-    static COMPARED: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-}
-
-impl PartialEq for Counted {
-    fn eq(&self, other: &Counted) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl PartialOrd for Counted {
-    fn partial_cmp(&self, other: &Counted) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Counted {
-    fn cmp(&self, other: &Counted) -> core::cmp::Ordering {
-        COMPARED.set(COMPARED.get() + 1);
-        self.0.cmp(&other.0)
-    }
-}
-
-impl FragmentKey for Counted {
-    type Source = u8;
-
-    fn source(&self) -> u8 {
-        self.0.source
-    }
-
-    fn timeout(&self) -> Duration {
-        self.0.timeout()
-    }
-}
-
-/// Comparisons of keys for each of 2,000 fragments beyond what is kept.
-fn comparisons(mut insert: impl FnMut(Counted, &Fragment<'_>), source_of: impl Fn(u16) -> u8) -> u64 {
+/// Looks at packets for each of 2,000 fragments beyond what is kept.
+fn looks(source_of: impl Fn(u16) -> u8) -> u64 {
+    let mut all = Reassembly::new(Limits::USUAL, SECRET);
     let payload = octets(0..8);
-    let mut send = |ids: core::ops::Range<u16>| {
+    let send = |all: &mut Reassembly<Key>, ids: core::ops::Range<u16>| {
         for id in ids {
-            insert(Counted(Key { source: source_of(id), id }), &fragment(&payload, 0, true));
+            all.insert(at(0), Key { source: source_of(id), id }, &fragment(&payload, 0, true));
         }
+        all.packets.looks()
     };
-    send(0..1000);
-    let before = COMPARED.get();
-    send(1000..3000);
-    (COMPARED.get() - before) / 2000
+    let before = send(&mut all, 0..1000);
+    let looks = (send(&mut all, 1000..3000) - before) / 2000;
+    assert!(all.evicted() >= 2000);
+    looks
 }
 
 #[test]
 fn a_hostile_fragment_costs_the_same_however_many_packets_are_kept() {
-    // A scan is a comparison for each of 512 packets, or of the 256 of one source; a look-up in a B-tree is some dozen.
+    // A scan looks at each of 512 packets, or at the 256 of one source.
     for source_of in [(|_| 1) as fn(u16) -> u8, |id| id as u8] {
-        let mut all = Reassembly::new(Limits::USUAL);
-        let cost = comparisons(|key, fragment| drop(all.insert(at(0), key, fragment)), source_of);
-        assert!(all.evicted() >= 2000 && cost < 128, "{cost} comparisons");
-        let mut oracle = Scanning::new(Limits::USUAL);
-        let scanned = comparisons(|key, fragment| drop(oracle.insert(at(0), key, fragment)), source_of);
-        assert!(scanned > 256, "{scanned} comparisons of the version that scans: else this test sees nothing");
+        let cost = looks(source_of);
+        assert!(cost < 64, "{cost} looks at packets");
     }
+    let mut all = Reassembly::new(Limits::USUAL, SECRET);
+    (0..512).for_each(|id| drop(insert_quietly(&mut all, Key { source: id as u8, id }, 0..8)));
+    let before = all.packets.looks();
+    assert!(all.packets.iter().count() == 512 && all.packets.looks() >= before + 512, "else this test sees no scan");
+}
+
+#[test]
+fn a_flood_takes_memory_once() {
+    let mut all = Reassembly::new(Limits::USUAL, SECRET);
+    let flood = |all: &mut Reassembly<Key>, ids: core::ops::Range<u16>| {
+        ids.for_each(|id| drop(insert_quietly(all, Key { source: id as u8, id }, 0..1480)));
+        (all.octets.capacity(), all.packets.places(), all.spare.len() + all.len())
+    };
+    let taken = flood(&mut all, 0..600);
+    assert!(taken.0 < 1 << 20 && taken.1 == 513 && taken.2 == 513, "{taken:?}");
+    assert_eq!(flood(&mut all, 600..10_000), taken);
+    // What is over is given back.
+    while all.expire(at(100_000)).is_some() {}
+    assert_eq!((all.octets.capacity(), all.octets.used()), (0, 0));
+    all.check_invariants();
+}
+
+#[test]
+fn small_fragments_cost_the_blocks_that_they_take() {
+    let mut all = Reassembly::new(Limits { packets_max: 4000, fragments_max: 256, ..SMALL }, SECRET);
+    for id in 0..3000 {
+        insert(&mut all, Key { source: id as u8, id: id / 8 }, u32::from(id) * 16..u32::from(id) * 16 + 8, true);
+        assert!(all.octets.used() <= all.bytes() && all.octets.capacity() <= SMALL.bytes_max);
+    }
+    assert!(all.evicted() > 0);
 }
 
 // What no packet can have.
@@ -249,7 +251,7 @@ fn a_hostile_fragment_costs_the_same_however_many_packets_are_kept() {
 fn impossible_fragments_are_refused() {
     for (offset, len, more) in [(0, 0, true), (8, 0, false), (0, 12, true), (65_512, 8, false), (u32::MAX, 8, false)] {
         let payload = vec![0; len];
-        let outcome = Reassembly::new(SMALL).insert(at(0), KEY, &fragment(&payload, offset, more));
+        let outcome = Reassembly::new(SMALL, SECRET).insert(at(0), KEY, &fragment(&payload, offset, more));
         assert_eq!(outcome, Outcome::Dropped(Refusal::Malformed), "{offset} {len} {more}");
     }
 }
@@ -259,14 +261,14 @@ fn a_packet_has_one_end() {
     // The known end, then a fragment that says otherwise.
     let known = [(8..16, false)];
     for bad in [(16..24, true), (8..17, false), (8..15, false)] {
-        let mut all = Reassembly::new(SMALL);
+        let mut all = Reassembly::new(SMALL, SECRET);
         for (range, more) in known.clone() {
             assert_eq!(insert(&mut all, KEY, range, more), Outcome::Kept);
         }
         assert_eq!(insert(&mut all, KEY, bad.0, bad.1), Outcome::Dropped(Refusal::Malformed));
         assert!(all.is_empty(), "the packet is discarded");
     }
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     insert(&mut all, KEY, 16..24, true);
     assert_eq!(insert(&mut all, KEY, 0..8, false), Outcome::Dropped(Refusal::Malformed), "an end before what is there");
 }
@@ -275,7 +277,7 @@ fn a_packet_has_one_end() {
 fn overlapping_fragments_discard_the_packet() {
     // RFC 5722 §4; Linux, RFC 8200 §4.5.
     for bad in [0..16, 8..24, 16..40, 0..48, 40..48] {
-        let mut all = Reassembly::new(SMALL);
+        let mut all = Reassembly::new(SMALL, SECRET);
         insert(&mut all, KEY, 8..16, true);
         insert(&mut all, KEY, 32..48, true);
         let expected = if bad == (40..48) { Refusal::Duplicate } else { Refusal::Overlap };
@@ -286,7 +288,7 @@ fn overlapping_fragments_discard_the_packet() {
 
 #[test]
 fn what_is_covered_by_neighbours_is_a_duplicate() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     insert(&mut all, KEY, 0..16, true);
     insert(&mut all, KEY, 16..32, true);
     assert_eq!(insert(&mut all, KEY, 8..24, true), Outcome::Dropped(Refusal::Duplicate));
@@ -299,7 +301,7 @@ fn marks_are_joined_or_contradict_each_other() {
     for (marks, expected) in
         [([2, 2], Some(false)), ([2, 3], Some(true)), ([3, 3], Some(true)), ([0, 0], Some(false)), ([0, 3], None)]
     {
-        let mut all = Reassembly::new(SMALL);
+        let mut all = Reassembly::new(SMALL, SECRET);
         let (a, b) = (octets(0..8), octets(8..16));
         all.insert(at(0), KEY, &Fragment { ecn: marks[0], ..fragment(&a, 0, true) });
         let outcome = all.insert(at(0), KEY, &Fragment { ecn: marks[1], ..fragment(&b, 8, false) });
@@ -312,7 +314,7 @@ fn marks_are_joined_or_contradict_each_other() {
 
 #[test]
 fn a_packet_has_only_so_many_fragments() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     for n in 0..8 {
         assert_eq!(insert(&mut all, KEY, n * 16..n * 16 + 8, true), Outcome::Kept);
     }
@@ -322,7 +324,7 @@ fn a_packet_has_only_so_many_fragments() {
 
 #[test]
 fn a_source_evicts_its_own_packets_first() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     let other = Key { source: 2, id: 1 };
     insert(&mut all, other, 0..8, true);
     for id in 0..10 {
@@ -335,7 +337,7 @@ fn a_source_evicts_its_own_packets_first() {
 
 #[test]
 fn many_sources_evict_the_oldest() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     for source in 0..10 {
         insert(&mut all, Key { source, id: 0 }, 0..8, true);
     }
@@ -346,7 +348,7 @@ fn many_sources_evict_the_oldest() {
 
 #[test]
 fn octets_are_bounded_as_well() {
-    let mut all = Reassembly::new(Limits { packets_max: 1000, ..SMALL });
+    let mut all = Reassembly::new(Limits { packets_max: 1000, ..SMALL }, SECRET);
     for id in 0..40 {
         insert(&mut all, Key { source: id as u8, id }, 0..32_768, true);
     }
@@ -357,7 +359,7 @@ fn octets_are_bounded_as_well() {
 
 #[test]
 fn a_packet_is_given_up_after_its_time() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     let (first, later) = (octets(0..8), octets(16..24));
     all.insert(at(0), KEY, &fragment(&later, 16, true));
     all.insert(at(20_000), Key { id: 8, ..KEY }, &fragment(&first, 0, true));
@@ -373,7 +375,7 @@ fn a_packet_is_given_up_after_its_time() {
 
 #[test]
 fn who_has_more_time_is_given_up_later() {
-    let mut all = Reassembly::new(SMALL);
+    let mut all = Reassembly::new(SMALL, SECRET);
     let octets = octets(0..8);
     let long = Key { id: LONG, ..KEY };
     all.insert(at(0), long, &fragment(&octets, 0, true));

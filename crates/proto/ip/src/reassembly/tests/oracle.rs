@@ -1,11 +1,12 @@
-//! The clear version of [`Reassembly`]: it has no index, and looks at every packet whenever it wants the oldest one.
+//! The clear version of [`Reassembly`]: it has no index, looks at every packet whenever it wants the oldest one, and keeps octets in
+//! memory of their own.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
 #[derive(Debug)]
-pub(super) struct Scanning<K: FragmentKey> {
+pub(super) struct Scanning<K: FragmentKey<Source: Ord> + Ord> {
     limits: Limits,
     packets: BTreeMap<K, Partial>,
     usage: BTreeMap<K::Source, Usage>,
@@ -16,7 +17,28 @@ pub(super) struct Scanning<K: FragmentKey> {
     evicted: u64,
 }
 
-impl<K: FragmentKey> Scanning<K> {
+#[derive(Debug)]
+struct Partial {
+    serial: u64,
+    deadline: Instant,
+    /// By offset, never empty, without overlap.
+    pieces: Vec<Piece>,
+    head: Vec<u8>,
+    /// Length of the whole, if the last fragment is here.
+    end: Option<u32>,
+    received: u32,
+    cost: usize,
+    /// A bit for each congestion mark seen.
+    marks: u8,
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u32,
+    bytes: Vec<u8>,
+}
+
+impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
     /// Nothing yet. `limits` hold one packet of every length.
     pub(super) fn new(limits: Limits) -> Scanning<K> {
         debug_assert!(limits.bytes_max >= 1 << 18 && limits.packets_max >= 2 && limits.fragments_max >= 2);
@@ -57,7 +79,7 @@ impl<K: FragmentKey> Scanning<K> {
         };
         self.make_room(&key, fragment.cost());
         let serial = self.next_serial;
-        let deadline = now + key.timeout();
+        let deadline = now + K::TIMEOUTS[usize::from(key.has_second_timeout())];
         let packet = self.packets.entry(key).or_insert_with(|| Partial::new(serial, deadline));
         if packet.pieces.is_empty() {
             self.next_serial += 1;
@@ -140,3 +162,92 @@ impl<K: FragmentKey> Scanning<K> {
         Some(packet)
     }
 }
+
+impl Partial {
+    fn new(serial: u64, deadline: Instant) -> Partial {
+        let (pieces, head) = (Vec::new(), Vec::new());
+        Partial { serial, deadline, pieces, head, end: None, received: 0, cost: 0, marks: 0 }
+    }
+
+    /// Where among the pieces a fragment up to `end` belongs.
+    fn position(&self, fragment: &Fragment<'_>, end: u32) -> Result<usize, Refusal> {
+        let last = self.pieces.last().map_or(0, Piece::end);
+        // There is one end, and nothing lies behind it.
+        let fits = match self.end {
+            Some(known) if fragment.more => end <= known,
+            Some(known) => end == known,
+            None => fragment.more || end >= last,
+        };
+        if !fits {
+            return Err(Refusal::Malformed);
+        }
+        let at = self.pieces.partition_point(|piece| piece.end() <= fragment.offset);
+        match self.pieces.get(at) {
+            None => Ok(at),
+            Some(next) if end <= next.offset => Ok(at),
+            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another does harm.
+            Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
+            Some(_) => Err(Refusal::Overlap),
+        }
+    }
+
+    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than that, so a
+    /// repeated fragment costs no more pieces than it has octets.
+    fn reaches(&self, at: usize, wanted: u32) -> bool {
+        let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
+        for (n, piece) in rest.iter().enumerate() {
+            if n > 0 && (piece.offset != end || end >= wanted) {
+                break;
+            }
+            end = piece.end();
+        }
+        end >= wanted
+    }
+
+    fn keep(&mut self, at: usize, fragment: &Fragment<'_>, end: u32) {
+        if fragment.offset == 0 {
+            self.head = fragment.head.to_vec();
+        }
+        if !fragment.more {
+            self.end = Some(end);
+        }
+        self.received += fragment.payload.len() as u32;
+        self.cost += fragment.cost();
+        self.marks |= 1 << (fragment.ecn & 3);
+        self.pieces
+            .insert(at.min(self.pieces.len()), Piece { offset: fragment.offset, bytes: fragment.payload.to_vec() });
+    }
+
+    /// All pieces behind the first one's head; `None` if their marks contradict each other.
+    fn join(self) -> Option<Whole> {
+        let congested = self.marks & 1 << CE != 0;
+        // RFC 3168 §5.3: a mark on fragments of a transport that does not understand marks is an error.
+        if congested && self.marks & 1 << NOT_ECT != 0 {
+            return None;
+        }
+        let head_len = self.head.len();
+        let mut bytes = self.head;
+        bytes.reserve_exact(self.received as usize);
+        for piece in &self.pieces {
+            bytes.extend_from_slice(&piece.bytes);
+        }
+        Some(Whole { bytes, head_len, congested })
+    }
+}
+
+impl Piece {
+    fn end(&self) -> u32 {
+        // At most `payload_max`, and that is checked.
+        self.offset + self.bytes.len() as u32
+    }
+}
+
+fn charge<S: Copy + Ord>(total: &mut Usage, usage: &mut BTreeMap<S, Usage>, source: S, bytes: usize, packets: usize) {
+    for usage in [total, usage.entry(source).or_default()] {
+        usage.bytes += bytes;
+        usage.packets += packets;
+    }
+}
+
+const NOT_ECT: u8 = 0;
+const CE: u8 = 3;

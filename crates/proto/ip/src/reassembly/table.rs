@@ -1,0 +1,96 @@
+//! Entries with places that stay, found by keyed hash. Places are used again, so a table that is full of what nobody wanted takes and
+//! gives no memory for the next.
+
+use alloc::vec::Vec;
+
+use hashbrown::HashTable;
+
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    slots: Vec<Option<T>>,
+    /// Places of `slots` without an entry.
+    free: Vec<u32>,
+    /// Hash and place of each entry.
+    index: HashTable<(u64, u32)>,
+    #[cfg(test)]
+    looks: core::cell::Cell<u64>,
+}
+
+impl<T> Table<T> {
+    pub(super) const fn new() -> Table<T> {
+        Table {
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            #[cfg(test)]
+            looks: core::cell::Cell::new(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The place of the entry with this hash that `is` the one. Cost: O(1), if hashes cannot be predicted.
+    pub(super) fn find(&self, hash: u64, is: impl Fn(&T) -> bool) -> Option<u32> {
+        let found = self.index.find(hash, |&(other, at)| other == hash && self.get(at).is_some_and(&is));
+        found.map(|&(_, at)| at)
+    }
+
+    /// Adds an entry that is not there. Returns its place.
+    pub(super) fn insert(&mut self, hash: u64, entry: T) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        if let Some(slot) = self.slots.get_mut(at as usize) {
+            *slot = Some(entry);
+        }
+        self.index.insert_unique(hash, (hash, at), |&(hash, _)| hash);
+        at
+    }
+
+    /// Takes out the entry at `at`, which was inserted with `hash`.
+    pub(super) fn remove(&mut self, hash: u64, at: u32) -> Option<T> {
+        let entry = self.slots.get_mut(at as usize)?.take()?;
+        if let Ok(found) = self.index.find_entry(hash, |&(_, other)| other == at) {
+            found.remove();
+        }
+        self.free.push(at);
+        Some(entry)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        self.slots.get(at as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        self.slots.get_mut(at as usize)?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().inspect(|_| self.looked()).flatten()
+    }
+
+    /// Places that there are, with and without an entry.
+    pub(super) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn looked(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+    }
+
+    /// How often an entry was looked at.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+}
