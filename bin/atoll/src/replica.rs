@@ -716,7 +716,11 @@ impl Role for Replica {
                     *told = 0;
                 }
             }
-            Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Connect => {}
+            Request::Attach { .. }
+            | Request::Join { .. }
+            | Request::Leave { .. }
+            | Request::Connect
+            | Request::Vouch { .. } => {}
             // The loop has taken them.
             Request::Adopt { .. } | Request::HandOver { .. } => {}
         }

@@ -29,6 +29,8 @@ pub struct StackMemory {
     pub stack_read: Rc<OwnedFd>,
     /// All rings between servers.
     pub mesh: OwnedFd,
+    /// What grants and passes are sealed with.
+    pub lease_key: [u8; 16],
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
     /// What each replica leaves to its successor. Nobody else maps it.
@@ -75,12 +77,14 @@ impl StackMemory {
         }
         let create = |bell| ReplicaMemory::create(bell, views.as_ref().ok());
         let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;
+        let mesh = mesh_memory()?;
         Ok(StackMemory {
             stack: StackPage(stack),
             on_link,
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             stack_write: stack_page,
-            mesh: mesh_memory()?,
+            lease_key: lease_key(&mesh)?,
+            mesh,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
@@ -112,6 +116,7 @@ impl StackMemory {
             stack_write: stack,
             // Such a stack is not left to anybody.
             on_link: None,
+            lease_key: lease_key(&mesh)?,
             mesh,
             replicas: servers,
             ledgers,
@@ -142,6 +147,13 @@ fn mesh_memory() -> io::Result<OwnedFd> {
         mapped.write(place, &key);
     }
     Ok(mesh)
+}
+
+/// What replicas seal grants with, and the supervisor what it says of who asks for one.
+fn lease_key(mesh: &OwnedFd) -> io::Result<[u8; 16]> {
+    let mut key = [0; 16];
+    ShmMemory::map(mesh, MESH_MEMORY_BYTES, Access::ReadOnly)?.read(LEASE_KEY, &mut key);
+    Ok(key)
 }
 
 impl ReplicaMemory {

@@ -134,6 +134,7 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
+    users::check(&config.ports)?;
     let directory = runtime::prepare_directory()?;
     doors::check_reach(&rights, &directory)?;
     let name = NameLock::take(&directory, &config.name)?;

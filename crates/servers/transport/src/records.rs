@@ -89,6 +89,7 @@ impl Key {
             Command::Listen { lease, .. } => (Subject::Lease(lease), (1, 0)),
             Command::SetListenerOption { lease, option, .. } => (Subject::Lease(lease), (2, option as u128)),
             Command::Show { lease, .. } => (Subject::Lease(lease), (4, 0)),
+            Command::Pass { pass, .. } => (Subject::Lease(pass.lease), (5, 0)),
             Command::AcceptConnection { lease } => (Subject::Lease(lease), (3, 0)),
             Command::UdpOpen { slot, .. } => (Subject::Slot(slot), (4, 0)),
             Command::SetOption { slot, option, .. } => (Subject::Slot(slot), (5, option as u128)),
