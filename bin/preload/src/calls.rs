@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use atoll_base::{Duration, Endpoint};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::lease::Voucher;
+use atoll_ipc::lease::{NO_USER, Voucher};
 use atoll_sockets::listener::{Claim, Listener, Offer, claim};
 use atoll_sockets::stream::Stream;
 use atoll_sockets::{Errno, Failure};
@@ -56,7 +56,7 @@ pub fn to_kernel(object: u32) {
 }
 
 /// Sends a command that is answered to a replica of the own session, behind what is to be shown first, and waits for the answer.
-fn ask(replica: usize, show: Option<Command>, command: impl FnOnce(u32) -> Command) -> Result<(u16, Voucher), Errno> {
+fn ask(replica: usize, show: &[Command], command: impl FnOnce(u32) -> Command) -> Result<(u16, Voucher), Errno> {
     let token = STATE.with(|state| {
         let token = state.new_token();
         let session = state.sessions.first_mut().ok_or(Errno::ENETDOWN)?;
@@ -84,10 +84,23 @@ pub fn answer(token: u32) -> Result<(u16, Voucher), Errno> {
     }
 }
 
+/// What the authority of a port wants to see of whoever asks for it: who has made the socket, if that was another user, and who asks now.
+fn passes(object: u32, lease: u64, port: u16) -> Result<Vec<Command>, Errno> {
+    STATE.with(|state| {
+        let socket = state.socket(object).ok_or(Errno::EBADF)?;
+        let control = state.control.as_ref().ok_or(Errno::ENETDOWN)?;
+        let now = control.vouch(lease, socket.protocol, port).map_err(Reason::errno)?;
+        Ok(socket.pass.into_iter().chain([now]).map(|(pass, seal)| Command::Pass { pass, seal }).collect())
+    })
+}
+
+/// Ports below that need a privilege, unless the stack says otherwise.
+const USUALLY_UNPRIVILEGED: u16 = 1024;
+
 /// bind(2) to an address of the stack.
 pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
     let (protocol, options, authority, lease) = STATE.with(|state| {
-        let lease = state.rng.next_u64() | 1;
+        let fresh = state.rng.next_u64() | 1;
         let replicas = state.sessions.first().ok_or(Errno::ENETDOWN)?.replicas.len();
         let any = state.rng.below(replicas as u32) as usize;
         let authority = if local.port == 0 { any } else { usize::from(local.port) % replicas };
@@ -95,11 +108,19 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
         if !matches!(socket.kind, Kind::Fresh) {
             return Err(Errno::EINVAL);
         }
+        let lease = socket.pass.map_or(fresh, |(pass, _)| pass.lease);
         Ok((socket.protocol, socket.options, authority, lease))
     })?;
     let Options { reuse_addr, reuse_port, v6_only, .. } = options;
     let bind = |token| Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
-    let (port, voucher) = ask(authority, None, bind)?;
+    // Most sockets share nothing, and have high ports: whose they are nobody has to know.
+    let matters = reuse_port || (1..USUALLY_UNPRIVILEGED).contains(&local.port);
+    let shown = if matters { passes(object, lease, local.port)? } else { Vec::new() };
+    let bound = match ask(authority, &shown, bind) {
+        Err(Errno::EACCES) if !matters => ask(authority, &passes(object, lease, local.port)?, bind),
+        bound => bound,
+    };
+    let (port, voucher) = bound?;
     STATE.with(|state| {
         let socket = state.socket_mut(object).ok_or(Errno::EBADF)?;
         (socket.lease, socket.voucher) = (lease, voucher);
@@ -201,9 +222,16 @@ pub fn listen(object: u32, backlog: i32) -> Result<(), Errno> {
     let authority = usize::from(local.port) % replicas;
     for i in 0..replicas {
         let replica = (authority + i) % replicas;
-        let show = STATE.with(|state| Ok(state.socket(object).ok_or(Errno::EBADF)?.show(replica, replicas)))?;
+        let (mut show, is_nobodys) = STATE.with(|state| {
+            let socket = state.socket(object).ok_or(Errno::EBADF)?;
+            Ok((Vec::from_iter(socket.show(replica, replicas)), socket.voucher.uid == NO_USER))
+        })?;
+        if i == 0 && reuse_port && is_nobodys {
+            // It was bound without that option.
+            show = passes(object, lease, 0)?;
+        }
         let listen = |token| Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only };
-        let (_, voucher) = ask(replica, show, listen)?;
+        let (_, voucher) = ask(replica, &show, listen)?;
         if i == 0 {
             STATE.with(|state| {
                 state.socket_mut(object).ok_or(Errno::EBADF)?.voucher = voucher;

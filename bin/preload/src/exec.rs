@@ -603,31 +603,26 @@ pub unsafe fn with_sockets(
     environment: *const *const c_char,
     exec: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
-    if !table::any_objects() {
+    let bequest = match table::any_objects() {
         // SAFETY: the caller's promise.
-        return match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {
-            Some(guidance) => {
-                let result = exec(guidance.environment());
-                let errno = last_errno();
-                guidance.take_back();
-                // SAFETY: a valid thread-local.
-                unsafe { *libc::__errno_location() = errno.0 };
-                result
-            }
-            None => exec(environment),
-        };
+        true => unsafe { Bequest::prepare(&survivors(), environment) },
+        false => None,
+    };
+    if let Some(bequest) = bequest {
+        return restoring_errno(exec(bequest.environment()), || bequest.take_back());
     }
     // SAFETY: the caller's promise.
-    let bequest = unsafe { Bequest::prepare(&survivors(), environment) };
-    match bequest {
+    match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {
+        Some(guidance) => restoring_errno(exec(guidance.environment()), || guidance.take_back()),
         None => exec(environment),
-        Some(bequest) => {
-            let result = exec(bequest.environment());
-            let errno = last_errno();
-            bequest.take_back();
-            // SAFETY: a valid thread-local.
-            unsafe { *libc::__errno_location() = errno.0 };
-            result
-        }
     }
+}
+
+/// Cleans up after a call that has failed, and leaves errno as the call has set it.
+fn restoring_errno(result: c_int, clean_up: impl FnOnce()) -> c_int {
+    let errno = last_errno();
+    clean_up();
+    // SAFETY: a valid thread-local.
+    unsafe { *libc::__errno_location() = errno.0 };
+    result
 }

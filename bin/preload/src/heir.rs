@@ -5,17 +5,29 @@
 //! it, and membership in each session that has open connections, marked as a holder of each. So nothing can end in between,
 //! whatever the process closes afterwards.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use atoll_base::Duration;
 use atoll_ipc::control::Request;
 use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION};
 use atoll_sockets::asking::Asking;
 
 use crate::object::{Body, Kind, Place};
-use crate::session::{Control, Session};
+use crate::session::{Control, Reason, Session};
 use crate::state::State;
 
 /// How long a replica may take to register a listener of the heir.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Says, once, why sockets cannot be inherited: the user may have become one who is not let in.
+fn say_why(reason: Reason) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "libatoll: children and the next program cannot have this program's sockets, nor the stack: {reason}"
+        );
+    }
+}
 
 /// What is prepared.
 #[derive(Debug)]
@@ -33,9 +45,17 @@ impl Heir {
     /// Prepares for an heir that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
     /// supervisor does not play along.
     pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<Heir> {
-        let control = state.connect_another().ok()?;
-        let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep).ok()?;
-        let mut heir = Heir { control, own, joined: Vec::new(), places: Vec::new() };
+        let joined = state.connect_another().and_then(|control| {
+            let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
+            Ok(Heir { control, own, joined: Vec::new(), places: Vec::new() })
+        });
+        let mut heir = match joined {
+            Ok(heir) => heir,
+            Err(reason) => {
+                say_why(reason);
+                return None;
+            }
+        };
         for object in objects {
             let places = state.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
             for place in places {

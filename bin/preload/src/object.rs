@@ -3,7 +3,7 @@
 use atoll_base::{Addr, Endpoint, SlotId};
 use atoll_ipc::Command;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::lease::Voucher;
+use atoll_ipc::lease::{Pass, Voucher};
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 use atoll_sockets::watch::Head;
@@ -48,6 +48,8 @@ pub struct Socket {
     pub lease: u64,
     /// What its authority has granted with that, for other replicas.
     pub voucher: Voucher,
+    /// What the supervisor has said of who made it, if that one has given up his user before it had a port, with the seal.
+    pub pass: Option<(Pass, u64)>,
     pub local: Endpoint,
     pub remote: Endpoint,
     pub options: Options,
@@ -216,6 +218,7 @@ impl Object {
                 kind: Kind::Fresh,
                 lease: 0,
                 voucher: Voucher::default(),
+                pass: None,
                 local: any(v6),
                 remote: Endpoint::default(),
                 options: Options::default(),
@@ -248,9 +251,14 @@ impl Socket {
 
     /// What a replica that is not the authority of its port wants to see first.
     pub fn show(&self, replica: usize, replicas: usize) -> Option<Command> {
+        let is_authority = usize::from(self.local.port) % replicas.max(1) == replica;
+        self.show_again().filter(|_| !is_authority)
+    }
+
+    /// What every replica wants to see that has forgotten what was granted: its authority, too.
+    pub fn show_again(&self) -> Option<Command> {
         let Socket { lease, protocol, local, voucher, .. } = *self;
-        let is_authority = usize::from(local.port) % replicas.max(1) == replica;
-        (lease != 0 && !is_authority).then_some(Command::Show { lease, protocol, local, voucher })
+        (lease != 0).then_some(Command::Show { lease, protocol, local, voucher })
     }
 
     /// The same for each replica.

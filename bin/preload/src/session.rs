@@ -6,7 +6,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use atoll_base::{Addr, Duration, Endpoint, SlotId};
+use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Refusal, Reply, Request, set_token, token};
+use atoll_ipc::lease::Pass;
 use atoll_ipc::network::{Network, V4Facts};
 use atoll_ipc::page::{
     APP_PAGE_BYTES, AppPage, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage,
@@ -159,6 +161,14 @@ impl Control {
                 let _ = another.channel().set_timeouts(ANSWER_TIMEOUT);
                 Ok(another)
             }
+            _ => Err(Reason::Unreachable(libc::EPROTO)),
+        }
+    }
+
+    /// What the supervisor says of whoever asks now for a socket: of the calling thread, if its user is its own. With the seal.
+    pub fn vouch(&self, lease: u64, protocol: Protocol, port: u16) -> Result<(Pass, u64), Reason> {
+        match self.exchange(&Request::Vouch { lease, protocol, port })? {
+            (Reply::Vouched { pass, seal }, _) => Ok((pass, seal)),
             _ => Err(Reason::Unreachable(libc::EPROTO)),
         }
     }

@@ -167,6 +167,21 @@ impl State {
         })
     }
 
+    /// The process is about to become another user: has the supervisor say whose the sockets are that it has made and that have no port yet.
+    pub fn before_user_changes(&mut self) {
+        for object in self.objects.indices() {
+            let lease = self.rng.next_u64() | 1;
+            let (Some(socket), Some(control)) = (self.socket(object), &self.control) else { continue };
+            if matches!(socket.kind, Kind::Fresh) && socket.pass.is_none() {
+                // If the supervisor is not there, they become those of whoever binds them.
+                let pass = control.vouch(lease, socket.protocol, 0).ok();
+                if let Some(socket) = self.socket_mut(object) {
+                    socket.pass = pass;
+                }
+            }
+        }
+    }
+
     /// A connection for a child or the next program that cannot connect by itself; `None`: it can, or there is none to be had.
     pub fn connection_for_heir(&self) -> Option<Control> {
         if is_away() { self.kept.as_ref().or(self.control.as_ref())?.another().ok() } else { None }
@@ -512,7 +527,7 @@ impl State {
         let (token, replicas) = (self.new_token(), self.sessions[0].replicas.len());
         let Some(socket) = self.socket_mut(object).filter(|socket| socket.lease != 0) else { return };
         let (lease, local, protocol, options) = (socket.lease, socket.local, socket.protocol, socket.options);
-        let show = socket.show(replica, replicas);
+        let show = socket.show_again();
         let (reuse_addr, reuse_port, v6_only) = (options.reuse_addr, options.reuse_port, options.v6_only);
         let mut backlog = None;
         if let Kind::Listening(listener) = &mut socket.kind {
@@ -521,6 +536,7 @@ impl State {
         }
         if usize::from(local.port) % replicas == replica {
             let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
+            show.iter().for_each(|show| self.sessions[0].push(replica, show));
             self.sessions[0].push(replica, &bind);
         }
         if let Some(backlog) = backlog {

@@ -1,7 +1,7 @@
 //! The C library's names. Each looks its descriptor up and passes the kernel's on; see the manual page of each.
 //!
 //! * [`sockets`]: socket to shutdown, and options; [`octets`]: what reads and writes; [`descriptors`]: what numbers name
-//! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]: SCM_RIGHTS
+//! * [`waiting`]: poll, select, epoll; [`processes`]: exec, spawn, vfork; [`streams`]: stdio; [`passing`]: SCM_RIGHTS; [`users`]: setuid
 //!
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
@@ -12,6 +12,7 @@ mod passing;
 mod processes;
 mod sockets;
 pub mod streams;
+mod users;
 mod waiting;
 
 pub use passing::was_received;

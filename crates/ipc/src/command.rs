@@ -7,7 +7,7 @@
 use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::event::BadMessage;
-use crate::lease::Voucher;
+use crate::lease::{Pass, Voucher};
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// Transport protocol of a socket.
@@ -184,6 +184,9 @@ pub enum Command {
     /// Shows what the authority of a port has granted, to a replica that is not: see [`crate::lease`]. It counts for commands of this session
     /// that name the lease, until another one is shown.
     Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
+    /// Shows what the supervisor has said of whoever asks for a socket, to the authority of the port that it is to have. It counts for
+    /// commands of this session that name the lease; of several for one socket the first says whose it is.
+    Pass { pass: Pass, seal: u64 },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
     /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does. Answered at once by
@@ -246,6 +249,7 @@ impl Command {
             Command::Show { lease, protocol, local, voucher } => {
                 Writer::new(15).u64(lease).u8(protocol as u8).endpoint(local).voucher(voucher)
             }
+            Command::Pass { pass, seal } => Writer::new(16).pass(pass).u64(seal),
             Command::AcceptConnection { lease } => Writer::new(4).u64(lease),
             Command::StopAccepting { lease } => Writer::new(5).u64(lease),
             Command::Claim { slot, generation } => Writer::new(6).u32(slot.0).u32(generation),
@@ -345,6 +349,7 @@ impl Command {
                 local: r.endpoint(),
                 voucher: r.voucher(),
             },
+            16 => Command::Pass { pass: r.pass().ok_or(BadMessage)?, seal: r.u64() },
             20 => Command::Group {
                 slot: SlotId(r.u32()),
                 generation: r.u32(),
@@ -389,6 +394,7 @@ mod tests {
                 local,
                 voucher: Voucher { uid: u32::MAX, flags: 7, granted: u64::MAX - 3, seal: u64::MAX - 4 },
             },
+            Command::Pass { pass: Pass { lease, uid: 33, protocol: Protocol::Udp, port: 80 }, seal: u64::MAX - 5 },
             Command::AcceptConnection { lease },
             Command::AskConnection { lease, takes: true },
             Command::StopAccepting { lease },

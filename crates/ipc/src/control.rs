@@ -7,7 +7,9 @@
 
 use crate::arena::ArenaConfig;
 use crate::balance::{Balance, Estimator, Scheme};
+use crate::command::Protocol;
 use crate::event::BadMessage;
+use crate::lease::{NO_USER, Pass};
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
 
 /// What a process asks of the supervisor, and what the supervisor tells a server.
@@ -24,7 +26,10 @@ pub enum Request {
     /// Application to supervisor: another connection as this one, for a child or for the next program, which may not see the socket's path
     /// (chroot, mount namespaces). Answered by [`Reply::Connected`].
     Connect,
-    /// Supervisor to replica: a session was opened, by a process of `user`. Descriptors: arena, application page, the
+    /// Application to supervisor: who is it that sends this, and may it have `port` (0: none is asked for)? Answered by [`Reply::Vouched`], to be
+    /// shown to the authority of a port before the socket `lease` is bound.
+    Vouch { lease: u64, protocol: Protocol, port: u16 },
+    /// Supervisor to replica: a session was opened, which may do as `user` what needs no [`crate::lease::Pass`]. Descriptors: arena, application page, the
     /// bell by which the session rings the replica, [`crate::page::BELLS`] bells of the session.
     SessionOpened { session: u32, pid: u32, config: ArenaConfig, user: User },
     /// Supervisor to replica: one process of the session's family is gone; sockets that it alone held are closed.
@@ -78,17 +83,18 @@ impl MemoryLevel {
     }
 }
 
-/// For whom a session is, as the supervisor saw him when it was opened: what he may have of what users share.
+/// What a process may have of what users share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Effective user.
+    /// Effective user; [`NO_USER`]: whoever it is.
     pub uid: u32,
     /// The first port that needs no privilege of him; 0: he has it.
     pub unprivileged_start: u16,
     /// Ports below that, first and last, that are his all the same. (0, 0) is none.
     pub ports: [(u16, u16); USER_PORTS_MAX],
-    /// What all of his sessions have together is bounded, too. It is not for root, nor for who runs the stack.
-    pub is_limited: bool,
+    /// The user for whom counts what he has, where what all sessions of one user have together is bounded: it is not for root, nor for who runs
+    /// the stack.
+    pub counts_for: Option<u32>,
 }
 
 /// Most ranges of ports that one user has for himself.
@@ -97,7 +103,19 @@ pub const USER_PORTS_MAX: usize = 4;
 impl User {
     /// One who may have every port, and as much as there is.
     pub const fn privileged(uid: u32) -> User {
-        User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], is_limited: false }
+        User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], counts_for: None }
+    }
+
+    /// Whoever it is. A session is opened for this one: what depends on the user needs a [`crate::lease::Pass`].
+    pub const fn anybody(unprivileged_start: u16) -> User {
+        User { unprivileged_start, ..User::privileged(NO_USER) }
+    }
+
+    /// The one that a supervisor vouches for, who may have `port` as well.
+    pub fn vouched(self, uid: u32, port: u16) -> User {
+        let mut ports = [(0, 0); USER_PORTS_MAX];
+        ports[0] = (port, port);
+        User { uid, ports, ..self }
     }
 
     /// Whether he may bind a socket to `port`; 0: to any that is free.
@@ -116,6 +134,8 @@ pub enum Reply {
     Joined { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
     /// A new connection. Descriptor: the application's end.
     Connected,
+    /// The answer to [`Request::Vouch`].
+    Vouched { pass: Pass, seal: u64 },
     /// It did not work; `reason` is one of [`Refusal`].
     Refused { reason: Refusal },
 }
@@ -203,6 +223,7 @@ impl Request {
             Request::ServerGone { server } => Writer::new(11).u8(server),
             Request::ServerRestarted { server, epoch } => Writer::new(12).u8(server).u32(epoch),
             Request::Connect => Writer::new(30),
+            Request::Vouch { lease, protocol, port } => Writer::new(31).u64(lease).u8(protocol as u8).u16(port),
             Request::HandOver { ledger } => Writer::new(20).u32(ledger),
             Request::WriteLedger { version } => Writer::new(21).u32(version),
             Request::Memory { level, buffers_max } => Writer::new(40).u8(level as u8).u64(buffers_max),
@@ -233,6 +254,9 @@ impl Request {
             11 => Request::ServerGone { server: r.u8() },
             12 => Request::ServerRestarted { server: r.u8(), epoch: r.u32() },
             30 => Request::Connect,
+            31 => {
+                Request::Vouch { lease: r.u64(), protocol: Protocol::from_u8(r.u8()).ok_or(BadMessage)?, port: r.u16() }
+            }
             20 => Request::HandOver { ledger: r.u32() },
             21 => Request::WriteLedger { version: r.u32() },
             40 => Request::Memory { level: MemoryLevel::from_u8(r.u8()), buffers_max: r.u64() },
@@ -251,6 +275,7 @@ impl Reply {
             }
             Reply::Refused { reason } => Writer::new(66).u8(reason as u8),
             Reply::Connected => Writer::new(67),
+            Reply::Vouched { pass, seal } => Writer::new(68).pass(pass).u64(seal),
         }
         .bytes
     }
@@ -269,6 +294,7 @@ impl Reply {
             },
             66 => Reply::Refused { reason: Refusal::from_u8(r.u8()) },
             67 => Reply::Connected,
+            68 => Reply::Vouched { pass: r.pass().ok_or(BadMessage)?, seal: r.u64() },
             _ => return Err(BadMessage),
         })
     }
@@ -286,7 +312,7 @@ fn read_config(r: &mut Reader<'_>) -> Result<ArenaConfig, BadMessage> {
 fn user_fields(writer: Writer, user: User) -> Writer {
     let writer = writer.u32(user.uid).u16(user.unprivileged_start);
     let writer = user.ports.into_iter().fold(writer, |writer, (first, last)| writer.u16(first).u16(last));
-    writer.u8(user.is_limited.into())
+    writer.u8(user.counts_for.is_some().into()).u32(user.counts_for.unwrap_or_default())
 }
 
 fn read_user(r: &mut Reader<'_>) -> User {
@@ -294,7 +320,10 @@ fn read_user(r: &mut Reader<'_>) -> User {
         uid: r.u32(),
         unprivileged_start: r.u16(),
         ports: core::array::from_fn(|_| (r.u16(), r.u16())),
-        is_limited: r.u8() != 0,
+        counts_for: {
+            let (is_bounded, uid) = (r.u8() != 0, r.u32());
+            is_bounded.then_some(uid)
+        },
     }
 }
 
@@ -326,12 +355,13 @@ mod tests {
     fn every_packet_survives_the_socket() {
         let config = ArenaConfig::default();
         let ports = [(1, 2), (3, 4), (5, 6), (u16::MAX, 8)];
-        let user = User { uid: u32::MAX, unprivileged_start: 1024, ports, is_limited: true };
+        let user = User { uid: u32::MAX, unprivileged_start: 1024, ports, counts_for: Some(33) };
         for request in [
             Request::Attach { layout_version: 1 },
             Request::Join { session: 3, key: u64::MAX },
             Request::Leave { session: 3 },
             Request::Connect,
+            Request::Vouch { lease: u64::MAX, protocol: Protocol::Udp, port: 80 },
             Request::SessionOpened { session: 1, pid: 2, config, user: User::privileged(7) },
             Request::SessionOpened { session: 1, pid: 2, config, user },
             Request::MemberGone { session: 1, member: 63 },
@@ -353,6 +383,10 @@ mod tests {
             Reply::Joined { session: 1, key: 7, member: 2, replicas: 8, config },
             Reply::Refused { reason: Refusal::Members },
             Reply::Connected,
+            Reply::Vouched {
+                pass: Pass { lease: 1 << 63, uid: 33, protocol: Protocol::Udp, port: 80 },
+                seal: u64::MAX - 7,
+            },
         ] {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
@@ -372,11 +406,11 @@ mod tests {
         let root = User::privileged(0);
         assert!([0, 1, 80, 1023, 1024, u16::MAX].into_iter().all(|port| root.may_bind(port)));
         let ports = [(25, 25), (80, 81), (0, 0), (0, 0)];
-        let other = User { uid: 33, unprivileged_start: 1024, ports, is_limited: true };
+        let other = User { uid: 33, unprivileged_start: 1024, ports, counts_for: Some(33) };
         assert!([0, 25, 80, 81, 1024, u16::MAX].into_iter().all(|port| other.may_bind(port)));
         assert!([1, 24, 26, 79, 82, 1023].into_iter().all(|port| !other.may_bind(port)));
         let ports = [(9, 8), (0, 0), (0, 0), (0, 0)];
-        let nobody = User { uid: 33, unprivileged_start: u16::MAX, ports, is_limited: true };
+        let nobody = User { uid: 33, unprivileged_start: u16::MAX, ports, counts_for: Some(33) };
         assert!(
             [8, 9, 1024, u16::MAX - 1].into_iter().all(|port| !nobody.may_bind(port)),
             "a range the wrong way round"

@@ -28,7 +28,7 @@ pub struct Grant {
     pub reuse_port: bool,
     /// It may listen.
     pub listening: bool,
-    /// The user who was granted it first.
+    /// The user whose socket it is: whoever made it, or asked for the port; [`NO_USER`] where nobody had to know.
     pub uid: u32,
     /// Later grants of an authority have larger numbers.
     pub granted: u64,
@@ -45,6 +45,38 @@ pub struct Voucher {
     pub granted: u64,
     /// What only servers can make of all the rest.
     pub seal: u64,
+}
+
+/// What a supervisor says of whoever asks for a socket. It asks the kernel who that is, each time ([`crate::control::Request::Vouch`]), and seals
+/// the answer: so a process that has given up a user can show what was said of it before about this one socket, and nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// The socket. Whoever knows the number, and the seal, has inherited it.
+    pub lease: u64,
+    /// The effective user.
+    pub uid: u32,
+    /// Of the port.
+    pub protocol: Protocol,
+    /// A port below the unprivileged ones that it may have; 0: none.
+    pub port: u16,
+}
+
+/// No user: that of a grant which nobody vouched for. It shares nothing by SO_REUSEPORT, not even with another one like it.
+pub const NO_USER: u32 = u32::MAX;
+
+/// Octets that the seal of a pass is made of. Another number than [`SEALED_BYTES`], so that none is ever that of a grant.
+pub const PASS_BYTES: usize = 15;
+
+impl Pass {
+    /// What the seal is made of.
+    pub fn sealed(&self) -> [u8; PASS_BYTES] {
+        let mut bytes = [0; PASS_BYTES];
+        bytes[..8].copy_from_slice(&self.lease.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.uid.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.port.to_le_bytes());
+        bytes[14] = self.protocol as u8;
+        bytes
+    }
 }
 
 /// Octets that a seal is made of.
@@ -71,6 +103,11 @@ impl Grant {
     pub const fn to_listen(lease: u64, local: Endpoint) -> Grant {
         let voucher = Voucher { uid: 0, flags: 8, granted: 1, seal: 0 };
         Grant::of(lease, Protocol::Tcp, local, &voucher)
+    }
+
+    /// Whether it is this user's. What is nobody's in particular is not.
+    pub fn is_of(&self, uid: u32) -> bool {
+        uid != NO_USER && self.uid == uid
     }
 
     /// What the application is told.
@@ -132,5 +169,19 @@ mod tests {
             assert_ne!(other.sealed(), grant.sealed(), "{other:?}");
             assert_eq!(Grant::of(other.lease, other.protocol, other.local, &other.voucher(7)), other);
         }
+    }
+
+    #[test]
+    fn every_field_of_a_pass_is_sealed() {
+        let pass = Pass { lease: 1, uid: 2, protocol: Protocol::Tcp, port: 3 };
+        for other in [
+            Pass { lease: 2, ..pass },
+            Pass { uid: 3, ..pass },
+            Pass { protocol: Protocol::Udp, ..pass },
+            Pass { port: 2, ..pass },
+        ] {
+            assert_ne!(other.sealed(), pass.sealed(), "{other:?}");
+        }
+        assert_ne!(PASS_BYTES, SEALED_BYTES);
     }
 }

@@ -67,6 +67,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("options", Means::Raw, "sets options without end", "commands per session and round"),
     attack("udp-open", Means::Raw, "opens a datagram socket on the neighbour's port", "the lease"),
     attack("listen", Means::Raw, "listens at the neighbour's port without a lease", "the lease"),
+    attack("usurper", Means::Raw, "asks as nobody by a session that it has opened as root", "the supervisor's word"),
     attack("openers", Means::Raw, "opens connections to the control socket, says nothing", "connections per user")
         .known(ITEM_6),
     attack("attach", Means::Raw, "attaches and leaves in a loop", "attaches per second").known(ITEM_3),
@@ -85,15 +86,13 @@ pub const ATTACKS: &[Attack] = &[
     attack("ring", Means::Sockets, "sends sockets round in messages", "the kernel's limit on descriptors under way"),
     attack("forks", Means::Sockets, "forks a hundred processes with sockets", "sessions per user").memory(256),
     attack("admin", Means::Intruder, "asks as a worker what its master might", "credentials of each request"),
-    attack("thief", Means::Intruder, "shares the port of another user", "SO_REUSEPORT for one user").known(ITEM_8),
+    attack("thief", Means::Intruder, "shares the port of another user", "SO_REUSEPORT for one user"),
     attack("segv", Means::Signal, "sends SIGSEGV to a replica", "a successor (decision 27)").memory(512),
 ];
 
 /// The items that are still to be mended. A mark goes when its attack does no harm any more.
 const ITEM_3: &str = "3: requests in force without bound";
 const ITEM_6: &str = "6: connections to the control socket without bound";
-const ITEM_8: &str =
-    "8: who gives up a user after it has joined keeps that user's sessions, and what is shared by user";
 const ITEM_10: &str = "10: questions cost the answerer";
 
 /// The attack of this name.

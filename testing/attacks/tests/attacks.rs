@@ -30,6 +30,7 @@ attacks! {
     options "options",
     udp_open "udp-open",
     listen "listen",
+    usurper "usurper",
     openers "openers",
     attach "attach",
     sessions "sessions",

@@ -2175,6 +2175,121 @@ def v6_listener_survives_exec():
     print("own:", server.getsockname()[0])
 
 
+OTHER = 33
+REUSE = {"-": (), "a": (socket.SO_REUSEADDR,), "p": (socket.SO_REUSEPORT,), "ap": (socket.SO_REUSEADDR, socket.SO_REUSEPORT)}
+# First and second address; an IPv6 one that ends in ! is for IPv6 alone.
+PLACES = (("0.0.0.0", "0.0.0.0"), ("0.0.0.0", LOOPBACK), (LOOPBACK, "0.0.0.0"), (LOOPBACK, LOOPBACK), (LOOPBACK, "127.0.0.2"),
+          ("::", "0.0.0.0"), ("0.0.0.0", "::!"))
+# Who makes each of the two sockets, and who binds it.
+USERS = {"same": ((0, 0), (0, 0)), "different": ((0, 0), (OTHER, OTHER)), "same other": ((OTHER, OTHER), (OTHER, OTHER)),
+         "made by the same": ((0, 0), (0, OTHER)), "made by another": ((0, 0), (OTHER, 0))}
+
+
+def as_user(uid, function, *arguments):
+    os.seteuid(uid)
+    try:
+        return function(*arguments)
+    finally:
+        os.seteuid(0)
+
+
+def two_sockets(kind, users, places, reuse, listens, port):
+    """Binds two sockets to one port, and has them listen. The first call that fails, and its error."""
+    made = []
+    try:
+        for n, ((maker, binder), place, options) in enumerate(zip(users, places, reuse)):
+            v6 = ":" in place
+            sock = as_user(maker, socket.socket, socket.AF_INET6 if v6 else socket.AF_INET, kind)
+            made.append(sock)
+            if v6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, place.endswith("!"))
+            for option in REUSE[options]:
+                sock.setsockopt(socket.SOL_SOCKET, option, 1)
+            for what, wanted, call in (("b", True, lambda: sock.bind((place.rstrip("!"), port))), ("l", listens[n], sock.listen)):
+                try:
+                    wanted and as_user(binder, call)
+                except OSError as error:
+                    return f"{what}{n + 1}" if error.errno == errno.EADDRINUSE else f"{what}{n + 1}:{errno.errorcode[error.errno]}"
+        return "ok"
+    finally:
+        for sock in made:
+            sock.close()
+
+
+def table_of_ports(kind, users):
+    states = ((False, False), (False, True), (True, False), (True, True)) if kind == socket.SOCK_STREAM else ((False, False),)
+    port = 20000
+    for places in PLACES:
+        for listens in states:
+            results = []
+            for first in REUSE:
+                for second in REUSE:
+                    port += 1
+                    result = two_sockets(kind, USERS[users], places, (first, second), listens, port)
+                    results.append(f"{first}/{second}={result}")
+            state = " ".join("listening" if it else "bound" for it in listens)
+            print(f"{places[0]} and {places[1]}, {state}: {' '.join(results)}")
+
+
+@case
+def ports_of_one_user():
+    table_of_ports(socket.SOCK_STREAM, "same")
+    table_of_ports(socket.SOCK_DGRAM, "same")
+
+
+@case
+def ports_of_two_users():
+    for users in ("different", "same other"):
+        table_of_ports(socket.SOCK_STREAM, users)
+        table_of_ports(socket.SOCK_DGRAM, users)
+
+
+@case
+def ports_of_whoever_made_the_socket():
+    for users in ("made by the same", "made by another"):
+        table_of_ports(socket.SOCK_STREAM, users)
+        table_of_ports(socket.SOCK_DGRAM, users)
+
+
+@case
+def low_ports_are_for_who_binds():
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        for maker, binder in ((0, 0), (0, OTHER), (OTHER, 0), (OTHER, OTHER)):
+            for port in (1023, 1024):
+                sock = as_user(maker, socket.socket, socket.AF_INET, kind)
+                attempt(f"{kind} {maker} {binder} {port}", lambda: as_user(binder, sock.bind, (LOOPBACK, port)))
+                sock.close()
+
+
+@case
+def ports_after_root_is_given_up():
+    """A daemon binds as root, gives root up, and then listens, shares, and asks for more."""
+    def sharing():
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        return sock
+    low, high, early, late = sharing(), sharing(), sharing(), sharing()
+    low.bind((LOOPBACK, 80))
+    high.bind((LOOPBACK, 8080))
+    late.bind((LOOPBACK, 8081))
+    os.setresuid(OTHER, OTHER, OTHER)
+    attempt("listen", low.listen)
+    attempt("listen", high.listen)
+    attempt("a share of root's, by a socket of before", early.bind, (LOOPBACK, 8080))
+    attempt("a share of root's", sharing().bind, (LOOPBACK, 8080))
+    attempt("a low share of root's", sharing().bind, (LOOPBACK, 80))
+    attempt("a low port", socket.socket().bind, (LOOPBACK, 82))
+    client = socket.socket()
+    client.connect((LOOPBACK, 80))
+    print("served:", low.accept()[1] == client.getsockname())
+    # The port is free, and not this program's any more.
+    client.close()
+    low.close()
+    again = socket.socket()
+    again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    attempt("again", again.bind, (LOOPBACK, 80))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--list":
         print("\n".join(CASES))

@@ -9,6 +9,7 @@ use atoll_supervisor::{Asker, Config, Door, Paths, Rights};
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::users;
 
+use super::users::unknown;
 use crate::failure::{Failure, OrFail};
 
 /// The listening sockets of a stack.
@@ -49,13 +50,11 @@ pub fn rights(config: &Config) -> Result<Rights, Failure> {
     let mut rights = Rights::of(rustix::process::geteuid().as_raw());
     for name in &config.users.allow {
         let found = users::user(name).or_fail(format!("users.allow: {name:?}"))?;
-        let unknown = || Failure::new(format!("users.allow (--allow-user): there is no user {name:?}"));
-        rights.allow_user(found.ok_or_else(unknown)?);
+        rights.allow_user(found.ok_or_else(|| unknown("users.allow (--allow-user)", "user", name))?);
     }
     for name in &config.users.groups {
         let found = users::group(name).or_fail(format!("users.groups: {name:?}"))?;
-        let unknown = || Failure::new(format!("users.groups (--allow-group): there is no group {name:?}"));
-        let (gid, members) = found.ok_or_else(unknown)?;
+        let (gid, members) = found.ok_or_else(|| unknown("users.groups (--allow-group)", "group", name))?;
         rights.allow_group(gid);
         members.into_iter().for_each(|uid| rights.allow_user(uid));
     }

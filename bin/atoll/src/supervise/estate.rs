@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::control::{Request, USER_PORTS_MAX, User};
+use atoll_ipc::control::Request;
 use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Door, Mac, Paths, Rights, Sessions, Standing, Steering};
 use atoll_sys::Clock;
 use atoll_sys::epoll::EventFlags;
@@ -148,34 +148,11 @@ struct ServerNote {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SessionNote {
     pid: u32,
-    /// `None`: it was noted by a build that let in nobody but the stack's user.
+    /// [`atoll_ipc::control::User::counts_for`].
     #[serde(default)]
-    user: Option<UserNote>,
+    counts_for: Option<u32>,
     /// `None`: it has ended, and a replica may have something to send from its memory.
     standing: Option<Standing>,
-}
-
-/// [`User`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct UserNote {
-    uid: u32,
-    unprivileged_start: u16,
-    ports: [(u16, u16); USER_PORTS_MAX],
-    /// Builds before knew no such limits.
-    #[serde(default)]
-    is_limited: bool,
-}
-
-impl From<User> for UserNote {
-    fn from(User { uid, unprivileged_start, ports, is_limited }: User) -> UserNote {
-        UserNote { uid, unprivileged_start, ports, is_limited }
-    }
-}
-
-impl From<UserNote> for User {
-    fn from(UserNote { uid, unprivileged_start, ports, is_limited }: UserNote) -> User {
-        User { uid, unprivileged_start, ports, is_limited }
-    }
 }
 
 impl Estate {
@@ -362,8 +339,8 @@ impl Server {
         let Some(memory) = self.open.get(&session).or(lingers) else {
             return self.estate.send(&Note::Drop(format!("session.{session:010}")), &[]);
         };
-        let note =
-            SessionNote { pid: memory.pid, user: Some(memory.user.into()), standing: self.sessions.standing(session) };
+        let counts_for = memory.user.counts_for;
+        let note = SessionNote { pid: memory.pid, counts_for, standing: self.sessions.standing(session) };
         let name = format!("session.{session:010}");
         if is_new {
             let descriptors = memory.descriptors();
@@ -494,7 +471,7 @@ impl Found {
                 continue;
             };
             let arena: ArenaConfig = server.config.sessions.arena;
-            let user = note.user.map_or(User::privileged(server.identity.uid), User::from);
+            let user = server.users.counting_for(note.counts_for);
             let (replicas, started) = (server.replicas.len(), server.identity.started);
             let Some(memory) = SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started) else {
                 continue;

@@ -30,6 +30,8 @@ pub struct StackMemory {
     pub stack_read: Rc<OwnedFd>,
     /// The rings between servers, and what only they may know.
     pub pairs: Pairs,
+    /// What grants and passes are sealed with.
+    pub lease_key: [u8; 16],
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
     /// What each replica leaves to its successor. Nobody else maps it.
@@ -76,12 +78,14 @@ impl StackMemory {
         }
         let create = |bell| ReplicaMemory::create(bell, views.as_ref().ok());
         let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;
+        let pairs = Pairs::create()?;
         Ok(StackMemory {
             stack: StackPage(stack),
             on_link,
             stack_read: Rc::new(open_for_reading(stack_page.as_fd())?),
             stack_write: stack_page,
-            pairs: Pairs::create()?,
+            lease_key: pairs.lease_key()?,
+            pairs,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
             replicas,
             others: Vec::new(),
@@ -113,6 +117,7 @@ impl StackMemory {
             stack_write: stack,
             // Such a stack is not left to anybody.
             on_link: None,
+            lease_key: pairs.lease_key()?,
             pairs,
             replicas: servers,
             ledgers,

@@ -16,8 +16,8 @@ mod lives;
 mod memory;
 mod outbox;
 mod owner;
-mod pairs;
 mod pace;
+mod pairs;
 mod questions;
 mod report;
 mod scaling;
@@ -140,6 +140,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
     let servers = server_user::choose(config.servers.user.as_deref())?;
+    users::check(&config.ports)?;
     let directory = runtime::prepare_directory()?;
     doors::check_reach(&rights, &directory)?;
     let name = NameLock::take(&directory, &config.name)?;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use atoll_ipc::Memory;
-use atoll_shm::ShmMemory;
+use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::Plan;
 use atoll_sys::{create_memfd, process};
 
@@ -50,6 +50,13 @@ impl Pairs {
     /// Adds what [`Pairs::from`] gave of `server`.
     pub fn add_found(&mut self, plan: &Plan, server: usize, descriptors: Vec<OwnedFd>) {
         self.all.extend(higher(plan, server).map(|other| (server, other)).zip(descriptors));
+    }
+
+    /// What replicas seal grants with, and the supervisor what it says of who asks for one.
+    pub fn lease_key(&self) -> io::Result<[u8; 16]> {
+        let mut key = [0; 16];
+        ShmMemory::map(&self.secrets, SECRETS_BYTES, Access::ReadOnly)?.read(LEASE_KEY, &mut key);
+        Ok(key)
     }
 
     /// The keys.

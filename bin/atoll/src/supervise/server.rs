@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_ipc::control::{MemoryLevel, Refusal, Reply, Request, set_token, token};
+use atoll_ipc::lease::Pass;
 use atoll_ipc::network::Network;
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
@@ -26,6 +27,7 @@ use atoll_sys::process::{Child, Exit};
 use atoll_sys::signal::Signals;
 use atoll_sys::unix::{Blocking, Channel, Peer};
 use atoll_sys::{eventfd, process};
+use atoll_transport::seal_pass;
 
 use super::crowds::{self, Budget, Crowds, Reserve};
 use super::doors::{Doors, asker};
@@ -754,6 +756,13 @@ impl Server {
             Ok(Incoming::Application(Request::Connect)) => self.connect(id, asks.unwrap_or(peer)),
             // The key is the right: whoever has inherited sockets goes on using them, as with the kernel's.
             Ok(Incoming::Application(Request::Join { session, key })) => self.join(id, session, key),
+            Ok(Incoming::Application(Request::Vouch { lease, protocol, port })) => {
+                let Some(asks) = asks else { return self.refuse(id, Refusal::Permission) };
+                let port = if self.users.may_bind(&asks, port) { port } else { 0 };
+                let pass = Pass { lease, uid: asks.uid, protocol, port };
+                let reply = Reply::Vouched { pass, seal: seal_pass(&self.memory.lease_key, &pass) };
+                self.reply(id, &reply, Vec::new())
+            }
             Ok(Incoming::Application(Request::Leave { session })) => {
                 let departure = self.sessions.leave(id, session);
                 self.note_standing(id);
@@ -817,7 +826,7 @@ impl Server {
         // Whoever asks now, which need not be whoever connected.
         let asks = self.clients.get(&id).map(|client| client.asks.unwrap_or(client.peer));
         let Some(peer) = asks else { return Ok(()) };
-        let (user, config) = (self.users.user_of(&peer), self.config.sessions.arena);
+        let (user, config) = (self.users.anybody(&peer), self.config.sessions.arena);
         let memory = match SessionMemory::create(peer.pid, user, self.replicas.len(), config) {
             Ok(memory) => memory,
             Err(_) => {

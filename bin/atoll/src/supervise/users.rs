@@ -1,8 +1,8 @@
 //! Which ports may the user of a session have, and is what all of his sessions have together bounded?
 //!
 //! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for whom the configuration names. Who runs
-//! the stack may have all: it is his. It is judged once, when a session is opened, and holds for the session: so who gives up his privileges
-//! afterwards keeps them here, as an open socket does, until he runs another program.
+//! the stack may have all: it is his. It is judged when a port is asked for, of whoever asks then: a session knows no user, because its process may
+//! give up its own at any time.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -11,6 +11,8 @@ use atoll_ipc::control::{USER_PORTS_MAX, User};
 use atoll_supervisor::Ports;
 use atoll_sys::unix::Peer;
 use atoll_sys::users;
+
+use crate::failure::{Failure, OrFail};
 
 /// What is known of users.
 #[derive(Debug)]
@@ -23,7 +25,8 @@ pub struct Users {
 }
 
 impl Users {
-    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed over, with a word on standard error.
+    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed over, with a word on standard error:
+    /// a stack that is up does not end because a user was taken away ([`check`]).
     pub fn new(own: u32, config: &Ports) -> Users {
         let mut ports = BTreeMap::new();
         for (name, ranges) in &config.users {
@@ -36,16 +39,39 @@ impl Users {
         Users { own, unprivileged_start: config.unprivileged_start, ports }
     }
 
-    /// What a process may that has `peer`'s credentials.
-    pub fn user_of(&self, peer: &Peer) -> User {
-        // As with resource limits, which are not for who could raise them (CAP_SYS_RESOURCE).
-        let is_limited = peer.uid != self.own && peer.uid != 0;
-        if !is_limited || may_bind_low(peer) {
-            return User { is_limited, ..User::privileged(peer.uid) };
-        }
-        let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
-        User { uid: peer.uid, unprivileged_start: self.unprivileged_start, ports, is_limited }
+    /// What a session may have of which nobody has said whose it is. It counts for the user who opens it (`peer`), unless he is not bounded: as with
+    /// resource limits, which are not for who could raise them (CAP_SYS_RESOURCE).
+    pub fn anybody(&self, peer: &Peer) -> User {
+        self.counting_for((peer.uid != self.own && peer.uid != 0).then_some(peer.uid))
     }
+
+    /// The same of a session of which it is known for whom it counts.
+    pub fn counting_for(&self, counts_for: Option<u32>) -> User {
+        User { counts_for, ..User::anybody(self.unprivileged_start) }
+    }
+
+    /// Whether a process that has `peer`'s credentials now may have `port`.
+    pub fn may_bind(&self, peer: &Peer, port: u16) -> bool {
+        let ports = self.ports.get(&peer.uid).copied().unwrap_or_default();
+        let user = User { uid: peer.uid, ports, ..User::anybody(self.unprivileged_start) };
+        peer.uid == self.own || peer.uid == 0 || user.may_bind(port) || may_bind_low(peer)
+    }
+}
+
+/// Whether the users whom the configuration gives ports exist: a stack that starts without one of them would refuse it later, with no reason.
+pub fn check(config: &Ports) -> Result<(), Failure> {
+    for (name, _) in &config.users {
+        let found = users::user(name).or_fail(format!("ports.users: {name:?}"))?;
+        found.ok_or_else(|| unknown("ports.users", "user", name))?;
+    }
+    Ok(())
+}
+
+/// A name that nobody has. `kind`: of what.
+pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
+    Failure::new(format!(
+        "{setting}: there is no {kind} {name:?}: make it, take it out of the configuration, or give a number instead of the name"
+    ))
 }
 
 /// CAP_NET_BIND_SERVICE: see capabilities(7).
@@ -84,16 +110,16 @@ mod tests {
             1000,
             &ports("[ports]\nusers = { root = [\"22\"], 33 = [\"80\", \"8-10\"], no-such = [\"1\"] }"),
         );
-        let user = |uid| users.user_of(&Peer { pid: 0, uid, gid: uid });
-        assert_eq!(user(1000), User::privileged(1000));
-        assert_eq!(user(0), User::privileged(0));
-        let web = user(33);
-        assert!(web.uid == 33 && [80, 8, 9, 10, 1024].into_iter().all(|port| web.may_bind(port)));
-        assert!([7, 11, 22, 443, 1023].into_iter().all(|port| !web.may_bind(port)));
-        assert!(!user(34).may_bind(80) && user(34).may_bind(1024));
-        assert!(web.is_limited && user(34).is_limited);
+        let may = |uid, port| users.may_bind(&Peer { pid: 0, uid, gid: uid }, port);
+        assert!(may(1000, 1) && may(0, 1));
+        assert!([80, 8, 9, 10, 1024, 0].into_iter().all(|port| may(33, port)));
+        assert!([7, 11, 22, 443, 1023].into_iter().all(|port| !may(33, port)));
+        assert!(!may(34, 80) && may(34, 1024));
+        let anybody = |uid| users.anybody(&Peer { pid: 0, uid, gid: uid });
+        assert!(!anybody(0).may_bind(1023) && anybody(0).may_bind(1024));
+        assert_eq!([0, 1000, 33].map(|uid| anybody(uid).counts_for), [None, None, Some(33)]);
         let all = Users::new(1000, &ports("[ports]\nunprivileged_start = 0"));
-        assert!(all.user_of(&Peer { pid: 0, uid: 5, gid: 5 }).may_bind(1));
+        assert!(all.may_bind(&Peer { pid: 0, uid: 5, gid: 5 }, 1));
     }
 
     #[test]
@@ -104,6 +130,13 @@ mod tests {
         assert!(!has_capability(status, 33, 11));
         assert!(!has_capability(&status.replace("400", "bff"), 33, BIND_SERVICE));
         assert!(!has_capability("", 33, BIND_SERVICE));
+    }
+
+    #[test]
+    fn ports_of_a_user_that_is_not_there_are_an_error_that_says_what_to_do() {
+        assert!(check(&ports("[ports]\nusers = { root = [\"22\"], 4711 = [\"80\"] }")).is_ok());
+        let error = check(&ports("[ports]\nusers = { root = [\"22\"], no-such = [\"1\"] }")).unwrap_err();
+        assert!(format!("{error}").contains("ports.users: there is no user \"no-such\": make it"), "{error}");
     }
 
     #[test]

@@ -130,17 +130,18 @@ unsafe fn spawn(
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
-    if !table::any_objects() {
+    let bequest = match table::any_objects() {
+        // SAFETY: null or the program's, and the program's environment.
+        true => unsafe { Bequest::prepare(&after_actions(actions), envp.cast()) },
+        false => None,
+    };
+    let Some(bequest) = bequest else {
         // SAFETY: the program's environment.
         return match unsafe { Guidance::prepare(envp.cast(), format!("-{}", std::process::id())) } {
             Some(guidance) => spawn(guidance.environment().cast()),
             None => spawn(envp),
         };
-    }
-    // SAFETY: null or the program's.
-    let sockets = unsafe { after_actions(actions) };
-    // SAFETY: the program's environment.
-    let Some(bequest) = (unsafe { Bequest::prepare(&sockets, envp.cast()) }) else { return spawn(envp) };
+    };
     let result = spawn(bequest.environment().cast());
     if result == 0 {
         bequest.given();

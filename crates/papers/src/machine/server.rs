@@ -94,6 +94,7 @@ impl Machine {
                     reuse_port: false,
                     defer_accept: 0,
                     v6_only: false,
+                    uid: 0,
                     shown: Some(Grant::to_listen(LEASE, local)),
                 };
                 manager.listener = manager.cm.handle_listen(&listen).ok();

@@ -221,7 +221,17 @@ impl Managers {
                     cm.handle_bind(&Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only });
                 let (backlog, defer_accept, shown) = (4096, 0, Some(Grant::to_listen(lease, local)));
                 listener = cm
-                    .handle_listen(&Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown })
+                    .handle_listen(&Listen {
+                        session,
+                        lease,
+                        local,
+                        backlog,
+                        reuse_port,
+                        defer_accept,
+                        v6_only,
+                        uid: 0,
+                        shown,
+                    })
                     .ok();
                 cm.handle_accept(now, session, LEASE);
             }

@@ -143,16 +143,26 @@ impl Channel {
     /// As [`Channel::send`] without descriptors, and names the effective user and group of this process as the sender's: without that, who asks for
     /// credentials is told the real ones. SCM_CREDENTIALS, unix(7).
     pub fn send_as_effective(&self, message: &[u8]) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let sender = UCred { pid: getpid(), uid: geteuid(), gid: getegid() };
-        let pushed = control.push(SendAncillaryMessage::ScmCredentials(sender));
-        debug_assert!(pushed, "the space was sized for it");
-        match net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL) {
+        match self.send_with(message, UCred { pid: getpid(), uid: geteuid(), gid: getegid() }) {
             // A user that has no number in the user namespace of this process cannot be named.
             Err(Errno::INVAL | Errno::PERM) => self.send(message, &[]),
-            sent => Ok(sent.map(drop)?),
+            sent => Ok(sent?),
         }
+    }
+
+    /// As [`Channel::send_as_effective`], but names `uid`: for tests. `PermissionDenied` if this process may not become that one.
+    #[doc(hidden)]
+    pub fn send_as(&self, message: &[u8], uid: u32) -> io::Result<()> {
+        let sender = UCred { pid: getpid(), uid: rustix::process::Uid::from_raw(uid), gid: getegid() };
+        Ok(self.send_with(message, sender)?)
+    }
+
+    fn send_with(&self, message: &[u8], sender: UCred) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let pushed = control.push(SendAncillaryMessage::ScmCredentials(sender));
+        debug_assert!(pushed, "the space was sized for it");
+        net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
     /// Has the kernel say of each message who sent it, also of those that wait already; what is accepted from a listener has it, too.

@@ -123,7 +123,7 @@ impl ConnMgr {
     fn grant_to_listen(&mut self, listen: &Listen) -> Option<Grant> {
         let port = listen.local.port;
         let grant = if port != 0 && self.is_authority(port) {
-            self.ports.grant_listening(listen.session, listen.lease, listen.reuse_port)
+            self.ports.grant_listening(listen.session, listen.lease, listen.reuse_port, listen.uid)
         } else {
             let is_meant = |grant: &Grant| grant.lease == listen.lease && grant.listening;
             listen.shown.filter(is_meant).or_else(|| self.listeners.grant(listen.session, listen.lease))

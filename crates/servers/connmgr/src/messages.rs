@@ -66,6 +66,8 @@ pub struct Listen {
     pub defer_accept: u16,
     /// `IPV6_V6ONLY`: at `::`, IPv6 alone.
     pub v6_only: bool,
+    /// For whom.
+    pub uid: u32,
     /// What it has shown, where this is not the authority of the port.
     pub shown: Option<Grant>,
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use atoll_base::{Addr, Endpoint, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::lease::Grant;
+use atoll_ipc::lease::{Grant, NO_USER};
 
 use crate::manager::Config;
 use crate::messages::Bind;
@@ -150,8 +150,18 @@ impl Ports {
     }
 
     /// What a session would hold if it listened. Later than what others have listened by, who may be gone here and not yet elsewhere.
-    pub(crate) fn grant_listening(&mut self, session: SessionId, number: u64, reuse_port: bool) -> Option<Grant> {
-        let grant = self.grant(session, number)?;
+    /// `uid`: whose it is, if nobody had to know before.
+    pub(crate) fn grant_listening(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        reuse_port: bool,
+        uid: u32,
+    ) -> Option<Grant> {
+        let mut grant = self.grant(session, number)?;
+        if grant.uid == NO_USER {
+            grant.uid = uid;
+        }
         if grant.listening {
             return Some(Grant { reuse_port, ..grant });
         }
@@ -242,7 +252,7 @@ pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
 
 /// `SO_REUSEPORT` on both, and the same user: whoever it is that has a port, no other user takes a part of what comes.
 fn share_port(a: &Grant, (reuse_port, uid): (bool, u32)) -> bool {
-    a.reuse_port && reuse_port && a.uid == uid
+    a.reuse_port && reuse_port && a.is_of(uid)
 }
 
 impl Lease {

@@ -81,8 +81,11 @@ pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming
             none_came()?;
             match Request::decode(bytes) {
                 Ok(
-                    request
-                    @ (Request::Attach { .. } | Request::Join { .. } | Request::Leave { .. } | Request::Connect),
+                    request @ (Request::Attach { .. }
+                    | Request::Join { .. }
+                    | Request::Leave { .. }
+                    | Request::Connect
+                    | Request::Vouch { .. }),
                 ) => Ok(Incoming::Application(request)),
                 Ok(_) => Err("a request that only supervisors make".into()),
                 Err(_) => Err("not a request".into()),

@@ -18,7 +18,7 @@ use atoll_connmgr::{Bind, ConnectionId, Listen, Syn, SynVerdict};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
-use atoll_ipc::lease::Grant;
+use atoll_ipc::lease::{Grant, NO_USER};
 use atoll_ipc::ledger::{ConnectionRecord, Ledger, Phase, RequestRecord, TextPool, TimeWaitRecord, Work};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{APP_SHUT_SEND, REPLICA_CLOSED, REPLICA_FIN, REPLICA_RESET, REPLICA_URGENT, Slot, SlotState};
@@ -432,14 +432,17 @@ impl<M: Memory> Transport<M> {
                 // has his command in the ring.
                 Command::Bind { lease, protocol, local, reuse_addr, reuse_port, v6_only, .. } => {
                     // Whose ports are low is the same.
-                    let user = User::privileged(self.session(index).map_or(u32::MAX, |session| session.user.uid));
+                    let uid = self.user_of(index, lease, protocol, local).map_or(NO_USER, |user| user.uid);
+                    let user = User::privileged(uid);
                     let bind = Bind { session, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     let _ = self.cm.handle_bind(&bind);
                 }
                 Command::Listen { lease, local, backlog, reuse_port, defer_accept, v6_only, .. } => {
                     let past = || self.past_grant(index, lease, Protocol::Tcp, local, (reuse_port, v6_only));
                     let shown = self.shown(index, lease).or_else(|| Some(past()));
-                    let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
+                    let uid = self.user_of(index, lease, Protocol::Tcp, local).map_or(NO_USER, |user| user.uid);
+                    let listen =
+                        Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid, shown };
                     let _ = self.cm.handle_listen(&listen);
                     self.run_directives(now);
                 }
@@ -459,7 +462,7 @@ impl<M: Memory> Transport<M> {
         local: Endpoint,
         (reuse_port, v6_only): (bool, bool),
     ) -> Grant {
-        let uid = self.session(session).map_or(u32::MAX, |session| session.user.uid);
+        let uid = self.user_of(session, lease, protocol, local).map_or(NO_USER, |user| user.uid);
         let listening = protocol == Protocol::Tcp;
         Grant { lease, protocol, local, v6_only, reuse_addr: false, reuse_port, listening, uid, granted: 0 }
     }

@@ -5,7 +5,7 @@ use atoll_connmgr::{Bind, Listen};
 use atoll_ip::{Cast, Link};
 use atoll_ipc::arena::INFO;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::lease::Grant;
+use atoll_ipc::lease::{Grant, NO_USER, Pass};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::APP_SHUT_SEND;
 use atoll_ipc::{Cause, Command, Event, Memory, SocketOption};
@@ -64,9 +64,10 @@ impl<M: Memory> Transport<M> {
 
     /// Ports, listeners, acceptors, datagram sockets.
     fn handle_rare_command(&mut self, now: Instant, session: u32, command: Command) {
-        let Some((id, user)) = self.session(session).map(|session| (session.id, session.user)) else { return };
+        let Some(id) = self.session(session).map(|session| session.id) else { return };
         match command {
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
+                let Some(user) = self.user_of(session, lease, protocol, local) else { return };
                 let bind = Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                 let kept = self.check_kept(id, &command);
                 let bound =
@@ -77,6 +78,7 @@ impl<M: Memory> Transport<M> {
                 };
                 if cause == Cause::None {
                     let local = Endpoint::at(local.addr, port);
+                    self.keep_owner(session, id, lease);
                     let bind = Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                     self.keep_request(id, bind);
                 }
@@ -89,13 +91,16 @@ impl<M: Memory> Transport<M> {
             }
             Command::Listen { token, lease, local, backlog, reuse_port, defer_accept, v6_only } => {
                 let shown = self.shown(session, lease);
-                let listen = Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
+                let uid = self.user_of(session, lease, Protocol::Tcp, local).map_or(NO_USER, |user| user.uid);
+                let listen =
+                    Listen { session: id, lease, local, backlog, reuse_port, defer_accept, v6_only, uid, shown };
                 let kept = self.check_kept(id, &command);
                 let own = kept.and_then(|()| self.check_own(local, Protocol::Tcp));
                 let listens = own.and_then(|()| self.cm.handle_listen(&listen));
                 let cause = listens.err().unwrap_or_default();
                 if cause == Cause::None {
                     self.keep_shown(id, shown);
+                    self.keep_owner(session, id, lease);
                     self.keep_request(id, command);
                 } else if cause == Cause::Invalid {
                     self.stats.count(Stat::BadCommands);
@@ -149,6 +154,18 @@ impl<M: Memory> Transport<M> {
                     self.keep_shown(id, Some(grant));
                 }
             }
+            Command::Pass { pass, seal } => {
+                let before = self.session(session).and_then(|session| session.pass);
+                let taken = self.take_pass(session, pass, seal);
+                self.stats.add(Stat::BadCommands, taken.is_none().into());
+                if let Some(pass) = taken {
+                    // As with what is shown of grants. Of a socket that has its port the grant says whose it is.
+                    if let Some(before) = before.filter(|before| before.lease != pass.lease) {
+                        self.drop_request(id, &self.pass_command(before));
+                    }
+                    self.keep_request(id, self.pass_command(pass));
+                }
+            }
             Command::UdpOpen { slot, generation, lease, local, remote, .. } => {
                 let place = Place { session, slot, generation };
                 let kept = self.check_kept(id, &command);
@@ -197,16 +214,28 @@ impl<M: Memory> Transport<M> {
         if self.may_keep(id, command) { Ok(()) } else { Err(Cause::NoBuffers) }
     }
 
-    /// Whether a session has a listener or a datagram socket by this grant.
+    /// Whether a session has a port, a listener or a datagram socket by this grant.
     fn is_in_use(&self, id: SessionId, grant: &Grant) -> bool {
-        let has_listener = self.cm.listener_of(id, grant.lease).is_some();
-        has_listener || self.datagrams.has_lease(grant.local.port, grant.lease)
+        let is_bound = self.cm.grant(id, grant.lease).is_some();
+        is_bound
+            || self.cm.listener_of(id, grant.lease).is_some()
+            || self.datagrams.has_lease(grant.local.port, grant.lease)
     }
 
     /// What a session has shown, and what it was granted by that is in force: a successor wants to see it, too.
     fn keep_shown(&mut self, id: SessionId, shown: Option<Grant>) {
         if let Some(grant) = shown.filter(|grant| !self.cm.is_authority(grant.local.port)) {
             let Grant { lease, protocol, local, .. } = grant;
+            let voucher = self.voucher(Some(grant));
+            self.keep_request(id, Command::Show { lease, protocol, local, voucher });
+        }
+    }
+
+    /// Of a port whose authority this is: whose it is, and that it may be low, a successor wants to see, too. The grant says what the pass has said.
+    fn keep_owner(&mut self, session: u32, id: SessionId, lease: u64) {
+        if let Some(grant) = self.cm.grant(id, lease).filter(|grant| !self.is_plain(session, grant)) {
+            let Grant { lease, protocol, local, uid, .. } = grant;
+            self.drop_request(id, &self.pass_command(Pass { lease, uid, protocol, port: 0 }));
             let voucher = self.voucher(Some(grant));
             self.keep_request(id, Command::Show { lease, protocol, local, voucher });
         }

@@ -138,7 +138,7 @@ impl Datagrams {
         // Only with those of the same user it is shared.
         let shares = |index: u32| {
             let other = self.sockets.get(index).map(|socket| &socket.grant);
-            is_best(index) && other.is_some_and(|other| other.reuse_port && other.uid == grant.uid)
+            is_best(index) && other.is_some_and(|other| other.reuse_port && other.is_of(grant.uid))
         };
         let candidates = sockets.iter().filter(|index| shares(**index)).count();
         let mut hasher = self.state.build_hasher();

@@ -68,6 +68,7 @@ pub use atoll_tcp::EcnMode;
 pub use blame::Charge;
 pub use config::{Config, Quota, Secrets};
 pub use fast_open::FastOpenSides;
+pub use lease::seal_pass;
 pub use list::{Listing, SocketFacts};
 pub use past::past;
 pub use phases::{SAMPLE_EVERY, Stopwatch};

@@ -129,6 +129,7 @@ impl Key {
             Command::Listen { lease, .. } => (Subject::Lease(lease), (LISTEN, 0)),
             Command::SetListenerOption { lease, option, .. } => (Subject::Lease(lease), (2, option as u128)),
             Command::Show { lease, .. } => (Subject::Lease(lease), (4, 0)),
+            Command::Pass { pass, .. } => (Subject::Lease(pass.lease), (5, 0)),
             Command::AcceptConnection { lease } => (Subject::Lease(lease), (3, 0)),
             Command::UdpOpen { slot, .. } => (Subject::Slot(slot), (UDP_OPEN, 0)),
             Command::SetOption { slot, option, .. } => (Subject::Slot(slot), (5, option as u128)),
@@ -421,7 +422,7 @@ impl<M: Memory> Transport<M> {
     /// The user of a session, if what all of his sessions have together is bounded.
     pub(crate) fn limited_user(&self, id: SessionId) -> Option<u32> {
         let session = self.session(*self.session_index.get(&id)?)?;
-        session.user.is_limited.then_some(session.user.uid)
+        session.user.counts_for
     }
 
     /// A command like `command` is in force no more: it was undone.

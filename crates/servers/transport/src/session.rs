@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use atoll_base::{Epoch, Instant, SessionId, SlotId};
 use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW, REPLICA_EPOCH};
 use atoll_ipc::control::User;
-use atoll_ipc::lease::Grant;
+use atoll_ipc::lease::{Grant, Pass};
 use atoll_ipc::page::{AppPage, BELLS, Stat};
 use atoll_ipc::pool::{CONTROL_BYTES, MIN_LOG2, Pool, UNIT_BYTES};
 use atoll_ipc::ring::{Consumer, Producer};
@@ -63,6 +63,8 @@ pub(crate) struct Session<M: Memory> {
     rung: [u32; BELLS],
     /// Whose it is.
     pub(crate) user: User,
+    /// What it has shown last of what the supervisor has said of it.
+    pub(crate) pass: Option<Pass>,
     /// What it has shown last of what the authority of a port has granted.
     pub(crate) shown: Option<Grant>,
     /// The application has ended; what is left is given up at this moment.
@@ -218,6 +220,7 @@ impl<M: Memory> Session<M> {
             bells: 0,
             rung: [0; BELLS],
             user,
+            pass: None,
             shown: None,
             gone: None,
             pressure: Pressure::default(),

@@ -55,19 +55,19 @@ impl Holdings {
     }
 }
 
-/// All users that have sessions, by number.
+/// All users that have sessions, by number; those that are not bounded are one.
 #[derive(Debug, Default)]
-pub(crate) struct Users(BTreeMap<u32, Arc<Holdings>>);
+pub(crate) struct Users(BTreeMap<Option<u32>, Arc<Holdings>>);
 
 impl Users {
     /// What is counted for this user; he may have `sockets_max` sockets, if he is limited.
     pub(crate) fn of(&mut self, user: &User, sockets_max: u32) -> Arc<Holdings> {
         let fresh = || {
-            let sockets_max = if user.is_limited { sockets_max } else { u32::MAX };
+            let sockets_max = if user.counts_for.is_some() { sockets_max } else { u32::MAX };
             let (sockets, held) = (AtomicU32::new(0), AtomicU64::new(0));
-            Arc::new(Holdings { sockets, held, sockets_max, is_limited: user.is_limited })
+            Arc::new(Holdings { sockets, held, sockets_max, is_limited: user.counts_for.is_some() })
         };
-        self.0.entry(user.uid).or_insert_with(fresh).clone()
+        self.0.entry(user.counts_for).or_insert_with(fresh).clone()
     }
 
     /// Forgets those without sessions.

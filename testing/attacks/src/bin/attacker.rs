@@ -12,14 +12,15 @@ use std::process::ExitCode;
 use atoll_base::{Addr, Duration, Endpoint, Rng, SlotId};
 use atoll_ipc::command::{CloseMode, Protocol, SocketOption};
 use atoll_ipc::control::{Reply, Request};
-use atoll_ipc::lease::Voucher;
+use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES};
-use atoll_ipc::{Command, Event, LAYOUT_VERSION, Memory};
+use atoll_ipc::{Cause, Command, Event, LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sockets::port::Port;
 use atoll_sys::eventfd;
 use atoll_sys::unix::{Blocking, Channel};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Uid, setrlimit};
+use rustix::thread::set_thread_res_uid;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         "options" => options(),
         "udp-open" => udp_open(port),
         "listen" => listen(port),
+        "usurper" => usurper(port),
         "openers" => openers(),
         "attach" => attach_and_leave(),
         "sessions" => sessions(),
@@ -55,7 +57,7 @@ fn usage() -> ExitCode {
 /// A session, made by hand.
 struct Raw {
     /// Keeps it open.
-    _control: Channel,
+    control: Channel,
     replicas: Vec<Replica>,
     app_page: ShmMemory,
 }
@@ -87,7 +89,7 @@ impl Raw {
             let arena = map(next(), layout.total, Access::ReadWrite);
             all.push(Replica { port: Port::new(arena, layout), _page, bell: next() });
         }
-        Raw { _control: control, replicas: all, app_page }
+        Raw { control, replicas: all, app_page }
     }
 
     /// Sends a command to every replica, and waits until it is taken if a ring is full.
@@ -387,6 +389,56 @@ fn udp_open(port: u16) -> ExitCode {
             }
         }
     }
+}
+
+/// Has a session as root, gives root up, and asks by that session for what is root's: a low port, and a share of the neighbour's. With nothing to
+/// show, with what the supervisor says of it, with that changed, and having claimed to be root.
+fn usurper(port: u16) -> ExitCode {
+    let mut raw = Raw::attach();
+    let nobody = Some(Uid::from_raw(65534));
+    if set_thread_res_uid(nobody, nobody, nobody).is_err() {
+        eprintln!("usurper: it has to be root first");
+        return ExitCode::FAILURE;
+    }
+    let mut rng = random();
+    attacking();
+    for round in 0u64.. {
+        let (lease, protocol) = (0x7100_0000 + round, Protocol::Tcp);
+        for port in [port, 79] {
+            let vouch = Request::Vouch { lease, protocol, port };
+            // What it may not become the kernel does not let it say.
+            let claims = raw.control.send_as(&vouch.encode(), 0).is_ok();
+            if !claims && raw.control.send(&vouch.encode(), &[]).is_err() {
+                continue;
+            }
+            let (mut packet, mut fds) = ([0; 256], Vec::new());
+            let Ok(len) = raw.control.receive(&mut packet, &mut fds) else { continue };
+            let Ok(Reply::Vouched { pass, seal }) = Reply::decode(&packet[..len.min(packet.len())]) else { continue };
+            if claims || pass.uid == 0 {
+                println!("SUCCEEDED: the supervisor takes it for root");
+            }
+            let shown = [
+                None,
+                Some((pass, seal)),
+                Some((Pass { uid: 0, ..pass }, seal)),
+                Some((Pass { uid: 0, port, ..pass }, seal)),
+                Some((Pass { uid: 0, port, ..pass }, rng.next_u64())),
+            ];
+            for shown in shown {
+                let (token, local) = (port.into(), Endpoint::at(Addr::V4_ANY, port));
+                let (reuse_addr, reuse_port, v6_only) = (false, true, false);
+                if let Some((pass, seal)) = shown {
+                    raw.push(&Command::Pass { pass, seal });
+                }
+                raw.push(&Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                pause(1);
+                if raw.ring().iter().any(|event| matches!(event, Event::BindReply { cause: Cause::None, .. })) {
+                    println!("SUCCEEDED: port {port}, which is root's");
+                }
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// A listener at the neighbour's port, without a lease of it, at all replicas. A connection that is offered is taken, so that the neighbour

@@ -67,7 +67,7 @@ impl Cm {
             let (session, backlog) = (SessionId(session), 64);
             let (reuse_port, defer_accept, v6_only) = (false, 0, false);
             let (lease, local, shown) = (LEASE, LOCAL, Some(Grant::to_listen(LEASE, LOCAL)));
-            let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
+            let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
             id = Some(cm.handle_listen(&listen).expect("the port is free"));
         }
         let now = Instant::from_millis(1000);

@@ -54,7 +54,9 @@ cases! {
         v6_connection_has_names, v6_listener_takes_both_families, v6_listener_alone,
         v6_ports_are_shared_as_the_table_says, v6_options, v6_fragment_options, v6_multicast_options,
         v6_multicast_memberships, v6_refused_and_unreachable, v6_datagrams,
-        v6_datagrams_connected, v6_bad_addresses, v6_listener_survives_exec
+        v6_datagrams_connected, v6_bad_addresses, v6_listener_survives_exec,
+        ports_of_one_user, ports_of_two_users, ports_of_whoever_made_the_socket, low_ports_are_for_who_binds,
+        ports_after_root_is_given_up
 }
 
 cases! {

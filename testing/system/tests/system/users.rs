@@ -333,6 +333,39 @@ os.wait()";
     assert_eq!(who_answers(&net, &mut server, 8001), "33 1", "{}", server.report());
 }
 
+/// A child has a session of its own, which its parent opens before the fork: what is its parent's user's it has not.
+#[test]
+fn children_that_give_up_root_have_no_port_of_roots() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let program = "import os, socket, sys
+def sharing():
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return sock
+def attempt(what, call, *arguments):
+    try: call(*arguments); print(what, 'worked', flush=True)
+    except OSError as error: print(what, type(error).__name__, error.errno, flush=True)
+low, high, early = sharing(), sharing(), sharing()
+low.bind(('', 80)); high.bind(('', 8080)); high.listen()
+for before in (True, False):
+    if not before: os.setgroups([]); os.setresgid(33, 33, 33); os.setresuid(33, 33, 33)
+    if os.fork() == 0:
+        if before: os.setgroups([]); os.setresgid(33, 33, 33); os.setresuid(33, 33, 33)
+        attempt('low', socket.socket().bind, ('', 81))
+        attempt('low again', sharing().bind, ('', 80))
+        attempt('shared', sharing().bind, ('', 8080))
+        attempt('made before', early.bind, ('', 8080 + before))
+        attempt('inherited', low.listen)
+        os._exit(0)
+    os.wait()
+print('done', flush=True)";
+    let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
+    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program]);
+    let said = Proc::start(&mut run, None).success(60);
+    let each = "low PermissionError 13\nlow again PermissionError 13\nshared OSError 98\nmade before worked\ninherited worked\n";
+    assert_eq!(said, format!("{each}{each}done\n"));
+}
+
 #[test]
 fn a_cleared_environment_leads_away_unless_it_is_followed() {
     let net = Net::new(Stack::Atoll);

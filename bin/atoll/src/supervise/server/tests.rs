@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use atoll_base::Rng;
 use atoll_ipc::LAYOUT_VERSION;
+use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
@@ -216,7 +217,7 @@ impl Bench {
                 (Ok(Joined { session, key, member }), fds)
             }
             Reply::Refused { reason } => (Err(reason), fds),
-            Reply::Connected => panic!("nobody has asked for another connection"),
+            other => panic!("nobody has asked for {other:?}"),
         }
     }
 
@@ -607,7 +608,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     let rest: Vec<_> =
         std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
     let rules = bench.server.config.accept.rules();
-    let user = User::privileged(rustix::process::geteuid().as_raw());
+    let user = bench.server.users.counting_for(None);
     let opened = Request::SessionOpened {
         session: 2,
         pid: std::process::id(),
@@ -1029,4 +1030,30 @@ fn a_connection_gives_another_one() {
     drop(another);
     bench.settle();
     assert!(bench.server.clients.is_empty() && bench.server.sessions.is_empty());
+}
+
+/// It says who asks, not who has connected or attached, and what that one may have; the seal is of exactly that.
+#[test]
+fn whoever_asks_is_vouched_for_as_who_he_is() {
+    let mut bench = Bench::new(1);
+    let (client, ..) = bench.attach();
+    let uid = rustix::process::geteuid().as_raw();
+    let vouch = Request::Vouch { lease: 7, protocol: Protocol::Tcp, port: 80 };
+    client.send(&vouch.encode(), &[]).unwrap();
+    bench.settle();
+    let (packet, fds) = receive(&client).expect("requests are answered");
+    let Ok(Reply::Vouched { pass, seal }) = Reply::decode(&packet) else { panic!("{packet:?}") };
+    assert_eq!((pass, fds.len()), (Pass { lease: 7, uid, protocol: Protocol::Tcp, port: 80 }, 0));
+    let key = bench.server.memory.lease_key;
+    assert_eq!(seal, seal_pass(&key, &pass));
+    assert!(key != [0; 16] && seal != seal_pass(&[0; 16], &pass), "and nobody else can make it");
+    // Somebody else, over the same connection: the kernel lets root name whom it likes, and who that is may have none of the low ports.
+    if uid == 0 {
+        for (claims, pass) in [(33, Pass { uid: 33, port: 0, ..pass }), (0, pass)] {
+            client.send_as(&vouch.encode(), claims).unwrap();
+            bench.settle();
+            let (packet, _) = receive(&client).expect("requests are answered");
+            assert_eq!(Reply::decode(&packet), Ok(Reply::Vouched { pass, seal: seal_pass(&key, &pass) }));
+        }
+    }
 }

@@ -95,7 +95,8 @@ impl Cms {
                 });
                 let shown = Some(Grant::to_listen(lease, local));
                 let (backlog, defer_accept) = (60_000, 0);
-                let listen = Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, shown };
+                let listen =
+                    Listen { session, lease, local, backlog, reuse_port, defer_accept, v6_only, uid: 0, shown };
                 id = Some(cm.handle_listen(&listen).expect("free"));
                 assert!(cm.handle_accept(now, session, lease));
             }
@@ -505,6 +506,7 @@ fn a_worker_that_dies_or_forks_loses_nothing() {
             reuse_port: false,
             defer_accept: 0,
             v6_only: false,
+            uid: 0,
             shown: Some(Grant::to_listen(LEASE, LOCAL)),
         };
         cm.handle_listen(&listen).expect("a holder's child");

@@ -63,7 +63,7 @@ impl Rig {
         let (session, lease, local) = (SessionId(session), LEASE, LOCAL);
         let (reuse_port, defer_accept, v6_only) = (false, 0, false);
         let shown = Some(Grant::to_listen(lease, local));
-        let listen = Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only, shown };
+        let listen = Listen { session, lease, local, backlog: 4000, reuse_port, defer_accept, v6_only, uid: 0, shown };
         self.tss[ts].handle_listen(&listen).expect("the port is free")
     }
 

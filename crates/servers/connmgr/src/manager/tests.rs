@@ -39,7 +39,7 @@ fn bind(session: u32, lease: u64, addr: u32, port: u16, reuse_addr: bool, reuse_
 fn listen(session: u32, lease: u64, addr: u32, port: u16, backlog: u32, reuse_port: bool) -> Listen {
     let (session, local) = (SessionId(session), Endpoint::new(addr, port));
     let shown = Some(Grant { reuse_port, ..Grant::to_listen(lease, local) });
-    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0, v6_only: false, shown }
+    Listen { session, lease, local, backlog, reuse_port, defer_accept: 0, v6_only: false, uid: 0, shown }
 }
 
 fn syn(cm: &mut ConnMgr, addr: u32, port: u16) -> SynVerdict {

@@ -7,12 +7,12 @@ use atoll_base::{Endpoint, Instant, ReplicaId};
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
-use atoll_ipc::lease::Voucher;
+use atoll_ipc::lease::{NO_USER, Pass, Voucher};
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::SlotState;
 use atoll_ipc::{Cause, Command, Event};
 
-use crate::Recovery;
+use crate::{Recovery, seal_pass};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 use super::limits::{first_record, record, udp_open_with};
@@ -255,7 +255,7 @@ fn what_was_shown_outlives_the_replica_until_something_else_is() {
 fn low_ports_are_refused_to_who_may_not_have_them() {
     let mut net = Net::new(vec![Stack::new(1)]);
     let ports = [(53, 53), (0, 0), (0, 0), (0, 0)];
-    let user = User { uid: 33, unprivileged_start: 1024, ports, is_limited: true };
+    let user = User { uid: 33, unprivileged_start: 1024, ports, counts_for: Some(33) };
     let mut app = App::attach_as(net.stack(0), 1, user, ARENA);
     let mut root = App::attach(net.stack(0), 2);
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -292,4 +292,149 @@ fn datagram_sockets_of_two_users_share_nothing_that_comes() {
         }));
     }
     assert_eq!(causes, [Cause::None, Cause::None, Cause::AddressInUse]);
+}
+
+/// What the supervisor says of whoever asks for a socket.
+fn pass(lease: u64, uid: u32, protocol: Protocol, port: u16) -> Command {
+    let pass = Pass { lease, uid, protocol, port };
+    // The key that all servers of the kit have.
+    Command::Pass { pass, seal: seal_pass(&[9; 16], &pass) }
+}
+
+fn bind_shared(lease: u64, protocol: Protocol, local: Endpoint) -> Command {
+    Command::Bind { token: 1, lease, protocol, local, reuse_addr: false, reuse_port: true, v6_only: false }
+}
+
+/// Sessions of which nothing is known, as the supervisor opens them.
+fn sessions(net: &mut Net) -> [App; 2] {
+    [1, 2].map(|id| App::attach_as(net.stack(0), id, User::anybody(1024), ARENA))
+}
+
+#[test]
+fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let [mut first, mut second] = sessions(&mut net);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let n = u64::from(protocol as u8) * 100;
+        let http = Endpoint::new(0, 80);
+        // Nothing said: no low port, and nothing is shared, not even between sessions that are as unknown.
+        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 1, protocol, http)).0, Cause::PermissionDenied);
+        let high = Endpoint::new(0, 8080);
+        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 2, protocol, high)).0, Cause::None);
+        assert_eq!(answer(&mut net, &mut second, bind_shared(n + 3, protocol, high)).0, Cause::AddressInUse);
+        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 4, protocol, high)).0, Cause::AddressInUse);
+        // Said of another socket, of another port, of the other protocol, or of no port.
+        for (lease, other, port) in [(n + 9, protocol, 80), (n + 5, protocol, 81), (n + 5, protocol, 0)] {
+            first.push(pass(lease, 33, other, port));
+            assert_eq!(answer(&mut net, &mut first, bind_shared(n + 5, protocol, http)).0, Cause::PermissionDenied);
+        }
+        let other = if protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+        first.push(pass(n + 6, 33, other, 80));
+        assert_eq!(answer(&mut net, &mut first, bind_shared(n + 6, protocol, http)).0, Cause::PermissionDenied);
+        first.push(pass(n + 7, 33, protocol, 80));
+        let (cause, voucher) = answer(&mut net, &mut first, bind_shared(n + 7, protocol, http));
+        assert_eq!((cause, voucher.uid), (Cause::None, 33));
+        // Another user, and then the same one.
+        for (lease, uid, cause) in
+            [(n + 10, 34, Cause::AddressInUse), (n + 11, NO_USER, Cause::AddressInUse), (n + 12, 33, Cause::None)]
+        {
+            second.push(pass(lease, uid, protocol, 80));
+            assert_eq!(answer(&mut net, &mut second, bind_shared(lease, protocol, http)).0, cause, "{uid}");
+        }
+        // Of two that were said of one socket the first says whose it is, and the last which port it may have.
+        second.push(pass(n + 13, 34, protocol, 0));
+        second.push(pass(n + 13, 33, protocol, 80));
+        assert_eq!(answer(&mut net, &mut second, bind_shared(n + 13, protocol, http)).0, Cause::AddressInUse);
+        second.push(pass(n + 14, 33, protocol, 0));
+        second.push(pass(n + 14, 34, protocol, 80));
+        assert_eq!(answer(&mut net, &mut second, bind_shared(n + 14, protocol, http)).0, Cause::None);
+    }
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), 0, "they may ask");
+}
+
+#[test]
+fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let [mut owner, mut thief] = sessions(&mut net);
+    let http = Endpoint::new(0, 80);
+    owner.push(pass(7, 0, Protocol::Tcp, 80));
+    let (cause, voucher) = answer(&mut net, &mut owner, bind_shared(7, Protocol::Tcp, http));
+    assert_eq!(cause, Cause::None);
+    let own = Pass { lease: 8, uid: 34, protocol: Protocol::Tcp, port: 0 };
+    let seal = seal_pass(&[9; 16], &own);
+    let forged = [
+        (Pass { uid: 0, port: 80, ..own }, seal),
+        (Pass { port: 80, ..own }, seal),
+        (Pass { uid: 0, ..own }, 0),
+        (Pass { uid: 0, port: 80, ..own }, voucher.seal),
+        (Pass { uid: 0, port: 80, ..own }, seal_pass(&[8; 16], &Pass { uid: 0, port: 80, ..own })),
+    ];
+    for (pass, seal) in forged {
+        thief.push(Command::Pass { pass, seal });
+        assert_eq!(answer(&mut net, &mut thief, bind_shared(8, Protocol::Tcp, http)).0, Cause::PermissionDenied);
+    }
+    assert_eq!(net.stack(0).stat(Stat::BadCommands), forged.len() as u64);
+    // The owner's grant, shown for a socket of the thief's own, and for the other protocol.
+    for (lease, protocol) in [(8, Protocol::Tcp), (7, Protocol::Udp)] {
+        thief.push(Command::Show { lease, protocol, local: http, voucher });
+        assert_eq!(answer(&mut net, &mut thief, bind_shared(9, protocol, http)).0, Cause::PermissionDenied);
+    }
+    thief.push(Command::Show { lease: 7, protocol: Protocol::Tcp, local: http, voucher });
+    assert_eq!(answer(&mut net, &mut thief, bind_shared(9, Protocol::Tcp, http)).0, Cause::PermissionDenied);
+}
+
+/// Of a bound socket, of a listener that was shared only when it listened, and between what was said and the command that it was for.
+#[test]
+fn a_successor_knows_whose_each_socket_is() {
+    let mut net = Net::new(vec![Stack::new(1).mortal()]);
+    let [mut first, mut second] = sessions(&mut net);
+    let die = |net: &mut Net, apps: &[&App]| {
+        let _ = net.stack(0).restart(Instant::from_millis(1000), apps, Recovery::Stateful);
+    };
+    let (http, dns, high) = (Endpoint::new(0, 80), DNS, Endpoint::new(0, 8080));
+    first.push(pass(1, 33, Protocol::Tcp, 80));
+    let (cause, voucher) = answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http));
+    assert_eq!(cause, Cause::None);
+    first.push(pass(2, 33, Protocol::Udp, 53));
+    assert_eq!(answer(&mut net, &mut first, bind_shared(2, Protocol::Udp, dns)).0, Cause::None);
+    assert_eq!(answer(&mut net, &mut first, bind(3, Protocol::Tcp, high, true)).0, Cause::None);
+    assert_eq!(answer(&mut net, &mut second, bind(13, Protocol::Tcp, high, true)).0, Cause::None);
+    let shared = |lease| Command::Listen {
+        token: 2,
+        lease,
+        local: high,
+        backlog: 5,
+        reuse_port: true,
+        defer_accept: 0,
+        v6_only: false,
+    };
+    first.push(pass(3, 33, Protocol::Tcp, 0));
+    assert_eq!(answer(&mut net, &mut first, shared(3)).0, Cause::None);
+    second.push(pass(11, 33, Protocol::Tcp, 80));
+    carry_out(&mut net);
+    die(&mut net, &[&first, &second]);
+    assert_eq!(answer(&mut net, &mut second, bind_shared(11, Protocol::Tcp, http)).0, Cause::None);
+    for uid in [34, 33] {
+        let expected = if uid == 33 { Cause::None } else { Cause::AddressInUse };
+        let lease = |n: u64| n + u64::from(uid) * 100;
+        second.push(pass(lease(1), uid, Protocol::Udp, 53));
+        assert_eq!(answer(&mut net, &mut second, bind_shared(lease(1), Protocol::Udp, dns)).0, expected);
+        second.push(pass(lease(2), uid, Protocol::Tcp, 80));
+        assert_eq!(answer(&mut net, &mut second, bind_shared(lease(2), Protocol::Tcp, http)).0, expected);
+    }
+    second.push(pass(13, 33, Protocol::Tcp, 0));
+    assert_eq!(answer(&mut net, &mut second, shared(13)).0, Cause::None);
+    // The library shows all that it has when there is a new incarnation: what comes later does not make the first forgotten.
+    first.push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
+    assert_eq!(answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http)).0, Cause::None);
+    let (cause, voucher) = answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));
+    assert_eq!(cause, Cause::None);
+    first.push(Command::Show { lease: 4, protocol: Protocol::Tcp, local: Endpoint::new(0, 8081), voucher });
+    carry_out(&mut net);
+    // And so does the one after that.
+    die(&mut net, &[&first, &second]);
+    first.push(pass(21, 34, Protocol::Tcp, 80));
+    assert_eq!(answer(&mut net, &mut first, bind_shared(21, Protocol::Tcp, http)).0, Cause::AddressInUse);
+    first.push(pass(22, 33, Protocol::Tcp, 80));
+    assert_eq!(answer(&mut net, &mut first, bind_shared(22, Protocol::Tcp, http)).0, Cause::None);
 }

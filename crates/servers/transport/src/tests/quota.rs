@@ -189,7 +189,7 @@ fn frugal_to_users(user_quota: Quota) -> Net {
 }
 
 fn user(uid: u32) -> User {
-    User { is_limited: true, ..User::privileged(uid) }
+    User { counts_for: Some(uid), ..User::privileged(uid) }
 }
 
 #[test]

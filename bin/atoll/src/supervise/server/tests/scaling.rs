@@ -70,7 +70,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     assert_eq!(hosts(&bench), [0, 1, 0]);
     bench.replicas[1] = bench.comes_back(1, 2);
     let pid = std::process::id();
-    let (user, config) = (User::privileged(rustix::process::geteuid().as_raw()), bench.server.config.sessions.arena);
+    let (user, config) = (bench.server.users.counting_for(None), bench.server.config.sessions.arena);
     let opened = |session| Request::SessionOpened { session, pid, config, user };
     let rules = bench.server.config.accept.rules();
     assert_eq!(

@@ -1,0 +1,44 @@
+//! setuid(2) and its like: a socket is the user's who has made it, as on Linux, also where he gives up his user before it has a port.
+//!
+//! Who changes it by the system call itself makes such a socket the user's who binds it.
+
+use std::ffi::c_int;
+
+use libc::uid_t;
+
+use crate::state::STATE;
+use crate::{real, table};
+
+fn before_change() {
+    if table::any_objects() {
+        STATE.with(|state| state.before_user_changes());
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setuid(uid: uid_t) -> c_int {
+    before_change();
+    // SAFETY: passed on.
+    unsafe { real::setuid(uid) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seteuid(uid: uid_t) -> c_int {
+    before_change();
+    // SAFETY: passed on.
+    unsafe { real::seteuid(uid) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setreuid(real: uid_t, effective: uid_t) -> c_int {
+    before_change();
+    // SAFETY: passed on.
+    unsafe { real::setreuid(real, effective) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
+    before_change();
+    // SAFETY: passed on.
+    unsafe { real::setresuid(real, effective, saved) }
+}
