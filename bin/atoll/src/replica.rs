@@ -43,7 +43,9 @@ use atoll_wire::vnet;
 
 use crate::address;
 use crate::ip_server::network_config;
-use crate::link::{Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, waited};
+use crate::link::{
+    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, waited,
+};
 use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};

@@ -5,9 +5,9 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd};
 
+use super::super::rings::Way;
 use super::super::rings::{FORWARDED, OUTBOUND, Received};
 use super::*;
-use super::super::rings::Way;
 use crate::mesh::RING_STRIDE;
 
 const VNET: [u8; vnet::HEADER_LEN] = [7; vnet::HEADER_LEN];
