@@ -16,7 +16,7 @@ RUSTDOC_LINTS = -D warnings -A rustdoc::private-intra-doc-links
 ATTACKS ?=
 ATTACK_SECONDS ?= 10
 
-.PHONY: build demo test lint bench papers fuzz fuzz-coverage attacks soak chaos install-deps clean
+.PHONY: build demo test lint bench papers fuzz fuzz-coverage attacks soak chaos reproducible install-deps clean
 
 build:
 	$(CARGO) build --release -p atoll -p atoll-preload
@@ -64,6 +64,10 @@ attacks: install-deps build
 # Servers of a stack are killed and stopped for so long (in seconds) under programs that check everything.
 chaos: install-deps build
 	ATOLL_CHAOS=$(CHAOS_SECONDS) $(CARGO) test --release -p atoll-system-tests chaos:: -- --nocapture
+
+# Whether the same source gives the same programs: builds HEAD twice, in other folders, and leaves the programs in target/reproducible.
+reproducible: install-deps
+	testing/reproducible
 
 install-deps:
 	testing/install-deps

@@ -189,7 +189,7 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
     let mut up = Command::new(atoll());
     up.args(["up", "--name", &name, "--link", "none", "--replicas", "2", "--servers-user", "64321"]);
     let mut supervisor = Proc::start(&mut up, None);
-    supervisor.says("ready", 20);
+    supervisor.says("is up", 20);
     let mut ask = Command::new(atoll());
     let status = Proc::start(ask.args(["status", &name, "--json"]), None).success(20);
     let status: Value = serde_json::from_str(&status).expect("JSON");
@@ -210,13 +210,14 @@ fn servers_of_another_user_end_with_a_supervisor_that_nobody_succeeds() {
 /// A user who cannot be had is said to be missing; the stack does not start as another.
 #[test]
 fn a_user_that_servers_cannot_become_is_refused() {
-    let _alone = Alone::new();
+    let alone = Alone::new();
     let mut up = Command::new(atoll());
     let mut up = Proc::start(up.args(["up", "--link", "none", "--servers-user", "nobody-of-this-name"]), None);
     assert!(!up.end(20).success());
+    drop(alone);
     assert!(up.errors().contains("there is no user \"nobody-of-this-name\""), "{}", up.report());
     for options in ["--link none", "--rootless"] {
-        let said = as_nobody(&format!("./atoll up --daemon -n own {options} --servers-user 64321 2>&1; true"));
+        let said = as_nobody(&format!("./atoll up --daemon -n own {options} --servers-user 64321 2>&1 || true"));
         assert!(said.contains("only servers of a stack of root"), "{options}: {said}");
     }
 }
