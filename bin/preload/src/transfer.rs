@@ -176,7 +176,7 @@ fn receive_octets(
         skip -= start;
         let len = (target.len() - start).min((end - at) as usize);
         if len > 0 && !stream.copy_out(&readable, at, &mut target[start..start + len]) {
-            return Err(Errno::ECONNRESET.into());
+            return Err(stream.error().unwrap_or(Errno::ECONNRESET).into());
         }
         at += len as u64;
         if at == end {

@@ -2,6 +2,8 @@
 //!
 //! All positions live in the slot, shared with the family; the few facts that belong to one process are in [`Local`].
 
+use core::sync::atomic::{Ordering, fence};
+
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::buffer::{Extents, Pieces};
 use atoll_ipc::slot::{
@@ -218,7 +220,7 @@ impl<'a, M: Memory> Stream<'a, M> {
         let flags = self.slot.replica_flags();
         let head = self.slot.receive_head();
         let len = self.slot.receive_tail().wrapping_sub(head);
-        if len != 0 && len <= self.layout.receive_bytes as u64 {
+        if len != 0 && len <= self.layout.receive_bytes as u64 && !self.is_void() {
             let Some(readable) = self.octets_at(head, len) else {
                 return Err(Errno::ECONNRESET.into()); // The replica publishes nonsense.
             };
@@ -249,8 +251,13 @@ impl<'a, M: Memory> Stream<'a, M> {
         Some(Readable { head, len, is_cut: false, extents })
     }
 
+    /// The connection had to go for want of memory, and with it what had not been read.
+    fn is_void(&self) -> bool {
+        self.is_closed() && self.slot.error() == Cause::NoBuffers
+    }
+
     /// Copies octets from stream offset `at` on, as many as fit `out`. They must lie within `readable`. Returns false
-    /// when the replica has published rings that do not hold them.
+    /// when the replica has published rings that do not hold them, or has given their memory to others.
     #[inline]
     pub fn copy_out(&self, readable: &Readable, at: u64, out: &mut [u8]) -> bool {
         if out.is_empty() {
@@ -259,7 +266,9 @@ impl<'a, M: Memory> Stream<'a, M> {
         match readable.extents.pieces(at, out.len()) {
             Some(pieces) => {
                 pieces.read(self.memory, self.layout.receive_area, out);
-                true
+                // Partner: the replica says that it is void, commits, and only then gives the memory to others.
+                fence(Ordering::Acquire);
+                !self.is_void()
             }
             None => false,
         }

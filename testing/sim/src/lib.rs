@@ -32,7 +32,7 @@ pub use middlebox::Middlebox;
 pub use mortal::{Life, Mortal, POISON};
 pub use network::{Network, NetworkSettings, RoutedFlow};
 pub use pair::{Failure, Pair, Report, Scenario};
-pub use world::{Appetite, Poison, ScaledBy, ScalingPlan, Story, Workforce, World};
+pub use world::{Appetite, Hoard, Poison, ScaledBy, ScalingPlan, Shortage, Story, Workforce, World};
 
 /// The seeds to try: `usual` many, unless `ATOLL_SEED=n` names one to replay or `ATOLL_SEEDS=n` another number.
 pub fn seeds(usual: u64) -> core::ops::Range<u64> {

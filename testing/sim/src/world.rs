@@ -3,6 +3,7 @@
 
 mod departing;
 mod greedy;
+mod hoarding;
 mod scaling;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,17 +16,17 @@ use atoll_ip::{ChecksumOffload, Ip, Part, V6Config, parts};
 use atoll_ipc::arena::{ArenaConfig, ArenaLayout};
 use atoll_ipc::balance::{Balance, Estimator, Scheme};
 use atoll_ipc::command::{CloseMode, Protocol};
-use atoll_ipc::control::User;
+use atoll_ipc::control::{MemoryLevel, User};
 use atoll_ipc::lease::Voucher;
 use atoll_ipc::ledger::{LEDGER_VERSION, Ledger, LedgerConfig, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, AppPage, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage, Stat};
 use atoll_ipc::{Command, Event, HeapMemory, Memory};
 use atoll_link::{Destination, Steering};
-use atoll_sockets::Failure;
 use atoll_sockets::asking::{Asking, Next};
 use atoll_sockets::listener::{self, Claim, Offer};
 use atoll_sockets::port::Port;
 use atoll_sockets::stream::{Local, Stream};
+use atoll_sockets::{Errno, Failure};
 use atoll_transport::{Config, FrameSink, Offload, Quota, Recovery, Secrets, TextRef, Transport};
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, checksum, ethernet, ipv4, ipv6};
@@ -38,6 +39,8 @@ use crate::mortal::{Life, Mortal, POISON};
 use departing::Departure;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
+pub use hoarding::{Hoard, Shortage};
+use hoarding::{TRIED_AGAIN, earlier};
 use scaling::Hosts;
 pub use scaling::{ScaledBy, ScalingPlan};
 
@@ -106,6 +109,8 @@ pub struct Story {
     pub scaling: Option<ScalingPlan>,
     /// What a program on each machine wants too much of.
     pub greed: Option<Appetite>,
+    /// A program that does not read, and how little memory there is; `None`: there is plenty.
+    pub hoard: Option<Hoard>,
     /// What brings a fault of the server's replicas to light again and again; `None`: they have none.
     pub poison: Option<Poison>,
 }
@@ -187,6 +192,7 @@ impl Story {
             crashes: 0,
             scaling: None,
             greed: None,
+            hoard: None,
             poison: None,
         }
     }
@@ -254,6 +260,8 @@ struct Machine {
     hosts: Option<Hosts>,
     /// Sessions that successors have not opened yet: by which replica, and what it needs for that.
     unopened: VecDeque<(usize, SessionId, ArenaLayout, Mortal, AppPage<Mortal>)>,
+    /// What all receive buffers of a replica may take.
+    memory: Option<u64>,
 }
 
 impl Machine {
@@ -290,6 +298,7 @@ impl Machine {
             managers,
             hosts: story.scaling.map(|plan| Hosts::new(plan, host, count, seed, now)),
             unopened: VecDeque::new(),
+            memory: story.hoard.map(|hoard| hoard.memory),
         };
         for index in 0..count {
             let replica = machine.replica(now, index, Epoch(3), seed);
@@ -321,6 +330,9 @@ impl Machine {
         let mut transport = Transport::new(config, secrets, ip, page, now);
         if let Some(epoch) = self.managers.as_ref().and_then(|managers| managers.epoch_for(index)) {
             transport.handle_manager_restarted(now, epoch);
+        }
+        if let Some(memory) = self.memory {
+            transport.set_memory(now, MemoryLevel::Plenty, memory);
         }
         transport.set_owners(|group| ReplicaId((group.0 % u16::from(count)) as u8));
         // Every other one is of a build that knows no newer version, if it finds no newer one.
@@ -484,6 +496,8 @@ struct Socket {
     held: VecDeque<u8>,
     ended: bool,
     shut: bool,
+    /// It has been open.
+    was_open: bool,
     /// When its process has done with it.
     done_at: Option<Instant>,
     /// Its peer is the third machine: whatever happens to it is right.
@@ -528,6 +542,13 @@ struct Process {
     stands_until: Option<Instant>,
     /// It has died.
     departure: Option<Departure>,
+    /// It does not read.
+    hoards: bool,
+    /// Its peers may have to go.
+    is_forgiving: bool,
+    /// Connections that it could not open, or has lost, for want of memory, and when it opens others.
+    refused: u64,
+    waits_until: Option<Instant>,
     /// It does nothing but to want.
     greedy: Option<Greedy>,
     /// It does nothing but harm.
@@ -557,6 +578,8 @@ pub struct World {
     told: u32,
     /// Whether work goes on beside greedy programs.
     watch: Option<Watch>,
+    /// What was seen while memory was short.
+    shortage: Shortage,
     /// Deaths of replicas by their own fault, whether the last one was so, and what successors have made of them.
     poisoned: u32,
     is_blamed: bool,
@@ -583,6 +606,7 @@ impl World {
             begins_at: Instant::from_millis(1000),
             told: 0,
             watch: None,
+            shortage: Shortage::default(),
             poisoned: 0,
             is_blamed: false,
             quarantined: 0,
@@ -624,6 +648,9 @@ impl World {
         client.to_open = (0..story.connections as u64).collect();
         client.at_once = 1 + world.rng.below(story.connections as u32) as usize;
         client.at_once = story.at_once.unwrap_or(client.at_once);
+        if let Some(hoard) = story.hoard {
+            world.invite_hoarder(hoard);
+        }
         if let Some(appetite) = story.greed {
             world.invite(appetite);
         }
@@ -678,6 +705,10 @@ impl World {
             stops_at: None,
             stands_until: None,
             departure: None,
+            hoards: false,
+            is_forgiving: self.story.hoard.is_some(),
+            refused: 0,
+            waits_until: None,
             greedy,
             is_rogue: false,
             is_poisoned: self.story.poison == Some(Poison::Segment),
@@ -765,6 +796,7 @@ impl World {
             self.now += Duration::from_micros(2);
         }
         self.watch()?;
+        self.look_at_memory()?;
         Ok(busy)
     }
 
@@ -823,6 +855,11 @@ impl World {
             return false;
         }
         let all = self.story.connections as u64 - u64::from(fails);
+        if self.story.hoard.is_some() {
+            // Some connections of the one that does not read are left, until it goes.
+            let mut others = self.processes.iter().filter(|process| !process.is_server && !process.hoards);
+            return finished(false) == all && others.all(|process| process.sockets.is_empty());
+        }
         // The attack goes on before, while and after others are served.
         self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
             && finished(false) == all
@@ -1322,6 +1359,8 @@ impl Process {
         } else {
             self.wakes_at = self.sockets.values().filter_map(|socket| socket.done_at).min();
         }
+        let opens_at = self.waits_until.filter(|_| !self.to_open.is_empty());
+        self.wakes_at = earlier(self.wakes_at, opens_at);
     }
 
     /// Whether there was anything to do.
@@ -1345,7 +1384,7 @@ impl Process {
         if self.is_server {
             any |= self.accept();
         } else {
-            any |= self.connect(rng);
+            any |= self.connect(now, rng);
         }
         let keys: Vec<(usize, u32)> = self.sockets.keys().copied().collect();
         for key in keys {
@@ -1447,14 +1486,19 @@ impl Process {
             held: VecDeque::new(),
             ended: false,
             shut: false,
+            was_open: false,
             done_at: None,
             is_hostile,
         };
         self.sockets.insert((replica, slot.0), socket);
     }
 
-    fn connect(&mut self, rng: &mut Rng) -> bool {
+    fn connect(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let mut any = false;
+        self.waits_until.take_if(|until| *until <= now);
+        if self.waits_until.is_some() {
+            return false;
+        }
         while self.sockets.len() < self.at_once
             && let Some(number) = self.to_open.pop_front()
         {
@@ -1468,9 +1512,21 @@ impl Process {
             let addr = if self.v6 { address_v6(SERVER) } else { Addr::v4(address(SERVER)) };
             let remote = Endpoint::at(addr, PORT);
             self.push(replica, &Command::Connect { slot, generation, lease: 0, local: Endpoint::default(), remote });
-            self.insert(replica, slot, generation, number, self.is_poisoned && number == 0);
+            self.insert(replica, slot, generation, number, self.hoards || self.is_poisoned && number == 0);
         }
         any
+    }
+
+    /// A connection has no memory. One that is wanted is tried again.
+    fn give_up(&mut self, now: Instant, key: (usize, u32)) -> bool {
+        let Some(socket) = self.sockets.remove(&key) else { return false };
+        let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
+        self.ports[replica].close_slot(slot, generation, 0);
+        self.push(replica, &Command::Close { slot, generation, mode: CloseMode::Graceful });
+        self.to_open.push_back(socket.number);
+        self.refused += 1;
+        self.waits_until = Some(now + TRIED_AGAIN);
+        true
     }
 
     /// Reads and writes what one connection allows.
@@ -1482,7 +1538,10 @@ impl Process {
         let mut kick = false;
         let mut any = false;
         let stream = Stream::new(&self.ports[replica], slot, generation).expect("a slot");
-        match stream.readable(&mut socket.local) {
+        let found = stream.readable(&mut socket.local);
+        socket.was_open |= !stream.is_connecting() && !matches!(found, Err(Failure::Error(_)));
+        match found {
+            Ok(readable) if self.hoards && readable.len > 0 => {}
             Ok(readable) if readable.len == 0 => {
                 any |= !socket.ended;
                 socket.ended = true;
@@ -1509,6 +1568,16 @@ impl Process {
                 socket.got += len;
             }
             Err(Failure::WouldBlock) => {}
+            // It could not be opened.
+            Err(Failure::Error(Errno::ENOBUFS)) if self.is_forgiving && !self.is_server && !socket.was_open => {
+                return self.give_up(now, key);
+            }
+            Err(Failure::Error(_)) if self.hoards => return self.give_up(now, key),
+            Err(Failure::Error(_)) if self.is_server && self.is_forgiving => {
+                socket.held.clear();
+                any |= !socket.ended;
+                (socket.ended, socket.is_hostile) = (true, true);
+            }
             Err(Failure::Error(_)) if socket.is_hostile || self.is_server && self.is_poisoned => {
                 // One that was poisoned, or has a hostile peer.
                 any |= !socket.ended;
@@ -1538,7 +1607,9 @@ impl Process {
                     kick = true;
                 }
                 Err(Failure::WouldBlock) => self.starved |= std::mem::take(&mut socket.local.starved),
-                Err(Failure::Error(_)) if socket.is_hostile || self.is_server && self.is_poisoned => {
+                Err(Failure::Error(_))
+                    if socket.is_hostile || self.is_server && (self.is_poisoned || self.is_forgiving) =>
+                {
                     socket.held.clear();
                     (socket.ended, socket.is_hostile) = (true, true);
                 }

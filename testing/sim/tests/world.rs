@@ -4,7 +4,7 @@
 
 use atoll_base::{Duration, SessionId};
 use atoll_ipc::balance::{Balance, Scheme};
-use atoll_sim::{Appetite, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
+use atoll_sim::{Appetite, Hoard, IpPlan, ManagerPlan, Poison, ScaledBy, ScalingPlan, Story, Workforce, World, seeds};
 
 #[test]
 fn every_connection_is_accepted_served_and_closed() {
@@ -34,6 +34,25 @@ fn others_are_served_beside_greedy_programs_while_replicas_die() {
         let crashes = [2000, 20_000][(seed / 6 % 2) as usize];
         end(seed, &Story { greed, crashes, memory_log2: 20, ..Story::random(seed) });
     }
+}
+
+/// Little memory, and a program that reads nothing of many connections. Another one on the same machine, and the same replicas, gets all its text back: a
+/// connection of it that was open is never lost, and one that cannot be opened hears why, and can be later. In each story somebody has to go.
+#[test]
+fn an_honest_program_goes_on_beside_one_that_does_not_read() {
+    let mut refused = 0;
+    for seed in seeds(12) {
+        let hoard = Some(Hoard { connections: 60, memory: 512 << 10 });
+        let story = Story { hoard, memory_log2: 22, length: 70_000, ..Story::random(seed) };
+        let story = Story { loss: 0, duplicate: 0, tear: 0, late: 0, ..story };
+        let mut world = World::new(&story);
+        crash_of(seed, &story, &mut world);
+        let seen = world.shortage();
+        assert!(seen.shed > 0 && seen.lost > 0, "ATOLL_SEED={seed}: nobody had to go: {seen:?}");
+        assert!(seen.most > 256 << 10, "ATOLL_SEED={seed}: memory was not short: {seen:?}");
+        refused += seen.refused;
+    }
+    assert!(refused > 0, "nobody has heard ENOBUFS");
 }
 
 /// Until nothing is left of anything.

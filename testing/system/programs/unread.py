@@ -41,18 +41,19 @@ if sys.argv[1] == "hoard":
 
 address, port, count = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 text = bytes(65536)
-sent, refused, open_ones = 0, 0, []
+sent, refused, without_buffers, open_ones = 0, 0, 0, []
 chosen = selectors.DefaultSelector()
 
 
 def reopen():
     """One more, as far as the stack lets us."""
-    global refused
+    global refused, without_buffers
     connection = socket.socket()
     connection.setblocking(False)
     error = connection.connect_ex((address, port))
     if error not in (0, errno.EINPROGRESS):
         refused += 1
+        without_buffers += error == errno.ENOBUFS
         connection.close()
         return
     chosen.register(connection, selectors.EVENT_WRITE)
@@ -68,11 +69,12 @@ while True:
             sent += key.fileobj.send(text)
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
             refused += 1
+            without_buffers += error.errno == errno.ENOBUFS
             chosen.unregister(key.fileobj)
             open_ones.remove(key.fileobj)
             key.fileobj.close()
     if time.monotonic() > said + 1:
         said = time.monotonic()
-        print(f"open {len(open_ones)} sent {sent} refused {refused}", flush=True)
+        print(f"open {len(open_ones)} sent {sent} refused {refused} for want of buffers {without_buffers}", flush=True)

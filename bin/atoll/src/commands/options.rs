@@ -82,6 +82,9 @@ pub struct StackOptions {
     /// In how many processes the replicas are at the start: 1 to their number.
     #[arg(long, value_name = "N")]
     pub processes: Option<u8>,
+    /// How much memory the stack may take, such as 512M.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
     /// A user whose programs may use the stack, too, by name or number; may be given again.
     #[arg(long, value_name = "USER")]
     pub allow_user: Vec<String>,
@@ -134,6 +137,7 @@ impl StackOptions {
         set(&mut file.scheduling.cpus, &self.cpus);
         set(&mut file.recovery.mode, &self.recovery);
         set_option(&mut file.scaling.start, &self.processes);
+        set_option(&mut file.memory.limit, &self.memory);
         file.users.allow.extend_from_slice(&self.allow_user);
         file.users.groups.extend_from_slice(&self.allow_group);
         set_option(&mut file.servers.user, &self.servers_user);
@@ -175,6 +179,7 @@ impl StackOptions {
             cpus,
             recovery,
             processes,
+            memory,
             allow_user,
             allow_group,
             servers_user,
@@ -192,6 +197,7 @@ impl StackOptions {
             mac,
             peer,
             servers_user,
+            memory,
         ];
         config.is_some()
             || replicas.is_some()

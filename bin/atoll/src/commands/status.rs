@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_ipc::page::Stat;
 use atoll_supervisor::{
-    BuildReport, ConfinementReport, FileSystem, LinkType, Rates, RecoveryReport, ReplicaReport, RunAs, ServerReport,
-    ServerState, ServerView, StackName, StatusReport, Steering,
+    BuildReport, ConfinementReport, FileSystem, LinkType, MemoryReport, Rates, RecoveryReport, ReplicaReport, RunAs,
+    ServerReport, ServerState, ServerView, StackName, StatusReport, Steering,
 };
 
 use super::options::stack_name;
@@ -99,6 +99,7 @@ fn text(report: &StatusReport, verbose: bool) -> String {
     );
     out += &link(report);
     out += &confinement(&stack.confinement);
+    out += &stack.memory.as_ref().map(memory).unwrap_or_default();
     out += &format!(
         "calls {}  without system call {}  sessions opened {}\n",
         stack.library_calls,
@@ -233,6 +234,17 @@ fn processes(report: &StatusReport) -> String {
 }
 
 /// What the servers do without; what the kernel does not let them do without is in capitals.
+fn memory(report: &MemoryReport) -> String {
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let level = match report.level.as_str() {
+        "plenty" => "memory".into(),
+        level => format!("MEMORY: {level}  "),
+    };
+    let stalls = if report.stalls { "  processes wait for memory" } else { "" };
+    let (used, left, limit) = (mib(report.used), mib(report.left), mib(report.limit));
+    format!("{level} {used}  left {left} of {limit} ({}){stalls}\n", report.bound)
+}
+
 fn confinement(servers: &ConfinementReport) -> String {
     let capabilities = if servers.capabilities { "no capabilities" } else { "WITH CAPABILITIES" };
     let files = match servers.file_system {

@@ -53,7 +53,17 @@ pub struct ReplicaMemory {
     pub bell: Rc<OwnedFd>,
 }
 
+/// How many bytes the kernel has allocated for this memory. It is counted in units of 512 (st_blocks, inode(7)).
+fn allocated(memory: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(memory).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
+}
+
 impl StackMemory {
+    /// How many bytes the kernel has allocated for it: ledgers and rings. Pages of facts are some kilobytes, and do not grow.
+    pub fn allocated(&self) -> u64 {
+        self.ledgers.iter().chain([&self.mesh]).map(|memory| allocated(memory.as_fd())).sum()
+    }
+
     /// The version that the ledger of a replica says of itself; `None`: nothing is in it yet.
     pub fn ledger_version(&self, index: usize) -> Option<u32> {
         let ledger = self.ledgers.get(index)?;
@@ -207,6 +217,11 @@ impl SessionMemory {
             config,
             since: Instant::now(),
         })
+    }
+
+    /// How many bytes the kernel has allocated for it, whoever has touched them first: send and receive buffers.
+    pub fn allocated(&self) -> u64 {
+        self.arenas.iter().map(|arena| allocated(arena.as_fd())).sum()
     }
 
     /// All its descriptors.

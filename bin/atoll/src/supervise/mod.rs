@@ -28,6 +28,7 @@ mod standby;
 mod stopped;
 mod succession;
 mod upgrade;
+mod usage;
 mod users;
 mod vigil;
 mod words;

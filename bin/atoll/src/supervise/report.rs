@@ -151,6 +151,7 @@ impl Server {
             name: config.name.to_string(),
             pid: identity.pid,
             guardian: identity.guardian,
+            memory: self.memory_report(),
             standby: self.standby_pid(),
             takeovers: identity.takeovers,
             configuration: config.notation.to_string(),

@@ -850,7 +850,7 @@ impl Server {
 
     /// Looks from now on how much memory there is, and tells the replicas.
     pub(super) fn watch_memory(&mut self) -> io::Result<()> {
-        self.gauge = Some(Gauge::open(Instant::now()));
+        self.gauge = Some(Gauge::open(Instant::now(), self.config.memory_limit));
         (0..self.replicas.len()).try_for_each(|index| self.tell_memory(index))
     }
 
@@ -863,11 +863,14 @@ impl Server {
 
     /// Looks whether that has changed.
     pub(super) fn look_at_memory(&mut self, now: Instant) -> io::Result<()> {
-        let Some(gauge) = &mut self.gauge else { return Ok(()) };
-        if !gauge.look(now) {
+        let Some(mut gauge) = self.gauge.take_if(|gauge| now >= gauge.look_at) else { return Ok(()) };
+        let has_changed = gauge.look(now, || self.memory_used());
+        let level = gauge.level;
+        self.gauge = Some(gauge);
+        if !has_changed {
             return Ok(());
         }
-        match gauge.level {
+        match level {
             MemoryLevel::Plenty => say!("there is enough memory again"),
             MemoryLevel::Pressure => say!("memory is short: buffers are kept small"),
             MemoryLevel::High => {

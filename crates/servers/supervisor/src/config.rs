@@ -51,6 +51,8 @@ pub struct Config {
     pub ports: Ports,
     /// How large sessions are, and how many there may be.
     pub sessions: SessionSizes,
+    /// How many bytes of memory the stack may take; `None`: as many as its cgroup and the machine have.
+    pub memory_limit: Option<u64>,
     /// Where and how replicas run.
     pub scheduling: Scheduling,
     /// What happens when a server dies.
@@ -285,6 +287,7 @@ impl Config {
             tcp: file.tcp.clone(),
             ports,
             sessions: SessionSizes { max: sizes.max, arena },
+            memory_limit: file.memory.limit.as_deref().map(memory_limit).transpose()?,
             scheduling: file.scheduling.clone(),
             recovery: file.recovery.clone(),
             scaling: scaling(&file.scaling, notation.replicas())?,
@@ -296,6 +299,19 @@ impl Config {
     /// How many replicas the stack has.
     pub fn replicas(&self) -> u8 {
         self.notation.replicas()
+    }
+}
+
+/// The number of bytes that a text such as `512M` says.
+fn memory_limit(text: &str) -> Result<u64, ConfigError> {
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let unit = units.iter().find_map(|(unit, log2)| Some((text.strip_suffix(unit)?, 1u64 << log2)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let number = number.parse::<u64>().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()));
+    match number.and_then(|number| number.checked_mul(unit)) {
+        None => Err(ConfigError::MemoryText(text.into())),
+        Some(limit) if limit < MEMORY_MIN => Err(ConfigError::MemoryMin(text.into())),
+        Some(limit) => Ok(limit),
     }
 }
 
@@ -506,6 +522,10 @@ pub enum ConfigError {
     SessionSizes,
     /// The number of sessions.
     Sessions(u32),
+    /// A size of memory that is none.
+    MemoryText(String),
+    /// A size of memory in which no stack works.
+    MemoryMin(String),
     /// The time to spin.
     Spin(u32),
     /// The time to claim a connection.
@@ -592,6 +612,17 @@ impl fmt::Display for ConfigError {
                 "sessions: sockets is a power of two from 16 to 4194304, send_log2 and receive_log2 are from 16 to 32",
             ),
             ConfigError::Sessions(n) => write!(f, "sessions.max: {n} is not from 1 to {SESSIONS_MAX}"),
+            ConfigError::MemoryText(text) => write!(
+                f,
+                "memory.limit: \"{}\" is no size: give bytes, or a number with K, M or G, such as \"512M\"",
+                text.escape_debug()
+            ),
+            ConfigError::MemoryMin(text) => write!(
+                f,
+                "memory.limit: {text} is less than {}M, which servers and a few connections need: give more, or leave it out, and \
+                 the cgroup's limit counts, or the machine's memory",
+                MEMORY_MIN >> 20
+            ),
             ConfigError::Spin(us) => write!(f, "wait.spin_us: {us} is more than {SPIN_US_MAX} (one second)"),
             ConfigError::ClaimTimeout => f.write_str("accept.claim_timeout_us: must be more than 0"),
             ConfigError::NaiveAccept(notation) => write!(
@@ -631,6 +662,8 @@ const MTU_MIN_V6: u16 = 1280;
 const MTU_MAX: u16 = 65_521;
 const DEVICE_LEN_MAX: usize = 15;
 const SESSIONS_MAX: u32 = 65_536;
+/// Least memory of a stack.
+const MEMORY_MIN: u64 = 64 << 20;
 const SPIN_US_MAX: u32 = 1_000_000;
 /// A few times as long as servers that work take between two signs of life.
 const HANG_MS_MIN: u32 = 400;

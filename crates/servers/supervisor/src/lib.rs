@@ -26,8 +26,8 @@ pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
 pub use plan::{Plan, Process, SERVERS_MAX};
 pub use report::{
-    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, Rates,
-    RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport, ServerReport, ServerState,
+    AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, MemoryReport,
+    Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport, ServerReport, ServerState,
     ServerView, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};

@@ -106,6 +106,25 @@ impl ServerReport {
     }
 }
 
+/// How it stands with memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// `plenty`; `pressure`: buffers are small; `high`: nothing new begins, and who stands still is reset.
+    pub level: String,
+    /// What there is least left of: `memory.limit`, `cgroup` or `machine`.
+    pub bound: String,
+    /// How many bytes that allows.
+    pub limit: u64,
+    /// How many of them are left.
+    pub left: u64,
+    /// How many bytes the stack itself takes: buffers, ledgers, rings, and what its processes have for themselves.
+    pub used: u64,
+    /// How many bytes all receive buffers together may take.
+    pub receive_max: u64,
+    /// Whether the kernel says that processes wait for memory (PSI).
+    pub stalls: bool,
+}
+
 /// The stack as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StackReport {
@@ -116,6 +135,9 @@ pub struct StackReport {
     /// The process that starts the next supervisor if this one dies; absent: nobody does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guardian: Option<u32>,
+    /// How it stands with memory; absent: its supervisor is of a build that does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
     /// The process that goes on with the replicas of one that dies; absent: there is none now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standby: Option<u32>,

@@ -126,6 +126,7 @@ impl<M: Memory> Transport<M> {
             if send.is_high() || receive.is_high() || is_short {
                 pressed += 1;
                 self.shrink_buffers(index);
+                self.release_shed(index);
             }
             if receive.is_full() || level == MemoryLevel::High {
                 self.prune(now, index);
@@ -145,6 +146,11 @@ impl<M: Memory> Transport<M> {
         if self.shortage.now() != self.shortage.level {
             self.pressure_look_at = now;
         }
+    }
+
+    /// How many octets of receive buffers the kernel has given memory for: what the bound of [`Transport::set_memory`] is for.
+    pub fn receive_buffers(&self) -> u64 {
+        self.shortage.books.held.load(Ordering::Relaxed)
     }
 
     /// Whether nothing new may begin.
@@ -211,6 +217,22 @@ impl<M: Memory> Transport<M> {
             if changed {
                 self.touch(index);
             }
+        }
+    }
+
+    /// Gives back what connections hold that had to go and that their application has not closed: it was told, by a commit before this, that their
+    /// text is void.
+    fn release_shed(&mut self, session: usize) {
+        for index in self.connections_of(session) {
+            let Some(session) = self.sessions[session].as_ref() else { return };
+            let Some(entry) = self.entries.get_mut(index) else { continue };
+            if !entry.stage.is_ended() || entry.cause != Cause::NoBuffers || entry.receive.current().is_none() {
+                continue;
+            }
+            entry.receive.release_all(&session.pool, &session.links);
+            // The record names it no more.
+            entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
+            self.touch(index);
         }
     }
 

@@ -191,7 +191,7 @@ impl World {
 
     /// They die.
     pub(super) fn dismiss_greedy(&mut self) {
-        for process in self.processes.iter_mut().filter(|process| process.greedy.is_some()) {
+        for process in self.processes.iter_mut().filter(|process| process.greedy.is_some() || process.hoards) {
             let replicas = self.machines[process.machine].replicas.len();
             let outlived = self.story.workforce.outlived;
             process.departure.get_or_insert_with(|| Departure::new(self.now, outlived, replicas, &mut self.rng));

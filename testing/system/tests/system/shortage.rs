@@ -160,41 +160,99 @@ impl Drop for Cgroup {
     }
 }
 
+/// Programs that read nothing, others that pour text over connections to them, and a stream beside them.
+struct Crowd {
+    server: Proc,
+    client: Proc,
+    hoards: Vec<Proc>,
+    pours: Vec<Proc>,
+}
+
+impl Crowd {
+    fn start(lone: &Lone) -> Crowd {
+        let server = lone.run("streams.py", &["serve", "7000", "1"]);
+        let ports = ["7001", "7002"];
+        let mut hoards: Vec<Proc> = ports.map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
+        hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
+        until("the server to listen", 30, || (lone.status()["sessions"].as_array()?.len() >= 4).then_some(()));
+        let client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
+        let pours = ports.map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
+        Crowd { server, client, hoards, pours }
+    }
+
+    /// Goes on for so many seconds; now and then `look` is called, and the stream is to go on.
+    fn goes_on(&mut self, seconds: u64, mut look: impl FnMut()) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+        while std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            look();
+            let (client, server) = (&mut self.client, &mut self.server);
+            assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
+        }
+    }
+
+    /// What they have met, and that no octet of the stream is missing.
+    fn end(self) -> String {
+        let said = self.pours.iter().map(|pour| pour.output().lines().last().unwrap_or_default().to_owned());
+        let said: Vec<String> = said.collect();
+        signal("INT", self.client.pid().into());
+        println!("{}", self.client.success(60));
+        drop((self.pours, self.hoards, self.server));
+        said.join("\n")
+    }
+}
+
+fn sum(status: &Value, name: &str) -> u64 {
+    status["replicas"].as_array().expect("replicas").iter().filter_map(|it| it["stats"][name].as_u64()).sum()
+}
+
+/// The same with a limit of the stack's own, and no cgroup.
+#[test]
+fn a_stack_keeps_to_the_limit_that_it_was_given() {
+    let lone = Lone::start(&[], &["--configuration", "TS2LS2CM2", "--memory", "100M"]);
+    let before = pids(&lone);
+    let memory = |lone: &Lone| lone.status()["stack"]["memory"].clone();
+    let number = |memory: &Value, name: &str| memory[name].as_u64().expect("a number");
+    let idle = memory(&lone);
+    assert_eq!((&idle["level"], &idle["bound"]), (&"plenty".into(), &"memory.limit".into()), "{idle}");
+    assert_eq!((number(&idle, "limit"), number(&idle, "receive_max")), (100 << 20, 25 << 20));
+    let text = Proc::start(lone.command(atoll()).args(["status", "lone"]), None).success(20);
+    assert!(text.contains("MiB of 100.0 MiB (memory.limit)"), "{text}");
+
+    let mut crowd = Crowd::start(&lone);
+    let (mut most, mut levels) = (0, std::collections::BTreeSet::new());
+    crowd.goes_on(20, || {
+        let memory = memory(&lone);
+        most = most.max(number(&memory, "used"));
+        levels.insert(memory["level"].as_str().expect("a word").to_owned());
+    });
+    println!("idle {} most {most} {levels:?}", number(&idle, "used"));
+    assert!(most > number(&idle, "used") + (20 << 20), "nothing was used: {most}");
+    // For moments it may be a little more.
+    assert!(most <= 110 << 20, "{most}");
+    assert!(levels.contains("pressure") || levels.contains("high"), "{levels:?}");
+    assert_eq!(pids(&lone), before, "a server has died");
+    println!("{}", crowd.end());
+    until("memory to be given back", 60, || (memory(&lone)["level"] == "plenty").then_some(()));
+}
+
 /// Readers that do not read, of windows that have grown, hold three times as much as the stack's cgroup has. The kernel ends no server, and a stream
 /// beside them goes on.
 #[test]
 fn readers_that_do_not_read_cost_no_server_its_life() {
-    let cgroup = Cgroup::create(120 << 20);
+    let cgroup = Cgroup::create(100 << 20);
     let enter = format!("echo $$ >{} && exec \"$@\"", cgroup.processes().display());
     let lone = Lone::start(&["sh", "-c", &enter, "sh"], &["--configuration", "TS2LS2CM2"]);
     let before = pids(&lone);
-    let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
-    let mut hoards: Vec<Proc> = ["7001", "7002"].map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
-    hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
-    until("the server to listen", 30, || (lone.status()["sessions"].as_array()?.len() >= 4).then_some(()));
-    let mut client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
-    let pours: Vec<Proc> =
-        ["7001", "7002"].map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(25);
-    while std::time::Instant::now() < deadline {
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        assert_eq!(cgroup.kills(), 0, "the kernel had to end somebody");
-        assert!(client.runs() && server.runs(), "{}\n{}", client.report(), server.report());
-    }
-    for pour in &pours {
-        println!("{}", pour.output().lines().last().unwrap_or_default());
-    }
+    assert_eq!(lone.status()["stack"]["memory"]["bound"], "cgroup");
+    let mut crowd = Crowd::start(&lone);
+    crowd.goes_on(25, || assert_eq!(cgroup.kills(), 0, "the kernel had to end somebody"));
     let status = lone.status();
-    let sum = |name: &str| -> u64 {
-        status["replicas"].as_array().expect("replicas").iter().filter_map(|it| it["stats"][name].as_u64()).sum()
-    };
-    println!("pressured {} shed {} buffers {}", sum("pressured"), sum("connections_shed"), sum("buffer_bytes"));
-    assert!(sum("pressured") > 0 || sum("connections_shed") > 0, "memory was not short: {status}");
+    let [pressured, shed] = ["pressured", "connections_shed"].map(|name| sum(&status, name));
+    println!("pressured {pressured} shed {shed} buffers {}", sum(&status, "buffer_bytes"));
+    assert!(pressured > 0 || shed > 0, "memory was not short: {status}");
     assert_eq!(pids(&lone), before, "a server has died");
-    signal("INT", client.pid().into());
-    println!("{}", client.success(60));
-    drop((pours, hoards, server));
-    drop(lone);
+    println!("{}", crowd.end());
 }
 
 fn pids(lone: &Lone) -> Vec<u64> {

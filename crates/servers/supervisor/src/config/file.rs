@@ -33,6 +33,8 @@ pub struct ConfigFile {
     pub ports: PortsFile,
     /// See [`super::SessionSizes`].
     pub sessions: SessionsFile,
+    /// How much memory the stack may take.
+    pub memory: MemoryFile,
     /// Where and how replicas run.
     pub scheduling: SchedulingFile,
     /// What happens when a server dies.
@@ -156,6 +158,15 @@ pub struct SessionsFile {
     pub receive_log2: u8,
 }
 
+/// `[memory]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemoryFile {
+    /// Bytes, with K, M, G or T; absent: what the cgroup, or the machine, has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+}
+
 /// `[users]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -244,6 +255,7 @@ impl Default for ConfigFile {
             tcp: TcpFile::default(),
             ports: PortsFile::default(),
             sessions: SessionsFile::default(),
+            memory: MemoryFile::default(),
             scheduling: SchedulingFile::default(),
             recovery: RecoveryFile::default(),
             scaling: ScalingFile::default(),

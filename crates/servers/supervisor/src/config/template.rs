@@ -134,6 +134,11 @@ pub(super) fn commented(file: &ConfigFile) -> String {
     out.key("send_log2", Some(sessions.send_log2.to_string()), "");
     out.key("receive_log2", Some(sessions.receive_log2.to_string()), "");
 
+    out.section("memory");
+    out.text("How much memory the stack may take with all its connections, in bytes or with K, M or G. Without it the limits of its cgroup");
+    out.text("and the machine's memory alone count, which hold besides in any case.");
+    out.key("limit", file.memory.limit.as_deref().map(quoted), "\"512M\"");
+
     let scheduling = &file.scheduling;
     out.section("scheduling");
     out.text(

@@ -114,6 +114,10 @@ fn values_are_refused_with_their_reason() {
         ("[ports]\nunprivileged_start = 65536", "unprivileged_start"),
         ("[sessions]\nsockets = 100", "sessions"),
         ("[sessions]\nmax = 0", "sessions.max"),
+        ("[memory]\nlimit = \"12X\"", "such as \"512M\""),
+        ("[memory]\nlimit = \"+64M\"", "is no size"),
+        ("[memory]\nlimit = \"99999999999T\"", "is no size"),
+        ("[memory]\nlimit = \"63M\"", "63M is less than 64M"),
         ("[wait]\nspin_us = 2000000", "wait.spin_us"),
         ("[accept]\nclaim_timeout_us = 0", "claim_timeout_us"),
         ("[accept]\nhandshake = \"late\"", "handshake"),
@@ -132,6 +136,15 @@ fn values_are_refused_with_their_reason() {
         let message = parse(text).unwrap_err().to_string();
         assert!(message.contains(error), "{text}: {message}");
     }
+}
+
+#[test]
+fn memory_is_bounded_by_bytes_or_units() {
+    let limit = |text: &str| parse(&format!("[memory]\n{text}")).unwrap().memory_limit;
+    assert_eq!(limit(""), None);
+    assert_eq!(limit("limit = \"67108864\""), Some(64 << 20));
+    assert_eq!([limit("limit = \"512M\""), limit("limit = \"524288K\"")], [Some(512 << 20); 2]);
+    assert_eq!([limit("limit = \"3G\""), limit("limit = \"1T\"")], [Some(3 << 30), Some(1 << 40)]);
 }
 
 #[test]

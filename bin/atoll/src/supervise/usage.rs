@@ -1,0 +1,89 @@
+//! How much memory does the stack take? Its shared memory, as the kernel has allocated it, and what its processes have for themselves.
+//!
+//! Send buffers count whoever has written to them first, so that a bound on the stack is one on what programs can make it hold, whichever cgroup
+//! they are in.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use atoll_ipc::control::MemoryLevel;
+use atoll_supervisor::MemoryReport;
+use atoll_sys::page_size;
+
+use super::memory::SessionMemory;
+use super::server::Server;
+
+impl Server {
+    /// In bytes. Asks the kernel once for each arena and process: some hundred nanoseconds for an arena, some microseconds for a process.
+    pub(super) fn memory_used(&self) -> u64 {
+        let ended = self.lingering.iter().map(|lingering| &*lingering.memory);
+        let sessions: u64 = self.open.values().chain(ended).map(SessionMemory::allocated).sum();
+        let servers = self.others.iter().filter_map(|server| server.child.as_ref());
+        let children = self.hosts.children().chain(servers).map(|child| child.pid());
+        // One for each process, of which several replicas may know.
+        let processes: BTreeSet<u32> = children.chain([std::process::id()]).chain(self.identity.guardian).collect();
+        sessions + self.memory.allocated() + processes.into_iter().map(private).sum::<u64>()
+    }
+
+    /// How it stands with memory, for people. `None`: nobody looks.
+    pub(super) fn memory_report(&self) -> Option<MemoryReport> {
+        let gauge = self.gauge.as_ref()?;
+        let used = self.memory_used();
+        let room = gauge.tightest(used)?;
+        let level = match gauge.level {
+            MemoryLevel::Plenty => "plenty",
+            MemoryLevel::Pressure => "pressure",
+            MemoryLevel::High => "high",
+        };
+        Some(MemoryReport {
+            level: level.into(),
+            bound: room.name().into(),
+            limit: room.all,
+            left: room.left,
+            used,
+            receive_max: gauge.buffers_max,
+            stalls: gauge.stalls(),
+        })
+    }
+}
+
+/// What a process has for itself, in bytes; 0: it is gone. proc_pid_statm(5).
+fn private(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let mut pages = text.split_ascii_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
+    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_ipc::Memory;
+    use atoll_ipc::arena::ArenaConfig;
+    use atoll_ipc::control::User;
+    use atoll_shm::{Access, ShmMemory};
+
+    #[test]
+    fn buffers_count_whoever_has_written_to_them() {
+        let config = ArenaConfig::default();
+        let session = SessionMemory::create(1, User::privileged(0), 2, config).unwrap();
+        assert_eq!(session.allocated(), 0);
+        for (replica, all) in [(0, 3 << 20), (1, 6 << 20)] {
+            let [arena, ..] = &session.for_replica(replica)[..] else { panic!("it has an arena") };
+            // As a program does that maps what it was sent.
+            let arena = ShmMemory::map(arena, config.layout().total, Access::ReadWrite).unwrap();
+            arena.write(1 << 20, &vec![1; 3 << 20]);
+            assert_eq!(session.allocated(), all);
+        }
+    }
+
+    #[test]
+    fn private_memory_is_what_a_process_has_touched_for_itself() {
+        let before = private(std::process::id());
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let after = private(std::process::id());
+        assert!(after >= before + (24 << 20), "{before} {after}");
+        drop(block);
+        assert_eq!(private(u32::MAX), 0);
+    }
+}
