@@ -12,7 +12,7 @@ use atoll_sockets::{Errno, Failure};
 
 use crate::fast_open::Opened;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket, any};
-use crate::session::Reason;
+use crate::session::{Reason, Session};
 use crate::settings::settings;
 use crate::state::{STATE, State};
 use crate::stats;
@@ -59,7 +59,7 @@ pub fn to_kernel(object: u32) {
 fn ask(replica: usize, show: &[Command], command: impl FnOnce(u32) -> Command) -> Result<(u16, Voucher), Errno> {
     let token = STATE.with(|state| {
         let token = state.new_token();
-        let session = state.sessions.first_mut().ok_or(Errno::ENETDOWN)?;
+        let session = state.sessions.first_mut().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         show.iter().for_each(|show| session.push(replica, show));
         session.push(replica, &command(token));
         Ok(token)
@@ -71,7 +71,9 @@ fn ask(replica: usize, show: &[Command], command: impl FnOnce(u32) -> Command) -
 pub fn answer(token: u32) -> Result<(u16, Voucher), Errno> {
     loop {
         let answer = block(None, Some(REPLY_TIMEOUT), |state| {
-            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
+            let is_heard = state.sessions.first().is_some_and(Session::is_heard);
+            let none = if is_heard { Failure::WouldBlock } else { Errno::ENETDOWN.into() };
+            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(none)?;
             let (_, cause, port, voucher) = state.replies.swap_remove(at);
             Errno::of(cause).map_or(Ok((port, voucher)), |errno| Err(errno.into()))
         });
@@ -134,6 +136,7 @@ pub fn bind(object: u32, local: Endpoint) -> Result<(), Errno> {
 /// Opens a bound datagram socket on every replica, or gives it another peer.
 fn open_datagrams(object: u32, remote: Endpoint) -> Result<(), Errno> {
     STATE.with(|state| {
+        state.sessions.first().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
         let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
         let (local, lease) = (socket.local, socket.lease);
         let shown = socket.show_all(state.sessions[0].replicas.len());
@@ -621,7 +624,7 @@ pub fn await_connection(object: u32) -> Result<(), Errno> {
 pub fn start_connecting(state: &mut State, object: u32, remote: Endpoint, fast: bool) -> Result<(), Errno> {
     let socket = state.socket(object).ok_or(Errno::ENOTSOCK)?;
     let (local, lease) = (socket.local, socket.lease);
-    let session = state.sessions.first().ok_or(Errno::ENETDOWN)?;
+    let session = state.sessions.first().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
     let replicas = session.replicas.len();
     let (local, replica) = if local.port != 0 {
         // The replica is decided by the address, so the address is decided here.

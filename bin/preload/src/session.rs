@@ -392,6 +392,11 @@ impl Session {
         usize::from(self.stack.owner_of(self.facts.key, &tuple).0).min(self.replicas.len() - 1)
     }
 
+    /// Whether replicas listen to it: not if servers have died of it.
+    pub fn is_heard(&self) -> bool {
+        !self.replicas.iter().any(|replica| replica.port.is_cut_off())
+    }
+
     /// Whether any replica has sent something.
     #[inline]
     pub fn has_event(&self) -> bool {

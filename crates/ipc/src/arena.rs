@@ -28,6 +28,8 @@ pub const REPLICA_EPOCH: usize = 64;
 /// Written by the replica: number of times (u32) that an event did not fit the ring. When it moves, the library looks at
 /// every slot it has.
 pub const OVERFLOW: usize = 68;
+/// Written by the replica: 1 (u32) when it listens to this session no more, because servers have died of it.
+pub const CUT_OFF: usize = 72;
 /// Written by the replica: the answer to [`crate::Command::Info`], [`crate::info::INFO_BYTES`] long.
 pub const INFO: usize = 256;
 

@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 
 use atoll_base::SlotId;
-use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW};
+use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW};
 use atoll_ipc::buffer::Extents;
 use atoll_ipc::ring::{Consumer, Producer};
 use atoll_ipc::slot::{Slot, SlotState};
@@ -108,6 +108,12 @@ impl<M: Memory> Port<M> {
     #[inline]
     pub fn overflow(&self) -> u32 {
         self.memory.load32_acquire(OVERFLOW)
+    }
+
+    /// Whether the replica does not listen any more, because servers have died of this session: what is sent to it is not answered.
+    #[inline]
+    pub fn is_cut_off(&self) -> bool {
+        self.memory.load32_acquire(CUT_OFF) != 0
     }
 
     /// Takes a slot of the application's half and starts a new generation in it. `None`: all are in use.

@@ -24,7 +24,7 @@ pub enum Work {
     Adoption(u32),
     /// Commands of a session, and what they cause at once.
     Commands(SessionId),
-    /// Datagrams that a session sends.
+    /// Datagrams that a session sends, or that have come for it.
     Datagrams(SessionId),
     /// Opening the memory of a session, and looking at its slots.
     Opening(SessionId),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a segment, a timer, the output or the record of a connection   that connection: after two deaths it is given up (quarantine)
-//!   commands, datagrams, memory or clean-up of a session           that session: after two deaths it is cut off
+//!   commands, datagrams in or out, memory or clean-up of a session that session: after two deaths it is cut off
 //!   everything else                                                nobody
 //! ```
 //! A session that is cut off is not listened to any more: its commands stay in their rings, its requests are in force no longer, its
@@ -21,7 +21,7 @@ use atoll_wire::tcp::{Flags, Segment};
 use crate::ending::Departure;
 use crate::record::state;
 use crate::records::Records;
-use crate::session::Occupant;
+use crate::session::{Occupant, Session};
 use crate::transport::Transport;
 
 /// So many deaths at work for a session cut it off.
@@ -70,7 +70,7 @@ impl<M: Memory> Transport<M> {
             if deaths >= SESSION_DEATHS_MAX
                 && let Some(session) = self.session_mut(index)
             {
-                session.is_cut_off = true;
+                session.cut_off();
                 self.cut_off.push(id);
             } else {
                 records.forgive_at = now + FORGIVEN_AFTER;
@@ -93,7 +93,7 @@ impl<M: Memory> Transport<M> {
     /// Whether the session is cut off here.
     pub fn is_cut_off(&self, id: SessionId) -> bool {
         let index = self.session_index.get(&id);
-        index.and_then(|&index| self.session(index)).is_some_and(|session| session.is_cut_off)
+        index.and_then(|&index| self.session(index)).is_some_and(Session::is_cut_off)
     }
 
     /// Nobody has died for so long that earlier deaths were chance. Sessions that are cut off stay so.
@@ -111,7 +111,7 @@ impl<M: Memory> Transport<M> {
     pub fn cut_off(&mut self, now: Instant, id: SessionId) {
         let Some(&index) = self.session_index.get(&id) else { return };
         let Some(session) = self.session_mut(index) else { return };
-        session.is_cut_off = true;
+        session.cut_off();
         self.depart(now, Departure::CutOff(id));
     }
 

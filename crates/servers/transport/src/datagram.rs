@@ -561,7 +561,17 @@ impl<M: Memory> Transport<M> {
         true
     }
 
+    /// A datagram is for this socket: the work is its session's.
     fn store_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
+        let session = self.datagrams.sockets.get(index).and_then(|socket| self.session(socket.place.session));
+        let Some(id) = session.map(|session| session.id) else { return };
+        let before = self.work();
+        self.mark(Work::Datagrams(id));
+        self.put_datagram(index, peer, cast, payload);
+        self.mark(before);
+    }
+
+    fn put_datagram(&mut self, index: u32, peer: Endpoint, cast: Cast, payload: &[u8]) {
         let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
         let session = self.sessions.get(socket.place.session as usize).and_then(Option::as_ref);
         let Some(session) = session else { return };

@@ -7,7 +7,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_base::{Epoch, Instant, SessionId, SlotId};
-use atoll_ipc::arena::{ArenaLayout, COMMANDS, EVENTS, OVERFLOW, REPLICA_EPOCH};
+use atoll_ipc::arena::{ArenaLayout, COMMANDS, CUT_OFF, EVENTS, OVERFLOW, REPLICA_EPOCH};
 use atoll_ipc::control::User;
 use atoll_ipc::lease::{Grant, Pass};
 use atoll_ipc::page::{AppPage, BELLS, Stat};
@@ -79,7 +79,7 @@ pub(crate) struct Session<M: Memory> {
     /// Those of its sockets that wait for the next share.
     pub(crate) later: VecDeque<Occupant>,
     /// Servers have died of it: its commands are not taken.
-    pub(crate) is_cut_off: bool,
+    is_cut_off: bool,
     /// What of the receive area was ever touched.
     touched: Touched,
 }
@@ -406,6 +406,17 @@ impl<M: Memory> Session<M> {
     #[inline]
     pub(crate) fn has_command(&self) -> bool {
         self.hears() && self.commands.is_ready(&self.arena)
+    }
+
+    /// Nobody listens to it any more, and it can see so.
+    pub(crate) fn cut_off(&mut self) {
+        self.is_cut_off = true;
+        self.arena.store32_release(CUT_OFF, 1);
+    }
+
+    /// Whether nobody listens to it any more.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_cut_off
     }
 
     /// Whether its commands are carried out: as long as it is there, and those that it had sent before.

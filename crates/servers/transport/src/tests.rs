@@ -17,5 +17,6 @@ mod loss;
 mod postponed;
 mod quota;
 mod recovery;
+mod rounds;
 mod urgent;
 mod v6;

@@ -16,6 +16,7 @@ macro_rules! on_both_stacks {
 }
 
 mod balance;
+mod blame;
 mod chaos;
 mod clients;
 mod configurations;

@@ -3,10 +3,11 @@
 use std::vec;
 
 use atoll_base::{Duration, Endpoint, SessionId};
-use atoll_ipc::Command;
+use atoll_ipc::arena::CUT_OFF;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
+use atoll_ipc::{Command, Memory};
 
 use super::kit::{App, Net, Socket, Stack, addr};
 use crate::{Charge, Loss, Recovery};
@@ -86,6 +87,8 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
         assert_eq!(scene.die_of(work), (1, 0), "{work:?}");
         assert_eq!(scene.net.stack(0).transport.take_charge(), Some(Charge { work, deaths: 2 }));
         assert_eq!(scene.net.stack(0).transport.take_cut_off(), [id]);
+        let said = |app: &App| app.arena.load32(CUT_OFF);
+        assert_eq!((said(&scene.rogue), said(&scene.honest)), (1, 0), "it can see that nobody listens");
         // Both ends hear of it, and at once.
         let (s, c) = scene.rogue_ends;
         assert_eq!(scene.rogue.state(s).2 & ENDED, ENDED);
