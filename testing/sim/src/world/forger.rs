@@ -318,7 +318,7 @@ impl Forger {
                 self.asked.push((lease, protocol, local));
                 Command::Bind { token: lease as u32, lease, protocol, local, reuse_addr, reuse_port, v6_only }
             }
-            2 | 3 | 4 => {
+            2..=4 => {
                 let (lease, protocol, at, voucher, _) = own?;
                 let (mut shown, mut given) = (at, voucher);
                 match rng.below(8) {
