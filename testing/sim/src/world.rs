@@ -2,6 +2,7 @@
 //! that sleep until their bell rings: a wake-up that is lost shows as silence.
 
 mod departing;
+mod forger;
 mod greedy;
 mod hoarding;
 mod scaling;
@@ -37,6 +38,7 @@ use crate::link_server::LinkServer;
 use crate::managers::{ManagerPlan, Managers};
 use crate::mortal::{Life, Mortal, POISON};
 use departing::Departure;
+use forger::Role;
 pub use greedy::Appetite;
 use greedy::{Greedy, Watch};
 pub use hoarding::{Hoard, Shortage};
@@ -111,6 +113,8 @@ pub struct Story {
     pub greed: Option<Appetite>,
     /// A program that does not read, and how little memory there is; `None`: there is plenty.
     pub hoard: Option<Hoard>,
+    /// Whether a program on the server's machine forges commands about ports, and others send each other datagrams beside it.
+    pub forged: bool,
     /// What brings a fault of the server's replicas to light again and again; `None`: they have none.
     pub poison: Option<Poison>,
 }
@@ -193,6 +197,7 @@ impl Story {
             scaling: None,
             greed: None,
             hoard: None,
+            forged: false,
             poison: None,
         }
     }
@@ -551,6 +556,8 @@ struct Process {
     waits_until: Option<Instant>,
     /// It does nothing but to want.
     greedy: Option<Greedy>,
+    /// It is neither server nor client.
+    role: Option<Role>,
     /// It does nothing but harm.
     is_rogue: bool,
     /// What it opens first, or what of it is lost, is poisoned; and whether it has heard the end of that.
@@ -654,6 +661,9 @@ impl World {
         if let Some(appetite) = story.greed {
             world.invite(appetite);
         }
+        if story.forged {
+            world.invite_forger();
+        }
         world
     }
 
@@ -662,6 +672,10 @@ impl World {
     }
 
     fn attach_as(&mut self, machine: usize, greedy: Option<Greedy>) {
+        self.attach_in(machine, greedy, None);
+    }
+
+    fn attach_in(&mut self, machine: usize, greedy: Option<Greedy>, role: Option<Role>) {
         let session = SessionId(self.processes.len() as u32 + 1);
         let log2 = self.story.memory_log2;
         let layout = ArenaConfig { slots: 128, send_log2: log2, receive_log2: log2 }.layout();
@@ -699,7 +713,7 @@ impl World {
             finished: 0,
             starved: false,
             length: self.story.length,
-            is_server: machine == 0 && greedy.is_none(),
+            is_server: machine == 0 && greedy.is_none() && role.is_none(),
             v6: self.story.v6,
             service: Duration::ZERO,
             stops_at: None,
@@ -710,6 +724,7 @@ impl World {
             refused: 0,
             waits_until: None,
             greedy,
+            role,
             is_rogue: false,
             is_poisoned: self.story.poison == Some(Poison::Segment),
             has_failed: false,
@@ -745,6 +760,7 @@ impl World {
     pub fn settle(&mut self) -> Result<(), String> {
         let limit = self.now + Duration::from_secs(300);
         self.dismiss_greedy();
+        self.dismiss_roles();
         while self.turn()? || self.go_on(limit) {}
         for replica in self.machines.iter_mut().flat_map(|machine| &mut machine.replicas) {
             replica.adopt_rest(self.now);
@@ -861,7 +877,8 @@ impl World {
             return finished(false) == all && others.all(|process| process.sockets.is_empty());
         }
         // The attack goes on before, while and after others are served.
-        self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
+        !self.processes.iter().any(Process::plays)
+            && self.adversary.as_ref().is_none_or(|adversary| adversary.acts_at.is_none())
             && finished(false) == all
             && finished(true) == all
             && self.processes.iter().all(|process| process.sockets.values().all(|socket| socket.is_hostile))
@@ -1333,7 +1350,7 @@ impl Process {
 
     /// What a program does between two sleeps.
     fn run(&mut self, now: Instant, rng: &mut Rng) {
-        if self.run_greedy(now, rng) {
+        if self.run_greedy(now, rng) || self.run_role(now, rng) {
             return;
         }
         if self.asleep {

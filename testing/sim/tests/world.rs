@@ -55,6 +55,24 @@ fn an_honest_program_goes_on_beside_one_that_does_not_read() {
     assert!(refused > 0, "nobody has heard ENOBUFS");
 }
 
+/// Nobody gets another's port, or what comes to it, whatever he says of what he was granted.
+#[test]
+fn forged_commands_get_nobody_another_ones_port_or_datagrams() {
+    let (mut got, mut had) = (0, 0);
+    for seed in seeds(40) {
+        let story = Story { forged: true, memory_log2: 20, ..Story::random(seed) };
+        let replicas = [1 + (seed % 4) as u8, 1 + (seed / 4 % 2) as u8];
+        let story = Story { replicas, loss: 0, duplicate: 0, tear: 0, late: 0, links_apart: false, ..story };
+        let mut world = World::new(&story);
+        crash_of(seed, &story, &mut world);
+        let (datagrams, grants) = world.mail().unwrap_or_else(|fault| panic!("ATOLL_SEED={seed}: {fault}\n{story:#?}"));
+        (got, had) = (got + datagrams, had + grants);
+        world.settle().unwrap_or_else(|report| panic!("ATOLL_SEED={seed}: {report}"));
+    }
+    println!("{got} datagrams have arrived; the forger had that port {had} times");
+    assert!(got > 3000 && had > 50 || std::env::var_os("ATOLL_SEED").is_some(), "{got} {had}");
+}
+
 /// Until nothing is left of anything.
 fn end(seed: u64, story: &Story) {
     let mut world = World::new(story);

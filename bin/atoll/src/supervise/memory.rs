@@ -61,7 +61,7 @@ fn allocated(memory: BorrowedFd<'_>) -> u64 {
 impl StackMemory {
     /// How many bytes the kernel has allocated for it: ledgers and rings. Pages of facts are some kilobytes, and do not grow.
     pub fn allocated(&self) -> u64 {
-        self.ledgers.iter().chain([&self.mesh]).map(|memory| allocated(memory.as_fd())).sum()
+        self.ledgers.iter().map(AsFd::as_fd).chain(self.pairs.all()).map(allocated).sum()
     }
 
     /// The version that the ledger of a replica says of itself; `None`: nothing is in it yet.

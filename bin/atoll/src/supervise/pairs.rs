@@ -74,6 +74,11 @@ impl Pairs {
         self.all.range((server, 0)..(server + 1, 0)).map(|(_, memory)| memory.as_fd())
     }
 
+    /// The memory of all servers that talk.
+    pub fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.values().map(AsFd::as_fd)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()

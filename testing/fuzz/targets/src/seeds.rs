@@ -161,10 +161,11 @@ pub fn all() -> Vec<Seed> {
 const CONFIG: &[u8] = b"name = \"a\"\nreplicas = 4\n[link]\naddress = \"10.1.2.3/16\"\ngateway = \"10.1.0.1\"\n\
 mac = \"02:00:00:00:00:01\"\nmtu = 9000\n[ports]\nephemeral = [1024, 65535]\n[scheduling]\ncpus = [0, 1]\n";
 
-fn requests() -> [(&'static str, Request); 3] {
+fn requests() -> [(&'static str, Request); 4] {
     [
         ("attach", Request::Attach { layout_version: atoll_ipc::LAYOUT_VERSION }),
         ("join", Request::Join { session: 1, key: 2 }),
+        ("vouch", Request::Vouch { lease: 7, protocol: atoll_ipc::command::Protocol::Tcp, port: 80 }),
         (
             "opened",
             Request::SessionOpened { session: 1, pid: 2, config: ArenaConfig::default(), user: User::privileged(0) },

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use atoll_system_tests::{Net, Proc, Stack, atoll, compiled, until};
+use atoll_system_tests::{Net, Proc, Scratch, Stack, atoll, compiled, until};
 
 use crate::servers::fetch;
 
@@ -199,6 +199,42 @@ fn a_user_that_is_not_allowed_hears_why() {
     }
 }
 
+/// A daemon of root that becomes a user who is not let in keeps its sockets, and its children have none: they hear why.
+#[test]
+fn children_of_a_user_that_is_not_allowed_hear_why() {
+    let net = Net::new(Stack::Atoll);
+    let program = "import os, socket, sys
+server = socket.create_server(('', int(sys.argv[1])))
+os.setgroups([]); os.setresgid(33, 33, 33); os.setresuid(33, 33, 33)
+if os.fork() == 0:
+    try: socket.socket(); print('a socket', flush=True)
+    except PermissionError: print('refused', flush=True)
+    os._exit(0)
+os.wait()
+print('listening', flush=True)
+peer, _ = server.accept()
+peer.sendall(b'%d' % os.geteuid())";
+    let mut run = net.on_server(&for_everybody(&net).to_string_lossy());
+    run.args(["run", "--require", "--name", net.name(), "--", "/usr/bin/python3", "-c", program, "8001"]);
+    let mut server = Proc::start(&mut run, None);
+    assert_eq!(who_answers(&net, &mut server, 8001), "33", "{}", server.report());
+    let said = server.errors();
+    assert!(server.output().contains("refused"), "{}", server.report());
+    assert_eq!(said.matches("children and the next program cannot have this program's sockets").count(), 1, "{said}");
+    assert!(said.contains("user 33 may not use it (atoll up --allow-user 33)"), "{said}");
+}
+
+/// A program that has sockets of which the next one gets none.
+#[test]
+fn a_cleared_environment_is_followed_by_who_has_sockets_of_its_own() {
+    let net = Net::new(Stack::Atoll);
+    let program = "import os, select, socket, sys
+sockets = socket.socket(), select.epoll()
+os.execve(sys.argv[1], sys.argv[1:], {})";
+    let mut server = serve_as(&net, &["--follow"], &["/usr/bin/python3", "-c", program], 8001);
+    assert_eq!(who_answers(&net, &mut server, 8001), "0", "{}", server.report());
+}
+
 /// Who starts it is the user that was let in, on a stack of root.
 #[test]
 fn users_find_the_stack_of_root() {
@@ -229,7 +265,15 @@ fn users_find_the_stack_of_root() {
 }
 
 #[test]
-fn unknown_users_are_an_error() {
+fn unknown_users_are_an_error_that_says_what_to_do() {
+    let folder = Scratch::new();
+    let file = folder.file("atoll.toml", "[ports]\nusers = { nonesuch = [\"80\"] }\n");
+    let mut up = Command::new(atoll());
+    let mut up = Proc::start(up.args(["up", "--daemon", "-n", "nonesuch", "--link", "none", "--config", &file]), None);
+    let said =
+        "ports.users: there is no user \"nonesuch\": make it, take it out of the configuration, or give a number";
+    assert!(!up.end(30).success() && up.errors().contains(said), "{}", up.report());
+
     for (option, name, reason) in
         [("--allow-user", "nonesuch", "there is no user"), ("--allow-group", "nonesuch", "there is no group")]
     {

@@ -6,9 +6,12 @@ use std::vec::Vec;
 use atoll_base::{Addr, Duration, Endpoint, Rng, SlotId};
 use atoll_ipc::arena::{ArenaConfig, COMMANDS};
 use atoll_ipc::command::{CloseMode, Protocol};
+use atoll_ipc::lease::{Pass, Voucher};
 use atoll_ipc::page::Stat;
 use atoll_ipc::ring::ring_bytes;
 use atoll_ipc::{Command, Memory, SocketOption};
+
+use crate::seal_pass;
 
 use super::kit::{App, Net, Socket, Stack, addr, addr_v6};
 
@@ -35,7 +38,7 @@ fn random_command(rng: &mut Rng) -> Command {
     let option = SocketOption::from_u8(1 + rng.below(19) as u8).expect("1 to 19");
     let value = if rng.below(2) == 0 { rng.next_u32() } else { rng.below(3) };
     let (reuse_addr, reuse_port, v6_only) = (rng.below(2) == 0, rng.below(2) == 0, rng.below(2) == 0);
-    match rng.below(15) {
+    match rng.below(17) {
         0 => {
             let protocol = if rng.below(2) == 0 { Protocol::Tcp } else { Protocol::Udp };
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only }
@@ -55,6 +58,18 @@ fn random_command(rng: &mut Rng) -> Command {
         11 => Command::SetOption { slot, generation, option, value },
         12 => Command::SetListenerOption { lease, option, value },
         13 => Command::AskConnection { lease, takes: reuse_addr },
+        14 => {
+            let protocol = if v6_only { Protocol::Tcp } else { Protocol::Udp };
+            let pass = Pass { lease, uid: rng.below(3), protocol, port: local.port };
+            // Every second one is what a supervisor could have said.
+            let seal = if reuse_addr { seal_pass(&[9; 16], &pass) } else { rng.next_u64() };
+            Command::Pass { pass, seal }
+        }
+        15 => {
+            let (granted, seal) = (rng.next_u64() >> rng.below(64), rng.next_u64());
+            let voucher = Voucher { uid: rng.below(3), flags: rng.next_u32() as u8, granted, seal };
+            Command::Show { lease, protocol: Protocol::Udp, local, voucher }
+        }
         _ => Command::Info { token, slot, generation },
     }
 }
