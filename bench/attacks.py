@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """What hostile frames cost: the kernel and Atoll in turn, medians.
 
-    attacks.py [--rounds 3] [--rate 40000] [--seconds 1.5] [KIND ...]
+    attacks.py [--rounds 3] [--rate 40000] [--seconds 1.5] [--configuration TS2LS2CM2] [KIND ...]
 
 For each kind of frame (`bench/attacks.c` makes them) and each stack: CPU time of everything - sender, link and stack - per frame while nothing
 else happens, and the rate of a good stream (iperf3, to the stack) without and beside the attack. The first kind, `nothing`, is what
@@ -94,6 +94,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, default=40000)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--configuration", default="TS2LS2CM2")
     parser.add_argument("--no-stream", action="store_true", help="only the CPU time per frame")
     parser.add_argument("kinds", nargs="*")
     options = parser.parse_args()
@@ -103,7 +104,7 @@ def main():
         if set(options.kinds) - set(every):
             sys.exit(f"kinds: {' '.join(every)}")
         # A namespace's own, so that no row is decided by what the machine happens to allow.
-        targets = {"kernel": Target(lab, Kernel(lab)), "atoll": Target(lab, Atoll(lab, cpu=0))}
+        targets = {"kernel": Target(lab, Kernel(lab)), "atoll": Target(lab, Atoll(lab, options.configuration, cpu=0))}
         found = {(kind, name): {"cost": [], "sent": [], "free": [], "beside": []} for kind in ["nothing", *kinds] for name in targets}
         for number in range(options.rounds):
             for kind in dict.fromkeys(["nothing", *kinds]):

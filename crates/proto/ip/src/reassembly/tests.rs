@@ -238,8 +238,10 @@ fn a_flood_takes_memory_once() {
 #[test]
 fn small_fragments_cost_the_blocks_that_they_take() {
     let mut all = Reassembly::new(Limits { packets_max: 4000, fragments_max: 256, ..SMALL }, SECRET);
-    for id in 0..3000 {
-        insert(&mut all, Key { source: id as u8, id: id / 8 }, u32::from(id) * 16..u32::from(id) * 16 + 8, true);
+    // Eight pieces for each packet.
+    for n in 0..3000u32 {
+        let key = Key { source: (n / 8) as u8, id: (n / 8) as u16 };
+        insert(&mut all, key, n * 16..n * 16 + 8, true);
         assert!(all.octets.used() <= all.bytes() && all.octets.capacity() <= SMALL.bytes_max);
     }
     assert!(all.evicted() > 0);
