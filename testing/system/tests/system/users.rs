@@ -186,6 +186,27 @@ fn users_that_are_allowed_are_served() {
     assert!(status.contains("Uid:\t33\t33"), "{status}");
 }
 
+/// A server that nobody here wrote, whom its administrator starts as root and makes another user in the usual ways.
+#[test]
+fn a_server_that_root_has_made_another_user_is_served() {
+    let net = Net::configured(Stack::Atoll, "[users]\nallow = [\"www-data\"]\n");
+    let atoll = for_everybody(&net);
+    let by_su = ["su", "-s", "/bin/sh", "-c", "exec \"$0\" \"$@\"", "--", "www-data"];
+    let alone: Vec<&str> =
+        ["unshare", "--pid", "--fork", "--mount-proc", "--"].iter().chain(AS_WWW_DATA).copied().collect();
+    let cleared: Vec<&str> = AS_WWW_DATA.iter().copied().chain(["env", "-i"]).collect();
+    for (wrapper, port) in [AS_WWW_DATA, &by_su, &alone, &cleared].into_iter().zip(6379u16..) {
+        let mut run = net.on_server(&atoll.to_string_lossy());
+        run.args(["run", "--require", "--follow", "--name", net.name(), "--"]).args(wrapper);
+        run.args(["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--port"]);
+        let mut server = Proc::start(run.arg(port.to_string()).current_dir("/tmp"), None);
+        net.listens(&mut server, port);
+        let ask = ["-h", Net::SERVER, "-p", &port.to_string(), "set", "a", "b"];
+        assert_eq!(net.client("redis-cli", &ask).success(30).trim(), "OK", "{wrapper:?}: {}", server.report());
+        server.kill();
+    }
+}
+
 /// The reason that the supervisor knows reaches the program, and people.
 #[test]
 fn a_user_that_is_not_allowed_hears_why() {
