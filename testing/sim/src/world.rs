@@ -1551,6 +1551,9 @@ impl Process {
         let poisoned = self.is_poisoned;
         let text_at = |number, at| text_octet(poisoned, number, at);
         let Some(socket) = self.sockets.get_mut(&key) else { return false };
+        if self.hoards && socket.ended {
+            return false;
+        }
         let (replica, slot, generation) = (socket.replica, socket.slot, socket.generation);
         let mut kick = false;
         let mut any = false;
@@ -1589,7 +1592,11 @@ impl Process {
             Err(Failure::Error(Errno::ENOBUFS)) if self.is_forgiving && !self.is_server && !socket.was_open => {
                 return self.give_up(now, key);
             }
-            Err(Failure::Error(_)) if self.hoards => return self.give_up(now, key),
+            // The one that does not read does not close either what it has lost.
+            Err(Failure::Error(_)) if self.hoards => {
+                self.refused += u64::from(!std::mem::replace(&mut socket.ended, true));
+                return false;
+            }
             Err(Failure::Error(_)) if self.is_server && self.is_forgiving => {
                 socket.held.clear();
                 any |= !socket.ended;
