@@ -155,7 +155,7 @@ fn cases() -> Vec<Case> {
         (
             "groups are joined and left",
             Box::new(floods(|n, Socket { slot, generation }| {
-                let group = (0xef00_0000 | n / 2).into();
+                let group = (0xef00_0000 | (n / 2)).into();
                 Command::Group { slot, generation, group, inside: false, joins: n % 2 == 0, token: 0 }
             })),
         ),
