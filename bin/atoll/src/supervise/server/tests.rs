@@ -274,7 +274,9 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     let begin = Instant::now();
     loop {
         looping.send(&attach.encode(), &[]).unwrap();
-        (0..3).for_each(|_| drop(bench.server.turn(Some(0)).unwrap()));
+        for _ in 0..3 {
+            bench.server.turn(Some(0)).unwrap();
+        }
         let Some((packet, _)) = receive(&looping) else { break };
         let Reply::Joined { session, .. } = Reply::decode(&packet).unwrap() else { panic!("it is not refused") };
         looping.send(&Request::Leave { session }.encode(), &[]).unwrap();
