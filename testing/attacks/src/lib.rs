@@ -61,16 +61,14 @@ pub const ATTACKS: &[Attack] = &[
     attack("scribble", Means::Raw, "writes anything anywhere in its arenas", "copies that are judged (decision 4)"),
     attack("commands", Means::Raw, "sends commands of every kind as fast as it can", "commands per session and round"),
     attack("groups", Means::Raw, "joins and leaves groups that are all different", "groups per socket").known(ITEM_3),
-    attack("listeners", Means::Raw, "binds, listens, and gives back or does not", "leases and listeners per session")
-        .known(ITEM_3),
-    attack("connects", Means::Raw, "connects to where nobody is, and closes", "connections per session").known(ITEM_3),
+    attack("listeners", Means::Raw, "binds, listens, and gives back or does not", "leases and listeners per session"),
+    attack("connects", Means::Raw, "connects to where nobody is, and closes", "sockets per user"),
     attack("options", Means::Raw, "sets options without end", "commands per session and round"),
     attack("udp-open", Means::Raw, "opens a datagram socket on the neighbour's port", "the lease"),
     attack("listen", Means::Raw, "listens at the neighbour's port without a lease", "the lease"),
     attack("usurper", Means::Raw, "asks as nobody by a session that it has opened as root", "the supervisor's word"),
-    attack("openers", Means::Raw, "opens connections to the control socket, says nothing", "connections per user")
-        .known(ITEM_6),
-    attack("attach", Means::Raw, "attaches and leaves in a loop", "attaches per second").known(ITEM_3),
+    attack("openers", Means::Raw, "opens connections to the control socket, says nothing", "connections per user"),
+    attack("attach", Means::Raw, "attaches and leaves in a loop", "a pace for each process and user"),
     attack("sessions", Means::Raw, "keeps all sessions it gets", "sessions per user").memory(256),
     attack("rubbish", Means::Raw, "says what is no request, and half of what is", "messages that are judged"),
     attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices").known(ITEM_10),
@@ -92,7 +90,6 @@ pub const ATTACKS: &[Attack] = &[
 
 /// The items that are still to be mended. A mark goes when its attack does no harm any more.
 const ITEM_3: &str = "3: requests in force without bound";
-const ITEM_6: &str = "6: connections to the control socket without bound";
 const ITEM_10: &str = "10: questions cost the answerer";
 
 /// The attack of this name.

@@ -50,12 +50,7 @@ fn a_program_that_servers_die_of_is_cut_off_and_its_neighbour_goes_on() {
     let python = |code: &str, arguments: &[&str]| [&["-c", code], arguments].concat().join("\u{0}");
     let start = |arguments: &str, on_client: bool| -> Proc {
         let arguments: Vec<&str> = arguments.split('\u{0}').collect();
-        let run = if on_client {
-            net.client("/usr/bin/python3", &arguments)
-        } else {
-            net.serve("/usr/bin/python3", &arguments)
-        };
-        run
+        if on_client { net.client("/usr/bin/python3", &arguments) } else { net.serve("/usr/bin/python3", &arguments) }
     };
     let mut echo = start(&python(ECHO, &["7000"]), false);
     echo.says("serving", 20);
