@@ -23,9 +23,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 fn say_why(reason: Reason) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "libatoll: children and the next program cannot have this program's sockets, nor the stack: {reason}"
-        );
+        crate::complain(format_args!(
+            "libatoll: children and the next program cannot have this program's sockets, nor the stack: {reason}\n"
+        ));
     }
 }
 
