@@ -93,10 +93,13 @@ impl Gauge {
     pub fn look(&mut self, now: Instant, used: impl FnOnce() -> u64) -> bool {
         let started = Instant::now();
         let has_limit = self.sources.iter().any(|source| matches!(source.what, What::Limit(_)));
-        let used = if has_limit { used() } else { 0 };
         self.sources.iter_mut().filter_map(|source| source.stalls.as_mut()).for_each(|stalls| stalls.look(now));
-        let rooms: Vec<Room> = self.sources.iter().filter_map(|source| source.room(used)).collect();
-        let level = rooms.iter().map(|room| room.level(self.level)).max().unwrap_or_default();
+        let rooms = |used| -> Vec<Room> { self.sources.iter().filter_map(|source| source.room(used)).collect() };
+        // What the stack takes is asked only where it matters: it takes time.
+        let is_high = |room: &Room| room.level(self.level) == MemoryLevel::High;
+        let used = if has_limit || rooms(0).iter().any(is_high) { used() } else { 0 };
+        let rooms = rooms(used);
+        let level = rooms.iter().map(|room| room.level_for(used, self.level)).max().unwrap_or_default();
         let every = if rooms.iter().any(|room| room.is_nearly_short()) { LOOK_EVERY_WHEN_SHORT } else { LOOK_EVERY };
         // Whoever has thousands of arenas does not spend his time looking at them.
         self.look_at = now + every.max(started.elapsed() * LOOK_SHARE);
@@ -214,6 +217,14 @@ impl Room {
             Of::Cgroup => "cgroup",
             Of::Machine => "machine",
         }
+    }
+
+    /// The level for a stack that takes `used`. Where others have used up what is for all, and it takes little itself, nothing is won by its
+    /// connections' going: it makes do with less, and serves on.
+    fn level_for(self, used: u64, before: MemoryLevel) -> MemoryLevel {
+        let is_others = self.of != Of::Limit && used < self.all / 16;
+        let level = self.level(before);
+        if is_others { level.min(MemoryLevel::Pressure) } else { level }
     }
 
     /// `before`: it takes a quarter more to leave a level than to enter it.
@@ -336,6 +347,18 @@ mod tests {
         }
         assert_eq!(Room { all: 1600, left: 50, of: Of::Machine, is_stalled: false }.level(Plenty), Plenty);
         assert_eq!(Room { all: 1600, left: 49, of: Of::Machine, is_stalled: false }.level(Plenty), Pressure);
+    }
+
+    #[test]
+    fn what_others_use_up_costs_a_small_stack_no_connection() {
+        use MemoryLevel::{High, Plenty, Pressure};
+        let room = |of, left| Room { all: 1600, left, of, is_stalled: false };
+        for of in [Of::Cgroup, Of::Machine] {
+            assert_eq!(room(of, 0).level_for(99, Plenty), Pressure);
+            assert_eq!(room(of, 0).level_for(100, Plenty), High);
+            assert_eq!(room(of, 1600).level_for(0, Plenty), Plenty);
+        }
+        assert_eq!(room(Of::Limit, 0).level_for(99, Plenty), High);
     }
 
     #[test]
