@@ -66,6 +66,19 @@ impl Lone {
         })
     }
 
+    /// Waits until somebody listens on `port`, as `ss -ltn` would say.
+    fn listens(&self, server: &mut Proc, port: u16) {
+        let ending = format!(":{port}");
+        until(&format!("a listener on port {port}"), 30, || {
+            assert!(server.runs(), "the server has ended: {}", server.report());
+            let output = self.command(atoll()).args(["ss", "lone", "--all"]).output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let is_it =
+                |line: &str| line.contains("LISTEN") && line.split_whitespace().any(|word| word.ends_with(&ending));
+            text.lines().any(is_it).then_some(())
+        });
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.runtime().join("lone.log")).unwrap_or_default()
     }
@@ -86,7 +99,7 @@ fn connections_that_ask_for_nothing_keep_no_server_from_being_started_again() {
     let few = ["setpriv", "--bounding-set=-sys_resource", "prlimit", "--nofile=600:600"];
     let lone = Lone::start(&few, &["--configuration", "TS2LS2CM2"]);
     let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
-    until("the server to listen", 20, || lone.status()["sessions"].get(0).map(|_| ()));
+    lone.listens(&mut server, 7000);
     let socket = lone.runtime().join("lone.sock");
     let crowd: Vec<Proc> = (0..4)
         .map(|_| {
@@ -170,11 +183,11 @@ struct Crowd {
 
 impl Crowd {
     fn start(lone: &Lone) -> Crowd {
-        let server = lone.run("streams.py", &["serve", "7000", "1"]);
+        let mut server = lone.run("streams.py", &["serve", "7000", "1"]);
+        lone.listens(&mut server, 7000);
         let ports = ["7001", "7002"];
         let mut hoards: Vec<Proc> = ports.map(|port| lone.run("unread.py", &["hoard", port, "30000000"])).into();
         hoards.iter_mut().for_each(|hoard| hoard.says("listening", 30));
-        until("the server to listen", 30, || (lone.status()["sessions"].as_array()?.len() >= 4).then_some(()));
         let client = lone.run("streams.py", &["steady", "127.0.0.1", "7000", "1", "70000"]);
         let pours = ports.map(|port| lone.run("unread.py", &["pour", "127.0.0.1", port, "60"])).into();
         Crowd { server, client, hoards, pours }
