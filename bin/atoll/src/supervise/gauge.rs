@@ -90,15 +90,15 @@ impl Gauge {
     }
 
     /// Looks. `used`: what the stack takes, if somebody wants to know. Returns whether the level has changed.
-    pub fn look(&mut self, now: Instant, used: impl FnOnce() -> u64) -> bool {
+    pub fn look(&mut self, now: Instant, used: impl Fn() -> u64) -> bool {
         let started = Instant::now();
         let has_limit = self.sources.iter().any(|source| matches!(source.what, What::Limit(_)));
         self.sources.iter_mut().filter_map(|source| source.stalls.as_mut()).for_each(|stalls| stalls.look(now));
-        let rooms = |used| -> Vec<Room> { self.sources.iter().filter_map(|source| source.room(used)).collect() };
         // What the stack takes is asked only where it matters: it takes time.
+        let known = if has_limit { used() } else { 0 };
+        let rooms: Vec<Room> = self.sources.iter().filter_map(|source| source.room(known)).collect();
         let is_high = |room: &Room| room.level(self.level) == MemoryLevel::High;
-        let used = if has_limit || rooms(0).iter().any(is_high) { used() } else { 0 };
-        let rooms = rooms(used);
+        let used = if !has_limit && rooms.iter().any(is_high) { used() } else { known };
         let level = rooms.iter().map(|room| room.level_for(used, self.level)).max().unwrap_or_default();
         let every = if rooms.iter().any(|room| room.is_nearly_short()) { LOOK_EVERY_WHEN_SHORT } else { LOOK_EVERY };
         // Whoever has thousands of arenas does not spend his time looking at them.
