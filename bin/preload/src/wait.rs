@@ -1,7 +1,7 @@
 //! How does a call sleep until its socket is ready? On bells, in an epoll instance.
 //!
-//! A bell is an eventfd that replicas write to while its sleep word is odd. Sleepers watch it edge-triggered, each in an epoll
-//! instance of their own, so that nobody has to read it and all who share a bell wake together:
+//! A bell is an eventfd that replicas ring (`atoll_sys::eventfd`) while its sleep word is odd. Sleepers watch it edge-triggered, each in an
+//! epoll instance of their own, so that no sleeper touches it and all who share a bell wake together:
 //!
 //! ```text
 //!   sleeper                                replica

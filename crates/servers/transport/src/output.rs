@@ -352,9 +352,9 @@ struct Full(u16);
 pub(crate) const LINKS: usize = REPLICAS_MAX + 1;
 /// The link outside, behind those to the replicas.
 const OUTSIDE: usize = REPLICAS_MAX;
-/// A link that was full is tried again after this time at the latest.
 /// Frames of IP itself that are kept for a full link.
 const UNSENT_MAX: usize = 256;
+/// A link that was full is tried again after this time at the latest.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 impl Full {
