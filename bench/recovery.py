@@ -172,11 +172,7 @@ def deaths(options):
             # Longer than a life may be short, so that the next start is not delayed.
             time.sleep(0.7 + number % 7 * 0.013)
         status = stack.status()["replicas"][0]
-        gaps = [tuple(map(float, line.split())) for line in log_of(probe).splitlines() if re.match(r"^[\d.]+ [\d.]+$", line)]
-        waits = []
-        for kill in kills:
-            after = [start + length - kill for start, length in gaps if start <= kill + 0.01 and start + length > kill]
-            waits.append(1000 * max(after, default=0.0))
+        waits = waits_after(kills, probe)
         with open(f"/run/atoll/{stack.stack}.log") as log:
             own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
         kept = status["stats"]["connections_kept"] - before
@@ -186,6 +182,16 @@ def deaths(options):
         print(f"  connections kept {kept}, lost {status['stats']['connections_lost']}", flush=True)
         if load.poll() is not None or probe.poll() is not None:
             raise place.Failure(f"a client has ended: {log_of(load)[-500:]} {log_of(probe)[-500:]}")
+
+
+def waits_after(kills, probe):
+    """Until when, in milliseconds after each kill, the probe had no answer."""
+    gaps = [tuple(map(float, line.split())) for line in log_of(probe).splitlines() if re.match(r"^[\d.]+ [\d.]+$", line)]
+    waits = []
+    for kill in kills:
+        after = [start + length - kill for start, length in gaps if start <= kill + 0.01 and start + length > kill]
+        waits.append(1000 * max(after, default=0.0))
+    return waits
 
 
 def sessions(options):
@@ -210,8 +216,7 @@ def sessions(options):
             kills.append(time.monotonic())
             os.kill(server["pid"], signal.SIGKILL)
             time.sleep(2.2 + number % 7 * 0.013)
-        gaps = [tuple(map(float, line.split())) for line in log_of(probe).splitlines() if re.match(r"^[\d.]+ [\d.]+$", line)]
-        waits = [1000 * max((at + length - kill for at, length in gaps if at <= kill + 0.01 and at + length > kill), default=0.0) for kill in kills]
+        waits = waits_after(kills, probe)
         with open(f"/run/atoll/{stack.stack}.log") as log:
             own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
         print(f"{options.sessions} sessions, {options.marked} with all slots marked, {len(kills)} deaths{', no standby' if options.no_standby else ''}")
