@@ -59,16 +59,21 @@ pub fn to_kernel(object: u32) {
 fn ask(replica: usize, show: &[Command], command: impl FnOnce(u32) -> Command) -> Result<(u16, Voucher), Errno> {
     let token = STATE.with(|state| {
         let token = state.new_token();
-        let session = state.sessions.first_mut().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
-        show.iter().for_each(|show| session.push(replica, show));
-        session.push(replica, &command(token));
+        state.sessions.first().filter(|session| session.is_heard()).ok_or(Errno::ENETDOWN)?;
+        state.ask(replica, token, show.iter().copied().chain([command(token)]).collect());
         Ok(token)
     })?;
     answer(token)
 }
 
-/// Waits for the answer to a command.
+/// Waits for the answer to what [`State::ask`] has sent.
 pub fn answer(token: u32) -> Result<(u16, Voucher), Errno> {
+    let answer = wait_for_answer(token);
+    STATE.with(|state| state.answered(token));
+    answer
+}
+
+fn wait_for_answer(token: u32) -> Result<(u16, Voucher), Errno> {
     loop {
         let answer = block(None, Some(REPLY_TIMEOUT), |state| {
             let is_heard = state.sessions.first().is_some_and(Session::is_heard);

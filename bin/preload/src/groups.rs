@@ -252,7 +252,12 @@ fn tell(state: &mut State, object: u32, group: Addr, inside: bool, what: Tell) -
         let token = if is_asked { state.new_token() } else { 0 };
         tokens.extend(is_asked.then_some(token));
         let joins = what != Tell::Leaves;
-        state.sessions[session].push(replica, &Command::Group { slot, generation, group, inside, joins, token });
+        let command = Command::Group { slot, generation, group, inside, joins, token };
+        if is_asked {
+            state.ask(replica, token, vec![command]);
+        } else {
+            state.sessions[session].push(replica, &command);
+        }
     }
     tokens
 }

@@ -465,8 +465,8 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
                 return Ok(None);
             }
             let token = state.new_token();
-            let Place { session, replica, slot, generation } = place;
-            state.sessions[session].push(replica, &Command::Info { token, slot, generation });
+            let Place { replica, slot, generation, .. } = place;
+            state.ask(replica, token, vec![Command::Info { token, slot, generation }]);
             Ok(Some((place, token)))
         }
         Some((Kind::Listening(_), _)) => Ok(None),
@@ -481,6 +481,7 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
             let memory = state.sessions[place.session].replicas[place.replica].port.memory();
             Ok((cause == atoll_ipc::Cause::None).then(|| Info::load(memory, atoll_ipc::arena::INFO)))
         });
+        STATE.with(|state| state.answered(token));
         if let Ok(Some(known)) = known {
             info = known;
         }

@@ -56,6 +56,8 @@ pub struct State {
     next_bell: u32,
     pub rng: Rng,
     clock: Option<Clock>,
+    /// Commands whose answers are awaited.
+    questions: Vec<Question>,
     /// Answers to commands, by token.
     pub replies: Vec<(u32, Cause, u16, Voucher)>,
     next_token: u32,
@@ -84,6 +86,15 @@ pub struct State {
     pub refused: Option<Reason>,
 }
 
+/// Commands to a replica of the own session, the last of which is answered under `token`. They are sent again when events of the replica were
+/// lost, the answer perhaps among them: commands may be repeated.
+#[derive(Debug)]
+struct Question {
+    token: u32,
+    replica: usize,
+    commands: Vec<Command>,
+}
+
 /// The process, or one before it, has changed what it sees of the file system.
 pub static SHUT_IN: AtomicBool = AtomicBool::new(false);
 
@@ -107,6 +118,7 @@ impl State {
             next_bell: 0,
             rng: Rng::new(0),
             clock: None,
+            questions: Vec::new(),
             replies: Vec::new(),
             next_token: 1,
             listeners: Vec::new(),
@@ -215,6 +227,20 @@ impl State {
     pub fn new_token(&mut self) -> u32 {
         self.next_token = self.next_token.wrapping_add(1);
         self.next_token
+    }
+
+    /// Sends commands to a replica of the own session. The last one is answered under `token`: [`State::answered`] is to be called when the answer
+    /// is awaited no more.
+    pub fn ask(&mut self, replica: usize, token: u32, commands: Vec<Command>) {
+        if let Some(session) = self.sessions.first_mut() {
+            commands.iter().for_each(|command| session.push(replica, command));
+            self.questions.push(Question { token, replica, commands });
+        }
+    }
+
+    /// Nobody waits for this answer any more.
+    pub fn answered(&mut self, token: u32) {
+        self.questions.retain(|question| question.token != token);
     }
 
     /// A bell for a new sleeper; they share when there are more than bells. Bell 0 is the family's.
@@ -513,12 +539,39 @@ impl State {
         for object in self.objects.indices() {
             if is_new {
                 self.register_again(object, replica);
+            } else {
+                self.accept_again(object, replica);
             }
+            self.claim_again(object, replica);
             if let Some(listener) = self.listener_mut(object) {
                 listener.asking.forget(replica as u8);
             }
             self.tell_owner(object);
             self.announce(object, u32::MAX >> 1);
+        }
+        for question in self.questions.iter().filter(|question| question.replica == replica) {
+            question.commands.iter().for_each(|command| self.sessions[0].push(replica, command));
+        }
+    }
+
+    /// Events of a replica were lost, and it may have removed a listener's acceptor: offers that were lost, too, were not claimed in time. To
+    /// register once more does no harm.
+    fn accept_again(&mut self, object: u32, replica: usize) {
+        if let Some(listener) = self.listener_mut(object)
+            && listener.accepting & 1 << replica != 0
+        {
+            listener.accepting &= !(1 << replica);
+            self.accept_if_awaited(object);
+        }
+    }
+
+    /// The verdict on a claim may be among what was lost: who claims again is told again.
+    fn claim_again(&mut self, object: u32, replica: usize) {
+        let Some(listener) = self.listener_mut(object).filter(|listener| listener.verdict.is_none()) else { return };
+        if let Some(Offer { slot, generation, .. }) =
+            listener.claimed.filter(|offer| usize::from(offer.replica) == replica)
+        {
+            self.sessions[0].push(replica, &Command::Claim { slot, generation });
         }
     }
 
@@ -977,6 +1030,7 @@ impl State {
         self.dozing = 0;
         self.free_waiters.clear();
         self.replies.clear();
+        self.questions.clear();
         for object in self.objects.indices() {
             let Some(entry) = self.objects.get_mut(object) else { continue };
             entry.pins = 0;

@@ -1391,11 +1391,17 @@ impl Process {
             self.ports[replica].publish();
             let (page, seen) = &mut self.replicas[replica];
             let now = (page.epoch(), self.ports[replica].overflow());
-            if std::mem::replace(seen, now) != now
-                && let Some(asking) = &mut self.asking
-            {
-                // As the library does (`State::rescan`): its answer may be lost.
-                asking.forget(replica as u8);
+            if std::mem::replace(seen, now) != now {
+                // As the library does (`State::rescan`): what was not told may be that it is no acceptor any more, or a verdict, or an answer.
+                self.accepting &= !(1 << replica);
+                if let Some(Offer { slot, generation, .. }) =
+                    self.doubtful.filter(|offer| usize::from(offer.replica) == replica)
+                {
+                    self.push(replica, &Command::Claim { slot, generation });
+                }
+                if let Some(asking) = &mut self.asking {
+                    asking.forget(replica as u8);
+                }
             }
         }
         if self.is_server {

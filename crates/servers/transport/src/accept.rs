@@ -292,13 +292,18 @@ impl<M: Memory> Transport<M> {
         if let Occupant::Connection(index) = occupant
             && let Some(entry) = self.entries.get_mut(index)
         {
-            // Otherwise it was honoured already when its time had come.
             if let Stage::Offered { .. } = entry.stage {
                 self.take_over(now, index);
                 self.handle_kick(now, index);
+            } else {
+                // It was honoured already when its time had come. Who claims again has lost the verdict.
+                let event = Event::ClaimVerdict { slot, generation, confirmed: true };
+                session.push(&mut self.stats, &event, None);
             }
         } else if occupant == Occupant::Lost {
             // Honoured, too, and told that it is over.
+            let event = Event::ClaimVerdict { slot, generation, confirmed: true };
+            session.push(&mut self.stats, &event, None);
         } else if session.was_offered(slot, generation) {
             // Too late: the connection is somebody else's.
             let event = Event::ClaimVerdict { slot, generation, confirmed: false };

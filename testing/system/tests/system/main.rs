@@ -41,6 +41,7 @@ mod semantics;
 mod servers;
 mod shortage;
 mod stack;
+mod stand_still;
 mod standby;
 mod survival;
 mod takeover;

@@ -129,6 +129,26 @@ fn a_claim_just_before_the_time_out_is_honoured() {
 }
 
 #[test]
+fn whoever_has_lost_the_verdict_claims_again_and_is_told_again() {
+    let (mut net, mut servers, mut client) = shared_listener(2);
+    connect(&mut net, &mut client);
+    servers[0].poll();
+    let Socket { slot, generation } = servers[0].offers.pop_front().expect("offered");
+    let view = servers[0].slot(Socket { slot, generation });
+    view.app_reset(generation);
+    view.set_holders(1);
+    assert!(view.claim(generation));
+    net.wait(Duration::from_millis(300));
+    for _ in 0..2 {
+        servers[0].push(Command::Claim { slot, generation });
+        net.settle();
+    }
+    servers[0].poll();
+    assert_eq!(servers[0].verdicts, vec![true; 3]);
+    assert_eq!((net.stack(0).stat(Stat::Claims), net.stack(0).stat(Stat::BadCommands)), (1, 0));
+}
+
+#[test]
 fn text_that_arrives_between_a_claim_and_its_message_is_announced() {
     let (mut net, mut servers, mut client) = shared_listener(1);
     let c = connect(&mut net, &mut client);
