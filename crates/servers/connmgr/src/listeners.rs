@@ -444,6 +444,12 @@ impl Listeners {
         self.get(id).map(|listener| (id, listener.choice))
     }
 
+    /// The sessions that hold the listener's sockets; one that holds two comes twice.
+    pub(crate) fn holders(&self, id: ListenerId) -> impl Iterator<Item = SessionId> + '_ {
+        let sockets = self.get(id).into_iter().flat_map(|listener| &listener.sockets);
+        sockets.flat_map(|socket| socket.holders.iter().copied())
+    }
+
     fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.at(id.index).filter(|listener| listener.serial == id.serial)
     }

@@ -253,6 +253,11 @@ impl ConnMgr {
         self.listeners.find(session, lease)
     }
 
+    /// The sessions that hold the listener's sockets; one that holds two comes twice.
+    pub fn holders(&self, listener: ListenerId) -> impl Iterator<Item = SessionId> + '_ {
+        self.listeners.holders(listener)
+    }
+
     /// `TCP_DEFER_ACCEPT` of a listener.
     pub fn set_defer_accept(&mut self, listener: ListenerId, seconds: u16) {
         self.listeners.set_defer_accept(listener, seconds);

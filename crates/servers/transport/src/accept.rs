@@ -63,7 +63,7 @@ impl<M: Memory> Transport<M> {
 
     /// Whether there is room for one more connection. If not, the CM hears that what it accepted is gone.
     pub(crate) fn has_room_for(&mut self, listener: ListenerId) -> bool {
-        let has_room = self.connections() < self.config.connections_max && !self.is_out_of_memory();
+        let has_room = self.connections() < self.config.connections_max && self.may_accept(listener);
         if !has_room {
             self.stats.count(Stat::SynDrops);
             // No connection was made, so no number was given out either.

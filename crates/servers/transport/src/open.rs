@@ -46,7 +46,8 @@ impl<M: Memory> Transport<M> {
             }
         }
         let has_room = self.session(session_index).is_some_and(Session::has_room_for_socket);
-        let tuple = if has_room && self.connections() < self.config.connections_max && !self.is_out_of_memory() {
+        let has_room = has_room && self.connections() < self.config.connections_max;
+        let tuple = if has_room && self.may_connect(session_index) {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers)

@@ -11,14 +11,18 @@
 //! ```
 //! The same holds for the memory of the stack as a whole, whose supervisor says how it stands (`MemoryLevel`) and what all receive buffers of a
 //! replica together may take. Memory that was touched counts until it is given back, which happens while it is short. The supervisor's levels and
-//! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; nothing
-//! is opened or accepted then, and after a second the largest that stand still are reset, orphans first, until there is room.
+//! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then nothing
+//! is opened or accepted, and after a second the largest that stand still are reset, orphans first, until there is room.
+//!
+//! A session that holds less than a sixteenth of everything (a *modest* one) is not the cause of the want, and its going would be no help. So it may
+//! open and accept some, and keeps what stands still because somebody has no processor, as long as another session has something to give.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use atoll_base::{Duration, Instant};
+use atoll_base::{Duration, Instant, SessionId};
+use atoll_connmgr::ListenerId;
 use atoll_ipc::control::MemoryLevel;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory};
@@ -52,6 +56,8 @@ pub(crate) struct Shortage {
     high: Option<(Instant, Vec<Holding>)>,
     /// Memory is to be given back after the next commit: until then a successor may need what lies there.
     discards: bool,
+    /// So many connections of modest sessions have begun since the last look although it is `High`.
+    begun: u32,
 }
 
 impl Shortage {
@@ -110,7 +116,7 @@ impl<M: Memory> Transport<M> {
         self.pressure_look_at = now + LOOK_INTERVAL;
         self.sessions.iter().flatten().for_each(Session::recount);
         let level = self.shortage.now();
-        self.shortage.level = level;
+        (self.shortage.level, self.shortage.begun) = (level, 0);
         self.shortage.discards |= level > MemoryLevel::Plenty;
         let mut pressed = 0;
         for index in 0..self.sessions.len() {
@@ -153,9 +159,33 @@ impl<M: Memory> Transport<M> {
         self.shortage.books.held.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing new may begin.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.shortage.level == MemoryLevel::High
+    /// Whether a session may begin something new: it counts as begun.
+    pub(crate) fn may_connect(&mut self, session: u32) -> bool {
+        self.may_begin(|transport| transport.is_modest(session))
+    }
+
+    /// The same for those who listen: it is enough if one of them may.
+    pub(crate) fn may_accept(&mut self, listener: ListenerId) -> bool {
+        self.may_begin(|transport| {
+            let index = |session: SessionId| transport.session_index.get(&session);
+            let mut listening = transport.cm.holders(listener).take(HOLDERS_LOOKED_AT).filter_map(index);
+            listening.any(|session| transport.is_modest(*session))
+        })
+    }
+
+    fn may_begin(&mut self, is_modest: impl Fn(&Self) -> bool) -> bool {
+        if self.shortage.level < MemoryLevel::High {
+            return true;
+        }
+        let may = self.shortage.begun < BEGINNERS_MAX && is_modest(self);
+        self.shortage.begun += u32::from(may);
+        may
+    }
+
+    /// Whether a session holds little of what is held in all.
+    fn is_modest(&self, session: u32) -> bool {
+        let held = self.shortage.books.held.load(Ordering::Relaxed);
+        self.session(session).is_some_and(|session| session.held() < (held / MODEST_PART).max(MODEST))
     }
 
     /// The records that named what was given back are gone, or name it no more: the kernel may have its memory.
@@ -181,7 +211,13 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let held: u64 = before.iter().map(|held| held.octets).sum();
-        self.shed_idle(before, held / SHED_PART);
+        let (modest, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|held| {
+            let place =
+                self.entries.get(held.index).filter(|entry| entry.name == held.name).and_then(|entry| entry.place);
+            place.is_some_and(|place| self.is_modest(place.session))
+        });
+        // Where all are, it is the largest's turn.
+        self.shed_idle(if others.is_empty() { modest } else { others }, held / SHED_PART);
         self.shortage.discards = true;
         self.shortage.high = Some((now, self.all_holdings()));
     }
@@ -406,6 +442,13 @@ const SHED_AFTER: Duration = Duration::from_secs(10);
 const SHED_FROM_ALL_AFTER: Duration = Duration::from_secs(1);
 /// This part of what is held goes then, if as much stands still.
 const SHED_PART: u64 = 4;
+/// A session is modest that holds less than this part of all, or less than so many octets.
+const MODEST_PART: u64 = 16;
+const MODEST: u64 = 64 << 10;
+/// So many connections of modest sessions may begin between two looks: with small buffers they take half a megabyte.
+const BEGINNERS_MAX: u32 = 32;
+/// So many of those who listen at an address are looked at.
+const HOLDERS_LOOKED_AT: usize = 16;
 /// Who has got on by this part of what it holds stays.
 const PROGRESS_SHARE: u64 = 16;
 

@@ -269,6 +269,11 @@ impl<M: Memory> Session<M> {
         }
     }
 
+    /// Octets of its receive area that the kernel has memory for, as the books say.
+    pub(crate) fn held(&self) -> u64 {
+        u64::from(self.touched.counted.get()) * UNIT_BYTES as u64
+    }
+
     /// Gives memory back that lies in free pieces of the receive area. The smallest are used again soon.
     pub(crate) fn discard_free(&self) {
         let area = self.layout.receive_area;

@@ -10,6 +10,7 @@ use atoll_ipc::page::Stat;
 use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
 use atoll_ipc::{Cause, Ready};
 
+use super::BEGINNERS_MAX;
 use crate::tests::kit::{ARENA, App, Net, Socket, Stack, addr};
 
 const SERVER: Endpoint = Endpoint::new(0x0a00_0001, 80);
@@ -301,4 +302,55 @@ fn nothing_new_begins_while_the_stack_has_no_memory_and_who_gets_on_stays() {
         server.accept().is_some()
     });
     assert!(is_accepted, "the SYN was sent again");
+}
+
+#[test]
+fn who_holds_little_begins_and_stays_while_another_has_taken_all_memory() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let mut modest = App::attach(net.stack(0), 3);
+    modest.listen(78, Endpoint::new(addr(1), 81), 64);
+    net.settle();
+    let mut peer = App::attach(net.stack(1), 4);
+    let at = Endpoint::new(addr(1), 81);
+    let c = peer.connect(at);
+    net.settle();
+    let s = modest.accept().expect("the connection");
+    let lazy: Vec<(Socket, Socket)> = (0..8).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &lazy);
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    // It gets no processor: what it was sent stands still.
+    peer.write(c, b"unread");
+    net.wait(Duration::from_millis(100));
+    let many: Vec<Socket> = (0..BEGINNERS_MAX + 8).map(|_| peer.connect(at)).collect();
+    let refused = client.connect(SERVER);
+    net.wait(Duration::from_millis(20));
+    assert_eq!((0..).map_while(|_| modest.accept()).count(), BEGINNERS_MAX as usize, "and no more at once");
+    assert!(server.accept().is_none() && client.state(refused).2 & REPLICA_CLOSED == 0);
+    // A second later some more begin.
+    let mut more = 0;
+    for _ in 0..50 {
+        net.wait(Duration::from_millis(50));
+        more += (0..).map_while(|_| modest.accept()).count();
+    }
+    assert_eq!(more, many.len() - BEGINNERS_MAX as usize);
+    let shed = lazy.iter().filter(|(s, _)| is_closed(&mut server, *s)).count();
+    assert!(shed > 0, "those that hold much go");
+    assert!(!is_closed(&mut modest, s) && modest.read(s) == b"unread");
+    let own = modest.connect(Endpoint::new(addr(2), 80));
+    let others = server.connect(Endpoint::new(addr(2), 80));
+    net.wait(Duration::from_millis(300));
+    assert_eq!((modest.state(own).1, server.state(others).1), (Cause::ConnectionRefused, Cause::NoBuffers));
+}
+
+#[test]
+fn where_nobody_holds_much_the_largest_goes() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let (s, c) = open(&mut net, &mut server, &mut client);
+    client.write(c, &[1; 1000]);
+    net.settle();
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    net.wait(Duration::from_secs(4));
+    assert!(is_closed(&mut server, s));
 }
