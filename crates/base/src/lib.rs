@@ -9,6 +9,7 @@ extern crate alloc;
 extern crate std;
 
 mod addr;
+mod bits;
 mod flow;
 mod ids;
 mod patience;
@@ -18,6 +19,7 @@ mod time;
 mod wheel;
 
 pub use addr::Addr;
+pub use bits::BitSet;
 pub use flow::{Endpoint, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple};
 pub use ids::{Epoch, ReplicaId, SessionId, SlotId};
 pub use patience::Patience;

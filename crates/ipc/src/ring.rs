@@ -130,15 +130,23 @@ impl Consumer {
         if !self.is_ready(memory) {
             return None;
         }
+        // Of those before this one: it may be put back.
+        if self.head.wrapping_sub(self.head_published) >= self.capacity / 2 {
+            self.publish(memory);
+        }
         let at = self.entry();
         let mut payload = [0; MESSAGE_BYTES];
         memory.read(at + 8, &mut payload);
         let epoch = memory.load32(at + 4);
         self.head = self.head.wrapping_add(1);
-        if self.head.wrapping_sub(self.head_published) >= self.capacity / 2 {
-            self.publish(memory);
-        }
         Some((epoch, payload))
+    }
+
+    /// The message that was taken last is waiting again. Not after [`Consumer::publish`].
+    pub fn put_back(&mut self) {
+        if self.head != self.head_published {
+            self.head = self.head.wrapping_sub(1);
+        }
     }
 
     /// Tells the producer what has been taken. Once per batch.
@@ -175,6 +183,27 @@ mod tests {
         assert!(successor.push(&memory, 2, &[2; MESSAGE_BYTES]));
         assert_eq!(consumer.pop(&memory), Some((2, [2; MESSAGE_BYTES])));
     }
+    #[test]
+    fn a_message_that_was_put_back_is_the_next_one_and_no_successor_misses_it() {
+        let memory = HeapMemory::new(ring_bytes(8));
+        let mut producer = Producer::resume(&memory, 0, 8);
+        (0..8).for_each(|n| assert!(producer.push(&memory, 1, &message(n))));
+        for taken in 0..8 {
+            let mut consumer = Consumer::resume(&memory, 0, 8);
+            memory.store64(HEAD, 0);
+            consumer.reload(&memory);
+            (0..taken).for_each(|n| assert_eq!(consumer.pop(&memory), Some((1, message(n)))));
+            for _ in 0..2 {
+                assert_eq!(consumer.pop(&memory), Some((1, message(taken))), "the {taken}th");
+                consumer.put_back();
+            }
+            consumer.publish(&memory);
+            let mut successor = Consumer::resume(&memory, 0, 8);
+            assert_eq!(successor.pop(&memory), Some((1, message(taken))));
+            assert_eq!(consumer.pop(&memory), Some((1, message(taken))));
+        }
+    }
+
     use crate::memory::HeapMemory;
 
     fn message(n: u64) -> [u8; MESSAGE_BYTES] {

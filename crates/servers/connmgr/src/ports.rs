@@ -4,7 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use atoll_base::{Addr, Endpoint, SessionId};
+use atoll_base::{Addr, BitSet, Endpoint, SessionId};
 use atoll_ipc::Cause;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::lease::{Grant, NO_USER};
@@ -18,6 +18,8 @@ pub(crate) struct Ports {
     config: Config,
     by_port: BTreeMap<(Protocol, u16), Vec<Lease>>,
     by_number: BTreeMap<u64, (Protocol, u16)>,
+    /// Ephemeral ports that nobody has, of TCP and of UDP.
+    free: [FreePorts; 2],
     /// The leases that each session holds.
     by_session: Held,
     /// The number of the last grant. The incarnation is in it, so that those of a successor are larger.
@@ -52,6 +54,54 @@ impl Held {
     }
 }
 
+/// The ephemeral ports whose authority this replica is - `first`, and each `step`th after it -, and which of them nobody has. Where few are left, the
+/// next one is found as fast as any.
+#[derive(Debug)]
+struct FreePorts {
+    first: u16,
+    step: u16,
+    count: u32,
+    free: BitSet,
+}
+
+impl FreePorts {
+    fn new(config: &Config) -> FreePorts {
+        let ((first, last), n) = (config.ephemeral, u16::from(config.replicas.max(1)));
+        let skip = (u16::from(config.replica.0) + n - first % n) % n;
+        let range = first.checked_add(skip).and_then(|first| Some((first, last.checked_sub(first)?)));
+        let (first, count) = range.map_or((first, 0), |(first, range)| (first, u32::from(range / n) + 1));
+        let mut ports = FreePorts { first, step: n, count, free: BitSet::full(count) };
+        // No socket has this one.
+        ports.take(0);
+        ports
+    }
+
+    /// The place of a port in the set.
+    fn place(&self, port: u16) -> Option<u32> {
+        let distance = port.checked_sub(self.first)?;
+        (distance % self.step == 0).then_some(u32::from(distance / self.step))
+    }
+
+    fn take(&mut self, port: u16) {
+        if let Some(place) = self.place(port) {
+            self.free.remove(place);
+        }
+    }
+
+    fn give_back(&mut self, port: u16) {
+        if let Some(place) = self.place(port) {
+            self.free.insert(place);
+        }
+    }
+
+    /// A port that nobody has: one of those after the `at`th.
+    fn find(&self, at: u32) -> Option<u16> {
+        let place = self.free.next(at.checked_rem(self.count)?)?;
+        // Cannot overflow: it is in the range.
+        Some(self.first + place as u16 * self.step)
+    }
+}
+
 #[derive(Debug)]
 struct Lease {
     grant: Grant,
@@ -64,8 +114,8 @@ const EPOCH_SHIFT: u32 = 40;
 impl Ports {
     pub(crate) fn new(config: Config) -> Ports {
         let granted = u64::from(config.epoch.0) << EPOCH_SHIFT;
-        let by_session = Held::default();
-        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), by_session, granted }
+        let (by_session, free) = (Held::default(), [FreePorts::new(&config), FreePorts::new(&config)]);
+        Ports { config, by_port: BTreeMap::new(), by_number: BTreeMap::new(), free, by_session, granted }
     }
 
     /// See [`crate::ConnMgr::handle_bind`].
@@ -99,6 +149,7 @@ impl Ports {
         };
         let holders = BTreeSet::from([bind.session]);
         self.by_port.entry((bind.protocol, port)).or_default().push(Lease { grant, holders });
+        self.free_ports(bind.protocol).take(port);
         self.by_number.insert(bind.lease, (bind.protocol, port));
         self.by_session.insert(bind.session, bind.lease);
         Ok(port)
@@ -191,7 +242,15 @@ impl Ports {
             leases.retain(|lease| lease.grant.lease != number);
             if leases.is_empty() {
                 self.by_port.remove(&place);
+                self.free_ports(place.0).give_back(place.1);
             }
+        }
+    }
+
+    fn free_ports(&mut self, protocol: Protocol) -> &mut FreePorts {
+        match protocol {
+            Protocol::Tcp => &mut self.free[0],
+            Protocol::Udp => &mut self.free[1],
         }
     }
 
@@ -203,18 +262,10 @@ impl Ports {
 
     /// A port that nobody has, from a random start on. Sockets without a port of their own never share one.
     fn free_port(&mut self, bind: &Bind) -> Option<u16> {
-        let (first, last) = self.config.ephemeral;
-        let n = self.replicas();
-        // The ports of the range whose authority this replica is: first + skip, + n, + 2n ...
-        let skip = (u16::from(self.config.replica.0) + n - first % n) % n;
-        let first = first.checked_add(skip).filter(|first| *first <= last)?;
-        let count = (last - first) / n + 1;
         // By the lease's number, which is random: who carries the request out again, because a predecessor has died of it or after it, finds the
         // same port.
-        let start = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % u32::from(count);
-        (0..count)
-            .map(|i| first + (start + u32::from(i)).rem_euclid(count.into()) as u16 * n)
-            .find(|port| *port != 0 && !self.by_port.contains_key(&(bind.protocol, *port)))
+        let at = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+        self.free_ports(bind.protocol).find(at)
     }
 
     fn replicas(&self) -> u16 {

@@ -140,6 +140,8 @@ impl<M: Memory> Transport<M> {
             let entries = self.entries.iter().map(|(_, entry)| &entry.name);
             let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
             self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
+            // Their names may mean others now.
+            self.searches.forget_all();
         }
         self.locals.add(tuple.local.addr);
         self.locals.find(tuple).expect("the own address was just added")

@@ -113,6 +113,11 @@ impl Name {
         self.remote.is_v4()
     }
 
+    /// What the names of all connections to one remote end have in common that leave from the same address.
+    pub(crate) const fn destination(&self) -> Name {
+        Name { local_port: 0, ..*self }
+    }
+
     /// The address of the peer.
     #[inline]
     pub(crate) const fn remote_addr(&self) -> Addr {

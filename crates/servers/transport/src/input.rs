@@ -207,6 +207,9 @@ impl<M: Memory> Transport<M> {
             Some(name) => self.time_waits.handle_segment(now, &name, segment),
             None => None,
         };
+        if let (Some(TimeWaitAnswer::Delete), Some(name)) = (&remembered, self.locals.find(&tuple)) {
+            self.give_back_port(&name);
+        }
         match remembered {
             Some(TimeWaitAnswer::Ack(mut answer)) => {
                 answer.src_port = tuple.local.port;

@@ -46,6 +46,7 @@ mod options;
 mod output;
 mod past;
 mod phases;
+mod ports;
 mod postponed;
 mod pressure;
 mod publish;

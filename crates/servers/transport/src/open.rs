@@ -1,6 +1,6 @@
 //! How does an application open a connection, and which port does it get?
 
-use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, SeqNum, SlotId};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant, SeqNum, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
@@ -10,22 +10,15 @@ use atoll_tcp::Connection;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
+use crate::ports::NoPort;
 use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
-/// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the connections apart (RFC 6191;
-/// Linux's `tcp_tw_reuse`).
-const REUSE_AFTER: Duration = Duration::from_secs(1);
 /// How far beyond the sequence numbers of the connection before a new one begins at least.
 const ABOVE_LAST: u32 = 65_537;
-/// Ports found in TIME-WAIT before one of them is taken.
-const REUSE_TRIES: u32 = 64;
-/// So many ports are looked at for the cost of a connection, in the units of [`crate::commands::cost`].
-const LOOKS: u32 = 64;
-const LOOKS_COST: u32 = 16;
 
 impl<M: Memory> Transport<M> {
-    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot.
+    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot; until it is known the command waits ([`Transport::comes_again`]).
     #[allow(clippy::too_many_arguments)] // The fields of the command.
     pub(crate) fn connect(
         &mut self,
@@ -50,11 +43,15 @@ impl<M: Memory> Transport<M> {
         let tuple = if has_room && self.may_connect(session_index) {
             self.choose_tuple(now, local, remote)
         } else {
-            Err(Cause::NoBuffers)
+            Err(Cause::NoBuffers.into())
         };
         let tuple = match tuple {
             Ok(tuple) => tuple,
-            Err(cause) => return self.refuse(session_index, slot, generation, cause),
+            Err(NoPort::Refused(cause)) => return self.refuse(session_index, slot, generation, cause),
+            Err(NoPort::Unknown) => {
+                self.comes_again = true;
+                return;
+            }
         };
         let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
         let inherited = Inherited::new(&self.config);
@@ -128,92 +125,43 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Both ends of a new connection: one that nobody has, and whose incoming packets reach this replica.
-    fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, Cause> {
+    fn choose_tuple(&mut self, now: Instant, local: Endpoint, remote: Endpoint) -> Result<FourTuple, NoPort> {
         // As on Linux, nowhere means here.
         let here = remote.addr.is_unspecified();
         let remote = if here { Endpoint::at(remote.addr.loopback_of_family(), remote.port) } else { remote };
         if remote.port == 0 {
-            return Err(Cause::AddressNotAvailable);
+            return Err(Cause::AddressNotAvailable.into());
         }
         let is_local = self.ip.is_own(remote.addr);
         let is_bound = !local.addr.is_unspecified();
         if is_bound && !self.ip.is_own(local.addr) {
-            return Err(Cause::AddressNotAvailable);
+            return Err(Cause::AddressNotAvailable.into());
         }
         // What is bound to an address of one family, or to any of IPv4's, does not reach the other.
         if local.addr != Addr::ANY && local.addr.is_v4() != remote.addr.is_v4() {
-            return Err(Cause::Invalid);
+            return Err(Cause::Invalid.into());
         }
         if local.is_loopback() && !is_local {
-            return Err(Cause::NetworkUnreachable);
+            return Err(Cause::NetworkUnreachable.into());
         }
         if !is_local && self.ip.cast(remote.addr) != Some(Cast::Unicast) {
-            return Err(Cause::NetworkUnreachable);
+            return Err(Cause::NetworkUnreachable.into());
         }
         if !is_local && self.ip.next_hop(remote.addr).is_none() {
-            return Err(Cause::NetworkUnreachable);
+            return Err(Cause::NetworkUnreachable.into());
         }
         let source = if is_bound { Some(local.addr) } else { self.ip.source_for(remote.addr) };
         let addr = source.ok_or(Cause::AddressNotAvailable)?;
-        let tuple_with = |port| FourTuple { local: Endpoint::at(addr, port), remote };
         if local.port != 0 {
-            let tuple = tuple_with(local.port);
-            let is_ours = self.owner(&tuple) == self.config.replica;
-            let is_free = tuple.local != remote && !self.is_taken(&tuple) && self.may_open(now, &tuple).is_some();
-            return if is_ours && is_free { Ok(tuple) } else { Err(Cause::AddressNotAvailable) };
+            let tuple = FourTuple { local: Endpoint::at(addr, local.port), remote };
+            return if self.may_open(now, &tuple) { Ok(tuple) } else { Err(Cause::AddressNotAvailable.into()) };
         }
-        self.choose_port(now, tuple_with).ok_or(Cause::AddressNotAvailable)
-    }
-
-    /// Whether a connection may be opened under this name, as far as TIME-WAIT is concerned: see [`crate::time_wait::TimeWaits::may_open`].
-    fn may_open(&self, now: Instant, tuple: &FourTuple) -> Option<bool> {
-        // What has no name has no record.
-        self.locals.find(tuple).map_or(Some(false), |name| self.time_waits.may_open(now, &name, REUSE_AFTER))
+        self.choose_port(now, addr, remote)
     }
 
     /// A connection takes the place of one in TIME-WAIT. Returns the last sequence number of that.
     pub(crate) fn replace_time_wait(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
         let name = self.locals.find(tuple)?;
         self.time_waits.replace(&name)
-    }
-
-    /// Whether there is a connection of this name, or one of a predecessor that does not go on yet.
-    fn is_taken(&self, tuple: &FourTuple) -> bool {
-        self.find(tuple).is_some() || self.is_postponed(tuple)
-    }
-
-    /// A random start, then one port after another: most are free, and one of every few replies steers here.
-    fn choose_port(&mut self, now: Instant, tuple_with: impl Fn(u16) -> FourTuple) -> Option<FourTuple> {
-        let (first, last) = self.config.ephemeral;
-        let count = u32::from(last.checked_sub(first)?) + 1;
-        let start = self.rng.below(count);
-        let mut in_time_wait = None;
-        let mut tries = 0;
-        for i in 0..count {
-            // Cannot truncate: at most `last`.
-            let port = first + ((start + i) % count) as u16;
-            let tuple = tuple_with(port);
-            if i % LOOKS == LOOKS - 1 {
-                self.extra_cost = self.extra_cost.saturating_add(LOOKS_COST);
-            }
-            if port == 0 || self.owner(&tuple) != self.config.replica || tuple.local == tuple.remote {
-                continue;
-            }
-            if self.is_taken(&tuple) {
-                continue;
-            }
-            match self.may_open(now, &tuple) {
-                Some(false) => return Some(tuple),
-                Some(true) => {
-                    in_time_wait = in_time_wait.or(Some(tuple));
-                    tries += 1;
-                    if tries >= REUSE_TRIES {
-                        break;
-                    }
-                }
-                None => {}
-            }
-        }
-        in_time_wait
     }
 }

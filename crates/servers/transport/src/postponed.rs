@@ -258,6 +258,9 @@ impl<M: Memory> Transport<M> {
                 None => Err(Loss::Unreadable),
             };
             if let Err(why) = result {
+                if let Some(waiting) = postponed.all.get(at) {
+                    self.give_back_port(&waiting.name);
+                }
                 postponed.adoption.kept -= 1;
                 postponed.adoption.lose(why);
             }

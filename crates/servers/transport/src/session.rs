@@ -408,6 +408,18 @@ impl<M: Memory> Session<M> {
         self.commands.pop(&self.arena).map(|(_, payload)| Command::decode(&payload))
     }
 
+    /// What [`Session::pop`] has just returned could not be carried out yet: it is next, now and for a successor.
+    pub(crate) fn put_back(&mut self) {
+        self.commands.put_back();
+    }
+
+    /// A command was carried out, or none was there: of a session that ends so many were to be.
+    pub(crate) fn note_taken(&mut self, any: bool) {
+        if let Some(ending) = &mut self.ending {
+            ending.commands = if any { ending.commands.saturating_sub(1) } else { 0 };
+        }
+    }
+
     #[inline]
     pub(crate) fn has_command(&self) -> bool {
         self.hears() && self.commands.is_ready(&self.arena)

@@ -14,6 +14,7 @@ mod lazily;
 mod leases;
 mod limits;
 mod loss;
+mod ports;
 mod postponed;
 mod quota;
 mod recovery;

@@ -44,12 +44,14 @@ impl TimeWaits {
         self.records.len()
     }
 
-    pub(crate) fn insert(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
+    /// `gone` hears of records that are forgotten for it.
+    pub(crate) fn insert(&mut self, now: Instant, name: Name, time_wait: TimeWait, mut gone: impl FnMut(&Name)) {
         // The queue also holds records that were reused or deleted since.
         while self.records.len() >= self.max || self.queue.len() >= 2 * self.max {
             let Some((due, oldest)) = self.queue.pop_front() else { return };
             if self.records.get(&oldest).is_some_and(|record| record.time_wait.deadline() <= due) {
                 self.records.remove(&oldest);
+                gone(&oldest);
                 self.dropped += 1;
             }
         }
@@ -83,11 +85,11 @@ impl TimeWaits {
         Some(answer)
     }
 
-    /// Whether a connection may be opened under this name: there is no record, or one that is `min_age` old and whose successor cannot
-    /// be confused with it. `None`: it may not; the bool: there is a record.
-    pub(crate) fn may_open(&self, now: Instant, name: &Name, min_age: Duration) -> Option<bool> {
-        let Some(record) = self.records.get(name) else { return Some(false) };
-        (now.since(record.since) >= min_age && record.time_wait.reusable().is_some()).then_some(true)
+    /// From when on a connection may be opened under this name: a record has to be `min_age` old, and its successor not to be confused with it, or
+    /// else that is when it is gone ([`Instant::FAR_FUTURE`]). `None`: there is no record.
+    pub(crate) fn reusable_at(&self, name: &Name, min_age: Duration) -> Option<Instant> {
+        let record = self.records.get(name)?;
+        Some(if record.time_wait.reusable().is_some() { record.since + min_age } else { Instant::FAR_FUTURE })
     }
 
     /// The names from this place on, in order of entry, and whether there are records of them. One that was used again is queued twice.
@@ -105,7 +107,8 @@ impl TimeWaits {
         self.records.remove(name)?.time_wait.reusable()
     }
 
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Forgets records whose time is over. `gone` hears of each.
+    pub(crate) fn expire(&mut self, now: Instant, mut gone: impl FnMut(&Name)) {
         while let Some(&(due, name)) = self.queue.front() {
             if due > now {
                 break;
@@ -116,6 +119,7 @@ impl TimeWaits {
                 Some(deadline) if deadline > now && deadline != due => self.queue.push_back((deadline, name)),
                 Some(_) => {
                     self.records.remove(&name);
+                    gone(&name);
                 }
                 None => {}
             }
@@ -133,7 +137,8 @@ impl<M: Memory> Transport<M> {
     /// What takes its place, or the peer's reset, ends it here and not in the ledger. A successor has a connection of that name, or else
     /// answers for the old one until its time is over, which harms nobody (RFC 6191). Nor does it know that a repeated FIN has prolonged it.
     pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
-        self.time_waits.insert(now, name, time_wait);
+        let (searches, first) = (&mut self.searches, self.config.ephemeral.0);
+        self.time_waits.insert(now, name, time_wait, |name| searches.give_back(name, first));
         if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
             records.ledger.put_time_wait(&record(self.locals.tuple(&name), &time_wait.facts()));
         }
@@ -146,7 +151,7 @@ impl<M: Memory> Transport<M> {
         self.time_waits.reserve(living.len());
         for (tuple, time_wait) in living.into_iter().rev() {
             let name = self.name(&tuple);
-            self.time_waits.insert(now, name, time_wait);
+            self.time_waits.insert(now, name, time_wait, |_| {});
         }
     }
 }

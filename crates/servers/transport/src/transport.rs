@@ -30,6 +30,7 @@ use crate::flows::{Flows, Locals, Name};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::phases::{Phases, Stopwatch};
+use crate::ports::Searches;
 use crate::postponed::Postponed;
 use crate::pressure::Shortage;
 use crate::records::Records;
@@ -141,6 +142,10 @@ pub struct Transport<M: Memory> {
     pub(crate) departures: VecDeque<Departure>,
     /// What commands have cost besides what is usual.
     pub(crate) extra_cost: u32,
+    /// The command that was handled last could not be carried out yet: it is the next one in the next round.
+    pub(crate) comes_again: bool,
+    /// Where most ports are in use.
+    pub(crate) searches: Searches,
     /// What sessions of the same user have together.
     pub(crate) users: Users,
     /// Sessions of which sockets wait for the share of a later flush.
@@ -229,6 +234,8 @@ impl<M: Memory> Transport<M> {
             unsent: VecDeque::new(),
             departures: VecDeque::new(),
             extra_cost: 0,
+            comes_again: false,
+            searches: Searches::default(),
             users: Users::default(),
             put_off: BTreeSet::new(),
             flushes: 0,
@@ -249,6 +256,7 @@ impl<M: Memory> Transport<M> {
         for (group, owner) in (0..).zip(self.owners.iter_mut()) {
             *owner = owner_of(FlowGroup(group)).0 % replicas;
         }
+        self.searches.forget_all();
     }
 
     /// From now on it is measured what incoming connections cost, of one in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
@@ -351,18 +359,23 @@ impl<M: Memory> Transport<M> {
                 break;
             }
             let Some(session) = self.session_mut(index).filter(|session| session.hears()) else { break };
-            let command = session.pop();
-            if let Some(ending) = &mut session.ending {
-                ending.commands = if command.is_some() { ending.commands.saturating_sub(1) } else { 0 };
-            }
-            let Some(command) = command else { break };
+            let Some(command) = session.pop() else {
+                session.note_taken(false);
+                break;
+            };
             spent += command.as_ref().map_or(1, crate::commands::cost);
-            self.stats.count(Stat::Commands);
             match command {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
             }
             spent = spent.saturating_add(core::mem::take(&mut self.extra_cost));
+            let Some(session) = self.sessions.get_mut(index as usize).and_then(Option::as_mut) else { break };
+            if core::mem::take(&mut self.comes_again) {
+                session.put_back();
+                break;
+            }
+            session.note_taken(true);
+            self.stats.count(Stat::Commands);
         }
         self.mark(Work::Nothing);
         spent
@@ -380,7 +393,8 @@ impl<M: Memory> Transport<M> {
         if self.ip.next_timeout().is_some_and(|due| due <= now) {
             self.ip.handle_timeout(now);
         }
-        self.time_waits.expire(now);
+        let (searches, first) = (&mut self.searches, self.config.ephemeral.0);
+        self.time_waits.expire(now, |name| searches.give_back(name, first));
         self.cm.handle_timers(now);
         self.run_directives(now);
         self.wheel.expire(now, |id| self.fired.push_back(id));

@@ -238,6 +238,13 @@ fn free_ports_run_out_and_leases_are_bounded() {
     let ports: Vec<_> = (0..4).map(|lease| cm.handle_bind(&bind(1, lease, 0, 0, false, false))).collect();
     assert!(ports[..4].iter().all(|port| matches!(port, Ok(100 | 103 | 106 | 109))), "{ports:?}");
     assert_eq!(cm.handle_bind(&bind(1, 9, 0, 0, false, false)), Err(Cause::AddressInUse));
+    // One that is given back is found, whichever it is, and of each protocol there are as many.
+    assert_eq!(cm.handle_bind(&Bind { protocol: Protocol::Udp, ..bind(1, 9, 0, 0, false, false) }).map(|_| ()), Ok(()));
+    for lease in [2, 0] {
+        cm.handle_release(SessionId(1), lease);
+        assert_eq!(cm.handle_bind(&bind(1, 20 + lease, 0, 0, false, false)), ports[lease as usize]);
+        assert_eq!(cm.handle_bind(&bind(1, 19, 0, 0, false, false)), Err(Cause::AddressInUse));
+    }
     let mut cm = ConnMgr::new(Config { leases_max: 1, ..manager(0, 1).config }, 1);
     assert_eq!(cm.handle_bind(&bind(1, 1, 0, 0, false, false)).map(|_| ()), Ok(()));
     assert_eq!(cm.handle_bind(&bind(1, 2, 0, 0, false, false)), Err(Cause::NoBuffers));

@@ -172,6 +172,29 @@ fn cases() -> Vec<Case> {
             })),
         ),
         (
+            "ports are asked for where all 28232 are leased",
+            Box::new(|| {
+                let mut net = net();
+                let mut big = attach(&mut net, 0, 1);
+                let mut lease = 0;
+                rounds(&mut net, |net| {
+                    // Two rounds that nobody measures.
+                    while lease < 28_232 + 2000 {
+                        lease += 1;
+                        let (token, protocol, local) = (lease as u32, Protocol::Tcp, Endpoint::new(0, 0));
+                        let (reuse_addr, reuse_port, v6_only) = (false, false, false);
+                        big.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+                        if lease % 32 == 0 && lease < 28_232 {
+                            net.step();
+                            big.poll();
+                        }
+                    }
+                    big.poll();
+                    big.replies.clear();
+                })
+            }),
+        ),
+        (
             "connections to nowhere",
             Box::new(floods(|n, _| {
                 let (slot, generation) = (atoll_base::SlotId(1 + n / 2 % 1000), 1);
@@ -195,6 +218,8 @@ fn cases() -> Vec<Case> {
                     }
                 }
                 net.step();
+                // What was learned on the way would make it too easy.
+                net.stack(0).transport.searches.forget_all();
                 for _ in 0..64 {
                     big.connect(Endpoint::new(addr(77), 80));
                 }
