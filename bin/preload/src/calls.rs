@@ -14,7 +14,7 @@ use crate::fast_open::Opened;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket, any};
 use crate::session::{Reason, Session};
 use crate::settings::settings;
-use crate::state::{STATE, State};
+use crate::state::{Answer, STATE, State};
 use crate::stats;
 use crate::table::{self, Internal};
 use crate::wait::{block, count_system_call};
@@ -78,8 +78,7 @@ fn wait_for_answer(token: u32) -> Result<(u16, Voucher), Errno> {
         let answer = block(None, Some(REPLY_TIMEOUT), |state| {
             let is_heard = state.sessions.first().is_some_and(Session::is_heard);
             let none = if is_heard { Failure::WouldBlock } else { Errno::ENETDOWN.into() };
-            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(none)?;
-            let (_, cause, port, voucher) = state.replies.swap_remove(at);
+            let Answer { cause, port, voucher } = state.answer(token).ok_or(none)?;
             Errno::of(cause).map_or(Ok((port, voucher)), |errno| Err(errno.into()))
         });
         match answer {

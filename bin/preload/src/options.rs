@@ -476,8 +476,7 @@ fn tcp_info(object: u32) -> Result<Value, Errno> {
     let mut info = Info { state: if is_open { 1 } else { 7 }, ..Info::default() };
     if let Some((place, token)) = asked {
         let known = block(None, Some(atoll_base::Duration::from_secs(2)), |state| {
-            let at = state.replies.iter().position(|(t, ..)| *t == token).ok_or(Failure::WouldBlock)?;
-            let (_, cause, ..) = state.replies.swap_remove(at);
+            let cause = state.answer(token).ok_or(Failure::WouldBlock)?.cause;
             let memory = state.sessions[place.session].replicas[place.replica].port.memory();
             Ok((cause == atoll_ipc::Cause::None).then(|| Info::load(memory, atoll_ipc::arena::INFO)))
         });

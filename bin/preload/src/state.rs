@@ -58,8 +58,6 @@ pub struct State {
     clock: Option<Clock>,
     /// Commands whose answers are awaited.
     questions: Vec<Question>,
-    /// Answers to commands, by token.
-    pub replies: Vec<(u32, Cause, u16, Voucher)>,
     next_token: u32,
     /// Listening sockets, by lease.
     pub listeners: Vec<(u64, u32)>,
@@ -93,6 +91,15 @@ struct Question {
     token: u32,
     replica: usize,
     commands: Vec<Command>,
+    answer: Option<Answer>,
+}
+
+/// What a replica has answered: the port and what it is granted by, where it is about one.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    pub cause: Cause,
+    pub port: u16,
+    pub voucher: Voucher,
 }
 
 /// The process, or one before it, has changed what it sees of the file system.
@@ -119,7 +126,6 @@ impl State {
             rng: Rng::new(0),
             clock: None,
             questions: Vec::new(),
-            replies: Vec::new(),
             next_token: 1,
             listeners: Vec::new(),
             inherited: Vec::new(),
@@ -234,8 +240,13 @@ impl State {
     pub fn ask(&mut self, replica: usize, token: u32, commands: Vec<Command>) {
         if let Some(session) = self.sessions.first_mut() {
             commands.iter().for_each(|command| session.push(replica, command));
-            self.questions.push(Question { token, replica, commands });
+            self.questions.push(Question { token, replica, commands, answer: None });
         }
+    }
+
+    /// The answer under `token`, once it is there.
+    pub fn answer(&self, token: u32) -> Option<Answer> {
+        self.questions.iter().find(|question| question.token == token)?.answer
     }
 
     /// Nobody waits for this answer any more.
@@ -458,11 +469,9 @@ impl State {
     }
 
     fn reply(&mut self, token: u32, cause: Cause, port: u16, voucher: Voucher) {
-        // Nobody may wait for it any more.
-        if self.replies.len() >= 64 {
-            self.replies.remove(0);
-        }
-        self.replies.push((token, cause, port, voucher));
+        // Nobody may wait for it any more, and it may come twice.
+        let Some(question) = self.questions.iter_mut().find(|question| question.token == token) else { return };
+        question.answer = Some(Answer { cause, port, voucher });
         let asleep = (0..BELLS).filter(|bell| self.asleep[*bell] > 0).fold(0, |mask, bell| mask | 1 << bell);
         self.ring(asleep);
     }
@@ -1029,7 +1038,6 @@ impl State {
         self.asleep = [0; BELLS];
         self.dozing = 0;
         self.free_waiters.clear();
-        self.replies.clear();
         self.questions.clear();
         for object in self.objects.indices() {
             let Some(entry) = self.objects.get_mut(object) else { continue };

@@ -1324,6 +1324,28 @@ def blocked_threads():
 # --- processes and descriptors
 
 @case
+def threads_listen_at_once():
+    """More answers are on their way than anybody would expect, and each is somebody's."""
+    threads, rounds, errors = 300, 3, []
+    together = threading.Barrier(threads)
+
+    def listen():
+        for _ in range(rounds):
+            together.wait()
+            try:
+                listener(1).close()
+            except OSError as error:
+                errors.append(error)
+
+    all_of_them = [threading.Thread(target=listen) for _ in range(threads)]
+    for thread in all_of_them:
+        thread.start()
+    for thread in all_of_them:
+        thread.join()
+    print("failed:", len(errors), set(map(str, errors)))
+
+
+@case
 def accept_after_fork():
     server = listener()
     child = os.fork()
