@@ -148,8 +148,8 @@ impl Server {
     fn is_fit(&self, host: &Host) -> bool {
         let Duty::Standby { memory } = host.duty else { return false };
         let wanted = self.memory_for_next();
-        // Who needs less soon needs more again.
-        is_awaiting(host) && wanted <= memory && wanted >= memory / 4
+        // The first connections are no reason for another one, and who needs less soon needs more again.
+        is_awaiting(host) && wanted <= memory.max(SMALL_BYTES) && wanted >= memory / 4
     }
 
     /// How much memory of its own a process needs that goes on with the replicas of another one, whichever it is.
@@ -217,6 +217,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CONNECTION_BYTES: u64 = 1 << 10;
 /// What a replica without connections takes.
 const FEWEST_BYTES: u64 = 2 << 20;
+/// Who needs no more than this makes do with what it has: the rest is touched soon.
+const SMALL_BYTES: u64 = 2 * FEWEST_BYTES;
 /// More than this is not held ready.
 const MOST_BYTES: u64 = 64 << 20;
 const _: () = assert!(MOST_BYTES.is_power_of_two());

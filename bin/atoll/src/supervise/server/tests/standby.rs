@@ -136,19 +136,37 @@ fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
     drop(client);
 }
 
+/// The page on which a replica says how many connections it has.
+fn page_of(bench: &Bench, replica: usize) -> atoll_ipc::page::ReplicaPage<ShmMemory> {
+    let page = &bench.server.memory.replicas[replica].page_write;
+    atoll_ipc::page::ReplicaPage(ShmMemory::map_page(page, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap())
+}
+
 #[test]
 fn who_has_too_little_memory_makes_way_for_one_with_more() {
     let mut bench = Bench::standing_by(2, "");
-    let page = atoll_ipc::page::ReplicaPage(
-        ShmMemory::map_page(&bench.server.memory.replicas[1].page_write, REPLICA_PAGE_BYTES, Access::ReadWrite)
-            .unwrap(),
-    );
+    let page = page_of(&bench, 1);
     page.set_stat(Stat::Connections, 10_000);
     bench.look(Instant::now() + 2 * LATER);
     bench.look(Instant::now() + 3 * LATER);
     page.set_stat(Stat::Connections, 9000);
     bench.look(Instant::now() + 4 * LATER);
     assert_eq!((bench.launches.borrow().memory.clone(), bench.started()), (vec![2 << 20, 16 << 20], (4, true)));
+}
+
+/// It would be away just when a server has begun to serve.
+#[test]
+fn who_stands_by_is_not_replaced_because_of_the_first_connections() {
+    let mut bench = Bench::standing_by(2, "");
+    let page = page_of(&bench, 1);
+    for (looks, connections) in [(2, 1), (3, 1000), (4, 2048)] {
+        page.set_stat(Stat::Connections, connections);
+        bench.look(Instant::now() + looks * LATER);
+        assert_eq!(bench.started(), (3, true), "{connections} connections");
+    }
+    page.set_stat(Stat::Connections, 2049);
+    bench.look(Instant::now() + 5 * LATER);
+    assert_eq!(bench.started(), (3, false));
 }
 
 /// It ends with its supervisor, and the next one starts another.
