@@ -44,7 +44,7 @@ cases! {
         epoll_level, epoll_edge, epoll_edge_for_writing, epoll_one_shot, epoll_hang_up, epoll_nested,
         epoll_mixed, poll_mixed, epoll_forgets_what_is_closed, epoll_watches_a_duplicate,
         many_epolls_see_one_socket, epoll_of_a_listener, interrupted_calls_continue, blocked_threads,
-        accept_after_fork, prefork_shares_the_work, who_is_busy_gets_no_more_connections, connection_after_fork, end_only_when_all_have_closed,
+        accept_after_fork, a_fork_while_a_timer_fires, prefork_shares_the_work, who_is_busy_gets_no_more_connections, connection_after_fork, end_only_when_all_have_closed,
         exec_with_a_socket, exec_closes_what_says_so, exec_with_a_listener, exec_that_fails, standard_streams, standard_streams_of_stdio, duplicates,
         duplicate_shares_flags, lowest_number_is_reused, passing_descriptors, what_the_kernel_says,
         other_families_are_left_alone, bad_addresses, udp_echo, udp_connected, udp_refused, udp_boundaries,
