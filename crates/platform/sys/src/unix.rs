@@ -327,7 +327,7 @@ impl From<Listener> for OwnedFd {
 
 /// Repeats a call that fails with EINTR. Signals that come faster than it works end it with EAGAIN after `timeout`.
 fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let end = std::time::Instant::now() + timeout.into();
+    let end = std::time::Instant::now() + timeout;
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
