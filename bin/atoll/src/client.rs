@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use atoll_base::Duration;
 use atoll_ipc::control::{Refusal, Reply, Request};
 use atoll_supervisor::{BalanceRules, CliRequest, ReportPart, ScalingReport, StackName, StatusReport};
-use atoll_sys::unix::{Blocking, Channel};
+use atoll_sys::unix::Channel;
 use atoll_sys::users;
 
 use crate::failure::{Failure, OrFail};
@@ -37,7 +37,7 @@ impl Supervisor {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(Failure::new(format!("the stack \"{name}\" belongs to another user ({})", socket.display())))
             }
-            Err(error) => Err(error).or_fail(socket.display()),
+            Err(error) => Err(unanswered(name, &error)),
         }
     }
 
@@ -142,17 +142,14 @@ impl Supervisor {
 
     fn ask(&self, request: &CliRequest, mut packet: impl FnMut(&[u8])) -> Result<(), Failure> {
         let bytes = serde_json::to_vec(request).or_fail("writing the request")?;
-        self.channel.send(&bytes, &[]).map_err(|error| self.failure(error))?;
+        self.channel.send(&bytes, &[]).map_err(|error| unanswered(&self.name, &error))?;
         let mut buffer = vec![0; 512 << 10];
         loop {
             let len = match self.channel.receive(&mut buffer, &mut Vec::new()) {
                 Ok(0) => return Err(self.failure("it ended meanwhile")),
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.failure("it does not answer"));
-                }
-                Err(error) => return Err(self.failure(error)),
+                Err(error) => return Err(unanswered(&self.name, &error)),
             };
             let bytes = &buffer[..len];
             match serde_json::from_slice::<ReportPart>(bytes) {
@@ -210,22 +207,22 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
             return Ok(Entrance::Nowhere);
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(closed()),
-        Err(error) => return Err(error).or_fail(socket.display()),
+        Err(error) => return Err(unanswered(name, &error)),
     };
     // No session has this number, so that is what who may use the stack is told.
     let _ = channel.send_as_effective(&Request::Join { session: 0, key: 0 }.encode());
     let mut packet = [0; 256];
-    let mut received = channel.receive(&mut packet, &mut Vec::new());
+    let mut received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
         // It refuses whoever connects without reading what was asked; what it has said comes behind this error.
-        received = channel.receive(&mut packet, &mut Vec::new());
+        received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     }
     match received.map(|len| Reply::decode(&packet[..len])) {
         Ok(Ok(Reply::Refused { reason: Refusal::Permission })) => Ok(closed()),
         Ok(Ok(Reply::Refused { reason: Refusal::NoSession })) => Ok(Entrance::Open(socket.to_owned())),
         Ok(Ok(Reply::Refused { reason })) => Err(Failure::new(format!("stack \"{name}\": {reason}"))),
         Ok(_) => Err(Failure::new(format!("stack \"{name}\": what listens at {} is no stack", socket.display()))),
-        Err(error) => Err(error).or_fail(format!("stack \"{name}\"")),
+        Err(error) => Err(unanswered(name, &error)),
     }
 }
 
@@ -243,10 +240,16 @@ pub fn stacks_up() -> Vec<String> {
     names
 }
 
+/// Why something did not work at a stack's socket.
+fn unanswered(name: &StackName, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Failure::new(format!("stack \"{name}\": it does not answer")),
+        _ => Failure::new(format!("stack \"{name}\": {error}")),
+    }
+}
+
 fn connect(socket: &Path) -> io::Result<Channel> {
-    let channel = Channel::connect_to_own(socket, Blocking::Yes)?;
-    channel.set_timeouts(ANSWER_TIME)?;
-    Ok(channel)
+    Channel::connect_to_own(socket, ANSWER_TIME)
 }
 
 /// The same between two steps of an upgrade.

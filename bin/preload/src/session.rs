@@ -16,7 +16,7 @@ use atoll_ipc::page::{
 use atoll_ipc::{Command, LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sockets::port::{LOCK, Port};
-use atoll_sys::unix::{Blocking, Channel};
+use atoll_sys::unix::Channel;
 use atoll_sys::{Calibration, Clock, eventfd};
 
 use atoll_sockets::Errno;
@@ -127,8 +127,7 @@ impl Control {
     /// Connects to the supervisor that `ATOLL_SOCKET` names.
     pub fn connect() -> Result<Control, Reason> {
         let path = settings().socket.as_deref().ok_or(Reason::Unreachable(libc::ENOENT))?;
-        let channel = Channel::connect_to_own(path, Blocking::Yes)?;
-        let _ = channel.set_timeouts(ANSWER_TIMEOUT);
+        let channel = Channel::connect_to_own(path, ANSWER_TIMEOUT)?;
         Ok(Control(Internal::new(OwnedFd::from(channel))))
     }
 
@@ -196,10 +195,10 @@ impl Control {
         let sent = channel.send_as_effective(&packet);
         loop {
             let (mut packet, mut fds) = ([0; 256], Vec::new());
-            let mut received = channel.receive(&mut packet, &mut fds);
+            let mut received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
             if matches!(&received, Err(error) if error.raw_os_error() == Some(libc::ECONNRESET)) {
                 // A supervisor that refuses whoever connects has not read what was asked; what it has said comes behind this error.
-                received = channel.receive(&mut packet, &mut fds);
+                received = channel.receive_within(ANSWER_TIMEOUT, &mut packet, &mut fds);
             }
             let len = match received {
                 Ok(0) => return Err(sent.err().map_or(Reason::Unreachable(libc::ECONNRESET), Reason::from)),

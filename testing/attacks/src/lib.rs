@@ -71,7 +71,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("attach", Means::Raw, "attaches and leaves in a loop", "a pace for each process and user"),
     attack("sessions", Means::Raw, "keeps all sessions it gets", "sessions per user").memory(256),
     attack("rubbish", Means::Raw, "says what is no request, and half of what is", "messages that are judged"),
-    attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices").known(ITEM_10),
+    attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices, by turns"),
     attack("reopen", Means::Raw, "opens pages for writing by /proc/self/fd", "seals and modes"),
     attack("hog", Means::Crowded, "listens and never accepts", "the backlog; offers are taken back").memory(256),
     attack("reader", Means::Crowded, "accepts thousands and reads nothing", "memory per session, then in all")
@@ -90,7 +90,6 @@ pub const ATTACKS: &[Attack] = &[
 
 /// The items that are still to be mended. A mark goes when its attack does no harm any more.
 const ITEM_3: &str = "3: requests in force without bound";
-const ITEM_10: &str = "10: questions cost the answerer";
 
 /// The attack of this name.
 ///

@@ -1361,6 +1361,27 @@ def accept_after_fork():
 
 
 @case
+def a_fork_while_a_timer_fires():
+    # Whatever the library does for a child, its system calls are interrupted all the time.
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    server = listener(64)
+    statuses = set()
+    for _ in range(20):
+        signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+        child = os.fork()
+        if child == 0:
+            accepted, _ = server.accept()
+            accepted.sendall(b"child")
+            accepted.close()
+            os._exit(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        client = socket.create_connection(server.getsockname(), timeout=10)
+        print("recv:", receive_all(client))
+        statuses.add(os.waitpid(child, 0)[1])
+    print("statuses:", statuses)
+
+
+@case
 def prefork_shares_the_work():
     server = listener(64)
     children = []

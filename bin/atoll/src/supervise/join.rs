@@ -24,7 +24,7 @@ use atoll_ipc::{LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::{CliRequest, Config, ReportPart, StackName};
 use atoll_sys::create_memfd;
-use atoll_sys::unix::{Blocking, Channel};
+use atoll_sys::unix::Channel;
 use serde::{Deserialize, Serialize};
 
 use super::memory;
@@ -149,20 +149,23 @@ pub fn no_link(config: &Config, is_guest: bool) -> String {
 
 /// Asks the stack whose socket for administration is at `socket` for its link; `None` if no such stack is up.
 pub fn ask(socket: &Path, own_name: &StackName) -> Result<Option<JoinedLink>, Failure> {
-    let host = match Channel::connect_to_own(socket, Blocking::Yes) {
+    // It may be starting: until it is ready, the request waits in its socket.
+    let host = match Channel::connect_to_own(socket, HOST_TIME) {
         Ok(host) => host,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
         }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(silent(socket)),
         Err(error) => return Err(error).or_fail(format!("connecting to {}", socket.display())),
     };
     let what = "joining the link of the other stack";
-    // It may be starting: until it is ready, the request waits in its socket.
-    host.set_timeouts(atoll_base::Duration::from_secs(15)).or_fail(what)?;
     let request = CliRequest::JoinLink { from: own_name.to_string(), layout_version: LAYOUT_VERSION };
     host.send(&serde_json::to_vec(&request).or_fail(what)?, &[]).or_fail(what)?;
     let (mut buffer, mut fds) = (vec![0; 4096], Vec::new());
-    let len = host.receive(&mut buffer, &mut fds).or_fail(what)?;
+    let len = match host.receive_within(HOST_TIME, &mut buffer, &mut fds) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(silent(socket)),
+        received => received.or_fail(what)?,
+    };
     if let Ok(ReportPart::Error(reason)) = serde_json::from_slice(&buffer[..len]) {
         return Err(Failure::new(reason));
     }
@@ -188,6 +191,14 @@ pub fn is_connected(channel: &Channel) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut set, Some(&now)).is_ok() && !set[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP)
 }
+
+/// The other stack is too busy, or hangs; that may pass.
+fn silent(socket: &Path) -> Failure {
+    Failure::of_shortage(format!("the stack at {} does not answer", socket.display()))
+}
+
+/// How long the other stack may take to answer.
+const HOST_TIME: atoll_base::Duration = atoll_base::Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {

@@ -287,6 +287,8 @@ pub(super) const WORDS_MAX: usize = HOSTS_MAX + SERVERS_MAX;
 pub(super) const FIRST_EPOCH: u32 = 1;
 /// How soon what the system was short of something for is tried again.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
+/// Connections taken at one door before everything else gets its turn: who connects and closes can be faster than they are taken.
+const ACCEPTS_PER_TURN: usize = 16;
 /// Requests taken from one client before the others get their turn.
 const REQUESTS_PER_TURN: usize = 16;
 /// Longest request of a client.
@@ -490,7 +492,7 @@ impl Server {
     }
 
     fn accept(&mut self, door: Door) -> io::Result<()> {
-        loop {
+        for _ in 0..ACCEPTS_PER_TURN {
             let channel = match self.doors.listener(door).accept(Blocking::No) {
                 Ok(channel) => channel,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -526,6 +528,7 @@ impl Server {
                 let _ = channel.send(&Reply::Refused { reason: Refusal::Resources }.encode(), &[]);
             }
         }
+        Ok(())
     }
 
     /// Whether a connection without a session stays: it waits for an answer, or is that of another stack.
@@ -660,19 +663,17 @@ impl Server {
             self.flush_client(id)?;
         }
         let is_gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
-        if is_gone && self.clients.get(&id).is_some_and(|client| client.slowed.is_some()) {
-            // What it has asked for nobody would get.
-            return self.close_client(id);
-        }
         let mut buffer = [0; REQUEST_MAX];
         let mut descriptors = Vec::new();
         for _ in 0..REQUESTS_PER_TURN {
             descriptors.clear();
             let Some(client) = self.clients.get(&id) else { return Ok(()) };
-            if client.slowed.is_some() {
-                return Ok(());
+            let waits = client.slowed.is_some() || self.questions.has(id);
+            if waits && is_gone {
+                // What it has asked for nobody would get. What it has asked behind that is not read: that could be as much again for each connection.
+                return self.close_client(id);
             }
-            let is_busy = !client.outbox.is_empty() || self.questions.has(id);
+            let is_busy = waits || !client.outbox.is_empty();
             if is_busy && !is_gone {
                 return Ok(());
             }

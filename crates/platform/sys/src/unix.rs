@@ -85,10 +85,14 @@ impl Channel {
         Ok(Channel(socket))
     }
 
-    /// The same, if this user or root listens there; otherwise `PermissionDenied`: a name in a folder that is open to all may lead to
-    /// anybody.
-    pub fn connect_to_own(path: &Path, blocking: Blocking) -> io::Result<Channel> {
-        let channel = Channel::connect(path, blocking)?;
+    /// Connects to `path` if this user or root listens there; otherwise fails with `PermissionDenied`: a name in a folder that is open to all
+    /// may lead to anybody. Connecting, and later each blocking operation, fails with `WouldBlock` after `timeout`: connect(2) waits
+    /// while the backlog of the listener is full.
+    pub fn connect_to_own(path: &Path, timeout: Duration) -> io::Result<Channel> {
+        let channel = Channel(socket(Blocking::Yes)?);
+        channel.set_timeouts(timeout)?;
+        let address = Address::new(path)?;
+        uninterrupted(timeout, || Ok(net::connect(&channel.0, &address.address)?))?;
         match channel.peer()?.is_trusted_by(geteuid().as_raw()) {
             true => Ok(channel),
             false => Err(Errno::ACCESS.into()),
@@ -189,6 +193,12 @@ impl Channel {
             }
         }
         Ok(received.bytes)
+    }
+
+    /// As [`Channel::receive`] at an end with [`Channel::set_timeouts`], but goes on when a signal was handled meanwhile: with a timeout
+    /// the kernel restarts no call, whatever SA_RESTART says (signal(7)). For `timeout` at least, and at most about twice as long.
+    pub fn receive_within(&self, timeout: Duration, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        uninterrupted(timeout, || self.receive(buffer, fds))
     }
 
     /// As [`Channel::receive`], and says who sent it; `None` unless [`Channel::ask_for_senders`] was called before. To be used then: for rustix a
@@ -312,6 +322,21 @@ impl From<Channel> for OwnedFd {
 impl From<Listener> for OwnedFd {
     fn from(listener: Listener) -> OwnedFd {
         listener.0
+    }
+}
+
+/// Repeats a call that fails with EINTR. Signals that come faster than it works end it with EAGAIN after `timeout`.
+fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let end = std::time::Instant::now() + timeout;
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                if std::time::Instant::now() >= end {
+                    return Err(Errno::AGAIN.into());
+                }
+            }
+            result => return result,
+        }
     }
 }
 

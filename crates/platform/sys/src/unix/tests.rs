@@ -110,7 +110,7 @@ fn who_refuses_descriptors_gets_messages_only() {
     let path = scratch.0.join("s");
     let listener = Listener::bind(&path, 8, Blocking::No).unwrap();
     Channel::refuse_descriptors(&listener).unwrap();
-    let client = Channel::connect_to_own(&path, Blocking::No).unwrap();
+    let client = Channel::connect_to_own(&path, Duration::from_secs(5)).unwrap();
     let server = listener.accept(Blocking::No).unwrap();
     client.send(b"x", &[]).unwrap();
     assert_eq!(server.receive(&mut [0; 4], &mut Vec::new()).unwrap(), 1);
@@ -154,4 +154,67 @@ fn who_sends_is_told_if_it_was_asked_for() {
 fn a_sender_without_a_number_here_is_a_sender() {
     let peer = peer(libc::ucred { pid: 0, uid: 65534, gid: 65534 });
     assert_eq!(peer, Peer { pid: 0, uid: 65534, gid: 65534 });
+}
+
+#[test]
+fn a_full_backlog_is_waited_for_and_no_longer_than_told() {
+    let scratch = Scratch::new("backlog");
+    let path = scratch.0.join("s");
+    let listener = Listener::bind(&path, 1, Blocking::No).unwrap();
+    let mut waiting = Vec::new();
+    let full = loop {
+        match Channel::connect_to_own(&path, Duration::from_millis(20)) {
+            Ok(channel) => waiting.push(channel),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((full.kind(), waiting.len()), (io::ErrorKind::WouldBlock, 2));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| Channel::connect_to_own(&path, Duration::from_secs(20)));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        listener.accept(Blocking::No).unwrap();
+        connecting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_signal_ends_neither_connecting_nor_waiting_for_an_answer() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing, and no other test uses this signal.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let scratch = Scratch::new("signals");
+    let path = scratch.0.join("s");
+    let listener = Listener::bind(&path, 1, Blocking::No).unwrap();
+    let _full = [(); 2].map(|()| Channel::connect(&path, Blocking::No).unwrap());
+    let asking = std::thread::spawn({
+        let (path, time) = (path.clone(), Duration::from_secs(20));
+        move || {
+            let channel = Channel::connect_to_own(&path, time).unwrap();
+            channel.receive_within(time, &mut [0; 4], &mut Vec::new()).unwrap()
+        }
+    });
+    let thread = std::os::unix::thread::JoinHandleExt::as_pthread_t(&asking);
+    let interrupt = || {
+        for _ in 0..20 {
+            // SAFETY: the thread is joined after the last signal.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    interrupt();
+    let mut accepted: Vec<Channel> = Vec::new();
+    while accepted.len() < 3 {
+        accepted.extend(listener.accept(Blocking::No));
+    }
+    interrupt();
+    accepted[2].send(b"x", &[]).unwrap();
+    assert_eq!(asking.join().unwrap(), 1);
+    let (_a, b) = Channel::pair(Blocking::Yes).unwrap();
+    let time = Duration::from_millis(5);
+    b.set_timeouts(time).unwrap();
+    assert_eq!(b.receive_within(time, &mut [0; 4], &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }

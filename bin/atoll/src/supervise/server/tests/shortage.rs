@@ -167,3 +167,40 @@ fn questions_without_end_are_answered_now_and_then() {
     // 200 ms are there from the start, and 25 are charged at least.
     assert!((5..=30).contains(&answers), "{answers}");
 }
+
+#[test]
+fn who_has_gone_is_not_asked_what_he_wanted() {
+    let mut bench = Bench::new(1);
+    // A listing that does not end, and no report for a while: all that is asked waits.
+    let first = bench.administrator();
+    first.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
+    bench.settle();
+    let (before, began) = (bench.server.clients.len(), Instant::now());
+    while began.elapsed() < Duration::from_millis(20) {
+        let gone: Vec<Channel> = (0..8).map(|_| bench.administrator()).collect();
+        for client in &gone {
+            (0..100).for_each(|_| client.send(br#"{"cmd":"ss"}"#, &[]).unwrap());
+        }
+        drop(gone);
+        // Taken, and read from once.
+        for _ in 0..2 {
+            bench.server.turn(Some(0)).unwrap();
+        }
+        assert_eq!(bench.server.clients.len(), before, "none is kept until all is read that it has asked");
+    }
+    bench.replicas[0].send(rows::END, &[]).unwrap();
+    bench.settle();
+    assert!(heard(&first).1);
+    assert_eq!(bench.told(0).len(), 1, "nobody wants another listing");
+}
+
+#[test]
+fn who_connects_without_end_leaves_turns_to_others() {
+    let mut bench = Bench::new(1);
+    let before = bench.server.clients.len();
+    let _clients: Vec<Channel> = (0..17).map(|_| bench.administrator()).collect();
+    bench.server.turn(Some(0)).unwrap();
+    assert_eq!(bench.server.clients.len() - before, ACCEPTS_PER_TURN);
+    bench.server.turn(Some(0)).unwrap();
+    assert_eq!(bench.server.clients.len() - before, 17);
+}
