@@ -12,14 +12,16 @@
 //! journal, so that a batch of records is written wholly or not at all. The writer may be killed at any instruction.
 
 mod connection;
+mod named;
 mod request;
 mod text;
 mod time_wait;
 mod work;
 
-use atoll_base::{Epoch, SessionId};
+use atoll_base::Epoch;
 
 pub use connection::{BEYOND_MAX, CONNECTION_BYTES, ConnectionRecord, Phase, Progress};
+pub use named::sessions_in;
 pub use request::{REQUEST_BYTES, RequestRecord};
 pub use text::{TEXT_UNIT_BYTES, TextArea, TextPool};
 pub use time_wait::{TIME_WAIT_BYTES, TIME_WAITS_MAX, TimeWaitRecord};
@@ -171,46 +173,45 @@ impl<M: Memory> Ledger<M> {
     /// until [`Ledger::convert`].
     pub fn open_as(memory: M, config: LedgerConfig, epoch: Epoch, newest: u32) -> Result<Ledger<M>, Unreadable> {
         let newest = newest.clamp(LEDGER_OLDEST, LEDGER_VERSION);
-        let layout = config.layout();
-        if memory.len() < layout.total {
+        if memory.len() < config.layout().total {
             return Err(Unreadable::NoLedger);
         }
-        match memory.load64(H_MAGIC) {
-            0 => {
-                memory.store32(H_VERSION, newest);
-                memory.store64_release(H_MAGIC, MAGIC);
-            }
-            MAGIC => match memory.load32(H_VERSION) {
-                version if (LEDGER_OLDEST..=newest).contains(&version) => {}
-                other => return Err(Unreadable::Version(other)),
-            },
-            _ => return Err(Unreadable::NoLedger),
+        if memory.load64(H_MAGIC) == 0 {
+            memory.store32(H_VERSION, newest);
+            memory.store64_release(H_MAGIC, MAGIC);
         }
-        let version = memory.load32(H_VERSION).clamp(LEDGER_OLDEST, newest);
+        let ledger = Ledger { own_work: work::owner(epoch.0), ..Ledger::look(memory, config, newest)? };
         // Older writers do not know the work word, and newer ones not the mark: neither is to speak of an end that is not its own.
-        let past_work = Work::decode(memory.load64(H_WORK), memory.load32(H_EPOCH));
-        memory.store32(H_EPOCH, epoch.0);
-        memory.store64(H_WORK, 0);
-        memory.store32(H_MARK, 0);
-        let own_work = work::owner(epoch.0);
-        let connections = memory.load32(H_CONNECTIONS).min(config.connections);
-        let requests = memory.load32(H_REQUESTS).min(config.requests);
-        let touched = memory.load32(H_TOUCHED).min(TOUCHED_MAX as u32);
-        let ledger = Ledger {
+        ledger.memory.store32(H_EPOCH, epoch.0);
+        ledger.memory.store64(H_WORK, 0);
+        ledger.memory.store32(H_MARK, 0);
+        ledger.apply();
+        Ok(ledger)
+    }
+
+    /// The ledger as its last writer has left it. Nothing is written.
+    fn look(memory: M, config: LedgerConfig, newest: u32) -> Result<Ledger<M>, Unreadable> {
+        let layout = config.layout();
+        if memory.len() < layout.total || memory.load64(H_MAGIC) != MAGIC {
+            return Err(Unreadable::NoLedger);
+        }
+        let version = memory.load32(H_VERSION);
+        if !(LEDGER_OLDEST..=newest).contains(&version) {
+            return Err(Unreadable::Version(version));
+        }
+        Ok(Ledger {
+            past_work: Work::decode(memory.load64(H_WORK), memory.load32(H_EPOCH)),
+            own_work: 0,
+            connections: memory.load32(H_CONNECTIONS).min(config.connections),
+            requests: memory.load32(H_REQUESTS).min(config.requests),
+            touched: memory.load32(H_TOUCHED).min(TOUCHED_MAX as u32),
+            staged: 0,
             memory,
             config,
             layout,
-            staged: 0,
-            connections,
-            requests,
-            touched,
             newest,
             version,
-            past_work,
-            own_work,
-        };
-        ledger.apply();
-        Ok(ledger)
+        })
     }
 
     /// How many requests it holds.
@@ -407,12 +408,6 @@ impl<M: Memory> Ledger<M> {
     /// The records of all connections, and their places.
     pub fn connections(&self) -> impl Iterator<Item = (u32, Result<ConnectionRecord, Unreadable>)> + '_ {
         (0..self.connections).filter_map(|place| Some((place, self.connection(place)?)))
-    }
-
-    /// Sessions that records of connections name, as often as they do. No record is judged by this.
-    pub fn sessions_named(&self) -> impl Iterator<Item = SessionId> + '_ {
-        let named = |place: u32| connection::session_named(&self.memory, self.connection_at(place));
-        (0..self.connections).filter_map(named)
     }
 
     /// The record at a place; `None`: there is none.

@@ -1,5 +1,6 @@
 //! Is a batch written wholly or not at all, wherever its writer dies?
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
@@ -10,6 +11,7 @@ use crate::buffer::{Extent, Extents};
 use crate::command::Protocol;
 use crate::{Command, HeapMemory};
 
+mod named;
 mod reordered;
 
 fn record(n: u32) -> ConnectionRecord {

@@ -193,16 +193,7 @@ impl<M: Memory> Transport<M> {
     /// The sessions that [`Transport::adopt`] needs. Of others a predecessor has left nothing that is in force, so that they can be opened later:
     /// how many there are says nothing about how soon a successor serves.
     pub fn sessions_in_ledger(&self) -> BTreeSet<SessionId> {
-        let Some(records) = &self.records else { return BTreeSet::new() };
-        let ledger = &records.ledger;
-        let mut last = None;
-        // Most records are of the same session as the one before.
-        let named = ledger.sessions_named().filter(|session| last.replace(*session) != Some(*session));
-        let mut sessions: BTreeSet<SessionId> = named.collect();
-        sessions.extend(ledger.requests().filter_map(|(_, found)| Some(found.ok()?.session)));
-        sessions.extend(ledger.suspects().map(|(session, _)| session));
-        sessions.extend(ledger.past_work().session());
-        sessions
+        self.records.as_ref().map_or_else(BTreeSet::new, |records| records.ledger.sessions())
     }
 
     /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that what it was working on may be the reason. Flush afterwards.
