@@ -69,6 +69,8 @@ pub struct Transport<M: Memory> {
     pub(crate) dirty: Vec<u32>,
     /// One of them has received much that is not acknowledged.
     pub(crate) flush_is_due: bool,
+    /// What frames since the last flush have cost besides what is usual.
+    pub(crate) frames_cost: u32,
     /// Connections whose neighbour is being asked for.
     pub(crate) unresolved: Vec<u32>,
     pub(crate) neighbour_generation: u64,
@@ -194,6 +196,7 @@ impl<M: Memory> Transport<M> {
             wheel: Wheel::new(TICK_SHIFT, now),
             dirty: Vec::new(),
             flush_is_due: false,
+            frames_cost: 0,
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
