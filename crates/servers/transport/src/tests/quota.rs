@@ -93,6 +93,34 @@ fn one_that_joins_and_leaves_all_the_time_keeps_nobody_from_joining() {
 }
 
 #[test]
+fn a_bind_to_a_port_with_many_leases_costs_a_look_at_each() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut app = App::attach(net.stack(0), 1);
+    let ask = |app: &mut App, lease: u64| {
+        let (token, protocol, local) = (lease as u32, Protocol::Udp, Endpoint::new(0, 5353));
+        let (reuse_addr, reuse_port, v6_only) = (true, false, false);
+        app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+    };
+    // How many are carried out in a round.
+    let taken = |net: &mut Net, app: &mut App, first: u64| {
+        (first..first + 100).for_each(|lease| ask(app, lease));
+        let before = net.stack(0).stat(Stat::Commands);
+        let now = net.now;
+        net.stack(0).transport.handle_commands(now, 512);
+        let taken = net.stack(0).stat(Stat::Commands) - before;
+        net.settle();
+        net.settle();
+        app.poll();
+        taken
+    };
+    assert!((30..=64).contains(&taken(&mut net, &mut app, 1)));
+    for first in (1000..6000).step_by(100) {
+        taken(&mut net, &mut app, first);
+    }
+    assert!((1..4).contains(&taken(&mut net, &mut app, 7000)));
+}
+
+#[test]
 fn options_that_a_socket_does_not_have_are_not_kept() {
     let mut net = Net::new(vec![Stack::new(1).mortal()]);
     let mut app = App::attach(net.stack(0), 1);
