@@ -396,6 +396,9 @@ impl Replica {
                 self.transport.handle_frame(now, frame, offload_of(&header), true);
             }
             self.links.internal.recycle(packet);
+            if self.transport.is_flush_due() {
+                break;
+            }
         }
         count > 0
     }

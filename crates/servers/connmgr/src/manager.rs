@@ -394,6 +394,11 @@ impl ConnMgr {
         self.config.is_manager_apart()
     }
 
+    /// How many leases of a port there are.
+    pub fn leases_at(&self, protocol: Protocol, port: u16) -> usize {
+        self.ports.count_at(protocol, port)
+    }
+
     /// Whether somebody holds `port`, as far as this replica is its authority.
     pub fn is_leased(&self, protocol: Protocol, port: u16) -> bool {
         self.ports.is_leased(protocol, port)

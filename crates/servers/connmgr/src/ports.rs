@@ -231,6 +231,11 @@ impl Ports {
         self.by_port.contains_key(&(protocol, port))
     }
 
+    /// How many leases of a port there are: each is looked at when one more is asked for or given back.
+    pub(crate) fn count_at(&self, protocol: Protocol, port: u16) -> usize {
+        self.by_port.get(&(protocol, port)).map_or(0, Vec::len)
+    }
+
     fn lease_mut(&mut self, number: u64) -> Option<&mut Lease> {
         let place = self.by_number.get(&number)?;
         self.by_port.get_mut(place)?.iter_mut().find(|lease| lease.grant.lease == number)

@@ -19,6 +19,9 @@ use crate::transport::Transport;
 /// More than this is never in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
 
+/// So many leases of a port are looked at in the time of a unit of [`cost`].
+const LEASES_LOOKED_AT: u32 = 8;
+
 /// What a command takes, with what follows from it, in the time of one that says that a slot has changed: about a tenth of a microsecond.
 #[inline]
 pub(crate) fn cost(command: &Command) -> u32 {
@@ -67,6 +70,7 @@ impl<M: Memory> Transport<M> {
         let Some(id) = self.session(session).map(|session| session.id) else { return };
         match command {
             Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only } => {
+                self.charge_leases(protocol, local.port);
                 let Some(user) = self.user_of(session, lease, protocol, local) else { return };
                 let bind = Bind { session: id, user, lease, protocol, local, reuse_addr, reuse_port, v6_only };
                 let kept = self.check_kept(id, &command);
@@ -86,6 +90,9 @@ impl<M: Memory> Transport<M> {
                 self.reply(session, &Event::BindReply { token, cause, port, voucher });
             }
             Command::Release { lease } => {
+                if let Some(Grant { protocol, local, .. }) = self.cm.grant(id, lease) {
+                    self.charge_leases(protocol, local.port);
+                }
                 self.cm.handle_release(id, lease);
                 self.drop_requests(id, Subject::Lease(lease));
             }
@@ -207,6 +214,13 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         self.run_directives(now);
+    }
+
+    /// All leases of a port are looked at.
+    fn charge_leases(&mut self, protocol: Protocol, port: u16) {
+        // Cannot truncate: their number is bounded.
+        let looks = self.cm.leases_at(protocol, port) as u32;
+        self.extra_cost = self.extra_cost.saturating_add(looks / LEASES_LOOKED_AT);
     }
 
     /// What no successor could know of is not done. There is to be room for what the session has shown for it, too.

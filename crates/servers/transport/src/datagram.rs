@@ -87,6 +87,13 @@ pub(crate) struct Datagram {
     wants_room: bool,
 }
 
+/// Datagram sockets of one session at one port: each gets a copy of what is for all, and is looked at for what is for one.
+const AT_PORT_MAX: usize = 256;
+/// So many sockets at a port are looked at in the time of a unit of [`crate::commands::cost`].
+const LOOKS: usize = 2;
+/// What it costs to give a datagram to one more socket.
+const COPY_COST: usize = 4;
+
 /// More than this is never in a send buffer.
 const SEND_MAX: u64 = 16 << 20;
 /// Nor this in a receive buffer.
@@ -193,6 +200,17 @@ impl Datagrams {
             }
         }
         Some(rivals)
+    }
+
+    /// The sockets at a port.
+    fn at_port(&self, port: u16) -> &[u32] {
+        self.by_port.get(&port).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many sockets of a session are at a port.
+    fn count_at_port(&self, port: u16, session: u32) -> usize {
+        let sockets = self.at_port(port).iter().filter_map(|index| self.sockets.get(*index));
+        sockets.filter(|socket| socket.place.session == session).count()
     }
 
     /// Whether a socket has the port by this lease.
@@ -389,6 +407,7 @@ impl<M: Memory> Transport<M> {
             return Err(Cause::Invalid);
         }
         let has_room = self.datagrams.sockets.len() < self.config.datagram_sockets_max
+            && self.datagrams.count_at_port(local.port, session_index) < AT_PORT_MAX
             && session.has_room_for_socket()
             && session.datagram_sockets < self.config.quota.datagram_sockets;
         let grant = self.grant(session_index, lease, Protocol::Udp, local).filter(is_leased);
@@ -400,6 +419,8 @@ impl<M: Memory> Transport<M> {
         if !has_room {
             return Err(Cause::NoBuffers);
         }
+        // All at the port were looked at twice.
+        self.extra_cost = self.extra_cost.saturating_add((2 * self.datagrams.at_port(local.port).len() / LOOKS) as u32);
         // They have left the port where it is granted, and what they say here is still under way, or never comes.
         rivals.into_iter().for_each(|rival| self.close_datagram(now, rival));
         let session = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
@@ -543,11 +564,14 @@ impl<M: Memory> Transport<M> {
 
     /// A datagram for us, or for all or a group. `false`: nobody has the port.
     pub(crate) fn handle_datagram(&mut self, tuple: &FourTuple, cast: Cast, payload: &[u8]) -> bool {
+        let looks = self.datagrams.at_port(tuple.local.port).len() / LOOKS;
+        self.frames_cost = self.frames_cost.saturating_add(looks as u32);
         if cast != Cast::Unicast {
             let all = self.datagrams.find_all(tuple, cast);
             if all.is_empty() {
                 self.stats.count(Stat::DatagramsDropped);
             }
+            self.frames_cost = self.frames_cost.saturating_add((all.len() * COPY_COST) as u32);
             for index in all {
                 self.store_datagram(index, tuple.remote, cast, payload);
             }

@@ -44,6 +44,7 @@ mod list;
 mod open;
 mod options;
 mod output;
+mod pace;
 mod past;
 mod phases;
 mod ports;

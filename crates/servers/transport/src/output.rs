@@ -47,6 +47,9 @@ enum Turn {
     Unresolved,
 }
 
+/// What frames may cost beyond what is usual before the others of their batch wait for the next round, in the units of
+/// [`crate::commands::cost`].
+const FRAMES_COST_MAX: u32 = 1024;
 /// Where the TCP checksum lies in its header.
 const CHECKSUM_AT: usize = 16;
 /// Most text that one frame of the internal link carries: a packet has 65535 octets.
@@ -57,6 +60,7 @@ impl<M: Memory> Transport<M> {
     /// afterwards.
     pub fn flush(&mut self, now: Instant, out: &mut impl FrameSink<M>) {
         self.flush_is_due = false;
+        self.frames_cost = 0;
         self.flushes = self.flushes.wrapping_add(1);
         let retries = self.retry_at != Instant::FAR_FUTURE;
         self.retry_at = Instant::FAR_FUTURE;
@@ -83,9 +87,10 @@ impl<M: Memory> Transport<M> {
         self.conclude();
     }
 
-    /// Whether a peer waits to hear from us: the caller should not take more frames before it flushes.
+    /// Whether a peer waits to hear from us, or frames that are for many sockets have taken long: the caller should not take more frames before it
+    /// flushes.
     pub fn is_flush_due(&self) -> bool {
-        self.flush_is_due
+        self.flush_is_due || self.frames_cost >= FRAMES_COST_MAX
     }
 
     fn flush_connection(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>, full: &mut Full) {

@@ -18,6 +18,7 @@ use atoll_ipc::{Command, Event, Memory};
 
 use crate::ending::Ending;
 use crate::lazy::LazyMemory;
+use crate::pace::Pace;
 use crate::pressure::Pressure;
 use crate::stats::Stats;
 use crate::users::Holdings;
@@ -74,6 +75,8 @@ pub(crate) struct Session<M: Memory> {
     pub(crate) ending: Option<Ending>,
     /// Sockets before this one were given up when its time was up.
     pub(crate) expired: u32,
+    /// How fast it says what is paced.
+    pub(crate) pace: Pace,
     /// What it may still send in this flush.
     pub(crate) share: Share,
     /// Those of its sockets that wait for the next share.
@@ -226,6 +229,7 @@ impl<M: Memory> Session<M> {
             pressure: Pressure::default(),
             ending: None,
             expired: 0,
+            pace: Pace::default(),
             share: Share::default(),
             later: VecDeque::new(),
             touched: Touched {
@@ -423,6 +427,11 @@ impl<M: Memory> Session<M> {
     #[inline]
     pub(crate) fn has_command(&self) -> bool {
         self.hears() && self.commands.is_ready(&self.arena)
+    }
+
+    /// Whether its commands wait because of what it has said before. Those of one that ends do not: it says nothing more.
+    pub(crate) fn is_paced(&mut self, now: Instant) -> bool {
+        self.ending.is_none() && self.pace.waits(now)
     }
 
     /// Nobody listens to it any more, and it can see so.

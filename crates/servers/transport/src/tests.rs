@@ -4,6 +4,7 @@ mod abuse;
 mod accept;
 mod address;
 mod basic;
+mod batches;
 mod blame;
 mod flood;
 mod fragments;

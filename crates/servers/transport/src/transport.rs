@@ -10,11 +10,11 @@ use atoll_base::{
 use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ip::{Frame, Ip};
 use atoll_ip_server::{network_of, stats_of};
-use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaLayout;
 use atoll_ipc::control::User;
 use atoll_ipc::ledger::Work;
 use atoll_ipc::page::{AppPage, REPLICAS_MAX, ReplicaPage, Stat};
+use atoll_ipc::{Command, Memory};
 use atoll_wire::fast_open::FastOpen;
 use atoll_wire::tcp::Segment;
 
@@ -69,6 +69,8 @@ pub struct Transport<M: Memory> {
     pub(crate) dirty: Vec<u32>,
     /// One of them has received much that is not acknowledged.
     pub(crate) flush_is_due: bool,
+    /// What frames since the last flush have cost besides what is usual.
+    pub(crate) frames_cost: u32,
     /// Connections whose neighbour is being asked for.
     pub(crate) unresolved: Vec<u32>,
     pub(crate) neighbour_generation: u64,
@@ -194,6 +196,7 @@ impl<M: Memory> Transport<M> {
             wheel: Wheel::new(TICK_SHIFT, now),
             dirty: Vec::new(),
             flush_is_due: false,
+            frames_cost: 0,
             unresolved: Vec::new(),
             neighbour_generation: ip.neighbour_generation(),
             answers: VecDeque::new(),
@@ -344,6 +347,7 @@ impl<M: Memory> Transport<M> {
     /// The same for one session. Returns what the commands cost; the last one may cost more than was left.
     pub(crate) fn handle_commands_of(&mut self, now: Instant, index: u32, budget: u32) -> u32 {
         let Some(session) = self.session_mut(index) else { return 0 };
+        session.pace.ask_again();
         if !session.has_command() {
             if let Some(ending) = &mut session.ending {
                 ending.commands = 0;
@@ -359,11 +363,16 @@ impl<M: Memory> Transport<M> {
                 break;
             }
             let Some(session) = self.session_mut(index).filter(|session| session.hears()) else { break };
+            if session.is_paced(now) {
+                break;
+            }
             let Some(command) = session.pop() else {
                 session.note_taken(false);
                 break;
             };
             spent += command.as_ref().map_or(1, crate::commands::cost);
+            let refused = self.stats.get(Stat::BadCommands);
+            let is_membership = matches!(command, Ok(Command::Group { .. }));
             match command {
                 Ok(command) => self.handle_command(now, index, command),
                 Err(_) => self.stats.count(Stat::BadCommands),
@@ -375,6 +384,9 @@ impl<M: Memory> Transport<M> {
                 break;
             }
             session.note_taken(true);
+            if is_membership || self.stats.get(Stat::BadCommands) != refused {
+                session.pace.note(now);
+            }
             self.stats.count(Stat::Commands);
         }
         self.mark(Work::Nothing);
@@ -416,8 +428,10 @@ impl<M: Memory> Transport<M> {
     /// When [`Transport::handle_timers`] has to be called at the latest.
     pub fn next_timeout(&self) -> Option<Instant> {
         let orphans = self.sessions.iter().flatten().filter_map(|session| session.gone).min();
+        let paced = self.sessions.iter().flatten().filter_map(|session| session.pace.due()).min();
         let retry = (self.retry_at != Instant::FAR_FUTURE).then_some(self.retry_at);
-        let others = [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look(), self.cm.next_timeout()];
+        let others =
+            [self.ip.next_timeout(), self.time_waits.next_timeout(), self.next_look(), self.cm.next_timeout(), paced];
         let late = (!self.fired.is_empty()).then_some(self.fired_at);
         let own = [self.wheel.next_expiry(), orphans, retry, self.adopts_at(), late, self.cleans_up_at()];
         own.into_iter().chain(others).flatten().min()
@@ -434,7 +448,8 @@ impl<M: Memory> Transport<M> {
     /// Whether a command is waiting that may be taken. Before sleeping the caller sets its sleep word, fences, and asks this and
     /// [`Transport::has_work`].
     pub fn has_commands(&self) -> bool {
-        !self.cm.is_crowded() && self.sessions.iter().flatten().any(Session::has_command)
+        let may_be_taken = |session: &Session<M>| !session.pace.is_waiting() && session.has_command();
+        !self.cm.is_crowded() && self.sessions.iter().flatten().any(may_be_taken)
     }
 
     /// Whether [`Transport::flush`] has something to do now. What waits for a full link is no such thing: it is tried at every

@@ -19,7 +19,7 @@ const BACKLOG: u32 = 8;
 const FLOOD: u16 = 300;
 
 /// A SYN to the server as a stack sends it, but from an address where nobody is.
-fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
+pub(super) fn spoofed_syns(count: u16) -> impl Iterator<Item = Vec<u8>> {
     const IP: usize = 14;
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut app = App::attach(net.stack(1), 1);

@@ -51,15 +51,17 @@ fn groups_that_were_left_or_never_joined_are_not_kept() {
         group(&mut app, socket, GROUP + n, false);
         group(&mut app, socket, GROUP + 5000 + n, false);
         group(&mut app, socket, addr(9) + n, true);
+        // As fast as it may.
+        net.now += Duration::from_micros(200);
         net.step();
     }
-    net.settle();
+    net.wait(Duration::from_millis(25));
     assert_eq!(kept(net.stack(0)), before);
     // More than one socket may join.
     for n in 1..300 {
         group(&mut app, socket, GROUP + n, true);
     }
-    net.settle();
+    net.wait(Duration::from_millis(25));
     assert_eq!(kept(net.stack(0)), before + 19);
     restart(&mut net, &[&app]);
     assert_eq!(kept(net.stack(0)), before + 19);
@@ -85,11 +87,84 @@ fn one_that_joins_and_leaves_all_the_time_keeps_nobody_from_joining() {
     for n in 1..3000 {
         group(&mut greedy, its, GROUP + n, true);
         group(&mut greedy, its, GROUP + n, false);
+        // As fast as it may.
+        net.now += Duration::from_micros(100);
         net.step();
     }
     group(&mut other, own, GROUP, true);
     net.step();
     assert!(is_member(&mut net, GROUP));
+}
+
+#[test]
+fn what_is_refused_and_memberships_are_paced_and_others_are_not_held_up() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut greedy = App::attach(net.stack(0), 1);
+    let mut other = App::attach(net.stack(0), 2);
+    let its = udp_open(&mut greedy, Endpoint::new(0, 5353), Endpoint::default());
+    let own = udp_open(&mut other, Endpoint::new(0, 5354), Endpoint::default());
+    net.settle();
+    let joins = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n / 2, n.is_multiple_of(2));
+    // Of a group that it is not in, and of a socket that is not there.
+    let leaves = |greedy: &mut App, n: u32| group(greedy, its, GROUP + n, false);
+    let nothing = |greedy: &mut App, n: u32| greedy.push(Command::Kick { slot: its.slot, generation: 2 + n });
+    type Say<'a> = &'a dyn Fn(&mut App, u32);
+    for say in [&joins as Say<'_>, &leaves, &nothing] {
+        let before = net.stack(0).stat(Stat::Commands);
+        let taken = |net: &mut Net| net.stack(0).stat(Stat::Commands) - before;
+        (0..600).for_each(|n| say(&mut greedy, n));
+        let now = net.now;
+        net.stack(0).round(now);
+        net.stack(0).round(now);
+        assert_eq!(taken(&mut net), 256);
+        // What it has not said yet is no reason to stay awake, and wakes the replica later.
+        let transport = &net.stack(0).transport;
+        assert!(!transport.has_commands() && !transport.is_behind());
+        let due = transport.next_timeout().expect("they are taken later");
+        assert!(due > now && due <= now + Duration::from_millis(10));
+        group(&mut other, own, GROUP, true);
+        net.stack(0).round(now);
+        assert!(is_member(&mut net, GROUP));
+        group(&mut other, own, GROUP, false);
+        net.wait(Duration::from_millis(25));
+        assert_eq!(taken(&mut net), 602);
+        net.wait(Duration::from_millis(25));
+    }
+    // One that ends is cleaned up after at once.
+    (0..600).for_each(|n| joins(&mut greedy, n));
+    let now = net.now;
+    net.stack(0).round(now);
+    net.stack(0).transport.close_session(now, greedy.id);
+    (0..10).for_each(|_| net.stack(0).round(now));
+    assert_eq!(net.stack(0).transport.take_ended(), [greedy.id]);
+}
+
+#[test]
+fn a_bind_to_a_port_with_many_leases_costs_a_look_at_each() {
+    let mut net = Net::new(vec![Stack::new(1)]);
+    let mut app = App::attach(net.stack(0), 1);
+    let ask = |app: &mut App, lease: u64| {
+        let (token, protocol, local) = (lease as u32, Protocol::Udp, Endpoint::new(0, 5353));
+        let (reuse_addr, reuse_port, v6_only) = (true, false, false);
+        app.push(Command::Bind { token, lease, protocol, local, reuse_addr, reuse_port, v6_only });
+    };
+    // How many are carried out in a round.
+    let taken = |net: &mut Net, app: &mut App, first: u64| {
+        (first..first + 100).for_each(|lease| ask(app, lease));
+        let before = net.stack(0).stat(Stat::Commands);
+        let now = net.now;
+        net.stack(0).transport.handle_commands(now, 512);
+        let taken = net.stack(0).stat(Stat::Commands) - before;
+        net.settle();
+        net.settle();
+        app.poll();
+        taken
+    };
+    assert!((30..=64).contains(&taken(&mut net, &mut app, 1)));
+    for first in (1000..6000).step_by(100) {
+        taken(&mut net, &mut app, first);
+    }
+    assert!((1..4).contains(&taken(&mut net, &mut app, 7000)));
 }
 
 #[test]
