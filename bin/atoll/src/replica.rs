@@ -11,7 +11,7 @@
 //! ```
 //! Which process it is in, `host.rs` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -69,7 +69,7 @@ const ROWS_PER_SLICE: usize = 16;
 const SLICE_EVERY: Duration = Duration::from_millis(1);
 /// Packets that wait for the supervisor before no more are made.
 const ANSWERS_MAX: usize = 4;
-/// Sessions of predecessors that are opened in each round: about 50 us.
+/// Sessions that are opened in each round: about 50 us.
 const OPENED_PER_ROUND: usize = 4;
 
 /// State of a listener, as in linux/tcp_states.h.
@@ -92,8 +92,10 @@ pub struct Replica {
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     ringer: Ringer,
-    /// Sessions of predecessors of which the ledger says nothing: they are opened when the replica serves, some in each round.
+    /// Sessions that are not opened yet. Those that the ledger names are before the replica serves, the others when it does, some in each round.
     unopened: BTreeMap<SessionId, Unopened>,
+    /// Sessions that have ended and are not over: they use their memory, and are not to be opened a second time.
+    ending: BTreeSet<SessionId>,
     frame: Box<[u8]>,
     /// Which generation of the IPv4 address each other replica was told.
     told: [u64; REPLICAS_MAX],
@@ -225,6 +227,7 @@ impl Replica {
             bells: BTreeMap::new(),
             ringer: Ringer::new(clock),
             unopened: BTreeMap::new(),
+            ending: BTreeSet::new(),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             told: [0; REPLICAS_MAX],
             counts: Counts::default(),
@@ -493,7 +496,7 @@ impl Replica {
         Ok(())
     }
 
-    /// A session is needed that may be a predecessor's and not opened yet.
+    /// A session is needed that may not be opened yet.
     fn open_now(&mut self, now: Instant, session: SessionId) -> io::Result<()> {
         match self.unopened.remove(&session) {
             Some(what) => self.open(now, session, what),
@@ -501,10 +504,11 @@ impl Replica {
         }
     }
 
-    /// Opens some more sessions of predecessors. Returns whether there were any.
+    /// Opens some more sessions, those first that were opened last: they are the likeliest to have asked for something, or to wait for it. Returns
+    /// whether there were any.
     fn open_some(&mut self, now: Instant) -> io::Result<bool> {
         for count in 0..OPENED_PER_ROUND {
-            let Some((session, what)) = self.unopened.pop_first() else { return Ok(count > 0) };
+            let Some((session, what)) = self.unopened.pop_last() else { return Ok(count > 0) };
             self.open(now, session, what)?;
             self.transport.remind(session);
         }
@@ -550,6 +554,7 @@ impl Role for Replica {
         self.transport.flush(now, &mut self.links);
         self.siblings.spread_news(&mut self.transport);
         for session in self.transport.take_ended() {
+            self.ending.remove(&session);
             self.forget_bells(session);
             self.server.answers.push_back(over(session.0));
         }
@@ -674,12 +679,9 @@ impl Role for Replica {
         match request {
             Request::SessionOpened { session, config, user, .. } => {
                 let (session, fds) = (SessionId(session), std::mem::take(fds));
-                let unopened = Unopened { config, user, fds };
-                // Most of those before it serves have nothing that it has to go on with.
-                if self.server.is_ready {
-                    self.open(now, session, unopened)?;
-                } else {
-                    self.unopened.insert(session, unopened);
+                // A supervisor that has taken over tells of all that there are.
+                if !self.bells.contains_key(&session) && !self.ending.contains(&session) {
+                    self.unopened.insert(session, Unopened { config, user, fds });
                 }
             }
             Request::MemberGone { session, member } => {
@@ -690,6 +692,7 @@ impl Role for Replica {
                 self.open_now(now, SessionId(session))?;
                 // Programs of one that is cut off are there, and are told that their sockets fail.
                 let is_heard = self.transport.is_cut_off(SessionId(session));
+                self.ending.insert(SessionId(session));
                 self.transport.close_session(now, SessionId(session));
                 if !is_heard {
                     self.forget_bells(SessionId(session));

@@ -463,7 +463,6 @@ impl Found {
         }
         server.sessions = Sessions::new(server.config.sessions.max);
         server.sessions.resume(stack.last_session);
-        let mut ended = Vec::new();
         while let Some(name) = notes.keys().find(|name| name.starts_with("session.")).cloned() {
             let (Some((note, descriptors)), Some(number)) =
                 (take::<SessionNote>(&mut notes, &name), name.strip_prefix("session.").and_then(|n| n.parse().ok()))
@@ -481,10 +480,7 @@ impl Found {
                     server.sessions.restore(number, standing);
                     server.open.insert(number, memory);
                 }
-                None => {
-                    server.linger(number, Rc::new(memory));
-                    ended.push(number);
-                }
+                None => server.linger(number, Rc::new(memory)),
             }
         }
         server.opened = stack.opened;
@@ -503,7 +499,7 @@ impl Found {
         }
         server.ready = true;
         server.listen().or_fail(what)?;
-        server.remind(&unannounced, &ended).or_fail(what)?;
+        server.remind(&unannounced).or_fail(what)?;
         server.leave_to(estate);
         if let Some(client) = stack.exchange_for {
             server.exchanged(ClientId(client), stayed).or_fail(what)?;
@@ -547,15 +543,15 @@ impl Server {
     }
 
     /// Tells servers what the last supervisor may have had to tell them: all of it does no harm twice. `unannounced`: servers of which the
-    /// others may not know; `ended`: sessions of which replicas may not know that they have ended.
-    fn remind(&mut self, unannounced: &[usize], ended: &[u32]) -> io::Result<()> {
+    /// others may not know.
+    fn remind(&mut self, unannounced: &[usize]) -> io::Result<()> {
         for index in 0..self.replicas.len() + self.others.len() {
             if self.server_mut(index).is_none_or(|server| server.control.is_none()) {
                 continue;
             }
-            self.tell_sessions(index)?;
-            for session in ended {
-                self.send_to_replica(index, &Request::SessionGone { session: *session }, Vec::new())?;
+            let sessions = self.sessions_at(index);
+            if let Some(replica) = self.replicas.get_mut(index) {
+                replica.untold = sessions;
             }
             if let Some(version) = self.ledger_wanted(index) {
                 self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
@@ -566,7 +562,8 @@ impl Server {
         }
         self.spread_balance()?;
         let departures = std::mem::take(&mut self.gone_meanwhile);
-        self.announce(departures)
+        self.announce(departures)?;
+        self.tell_some(Instant::now())
     }
 }
 

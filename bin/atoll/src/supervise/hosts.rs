@@ -222,6 +222,8 @@ impl Server {
             },
         };
         let (epoch, epochs) = self.next_epoch(index);
+        // Before the next one opens the ledger.
+        let untold = self.can_wait(index);
         let (Some(launcher), Some(host)) = (&mut self.launcher, self.hosts.get(key)) else {
             return Err(Failure::new("the stack has ended"));
         };
@@ -242,7 +244,7 @@ impl Server {
         watched.or_fail("watching a replica")?;
         let replica = &mut self.replicas[index];
         (replica.host, replica.child) = (Some(key), host.child.clone());
-        (replica.control, replica.epoch) = (Some(control), epoch);
+        (replica.control, replica.epoch, replica.untold) = (Some(control), epoch, untold);
         Ok(())
     }
 

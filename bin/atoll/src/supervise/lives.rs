@@ -2,6 +2,7 @@
 //!
 //! The process is certainly gone before: that is the fence behind which the successor may touch what it has left.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -15,7 +16,6 @@ use atoll_sys::process::{Exit, Signal};
 
 use super::death;
 use super::life::Recovery;
-use super::memory::SessionMemory;
 use super::outbox::Outbox;
 use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
@@ -23,20 +23,16 @@ use super::vigil::{Judgement, Signs, Watch};
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail};
 
 impl Server {
-    /// Tells a new process what it has to know, and that this is all. It says that it is ready then.
+    /// Tells a new process what it has to know before it serves, and that this is all. It says that it is ready then.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
-        if index < self.replicas.len() {
-            self.tell_open(index)?;
-            for (session, memory) in self.lingering_at(index) {
-                let opened = memory.opened(session);
-                self.send_to_replica(index, &opened, memory.for_replica(index))?;
-            }
-        }
+        let is_replica = index < self.replicas.len();
+        let sessions = if is_replica { self.told_at(index) } else { BTreeSet::new() };
+        sessions.iter().try_for_each(|session| self.tell_opened(index, *session))?;
         if self.config.notation.plan().servers_of(Component::Cm).any(|server| server == index) {
             let rules = self.config.accept.rules();
             self.send_to_replica(index, &Request::Balance { rules }, Vec::new())?;
         }
-        if index < self.replicas.len() {
+        if is_replica {
             // Before it adopts: what predecessors hold counts.
             self.tell_memory(index)?;
         }
@@ -45,51 +41,7 @@ impl Server {
         if let Some(version) = self.ledger_wanted(index) {
             self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
         }
-        if index < self.replicas.len() {
-            self.tell_departed(index)?;
-            for (session, _) in self.lingering_at(index) {
-                self.send_to_replica(index, &Request::SessionGone { session }, Vec::new())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Which sessions there are, and who is in them no more: a replica that knows takes no harm.
-    pub(super) fn tell_sessions(&mut self, index: usize) -> io::Result<()> {
-        if index < self.replicas.len() {
-            self.tell_open(index)?;
-            self.tell_departed(index)?;
-        }
-        Ok(())
-    }
-
-    fn tell_open(&mut self, index: usize) -> io::Result<()> {
-        let sessions: Vec<u32> = self.open.keys().copied().collect();
-        for session in sessions {
-            let Some(memory) = self.open.get(&session) else { continue };
-            let opened = memory.opened(session);
-            let descriptors = memory.for_replica(index);
-            self.send_to_replica(index, &opened, descriptors)?;
-        }
-        Ok(())
-    }
-
-    /// A predecessor may have heard of it, or not.
-    fn tell_departed(&mut self, index: usize) -> io::Result<()> {
-        let open: Vec<u32> = self.open.keys().copied().collect();
-        for session in open {
-            let departed: Vec<u8> = self.sessions.departed(session).collect();
-            for member in departed {
-                self.send_to_replica(index, &Request::MemberGone { session, member }, Vec::new())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sessions that have ended, and that a replica has not said to be over.
-    fn lingering_at(&self, index: usize) -> Vec<(u32, Rc<SessionMemory>)> {
-        let of_it = self.lingering.iter().filter(|lingering| lingering.waits_for.contains(&index));
-        of_it.map(|lingering| (lingering.session, lingering.memory.clone())).collect()
+        sessions.into_iter().try_for_each(|session| self.tell_departed(index, session))
     }
 
     /// A server says that it serves.
@@ -100,6 +52,10 @@ impl Server {
         let build = server.program.build.name();
         let (epoch, pid) = (server.epoch, server.child.as_ref().map_or(0, |child| child.pid()));
         (server.blamed, server.is_leaving, server.due_by) = (false, false, None);
+        let later = match server.untold.len() {
+            0 => String::new(),
+            count => format!("; of {count} sessions it hears now"),
+        };
         let recovery = server.life.ready(now);
         if let Some(recovery) = recovery {
             let Recovery { start, ready, is_move } = recovery;
@@ -109,7 +65,7 @@ impl Server {
             } else {
                 say!(
                     "{role} is back (pid {pid}, epoch {epoch}) after {total:.1} ms: {start:.1} until its process was started, \
-                     {ready:.1} until it was ready"
+                     {ready:.1} until it was ready{later}"
                 );
             }
             self.succeeded(now, &format!("{role} is of {build} after {total:.1} ms"))?;
@@ -180,7 +136,7 @@ impl Server {
         // That of replicas is watched as such.
         let child = server.child.take().filter(|_| server.host.is_none());
         let control = server.control.take();
-        (server.host, server.outbox) = (None, Outbox::default());
+        (server.host, server.outbox, server.untold) = (None, Outbox::default(), BTreeSet::new());
         (server.is_leaving, server.due_by) = (false, None);
         let lists = std::mem::take(&mut server.lists);
         // The guardian has them, too: only so are they out of the set.
@@ -206,6 +162,7 @@ impl Server {
             self.stops.as_ref().map(|stops| stops.due),
             self.vigil.map(|(_, due)| due),
             self.retry_due(),
+            self.telling_due(),
             self.slowed_until(),
             self.questions.next_timeout(),
             self.gauge.as_ref().map(|gauge| gauge.look_at),
@@ -245,6 +202,7 @@ impl Server {
         // What a start has left of it is kept back for the next one.
         self.reserve.refill();
         self.retry_sends(now)?;
+        self.tell_some(now)?;
         self.let_slowed_go_on(now)?;
         self.answer_questions(now)?;
         self.look_at_memory(now)?;

@@ -1,15 +1,17 @@
 //! What does the supervisor own? The memory and the bells of the stack, and of each session.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use atoll_base::SessionId;
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::{Request, User};
-use atoll_ipc::ledger::{LEDGER_BYTES, written_version};
+use atoll_ipc::ledger::{LEDGER_BYTES, LedgerConfig, sessions_in, written_version};
 use atoll_ipc::page::{APP_PAGE_BYTES, BELLS, REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPage};
 use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::Plan;
@@ -34,7 +36,7 @@ pub struct StackMemory {
     pub lease_key: [u8; 16],
     /// Page and bell of each replica.
     pub replicas: Vec<ReplicaMemory>,
-    /// What each replica leaves to its successor. Nobody else maps it.
+    /// What each replica leaves to its successor. Nobody else maps it for writing.
     pub ledgers: Vec<OwnedFd>,
     /// The same of the servers that are no replicas. No application sees these.
     pub others: Vec<ReplicaMemory>,
@@ -68,6 +70,13 @@ impl StackMemory {
     pub fn ledger_version(&self, index: usize) -> Option<u32> {
         let ledger = self.ledgers.get(index)?;
         written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
+    }
+
+    /// The sessions that the ledger of a replica names, which has died; `None`: it cannot be read. Who has written it may have been taken over: then
+    /// it says what it likes, up to as many records as there may be.
+    pub fn sessions_in_ledger(&self, index: usize) -> Option<BTreeSet<SessionId>> {
+        let ledger = ShmMemory::map(self.ledgers.get(index)?, LEDGER_BYTES, Access::ReadOnly).ok()?;
+        sessions_in(ledger, LedgerConfig::STACK).ok()
     }
 
     /// Whether there were replicas before.

@@ -27,6 +27,7 @@ mod spawn;
 mod standby;
 mod stopped;
 mod succession;
+mod telling;
 mod upgrade;
 mod usage;
 mod users;

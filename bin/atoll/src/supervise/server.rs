@@ -117,6 +117,8 @@ pub struct Server {
     pub(super) questions: Questions,
     /// When it is tried again to send what the system was short of something for.
     retry_at: Option<Instant>,
+    /// When replicas are told of more sessions.
+    pub(super) tell_at: Instant,
     pub(super) next_client: u64,
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
@@ -144,6 +146,8 @@ pub(super) struct Replica {
     /// `None` while it is down.
     pub(super) control: Option<Channel>,
     pub(super) outbox: Outbox,
+    /// Sessions of which it has not heard: see `telling.rs`.
+    pub(super) untold: BTreeSet<u32>,
     /// It is to list its sockets, and has not listed all.
     pub(super) lists: bool,
     pub(super) life: Life,
@@ -167,6 +171,7 @@ impl Replica {
             epoch,
             control: None,
             outbox: Outbox::default(),
+            untold: BTreeSet::new(),
             lists: false,
             life,
             watch: Watch::default(),
@@ -345,6 +350,7 @@ impl Server {
             reserve: Reserve::new(&budget),
             budget,
             retry_at: None,
+            tell_at: Instant::now(),
             gauge: None,
             pace: Pace::default(),
             slowed: BTreeSet::new(),
@@ -635,6 +641,7 @@ impl Server {
         let role = self.role(index);
         say!("session {session} (pid {pid}) is cut off: {role} has died again and again at work for it");
         for replica in 0..self.replicas.len() {
+            self.tell_now(replica, session)?;
             self.send_to_replica(replica, &Request::CutOff { session }, Vec::new())?;
         }
         let members: Vec<ClientId> = self.sessions.members(session).map(|(_, client)| client).collect();
@@ -996,10 +1003,10 @@ impl Server {
                     Request::SessionGone { session }
                 }
             };
-            for index in 0..self.replicas.len() {
-                self.send_to_replica(index, &request, Vec::new())?;
-            }
             let (Departure::Member { session, .. } | Departure::Session { session }) = departure;
+            for index in 0..self.replicas.len() {
+                self.tell_of(index, session, &request)?;
+            }
             self.note_session(session, false);
         }
         Ok(())
@@ -1102,10 +1109,19 @@ impl Server {
         request: &Request,
         descriptors: Vec<Rc<OwnedFd>>,
     ) -> io::Result<()> {
+        self.post(index, request, descriptors)?;
+        self.ring(index)
+    }
+
+    /// The same without waking it.
+    pub(super) fn post(&mut self, index: usize, request: &Request, descriptors: Vec<Rc<OwnedFd>>) -> io::Result<()> {
         let Some(server) = self.server_mut(index).filter(|server| server.control.is_some()) else { return Ok(()) };
         server.outbox.push(request.encode().to_vec(), descriptors);
-        self.flush_replica(index)?;
-        // It looks at its socket now and then; the bell makes that now.
+        self.flush_replica(index)
+    }
+
+    /// A server looks at its socket now and then; this makes that now.
+    pub(super) fn ring(&self, index: usize) -> io::Result<()> {
         self.memory.servers().nth(index).map_or(Ok(()), |server| eventfd::ring(&*server.bell))
     }
 

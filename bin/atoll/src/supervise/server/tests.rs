@@ -25,6 +25,7 @@ mod sequences;
 mod shortage;
 mod standby;
 mod stories;
+mod telling;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {
