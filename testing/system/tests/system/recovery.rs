@@ -1,8 +1,8 @@
 //! Does a stack go on when one of its servers is killed?
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use atoll_system_tests::{Net, Proc, Stack, atoll, program, until};
 use serde_json::Value;
@@ -377,4 +377,54 @@ fn a_stateless_replica_keeps_its_listeners() {
     assert_eq!(fetch(&net, 80, "/small"), b"tiny");
     assert!(server.runs() && echoing.runs(), "{}", echoing.report());
     assert!(connections(&net, "connections_lost") > 0 && connections(&net, "connections_kept") == 0);
+}
+
+/// Programs that do nothing with their sessions cost a successor nothing before it serves, and are heard when they want something: the oldest
+/// one is told of last.
+#[test]
+fn idle_sessions_are_told_of_later_and_heard_then() {
+    const PROGRAM: &str = "import socket, sys\ns = socket.socket()\ns.setblocking(False)\nprint('idle', flush=True)\n\
+        sys.stdin.read(1)\ns.setblocking(True)\ns.connect((sys.argv[1], 7000))\ns.sendall(b'x')\nassert s.recv(1) == b'x'\n\
+        print('heard', flush=True)\nsys.stdin.read(1)";
+    const ECHO: &str = "import socket\nlistener = socket.create_server(('', 7000))\nprint('listening', flush=True)\nkept = []\n\
+        while True:\n c, _ = listener.accept()\n c.sendall(c.recv(1))\n kept.append(c)";
+    const IDLE: usize = 300;
+    let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
+    let mut echo = net.client("/usr/bin/python3", &["-c", ECHO]);
+    echo.says("listening", 20);
+    let speaker = || {
+        let mut command = net.on_stack("/usr/bin/python3");
+        let mut child = command.args(["-c", PROGRAM, "198.18.0.1"]);
+        child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        child.spawn().expect("python3 is there")
+    };
+    let mut speakers = [speaker(), speaker()];
+    let said = |child: &mut Child| {
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("it is a pipe");
+        BufReader::with_capacity(1, output).read_line(&mut line).expect("it is read");
+        line
+    };
+    speakers.iter_mut().for_each(|child| assert_eq!(said(child), "idle\n"));
+    let socket = format!("/run/atoll/{}.sock", net.name());
+    let arguments = [&*program("idle_sessions.py"), &*socket, &IDLE.to_string(), "0"];
+    let mut idle = Proc::start(Command::new("/usr/bin/python3").args(arguments), None);
+    idle.says("attached", 60);
+    for (round, speaker) in speakers.iter_mut().enumerate() {
+        Victim { net: &net, kind: "replicas", index: 0 }.kill();
+        speaker.stdin.as_mut().expect("it is a pipe").write_all(b"x").expect("it is there");
+        assert_eq!(said(speaker), "heard\n", "{}", log(&net));
+        let log = log(&net);
+        let later = log.lines().filter_map(|line| line.split_once("; of ")?.1.split_once(" sessions it hears now"));
+        let later: Vec<usize> = later.filter_map(|(count, _)| count.parse().ok()).collect();
+        // Of those that have spoken the ledger knows.
+        assert_eq!(later, (0..=round).map(|spoken| IDLE + 2 - spoken).collect::<Vec<_>>(), "{log}");
+    }
+    until("all of them", 20, || {
+        (net.atoll_says("status")["replicas"][0]["stats"]["sessions"].as_u64() == Some(IDLE as u64 + 2)).then_some(())
+    });
+    for mut speaker in speakers {
+        drop(speaker.stdin.take());
+        assert!(speaker.wait().is_ok_and(|status| status.success()));
+    }
 }
