@@ -60,7 +60,7 @@ impl Attack {
 pub const ATTACKS: &[Attack] = &[
     attack("scribble", Means::Raw, "writes anything anywhere in its arenas", "copies that are judged (decision 4)"),
     attack("commands", Means::Raw, "sends commands of every kind as fast as it can", "commands per session and round"),
-    attack("groups", Means::Raw, "joins and leaves groups that are all different", "groups per socket").known(ITEM_3),
+    attack("groups", Means::Raw, "joins and leaves groups that are all different", "a pace for groups"),
     attack("listeners", Means::Raw, "binds, listens, and gives back or does not", "leases and listeners per session"),
     attack("connects", Means::Raw, "connects to where nobody is, and closes", "sockets per user"),
     attack("options", Means::Raw, "sets options without end", "commands per session and round"),
@@ -89,7 +89,6 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 /// The items that are still to be mended. A mark goes when its attack does no harm any more.
-const ITEM_3: &str = "3: requests in force without bound";
 const ITEM_10: &str = "10: questions cost the answerer";
 
 /// The attack of this name.
