@@ -14,7 +14,7 @@ use serde_json::Value;
 
 macro_rules! attacks {
     ($($test:ident $name:literal,)*) => {
-        $(#[test] fn $test() { run(of_name($name)) })*
+        $(#[test] fn $test() { judge(of_name($name)) })*
 
         /// Those that have a test.
         const TESTED: &[&str] = &[$($name),*];
@@ -59,11 +59,8 @@ fn every_attack_is_tested() {
 /// Prints the table: `cargo test -p atoll-attacks table -- --nocapture`.
 #[test]
 fn table() {
-    for Attack { name, does, stopped_by, expected_failure, .. } in ATTACKS {
+    for Attack { name, does, stopped_by, .. } in ATTACKS {
         println!("{name:10} {does}; stopped by: {stopped_by}");
-        if let Some(item) = expected_failure {
-            println!("{:10} not yet: {item}", "");
-        }
     }
 }
 
@@ -76,16 +73,6 @@ const STALL_MAX_MS: u64 = 20_000;
 fn attack_time() -> Duration {
     let told = std::env::var("ATTACK_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(told.unwrap_or(if soak() { 20 } else { 1 }))
-}
-
-/// Runs an attack. What is still to be mended may fail; how, is printed.
-fn run(attack: &Attack) {
-    let Some(item) = attack.expected_failure else { return judge(attack) };
-    let outcome = std::panic::catch_unwind(|| judge(attack));
-    match outcome {
-        Ok(()) => println!("{}: no harm was seen, though this is not mended: {item}", attack.name),
-        Err(_) => println!("{}: harm is done, as expected: {item}", attack.name),
-    }
 }
 
 fn judge(attack: &Attack) {
