@@ -201,9 +201,15 @@ fn a_server_that_root_has_made_another_user_is_served() {
         run.args(["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--port"]);
         let mut server = Proc::start(run.arg(port.to_string()).current_dir("/tmp"), None);
         net.listens(&mut server, port);
-        let ask = ["-h", Net::SERVER, "-p", &port.to_string(), "set", "a", "b"];
-        assert_eq!(net.client("redis-cli", &ask).success(30).trim(), "OK", "{wrapper:?}: {}", server.report());
-        server.kill();
+        let port = port.to_string();
+        let ask = |what: &[&str]| {
+            let arguments: Vec<&str> = ["-h", Net::SERVER, "-p", &port].iter().chain(what).copied().collect();
+            net.client("redis-cli", &arguments)
+        };
+        assert_eq!(ask(&["set", "a", "b"]).success(30).trim(), "OK", "{wrapper:?}: {}", server.report());
+        // It may be a child of what was started here, which would outlive that.
+        ask(&["shutdown", "nosave"]).end(30);
+        server.end(30);
     }
 }
 
