@@ -184,6 +184,12 @@ impl Connection {
         text_offset(self.snd.una.min(self.snd.tail))
     }
 
+    /// Whether text is sent again now, and not for long: the retransmission timer has expired once or twice in a row (RFC 6298 §5), so that the next
+    /// attempt may still succeed.
+    pub fn is_trying_again(&self) -> bool {
+        self.snd.una < self.snd.nxt && (1..=2).contains(&self.recovery.rtt.backoff)
+    }
+
     /// First text offset that was never sent.
     pub fn send_nxt(&self) -> u64 {
         text_offset(self.snd.nxt.min(self.snd.tail))

@@ -328,6 +328,10 @@ impl<M: Memory> Transport<M> {
         idle.retain(|held| {
             // A younger connection between the same ends may have begun from zero.
             let entry = self.entries.get(held.index).filter(|entry| entry.name == held.name);
+            // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not in this state all the time.
+            if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
+                return false;
+            }
             let progress = entry.and_then(|entry| entry.position(held.area).checked_sub(held.position));
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });

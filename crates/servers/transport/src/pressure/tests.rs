@@ -354,3 +354,31 @@ fn where_nobody_holds_much_the_largest_goes() {
     net.wait(Duration::from_secs(4));
     assert!(is_closed(&mut server, s));
 }
+
+/// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is not for long.
+#[test]
+fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
+    for (silence, stays) in [(Duration::from_millis(1300), true), (Duration::from_millis(3500), false)] {
+        let (mut net, mut server, mut client) = pair(20, 22);
+        let lazy: Vec<(Socket, Socket)> = (0..2).map(|_| open(&mut net, &mut server, &mut client)).collect();
+        lazy.iter().for_each(|(s, _)| drop(server.write(*s, &vec![1; 1 << 20])));
+        net.wait(Duration::from_secs(5));
+        let (s, c) = open(&mut net, &mut server, &mut client);
+        assert_eq!(server.write(s, &[2; 10_000]), 10_000);
+        server.close(s);
+        net.loss = 1_000_000;
+        let now = net.now;
+        net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+        net.wait(silence);
+        assert!(net.stack(0).stat(Stat::ConnectionsShed) > 0, "somebody had to go");
+        let now = net.now;
+        net.stack(0).transport.set_memory(now, MemoryLevel::Plenty, u64::MAX);
+        net.loss = 0;
+        let mut got = 0;
+        for _ in 0..60 {
+            net.wait(Duration::from_secs(1));
+            got += client.read(c).len();
+        }
+        assert_eq!(got, if stays { 10_000 } else { 0 }, "after {silence:?}");
+    }
+}
