@@ -161,10 +161,14 @@ impl Chooser {
             return;
         }
         choice.acceptors.register(now, ts, session, lease, index, balancer);
-        // All have their turn once, and keep their order: it may be registered at one of several TSs.
-        let count = choice.waiting.len();
+        // All have their turn once, and keep their order: it may be registered at one of several TSs. Whoever has let offers time out gets one, and
+        // the others when it has claimed that: a program that says that it would accept, and does not, could have thousands offered and taken back
+        // all the time.
+        let is_doubtful = choice.acceptors.get_mut(session, lease).is_some_and(|acceptor| acceptor.is_doubtful);
+        let count = if is_doubtful { choice.waiting.len().min(1) } else { choice.waiting.len() };
         if count > 0 {
-            self.turns.insert(index, count);
+            let turns = self.turns.entry(index).or_default();
+            *turns = count.max(*turns);
             self.give_turns(now);
         }
     }
@@ -297,10 +301,13 @@ impl Chooser {
 
     /// An offer to this acceptor has come to an end without a claim.
     pub(crate) fn settle(&mut self, session: SessionId, lease: u64) {
-        if let Some((_, choice, _)) = self.of_lease(lease)
-            && let Some(acceptor) = choice.acceptors.get_mut(session, lease)
-        {
-            acceptor.returned();
+        let Some((index, choice, _)) = self.of_lease(lease) else { return };
+        let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return };
+        acceptor.returned();
+        // The only one that it was offered is gone: it gets another one.
+        let wants = acceptor.is_doubtful && acceptor.unclaimed == 0 && acceptor.registered != 0;
+        if wants && !choice.waiting.is_empty() {
+            self.turns.entry(index).or_insert(1);
         }
     }
 
@@ -318,8 +325,13 @@ impl Chooser {
         let measured = measured.unwrap_or(choice.acceptors.has_choice());
         let Some(acceptor) = choice.acceptors.get_mut(session, lease) else { return false };
         acceptor.claimed(now, offered_at, measured);
+        let was_doubtful = core::mem::take(&mut acceptor.is_doubtful);
         if measured {
             choice.acceptors.stir(now, index, balancer);
+        }
+        let waiting = choice.waiting.len();
+        if was_doubtful && waiting > 0 {
+            self.turns.insert(index, waiting);
         }
         measured
     }

@@ -28,6 +28,8 @@ pub(crate) struct Acceptor {
     usual: u32,
     /// Connections offered to it here since the start.
     pub(crate) given: u64,
+    /// It has let an offer time out here, and claimed none since.
+    pub(crate) is_doubtful: bool,
     /// When it claimed last, or was offered the first of those that it has not claimed.
     silent_since: Instant,
     estimate: Estimate,
@@ -75,6 +77,7 @@ impl Acceptor {
             unclaimed: 0,
             usual: 0,
             given: 0,
+            is_doubtful: false,
             silent_since: Instant::ZERO,
             estimate: Estimate::default(),
             open: Open::default(),

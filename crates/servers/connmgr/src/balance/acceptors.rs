@@ -113,7 +113,9 @@ impl Acceptors {
 
     /// It did not claim in time: its home is to hear of it.
     pub(crate) fn timed_out(&mut self, session: SessionId, lease: u64) {
-        if let Some(away) = self.get_mut(session, lease).and_then(Acceptor::away_mut) {
+        let Some(acceptor) = self.get_mut(session, lease) else { return };
+        acceptor.is_doubtful = true;
+        if let Some(away) = acceptor.away_mut() {
             (away.timed_out, away.changed) = (true, true);
         }
     }

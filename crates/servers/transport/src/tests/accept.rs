@@ -203,10 +203,40 @@ fn without_another_acceptor_the_connection_waits_for_the_first_to_return() {
     let mut got: Vec<Vec<u8>> = Vec::new();
     while let Some(s) = servers[0].accept() {
         got.push(servers[0].read(s));
+        net.settle();
+        servers[0].poll();
+        // The first one that it claims shows that it accepts again.
+        assert_eq!(servers[0].offers.len() + got.len(), 5);
     }
     got.sort();
     assert_eq!(got, (0..5).map(|n| vec![n; 6000]).collect::<Vec<_>>());
-    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 15);
+    // All of them once, and then one each time that it says that it would accept, and does not.
+    assert_eq!(net.stack(0).stat(Stat::ClaimTimeouts), 5 + 2);
+}
+
+/// What it was offered on trial is gone: the others do not wait for it.
+#[test]
+fn a_trial_whose_connection_ends_is_followed_by_another() {
+    let (mut net, mut servers, mut client) = shared_listener(1);
+    let sockets: Vec<Socket> = (0..3).map(|_| connect(&mut net, &mut client)).collect();
+    net.wait(Duration::from_millis(400));
+    servers[0].poll();
+    servers[0].offers.clear();
+    servers[0].push(Command::AcceptConnection { lease: LEASE });
+    net.settle();
+    servers[0].poll();
+    assert_eq!(servers[0].offers.len(), 1);
+    client.close_as(sockets[0], atoll_ipc::command::CloseMode::Abort);
+    net.settle();
+    servers[0].offers.clear();
+    servers[0].poll();
+    let mut accepted = 0;
+    while servers[0].accept().is_some() {
+        accepted += 1;
+        net.settle();
+        servers[0].poll();
+    }
+    assert_eq!(accepted, 2);
 }
 
 #[test]
