@@ -66,7 +66,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("rubbish", Means::Raw, "says what is no request, and half of what is", "messages that are judged"),
     attack("askers", Means::Raw, "asks for sockets and status over and over", "answers in slices, by turns"),
     attack("reopen", Means::Raw, "opens pages for writing by /proc/self/fd", "seals and modes"),
-    attack("hog", Means::Crowded, "listens and never accepts", "the backlog; offers are taken back").memory(256),
+    attack("hog", Means::Crowded, "listens and never accepts", "one offer for who claims none").memory(256),
     attack("reader", Means::Crowded, "accepts thousands and reads nothing", "memory per session, then in all")
         .memory(1024),
     attack("bells", Means::Crowded, "waits with 20,000 entries on each bell", "bells of each session's own"),
