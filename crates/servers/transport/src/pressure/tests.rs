@@ -384,3 +384,28 @@ fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
         assert_eq!(got, if stays { 10_000 } else { 0 }, "after {silence:?}");
     }
 }
+
+#[test]
+fn who_holds_little_and_stands_still_stays_though_those_who_hold_much_get_on() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let mut modest = App::attach(net.stack(0), 3);
+    modest.listen(78, Endpoint::new(addr(1), 81), 64);
+    net.settle();
+    let mut peer = App::attach(net.stack(1), 4);
+    let c = peer.connect(Endpoint::new(addr(1), 81));
+    net.settle();
+    let s = modest.accept().expect("the connection");
+    let busy: Vec<(Socket, Socket)> = (0..8).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &busy);
+    peer.write(c, b"unread");
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    for _ in 0..20 {
+        net.wait(Duration::from_millis(200));
+        for (s, c) in &busy {
+            server.read(*s);
+            client.write(*c, &[4; 100_000]);
+        }
+    }
+    assert!(!is_closed(&mut modest, s) && modest.read(s) == b"unread");
+}
