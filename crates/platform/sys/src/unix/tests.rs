@@ -207,11 +207,14 @@ fn a_signal_ends_neither_connecting_nor_waiting_for_an_answer() {
     };
     interrupt();
     let mut accepted: Vec<Channel> = Vec::new();
-    while accepted.len() < 3 {
+    // It ends before that only if it has failed.
+    while accepted.len() < 3 && !asking.is_finished() {
         accepted.extend(listener.accept(Blocking::No));
     }
     interrupt();
-    accepted[2].send(b"x", &[]).unwrap();
+    if let Some(last) = accepted.get(2) {
+        last.send(b"x", &[]).unwrap();
+    }
     assert_eq!(asking.join().unwrap(), 1);
     let (_a, b) = Channel::pair(Blocking::Yes).unwrap();
     let time = Duration::from_millis(5);
