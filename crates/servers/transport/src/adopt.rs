@@ -538,8 +538,7 @@ impl<M: Memory> Transport<M> {
         let name = self.name(&record.tuple);
         if state == State::TimeWait && !matches!(record.phase, Phase::Ended) {
             if let Some(time_wait) = connection.time_wait().filter(|_| !self.time_waits.has(&name)) {
-                let (searches, first) = (&mut self.searches, self.config.ephemeral.0);
-                self.time_waits.insert(now, name, time_wait, |name| searches.give_back(name, first));
+                self.time_waits.insert(now, name, time_wait, |name| self.searches.give_back(name));
                 ended.push(crate::time_wait::record(record.tuple, &time_wait.facts()));
             }
             if record.phase == Phase::Closing {

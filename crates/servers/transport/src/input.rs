@@ -208,7 +208,7 @@ impl<M: Memory> Transport<M> {
             None => None,
         };
         if let (Some(TimeWaitAnswer::Delete), Some(name)) = (&remembered, self.locals.find(&tuple)) {
-            self.give_back_port(&name);
+            self.searches.give_back(&name);
         }
         match remembered {
             Some(TimeWaitAnswer::Ack(mut answer)) => {

@@ -69,7 +69,9 @@ pub(crate) struct Searches {
 /// What is known of the ports towards one destination.
 #[derive(Debug)]
 struct Search {
-    /// Ports, counted from the first one of the range, that may be free. The others are not, unless they are among `later`.
+    /// The first port of the range.
+    first: u16,
+    /// Ports, counted from the first one, that may be free. The others are not, unless they are among `later`.
     untried: BitSet,
     /// When which of them may be used again.
     later: BTreeSet<(Instant, u32)>,
@@ -95,7 +97,7 @@ impl Search {
 
 impl Searches {
     /// The search for this destination goes on, or begins: then the one that was not needed for longest is forgotten, should there be too many.
-    fn take(&mut self, destination: &Name, ports: u32) -> Search {
+    fn take(&mut self, destination: &Name, first: u16, ports: u32) -> Search {
         self.uses += 1;
         let used = self.uses;
         match self.searches.remove(destination) {
@@ -105,17 +107,17 @@ impl Searches {
                     let oldest = self.searches.iter().min_by_key(|(_, search)| search.used).map(|(name, _)| *name);
                     oldest.map(|oldest| self.searches.remove(&oldest));
                 }
-                Search { untried: BitSet::full(ports), later: BTreeSet::new(), used }
+                Search { first, untried: BitSet::full(ports), later: BTreeSet::new(), used }
             }
         }
     }
 
-    /// What had this name is gone. `first`: the first port of the range.
+    /// What had this name - a connection, or a record of TIME-WAIT - is gone.
     #[inline]
-    pub(crate) fn give_back(&mut self, name: &Name, first: u16) {
+    pub(crate) fn give_back(&mut self, name: &Name) {
         if !self.searches.is_empty()
             && let Some(search) = self.searches.get_mut(&name.destination())
-            && let Some(port) = name.local_port().checked_sub(first)
+            && let Some(port) = name.local_port().checked_sub(search.first)
         {
             search.untried.insert(port.into());
         }
@@ -134,12 +136,6 @@ impl Searches {
 }
 
 impl<M: Memory> Transport<M> {
-    /// What had this name - a connection, or a record of TIME-WAIT - is gone.
-    #[inline]
-    pub(crate) fn give_back_port(&mut self, name: &Name) {
-        self.searches.give_back(name, self.config.ephemeral.0);
-    }
-
     /// A port for a connection between two addresses.
     pub(crate) fn choose_port(&mut self, now: Instant, local: Addr, remote: Endpoint) -> Result<FourTuple, NoPort> {
         let (first, last) = self.config.ephemeral;
@@ -158,7 +154,7 @@ impl<M: Memory> Transport<M> {
             return Ok(tuple);
         }
         let destination = self.name(&at(0)).destination();
-        let mut search = self.searches.take(&destination, count);
+        let mut search = self.searches.take(&destination, first, count);
         let chosen = self.search(now, &mut search, start, at);
         self.searches.searches.insert(destination, search);
         chosen

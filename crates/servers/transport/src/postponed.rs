@@ -259,7 +259,7 @@ impl<M: Memory> Transport<M> {
             };
             if let Err(why) = result {
                 if let Some(waiting) = postponed.all.get(at) {
-                    self.give_back_port(&waiting.name);
+                    self.searches.give_back(&waiting.name);
                 }
                 postponed.adoption.kept -= 1;
                 postponed.adoption.lose(why);

@@ -212,14 +212,18 @@ impl<M: Memory> Transport<M> {
         }
         let held: u64 = before.iter().map(|held| held.octets).sum();
         let (modest, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|held| {
-            let place =
-                self.entries.get(held.index).filter(|entry| entry.name == held.name).and_then(|entry| entry.place);
+            let place = self.entry_of(held).and_then(|entry| entry.place);
             place.is_some_and(|place| self.is_modest(place.session))
         });
         // Where all are, it is the largest's turn.
         self.shed_idle(if others.is_empty() { modest } else { others }, held / SHED_PART);
         self.shortage.discards = true;
         self.shortage.high = Some((now, self.all_holdings()));
+    }
+
+    /// The connection that held it, unless another one has its place by now. One between the same ends is not told apart: its positions are lower.
+    fn entry_of(&self, held: &Holding) -> Option<&Entry> {
+        self.entries.get(held.index).filter(|entry| entry.name == held.name)
     }
 
     fn all_holdings(&self) -> Vec<Holding> {
@@ -326,8 +330,7 @@ impl<M: Memory> Transport<M> {
     /// Resets those that have not got on since then, until so many octets are free.
     fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
-            // A younger connection between the same ends may have begun from zero.
-            let entry = self.entries.get(held.index).filter(|entry| entry.name == held.name);
+            let entry = self.entry_of(held);
             // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not in this state all the time.
             if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
                 return false;

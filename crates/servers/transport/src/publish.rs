@@ -92,7 +92,7 @@ impl<M: Memory> Transport<M> {
             Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => self.drop_unclaimed(index),
             Stage::Open(_) | Stage::Offered { .. } => {
                 self.flows.remove(&name, index);
-                self.searches.give_back(&name, self.config.ephemeral.0);
+                self.searches.give_back(&name);
                 self.wheel.cancel(atoll_base::TimerId(index));
                 entry.armed = Instant::FAR_FUTURE;
                 entry.stage = match entry.stage {
@@ -126,7 +126,7 @@ impl<M: Memory> Transport<M> {
             self.deferred.remove(&(entry.name.local_port(), index));
         }
         self.flows.remove(&entry.name, index);
-        self.give_back_port(&entry.name);
+        self.searches.give_back(&entry.name);
         self.wheel.cancel(atoll_base::TimerId(index));
     }
 

@@ -137,8 +137,7 @@ impl<M: Memory> Transport<M> {
     /// What takes its place, or the peer's reset, ends it here and not in the ledger. A successor has a connection of that name, or else
     /// answers for the old one until its time is over, which harms nobody (RFC 6191). Nor does it know that a repeated FIN has prolonged it.
     pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
-        let (searches, first) = (&mut self.searches, self.config.ephemeral.0);
-        self.time_waits.insert(now, name, time_wait, |name| searches.give_back(name, first));
+        self.time_waits.insert(now, name, time_wait, |name| self.searches.give_back(name));
         if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
             records.ledger.put_time_wait(&record(self.locals.tuple(&name), &time_wait.facts()));
         }

@@ -405,8 +405,7 @@ impl<M: Memory> Transport<M> {
         if self.ip.next_timeout().is_some_and(|due| due <= now) {
             self.ip.handle_timeout(now);
         }
-        let (searches, first) = (&mut self.searches, self.config.ephemeral.0);
-        self.time_waits.expire(now, |name| searches.give_back(name, first));
+        self.time_waits.expire(now, |name| self.searches.give_back(name));
         self.cm.handle_timers(now);
         self.run_directives(now);
         self.wheel.expire(now, |id| self.fired.push_back(id));
