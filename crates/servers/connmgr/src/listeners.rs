@@ -404,6 +404,10 @@ impl Listeners {
         listener.sockets.iter().any(holds).then_some(ListenerId { index, serial: listener.serial })
     }
 
+    pub(crate) fn has(&self, id: ListenerId) -> bool {
+        self.get(id).is_some()
+    }
+
     pub(crate) fn set_defer_accept(&mut self, id: ListenerId, seconds: u16) {
         if let Some(listener) = self.get_mut(id) {
             listener.defer_accept = seconds;

@@ -186,6 +186,11 @@ impl ConnMgr {
         self.listeners.index_at(local).is_some()
     }
 
+    /// Whether this listener is there still.
+    pub fn is_listening(&self, listener: ListenerId) -> bool {
+        self.listeners.has(listener)
+    }
+
     /// Whether the accept queue has room for one more: if not, the last ACK of the handshake is to be forgotten, as on Linux.
     #[inline]
     pub fn may_establish(&self, listener: ListenerId) -> bool {

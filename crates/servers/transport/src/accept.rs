@@ -1,7 +1,6 @@
 //! How does a connection opened by a peer find its application? P4: offer, claim, time-out.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_connmgr::{ConnectionId, Directive, ListenerId, Offer};
@@ -184,10 +183,10 @@ impl<M: Memory> Transport<M> {
                     self.offer(now, &offer);
                     self.mark(before);
                 }
-                // A listener may have had thousands of them.
                 Directive::Reset { connection } => {
-                    let name = self.entries.get(connection.0).map(|entry| entry.name);
-                    self.resets.extend(name.map(|name| (connection.0, name)));
+                    if let Some(entry) = self.entries.get(connection.0) {
+                        self.resets.add(connection.0, entry.name);
+                    }
                 }
                 Directive::AcceptorRemoved { session, lease } => {
                     let index = self.session_index.get(&session).copied();
@@ -205,28 +204,13 @@ impl<M: Memory> Transport<M> {
                 Directive::PortTaken { port, taken } => {
                     self.page.set_port(false, port, taken);
                     if !taken {
-                        self.give_up_deferred(now, port);
+                        self.resets.add_deferred(port);
                     }
                 }
             }
         }
         if !self.resets.is_empty() {
             self.reset_some(now);
-        }
-    }
-
-    /// Nobody listens at `port` any more: who waits for text for a listener (TCP_DEFER_ACCEPT), for hours perhaps, waits in vain. The
-    /// CM, which knows no single one of them, resets what is established for nobody.
-    fn give_up_deferred(&mut self, now: Instant, port: u16) {
-        let all: Vec<u32> = self.deferred.range((port, 0)..=(port, u32::MAX)).map(|(_, index)| *index).collect();
-        for index in all {
-            self.deferred.remove(&(port, index));
-            let is_one = |entry: &&mut Entry| matches!(entry.stage, Stage::Deferred { .. });
-            let Some(entry) = self.entries.get_mut(index).filter(is_one) else { continue };
-            let Some(listener) = entry.stage.listener() else { continue };
-            entry.stage = Stage::Waiting { listener };
-            entry.deadline = Instant::FAR_FUTURE;
-            self.cm.handle_established(now, ConnectionId(index), listener);
         }
     }
 

@@ -66,8 +66,6 @@ const LOOK_COST: u32 = 2;
 const REQUEST_COST: u32 = 2;
 /// Slots without a socket that are passed over at the price of one look.
 const VACANT_PER_LOOK: u32 = 64;
-/// Connections that are reset because their listener is gone, in one round.
-pub(crate) const RESETS: u32 = 128;
 
 impl<M: Memory> Transport<M> {
     /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
@@ -367,32 +365,10 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Connections whose listener is gone are reset, so many in a round.
-    pub(crate) fn reset_some(&mut self, now: Instant) {
-        while self.resets_left > 0
-            && let Some((index, name)) = self.resets.pop_front()
-        {
-            // Others may have its place.
-            let is_it = |entry: &&mut crate::entry::Entry| entry.name == name && entry.stage.listener().is_some();
-            if let Some(entry) = self.entries.get_mut(index).filter(is_it) {
-                entry.stage = Stage::Closing;
-                self.orphans += 1;
-                entry.deadline = Instant::FAR_FUTURE;
-                entry.connection.abort();
-                self.touch(index);
-                self.resets_left -= 1;
-            }
-        }
-        if !self.resets.is_empty() {
-            self.resets_at = now;
-        }
-    }
-
     /// Whether cleaning up goes on in the next round, and since when it could.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
         let departs = (!self.departures.is_empty()).then_some(Instant::ZERO);
         let ending = self.endings.front().and_then(|index| self.session(*index)?.ending.as_ref());
-        let resets = (!self.resets.is_empty()).then_some(self.resets_at);
-        ending.map(|ending| ending.at).into_iter().chain(resets).chain(departs).min()
+        ending.map(|ending| ending.at).into_iter().chain(self.resets.since()).chain(departs).min()
     }
 }

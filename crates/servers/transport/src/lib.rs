@@ -54,6 +54,7 @@ mod publish;
 mod receive;
 mod record;
 mod records;
+mod resets;
 mod rings;
 mod session;
 mod sink;

@@ -375,7 +375,8 @@ impl<M: Memory> Transport<M> {
         for session in self.sessions.iter_mut().flatten() {
             session.publish_commands();
         }
-        (self.slice_left, self.resets_left) = (crate::ending::SLICE, crate::ending::RESETS);
+        self.slice_left = crate::ending::SLICE;
+        self.resets.conclude();
         self.mark(Work::Nothing);
     }
 

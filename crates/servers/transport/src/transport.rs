@@ -26,7 +26,7 @@ use crate::datagram::Datagrams;
 use crate::ending::Departure;
 use crate::entry::{Entry, Flags};
 use crate::fast_open::Cookies;
-use crate::flows::{Flows, Locals, Name};
+use crate::flows::{Flows, Locals};
 use crate::options::Inherited;
 use crate::output::{LINKS, Stalled};
 use crate::phases::{Phases, Stopwatch};
@@ -34,6 +34,7 @@ use crate::ports::Searches;
 use crate::postponed::Postponed;
 use crate::pressure::Shortage;
 use crate::records::Records;
+use crate::resets::Resets;
 use crate::rings::Rings;
 use crate::session::Session;
 use crate::slab::Slab;
@@ -123,10 +124,8 @@ pub struct Transport<M: Memory> {
     pub(crate) released: Vec<(u32, SessionId, SlotId, Rings)>,
     /// Sessions of which processes have ended, with something left to clean up.
     pub(crate) endings: VecDeque<u32>,
-    /// Connections that are to be reset because their listener is gone, since when they could be, and how many more may be in this round.
-    pub(crate) resets: VecDeque<(u32, Name)>,
-    pub(crate) resets_at: Instant,
-    pub(crate) resets_left: u32,
+    /// Connections that are to be reset because their listener is gone.
+    pub(crate) resets: Resets,
     /// Connections that wait for text before they are offered (TCP_DEFER_ACCEPT), by port.
     pub(crate) deferred: BTreeSet<(u16, u32)>,
     /// Sessions that are over: the supervisor may let go of their memory.
@@ -225,9 +224,7 @@ impl<M: Memory> Transport<M> {
             cut_off: Vec::new(),
             released: Vec::new(),
             endings: VecDeque::new(),
-            resets: VecDeque::new(),
-            resets_at: now,
-            resets_left: crate::ending::RESETS,
+            resets: Resets::default(),
             deferred: BTreeSet::new(),
             ended: Vec::new(),
             fired: VecDeque::new(),

@@ -710,11 +710,43 @@ fn connections_of_a_listener_that_is_gone_are_reset_in_slices() {
         net.step();
     }
     assert!(
-        rounds.len() >= 2 && rounds.iter().all(|frames| *frames <= 2 * crate::ending::RESETS as usize),
+        rounds.len() >= 2 && rounds.iter().all(|frames| *frames <= 2 * crate::resets::RESETS as usize),
         "{rounds:?}"
     );
     net.settle();
     assert!(sockets.iter().all(|socket| client.state(*socket).1 == Cause::ConnectionReset));
+}
+
+#[test]
+fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_comes_to_the_next_one_stays() {
+    let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
+    let mut server = App::attach(net.stack(0), 1);
+    let mut client = App::attach(net.stack(1), 2);
+    let listen = |server: &mut App, lease| {
+        server.listen_only(lease, Endpoint::new(0, 80), 4096);
+        let option = atoll_ipc::SocketOption::DeferAccept;
+        server.push(Command::SetListenerOption { lease, option, value: 40_000 });
+    };
+    listen(&mut server, 77);
+    net.settle();
+    let sockets: Vec<Socket> = (0..MANY).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    let deferred = |net: &mut Net| net.stack(0).transport.deferred.len();
+    assert_eq!(deferred(&mut net), MANY);
+    server.push(Command::Release { lease: 77 });
+    let now = net.now;
+    net.stack(0).round(now);
+    let left = deferred(&mut net);
+    assert!((MANY - 2 * crate::resets::RESETS as usize..MANY).contains(&left), "{left} after one round");
+    assert!(net.stack(0).transport.is_behind(), "and the next one goes on at once");
+    // Before all are looked at, others come to whoever listens now: more than have gone.
+    listen(&mut server, 78);
+    let later: Vec<Socket> = (0..MANY / 2).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
+    net.settle();
+    assert!(sockets.iter().all(|socket| client.state(*socket).1 == Cause::ConnectionReset));
+    assert!(later.iter().all(|socket| client.state(*socket).1 == Cause::None));
+    assert_eq!(deferred(&mut net), MANY / 2);
+    assert!(!net.stack(0).transport.is_behind());
 }
 
 #[test]
