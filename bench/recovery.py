@@ -3,8 +3,8 @@
 
     recovery.py deaths [--connections N] [--busy] [--kills N] [--no-standby] [--no-batch]   a replica with N open connections is killed again and again
     recovery.py chaos [--connections N] [--kills N]             servers of all kinds and supervisors are killed; nothing may show it
-    recovery.py sessions [--sessions N] [--marked M] [--kills N] [--no-standby]   the same with N sessions of which nobody does anything, in M of them all
-                                                                slots marked as used once
+    recovery.py sessions [--sessions N] [--marked M] [--bound B] [--kills N] [--no-standby]   the same with N sessions of which nobody does anything, in M
+                                                                of them all slots marked as used once, and B programs with a bound socket each
     recovery.py cost [--seconds S] [--rounds N] [--one-cpu] [--other PROGRAM]   requests per second, and processor time for each, with
                                                                 connections that survive (stateful), and without a guarantee (stateless), by turns
 
@@ -52,6 +52,20 @@ while True:
     c, _ = server.accept()
     while part := c.recv(4096):
         c.sendall(part)
+"""
+
+
+# So many processes, each with a socket of each kind that a successor needs before it serves.
+BOUND = """
+import os, signal, socket, sys
+for number in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        listener = socket.create_server(("0.0.0.0", 10000 + number))
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("0.0.0.0", 10000 + number))
+        os.write(1, b"bound\\n")
+        signal.pause()
+signal.pause()
 """
 
 
@@ -208,6 +222,11 @@ def sessions(options):
             if idle.poll() is not None or time.monotonic() > deadline:
                 raise place.Failure(f"not all are open: {log_of(idle)[-500:]}")
             time.sleep(0.1)
+        bound = lab.start(stack.on_server(cpus[0], sys.executable, "-c", BOUND, str(options.bound)))
+        while log_of(bound).count("bound") < options.bound:
+            if bound.poll() is not None or time.monotonic() > deadline:
+                raise place.Failure(f"not all are bound: {log_of(bound)[-500:]}")
+            time.sleep(0.1)
         probe = lab.start(stack.on_client(cpus[-1], sys.executable, "-c", PROBE, SERVER))
         time.sleep(2)
         kills = []
@@ -219,7 +238,7 @@ def sessions(options):
         waits = waits_after(kills, probe)
         with open(f"/run/atoll/{stack.stack}.log") as log:
             own = [float(ms) for ms in re.findall(r"is back .* after ([\d.]+) ms", log.read())]
-        print(f"{options.sessions} sessions, {options.marked} with all slots marked, {len(kills)} deaths{', no standby' if options.no_standby else ''}")
+        print(f"{options.sessions} sessions, {options.marked} with all slots marked, {options.bound} programs with bound sockets, {len(kills)} deaths{', no standby' if options.no_standby else ''}")
         print(f"  served again, seen by a client   {spread(waits)}")
         print(f"  ready again, by the supervisor   {spread(own)}", flush=True)
         if probe.poll() is not None:
@@ -344,6 +363,7 @@ def main():
     four = kinds.add_parser("sessions")
     four.add_argument("--sessions", type=int, default=1000)
     four.add_argument("--marked", type=int, default=0)
+    four.add_argument("--bound", type=int, default=0)
     four.add_argument("--kills", type=int, default=20)
     four.add_argument("--no-standby", action="store_true", help="no process stands by")
     three = kinds.add_parser("chaos")
