@@ -122,8 +122,8 @@ pub fn supervisor_sequence(data: &[u8]) {
                     oracle.depart(client, session, departure);
                 }
             }
-            // Another connection has no sessions yet: the books stay as they are.
-            Request::Connect => {}
+            // Another connection has no sessions yet, and who somebody is says nothing of sessions: the books stay as they are.
+            Request::Connect | Request::Vouch { .. } => {}
             other => panic!("no request of applications: {other:?}"),
         }
         oracle.agrees(&sessions);
