@@ -11,7 +11,7 @@
 use std::fmt::{self, Write};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use atoll_sys::stderr::ErrorOutput;
@@ -38,14 +38,27 @@ pub const LINE_MAX: usize = 1000;
 pub fn open(file: Option<PathBuf>) {
     let _ = OUTPUT.set(Output { way: ErrorOutput::open(), file });
     // The default hook may look for symbols in files, which is deadly for servers, and waits for a pipe that is full.
-    std::panic::set_hook(Box::new(|panic| say!("{panic}")));
+    std::panic::set_hook(Box::new(|panic| say_last(format_args!("{panic}"))));
 }
 
 /// [`say!`].
 pub fn say(text: fmt::Arguments<'_>) {
+    say_within(&mut OWN.lock().unwrap_or_else(PoisonError::into_inner), text);
+}
+
+/// The same for a panic. It may have come while this thread was writing a line: then the lock will not be free again, and
+/// a process that waited for it would neither serve nor end.
+fn say_last(text: fmt::Arguments<'_>) {
+    match OWN.try_lock() {
+        Ok(mut own) => say_within(&mut own, text),
+        Err(TryLockError::Poisoned(own)) => say_within(&mut own.into_inner(), text),
+        Err(TryLockError::WouldBlock) => say_within(&mut None, text),
+    }
+}
+
+fn say_within(own: &mut Option<Budget>, text: fmt::Arguments<'_>) {
     let mut line = Line::new("atoll: ");
     let _ = line.write_fmt(text);
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     own.get_or_insert_with(|| Budget::new(OWN_RATE, Instant::now())).put(line, "atoll: ", Instant::now());
 }
 
@@ -231,6 +244,18 @@ mod tests {
         let mut line = Line::new("atoll[7]: ");
         line.push_bytes(bytes);
         line.finish()
+    }
+
+    #[test]
+    fn a_panic_while_a_line_is_written_waits_for_nobody() {
+        let (said, is_said) = std::sync::mpsc::channel();
+        let held = OWN.lock();
+        std::thread::spawn(move || {
+            say_last(format_args!("a panic"));
+            said.send(())
+        });
+        assert!(is_said.recv_timeout(Duration::from_secs(10)).is_ok());
+        drop(held);
     }
 
     #[test]
