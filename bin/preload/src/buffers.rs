@@ -8,6 +8,7 @@
 use atoll_base::{Duration, Instant};
 use atoll_ipc::Ready;
 
+use crate::backlog;
 use crate::object::Body;
 use crate::state::State;
 
@@ -71,6 +72,9 @@ impl State {
 
     /// Looks for buffers if it is time to. Before the last look at what a call waits for: it may have become true.
     pub fn look_if_due(&mut self) {
+        if backlog::is_there() {
+            backlog::send(self);
+        }
         if self.buffers.is_idle() {
             return;
         }
@@ -82,8 +86,10 @@ impl State {
         }
     }
 
-    /// How long to sleep at most, of `left`: until buffers are to be looked for.
+    /// How long to sleep at most, of `left`: until buffers are to be looked for, or commands that wait are tried again.
     pub fn nap(&self, left: Option<Duration>) -> Option<Duration> {
+        let left =
+            if backlog::is_there() { Some(left.map_or(backlog::RETRY, |left| left.min(backlog::RETRY))) } else { left };
         if self.buffers.is_idle() {
             return left;
         }

@@ -14,6 +14,7 @@ use atoll_ipc::lease::Voucher;
 use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
+use crate::backlog;
 use crate::groups::{Multicast, MulticastV6};
 use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
@@ -603,6 +604,12 @@ pub unsafe fn with_sockets(
     environment: *const *const c_char,
     exec: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
+    if !backlog::settle() {
+        // What has not been said by now would never be. execve(2): "Resource temporarily unavailable".
+        // SAFETY: a valid thread-local.
+        unsafe { *libc::__errno_location() = libc::EAGAIN };
+        return -1;
+    }
     let bequest = match table::any_objects() {
         // SAFETY: the caller's promise.
         true => unsafe { Bequest::prepare(&survivors(), environment) },

@@ -136,6 +136,8 @@ impl Heir {
             if state.now() >= deadline {
                 return false;
             }
+            // The ring may have been full.
+            self.own.send_waiting();
             atoll_sys::sched::yield_now();
         }
     }

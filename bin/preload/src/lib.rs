@@ -24,6 +24,7 @@
 #![warn(clippy::print_stderr)]
 
 mod asking;
+mod backlog;
 mod buffers;
 mod calls;
 mod epoll;

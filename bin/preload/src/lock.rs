@@ -17,14 +17,15 @@ impl<T> Locked<T> {
         Locked { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` with the value. Not reentrant: `f` must not call a function of this library that locks. Afterwards handlers of SIGURG
-    /// may run.
+    /// Runs `f` with the value. Not reentrant: `f` must not call a function of this library that locks. Afterwards it may wait until
+    /// commands of this thread are sent, and handlers of SIGURG may run.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.acquire();
         // SAFETY: the lock is held, so this is the only reference.
         let result = f(unsafe { &mut *self.value.get() });
         self.release();
+        crate::backlog::wait_if_owed();
         crate::urgent::raise_if_due();
         result
     }

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 
+use crate::backlog;
 use crate::family::forget_thread;
 use crate::heir::Heir;
 use crate::session::Control;
@@ -53,6 +54,7 @@ extern "C" fn child() {
     // SAFETY: the lock was taken in `prepare` by the thread that forked, the only one here.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
     forget_thread();
+    backlog::reset_in_child();
     stats::reset();
     state.forget_threads();
     let ForChild { heir, kept } = std::mem::take(prepared);

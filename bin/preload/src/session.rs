@@ -15,14 +15,15 @@ use atoll_ipc::page::{
 };
 use atoll_ipc::{Command, LAYOUT_VERSION, Memory};
 use atoll_shm::{Access, ShmMemory};
+use atoll_sockets::outbox::{Outbox, Sent};
 use atoll_sockets::port::{LOCK, Port};
 use atoll_sys::unix::Channel;
 use atoll_sys::{Calibration, Clock, eventfd};
 
 use atoll_sockets::Errno;
 
+use crate::backlog;
 use crate::family::{Before, FamilyLock};
-use crate::real::sys;
 use crate::settings::settings;
 use crate::table::Internal;
 
@@ -31,8 +32,6 @@ pub const NOBODY: u32 = u32::MAX;
 
 /// How long the supervisor may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a command is tried again while its ring is full, a millisecond each: a replica that takes longer is not there.
-const PUSH_TRIES: u32 = 5000;
 
 /// One session: this process' own, or one whose sockets it inherited.
 #[derive(Debug)]
@@ -66,6 +65,7 @@ enum Shared {
 #[derive(Debug)]
 pub struct Replica {
     pub port: Port<ShmMemory>,
+    outbox: Outbox,
     pub page: ReplicaPage<ShmMemory>,
     bell: Internal,
     rung: u32,
@@ -247,7 +247,8 @@ impl Session {
             let port = Port::new(arena, layout);
             let (overflow_seen, epoch_seen) = (port.overflow(), page.epoch().0);
             let users = [Vec::new(), Vec::new()];
-            all.push(Replica { port, page, bell, rung: 0, overflow_seen, epoch_seen, users });
+            let outbox = Outbox::new();
+            all.push(Replica { port, outbox, page, bell, rung: 0, overflow_seen, epoch_seen, users });
         }
         let facts = stack.facts()?;
         (bells.len() == BELLS && !all.is_empty()).then_some(Session {
@@ -272,27 +273,24 @@ impl Session {
         self.kept.iter().take(2).chain(&self.bells).chain(of_replicas)
     }
 
-    /// Sends a command; waits for room if the ring is full.
+    /// Sends a command. If the ring is full, it waits in the outbox, and this thread for it when the lock is free.
     #[inline]
     pub fn push(&mut self, replica: usize, command: &Command) {
         let shared = self.shared;
         let Some(to) = self.replicas.get_mut(replica) else { return };
-        for _ in 0..PUSH_TRIES {
-            let family = shared.then(|| to.family_lock());
-            if shared {
-                to.port.reload();
-            }
-            let pushed = to.port.push(command);
-            drop(family);
-            to.ring();
-            if pushed {
-                return;
-            }
-            atoll_sys::sched::yield_now();
-            let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            // SAFETY: a valid time.
-            unsafe { sys!(libc::SYS_nanosleep, &raw const pause, std::ptr::null_mut::<libc::timespec>()) };
+        let sent = to.on_ring(shared, |outbox, port| outbox.send(port, command));
+        if sent != Sent::All {
+            backlog::met(sent);
         }
+    }
+
+    /// Sends commands that wait, as far as there is room.
+    pub fn send_waiting(&mut self) -> Sent {
+        let (shared, mut all) = (self.shared, Sent::All);
+        for replica in self.replicas.iter_mut().filter(|replica| !replica.outbox.is_empty()) {
+            all = all.and(replica.on_ring(shared, Outbox::send_waiting));
+        }
+        all
     }
 
     /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for.
@@ -404,6 +402,19 @@ impl Session {
 }
 
 impl Replica {
+    /// Puts commands on the ring, and rings.
+    #[inline]
+    fn on_ring(&mut self, shared: bool, send: impl FnOnce(&mut Outbox, &mut Port<ShmMemory>) -> Sent) -> Sent {
+        let family = shared.then(|| self.family_lock());
+        if shared {
+            self.port.reload();
+        }
+        let sent = send(&mut self.outbox, &mut self.port);
+        drop(family);
+        self.ring();
+        sent
+    }
+
     /// Rings the replica's bell if it sleeps and was not rung yet for this sleep.
     #[inline]
     pub fn ring(&mut self) {

@@ -20,6 +20,7 @@ pub mod asking;
 pub mod datagram;
 pub mod errno;
 pub mod listener;
+pub mod outbox;
 pub mod port;
 pub mod slab;
 pub mod stream;

@@ -25,6 +25,7 @@ mod dhcp;
 mod fast_open;
 mod faults;
 mod fragments;
+mod full_ring;
 mod groups;
 mod hostile;
 mod internal;

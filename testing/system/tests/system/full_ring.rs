@@ -1,0 +1,49 @@
+//! What if a program says more than a stack takes that stands still? All of it counts later, and its other threads go on.
+
+use atoll_system_tests::{Net, Stack, program};
+
+use crate::recovery::signal;
+
+/// More sockets than a ring has room for commands; closing takes two of each.
+const COUNT: &str = "5000";
+
+#[test]
+fn what_a_program_says_while_its_stack_stands_still_counts_later() {
+    let net = Net::with(Stack::Atoll, "TS1LS1CM1", None);
+    let mut closes = net.serve("/usr/bin/python3", &[&program("full_ring.py"), "close", COUNT, "10000"]);
+    closes.says("bound", 60);
+    let status = net.atoll_says("status");
+    let of_stack = ["guardian", "pid", "standby"].map(|name| status["stack"][name].as_u64());
+    let replicas = status["replicas"].as_array().expect("a list").iter().map(|replica| replica["pid"].as_u64());
+    let processes: Vec<u64> = of_stack.into_iter().chain(replicas).flatten().filter(|pid| *pid != 0).collect();
+    assert!(processes.len() >= 3, "guardian, supervisor and replica: {status}");
+    let stopped = Stopped::new(processes);
+    signal("USR1", closes.pid().into());
+    // Nobody waits for ever.
+    closes.says(" ms\n", 20);
+    closes.says("not executed", 10);
+    drop(stopped);
+    let said = closes.output();
+    let (_, waited) = said.split_once("others waited ").expect("it says so");
+    let waited: u64 = waited.split(' ').next().and_then(|ms| ms.parse().ok()).expect("milliseconds");
+    assert!(waited < 2000, "{said}");
+    // A port whose release was lost is in use for ever.
+    net.serve("/usr/bin/python3", &[&program("full_ring.py"), "bind", COUNT, "10000"]).success(60);
+    assert!(closes.runs());
+}
+
+/// Processes that stand still, so that nobody is replaced either.
+struct Stopped(Vec<u64>);
+
+impl Stopped {
+    fn new(processes: Vec<u64>) -> Stopped {
+        processes.iter().for_each(|pid| signal("STOP", *pid));
+        Stopped(processes)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|pid| signal("CONT", *pid));
+    }
+}
