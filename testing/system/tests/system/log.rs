@@ -102,7 +102,15 @@ impl Drop for Logging {
         }
         let _ = Proc::start(self.command().args(["down", "lone"]), None).end(20);
         if let Some(mut supervisor) = self.foreground.take() {
-            let _ = supervisor.wait();
+            // One that hangs fails the test, which has to come to an end all the same.
+            let ends = (0..200).any(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                supervisor.try_wait().is_ok_and(|ended| ended.is_some())
+            });
+            if !ends {
+                let _ = supervisor.kill();
+                let _ = supervisor.wait();
+            }
         }
     }
 }
