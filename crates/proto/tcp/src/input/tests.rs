@@ -146,6 +146,19 @@ fn segments_outside_the_window_are_answered_but_not_taken() {
 }
 
 #[test]
+fn the_window_ends_at_its_right_edge_to_the_octet() {
+    // covers: RFC 9293 §3.4 table 6, MUST-66. The window takes octets 1 to 50,000.
+    let mut t = Tcb::established();
+    let last = t.recv(data(50_000..50_001));
+    assert_eq!(last.text.map(|text| (text.offset, text.len)), Some((49_999, 1)));
+    // Who begins where it ends is heard, without his text: he may not know better yet.
+    assert_eq!(t.recv(data(50_001..50_011)).text, None);
+    t.takes(bare().seq(50_001));
+    t.drops(bare().seq(50_002), Reason::OutsideWindow);
+    t.drops(data(50_002..50_012), Reason::OutsideWindow);
+}
+
+#[test]
 fn a_keep_alive_probe_is_answered_but_not_twice_in_a_row() {
     let mut t = Tcb::established();
     t.drops(bare().seq(0), Reason::OutsideWindow);
