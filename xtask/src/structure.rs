@@ -8,6 +8,7 @@
 mod arrows;
 mod proofs;
 mod requirements;
+mod sizes;
 mod sources;
 mod supply;
 mod tokens;
@@ -67,6 +68,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             }
         }
     }
+    violations.extend(sizes::check(&known.files));
     violations.extend(tables(root, &known)?);
     violations.extend(proofs(root, &crates, &known)?);
     violations.extend(supply::check(&metadata(root, &["--filter-platform", PLATFORM])?)?);

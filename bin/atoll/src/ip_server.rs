@@ -27,9 +27,10 @@ use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
 
-use crate::link::{Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix};
+use crate::link::{
+    Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, partner_of,
+};
 use crate::privileges::{Becomes, Kind};
-use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::IpServerSetup;
 

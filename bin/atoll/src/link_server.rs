@@ -22,9 +22,8 @@ use atoll_sys::sched;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
-use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings};
+use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings, partner_of};
 use crate::privileges::{Becomes, Kind};
-use crate::replica::partner_of;
 use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
 use crate::setup::LinkServerSetup;
 

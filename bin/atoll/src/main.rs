@@ -17,6 +17,7 @@ mod link;
 mod link_server;
 mod manager_server;
 mod mesh;
+mod notes;
 mod privileges;
 mod replica;
 mod ringing;

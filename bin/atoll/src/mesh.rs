@@ -14,8 +14,6 @@ use atoll_ipc::channel::{self, Place};
 use atoll_ipc::mesh::mesh_bytes;
 use atoll_shm::{Access, ShmMemory};
 
-use crate::link::Way;
-
 /// Size of the rings of the mesh and of links, as a power of two.
 pub const RING_LOG2: u8 = 20;
 /// Distance between two rings.
@@ -32,6 +30,16 @@ pub const SECRETS_BYTES: usize = 4096;
 pub const COOKIE_KEY: usize = 0;
 /// Where the key of the seals of grants lies.
 pub const LEASE_KEY: usize = 16;
+
+/// The two rings between this server and another one.
+pub struct Way {
+    /// What they lie in, which others may map, too, only if they may read and write all of it.
+    pub memory: ShmMemory,
+    /// Offset of the ring that this server sends into.
+    pub to: usize,
+    /// Offset of the ring that it receives from.
+    pub from: usize,
+}
 
 /// The memory that a server shares with others, by their numbers.
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ use atoll_wire::vnet;
 use crate::address;
 use crate::ip_server::network_config;
 use crate::link::{
-    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, waited,
+    Device, FORWARDED, FRAME_PREFIX, InternalLink, Joined, Links, OUTBOUND, Received, Rings, Way, partner_of, waited,
 };
 use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
@@ -136,6 +136,7 @@ struct Counts {
 }
 
 impl Replica {
+    // structure: start: takes what is inherited in the order in which it was given
     /// A replica with the descriptors and the setup that the supervisor gave it.
     pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
         let (facts, mesh, keys) = (inherited.facts, inherited.mesh.clone(), inherited.secrets.clone());
@@ -748,12 +749,6 @@ impl Role for Replica {
         }
         Ok(Verdict::Go)
     }
-}
-
-/// What tells the conversations of frames apart, well enough for `Patience`: where the ports are, if there are no options.
-pub(crate) fn partner_of(frame: &[u8]) -> u32 {
-    let at = if frame.get(12) == Some(&0x86) { 54 } else { 34 };
-    frame.get(at..at + 4).map_or(0, |ports| ports.iter().fold(0, |all, byte| all << 8 | u32::from(*byte)))
 }
 
 /// What the link says about the checksum of a frame's text.

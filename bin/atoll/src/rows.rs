@@ -64,6 +64,7 @@ pub struct AcceptorRow {
     pub open: u32,
 }
 
+// structure: TcpRow: a field for each column
 /// The facts of a TCP connection, in the words of `ss -i`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -23,6 +23,8 @@
 
 #![warn(clippy::print_stderr)]
 
+// structure: cycle of asking, backlog, buffers, calls, epoll, exec, family, fast_open, groups, heir, lock, object, options, poll, session, state, stats, symbols, transfer, urgent, wait: each file has a part of the library's one state
+
 mod asking;
 mod backlog;
 mod buffers;

@@ -112,6 +112,7 @@ pub struct Place {
     pub generation: u32,
 }
 
+// structure: Options: a field for each option of a socket
 /// Options that live here; the numbers are those of the socket API.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {

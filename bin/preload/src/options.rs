@@ -46,6 +46,7 @@ impl Value {
     }
 }
 
+// structure: set: an arm for each option; there is no table of them yet
 /// A new value of an option.
 pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let _call = stats::Call::new(stats::OPTION);
@@ -291,6 +292,7 @@ fn within(value: u32, most: u32) -> Result<u32, Errno> {
     if (1..=most).contains(&value) { Ok(value) } else { Err(Errno::EINVAL) }
 }
 
+// structure: get: an arm for each option; there is no table of them yet
 /// The bytes of an option's value.
 pub fn get(object: u32, level: i32, name: i32) -> Result<Value, Errno> {
     let _call = stats::Call::new(stats::OPTION);
@@ -454,6 +456,7 @@ fn time_bytes(micros: u64) -> Value {
     Value::of(&[micros / 1_000_000, micros % 1_000_000].map(u64::to_ne_bytes).concat())
 }
 
+// structure: tcp_info: the fields of the kernel's struct, in its order
 /// `struct tcp_info`, linux/tcp.h.
 fn tcp_info(object: u32) -> Result<Value, Errno> {
     let asked = STATE.with(|state| match state.socket(object).map(|s| (&s.kind, s.protocol)) {

@@ -37,6 +37,7 @@ const PASSING_MAX: atoll_base::Duration = atoll_base::Duration::from_secs(10);
 /// How deep epoll instances nest: epoll(7). The kernel's instance behind each refuses loops.
 pub const NESTING_MAX: u32 = 5;
 
+// structure: State: all that the lock of a process protects; objects, watches and sessions are not parts of their own yet
 /// Everything; one lock.
 pub struct State {
     pub control: Option<Control>,
@@ -394,6 +395,7 @@ impl State {
         }
     }
 
+    // structure: handle_event: an arm for each event
     fn handle_event(&mut self, replica: usize, event: Event) {
         match event {
             Event::Ready { slot, generation, ready } => {

@@ -6,6 +6,8 @@
 //! # Safety
 //! The safety rules of every function here are those of the C library's function of the same name.
 
+// structure: cycle of descriptors, octets, sockets, streams: the C library's functions stand for each other
+
 mod descriptors;
 mod octets;
 mod passing;

@@ -114,6 +114,7 @@ pub fn receive(object: u32, parts: &Parts<'_>, flags: i32) -> Result<Received, E
     }
 }
 
+// structure: receive_octets: recv(2) with MSG_PEEK, MSG_WAITALL, MSG_TRUNC and a low-water mark is one loop
 #[inline]
 fn receive_octets(
     state: &mut State,
@@ -351,6 +352,7 @@ fn kick_more(state: &mut State, object: u32, place: crate::object::Place) {
     state.kick(place);
 }
 
+// structure: send_file: sendfile(2) and its ways around pipes and positions are one loop
 /// One file range to a connection: sendfile(2). `offset` moves; `None`: the file's own position does.
 pub fn send_file(object: u32, input: i32, offset: &mut Option<i64>, count: usize) -> Result<usize, Errno> {
     let _call = stats::Call::new(stats::SEND);

@@ -153,6 +153,7 @@ pub fn block<R>(
     result
 }
 
+// structure: block_on: between two looks at what is awaited nothing may be left out
 fn block_on<R>(
     object: Option<u32>,
     deadline: Option<Instant>,

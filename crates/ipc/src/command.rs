@@ -8,28 +8,8 @@ use atoll_base::{Addr, Endpoint, SlotId};
 
 use crate::event::BadMessage;
 use crate::lease::{Pass, Voucher};
+pub use crate::protocol::Protocol;
 use crate::words::{MESSAGE_BYTES, Reader, Writer};
-
-/// Transport protocol of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Protocol {
-    /// Stream sockets.
-    Tcp = 6,
-    /// Datagram sockets.
-    Udp = 17,
-}
-
-impl Protocol {
-    /// The protocol with this IP protocol number.
-    pub const fn from_u8(n: u8) -> Option<Protocol> {
-        match n {
-            6 => Some(Protocol::Tcp),
-            17 => Some(Protocol::Udp),
-            _ => None,
-        }
-    }
-}
 
 /// How a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +262,7 @@ impl Command {
         .bytes
     }
 
+    // structure: decode: an arm for each command
     /// The message in a ring payload.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Command, BadMessage> {
         let (kind, mut r) = Reader::new(bytes);

@@ -9,7 +9,8 @@
 
 use atoll_base::Endpoint;
 
-use crate::command::Protocol;
+use crate::protocol::Protocol;
+use crate::words::{Reader, Writer};
 
 /// A socket has a port: what the authority has said, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,32 @@ impl Grant {
             | u8::from(self.reuse_addr) << 1
             | u8::from(self.reuse_port) << 2
             | u8::from(self.listening) << 3
+    }
+}
+
+impl Writer {
+    #[inline]
+    pub(crate) fn voucher(self, value: Voucher) -> Writer {
+        self.u32(value.uid).u8(value.flags).u64(value.granted).u64(value.seal)
+    }
+
+    #[inline]
+    pub(crate) fn pass(self, value: Pass) -> Writer {
+        self.u64(value.lease).u32(value.uid).u8(value.protocol as u8).u16(value.port)
+    }
+}
+
+impl Reader<'_> {
+    #[inline]
+    pub(crate) fn voucher(&mut self) -> Voucher {
+        Voucher { uid: self.u32(), flags: self.u8(), granted: self.u64(), seal: self.u64() }
+    }
+
+    #[inline]
+    pub(crate) fn pass(&mut self) -> Option<Pass> {
+        let (lease, uid) = (self.u64(), self.u32());
+        let protocol = Protocol::from_u8(self.u8())?;
+        Some(Pass { lease, uid, protocol, port: self.u16() })
     }
 }
 

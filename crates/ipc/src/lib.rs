@@ -38,6 +38,7 @@ pub mod message;
 pub mod network;
 pub mod page;
 pub mod pool;
+pub mod protocol;
 pub mod ring;
 pub mod slot;
 mod tally;

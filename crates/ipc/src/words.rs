@@ -61,16 +61,6 @@ impl Writer {
     pub(crate) fn endpoint(self, value: atoll_base::Endpoint) -> Writer {
         self.addr(value.addr).u16(value.port)
     }
-
-    #[inline]
-    pub(crate) fn voucher(self, value: crate::lease::Voucher) -> Writer {
-        self.u32(value.uid).u8(value.flags).u64(value.granted).u64(value.seal)
-    }
-
-    #[inline]
-    pub(crate) fn pass(self, value: crate::lease::Pass) -> Writer {
-        self.u64(value.lease).u32(value.uid).u8(value.protocol as u8).u16(value.port)
-    }
 }
 
 /// The same fields, read in the same order. Every message fits by construction, so reading past the end is a
@@ -122,17 +112,5 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn endpoint(&mut self) -> atoll_base::Endpoint {
         atoll_base::Endpoint { addr: self.addr(), port: self.u16() }
-    }
-
-    #[inline]
-    pub(crate) fn voucher(&mut self) -> crate::lease::Voucher {
-        crate::lease::Voucher { uid: self.u32(), flags: self.u8(), granted: self.u64(), seal: self.u64() }
-    }
-
-    #[inline]
-    pub(crate) fn pass(&mut self) -> Option<crate::lease::Pass> {
-        let (lease, uid) = (self.u64(), self.u32());
-        let protocol = crate::command::Protocol::from_u8(self.u8())?;
-        Some(crate::lease::Pass { lease, uid, protocol, port: self.u16() })
     }
 }

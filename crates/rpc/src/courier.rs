@@ -12,8 +12,7 @@ use atoll_ipc::message::{Envelope, Role};
 use atoll_ipc::{Memory, Message};
 
 use crate::calls::{CallError, Calls};
-use crate::dispatcher::Incoming;
-use crate::line::{Counts, Line, PeerId, SendError};
+use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::threads::ThreadId;
 
 /// A handle to the channels and calls of one server. Clones are handles to the same.

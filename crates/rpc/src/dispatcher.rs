@@ -12,21 +12,8 @@ use atoll_ipc::{Memory, Message};
 
 use crate::calls::Calls;
 use crate::courier::{Courier, Switchboard};
-use crate::line::{Counts, Line, PeerId, SendError};
+use crate::line::{Counts, Incoming, Line, PeerId, SendError};
 use crate::threads::{ThreadId, Threads, TooMany};
-
-/// A message of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Incoming {
-    /// Who sent it.
-    pub peer: PeerId,
-    /// In which of its lives.
-    pub epoch: Epoch,
-    /// How it belongs to others: a notice or a request.
-    pub role: Role,
-    /// What it says.
-    pub message: Message,
-}
 
 /// What a server does with messages of one kind. `S`: the state of the server; `F`: its microthreads.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ mod line;
 mod threads;
 
 pub use courier::{Call, Courier, Yield};
-pub use dispatcher::{Dispatcher, Handler, Incoming, Limits};
-pub use line::{Counts, PeerId, SendError};
+pub use dispatcher::{Dispatcher, Handler, Limits};
+pub use line::{Counts, Incoming, PeerId, SendError};
 pub use threads::{ThreadId, Threads, TooMany};
 
 pub use calls::CallError;

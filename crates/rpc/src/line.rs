@@ -5,10 +5,24 @@ use alloc::collections::VecDeque;
 use atoll_base::{Duration, Epoch, Instant};
 use atoll_ipc::Memory;
 use atoll_ipc::channel::{Bell, Channel, MESSAGE_BYTES};
+use atoll_ipc::message::{Message, Role};
 
 /// One of the servers that this one has a channel to, in the order of [`crate::Dispatcher::add_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
+
+/// A message of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Who sent it.
+    pub peer: PeerId,
+    /// In which of its lives.
+    pub epoch: Epoch,
+    /// How it belongs to others: a notice or a request.
+    pub role: Role,
+    /// What it says.
+    pub message: Message,
+}
 
 /// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

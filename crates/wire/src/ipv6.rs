@@ -244,14 +244,14 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
         match protocol.0 {
             // RFC 8200 §4.1: hop-by-hop options stand first, or not at all.
             HOP_BY_HOP if n > 0 => {
-                let code = crate::icmpv6::code::UNRECOGNIZED_NEXT_HEADER;
+                let code = crate::icmpv6_code::UNRECOGNIZED_NEXT_HEADER;
                 return Err(ExtensionError::Problem { code, pointer: named_at as u32, even_to_groups: false });
             }
             HOP_BY_HOP => alerts_mld = options(body, HEADER_LEN + at + 2)?,
             DESTINATION => _ = options(body, HEADER_LEN + at + 2)?,
             // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095: type 0 no longer exists.
             ROUTING if d != 0 => {
-                let (code, pointer) = (crate::icmpv6::code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
+                let (code, pointer) = (crate::icmpv6_code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
                 return Err(ExtensionError::Problem { code, pointer: pointer as u32, even_to_groups: false });
             }
             FRAGMENT => {
@@ -294,7 +294,7 @@ fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
         let after = tail.get(usize::from(len)..).ok_or(ExtensionError::Malformed)?;
         if !matches!(kind, PAD_N | ROUTER_ALERT) {
             let pointer = (start + whole - rest.len()) as u32;
-            let code = crate::icmpv6::code::UNRECOGNIZED_OPTION;
+            let code = crate::icmpv6_code::UNRECOGNIZED_OPTION;
             match kind >> 6 {
                 0 => {}
                 1 => return Err(ExtensionError::Discard),

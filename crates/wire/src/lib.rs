@@ -22,6 +22,7 @@ pub mod ethernet;
 pub mod fast_open;
 pub mod icmp;
 pub mod icmpv6;
+pub mod icmpv6_code;
 pub mod igmp;
 pub mod ipv4;
 pub mod ipv6;

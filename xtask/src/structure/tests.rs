@@ -1,7 +1,7 @@
 use super::arrows::{Arrow, Crate};
 use super::requirements::Labels;
 use super::tokens::tokens;
-use super::{arrows, check, proofs, requirements, sources, supply};
+use super::{arrows, check, proofs, requirements, sizes, sources, supply};
 
 #[test]
 fn the_repository_keeps_to_its_architecture() {
@@ -298,4 +298,60 @@ fn a_crate_from_elsewhere_or_under_another_licence_or_in_two_versions_is_reporte
     assert_eq!(found(&twice), [r#"x: there are several versions: {"1", "2"}"#]);
     // Of a crate that is not built nothing is asked.
     assert_eq!(found(&good.replace(r#""id": "x""#, r#""id": "z""#).replace("MIT", "GPL-2.0")), [""; 0]);
+}
+
+/// What is found in these files of a crate.
+fn found_in(files: &[(&str, String)]) -> Vec<String> {
+    let path = |name: &str| format!("crates/proto/tcp/src/{name}");
+    sizes::check(&files.iter().map(|(name, text)| (path(name), text.clone())).collect())
+}
+
+#[test]
+fn what_is_too_large_is_reported_unless_it_is_listed_with_a_reason() {
+    let fields = |count: usize| (0..count).map(|n| format!("f{n}: u8,")).collect::<String>();
+    let structure = |count| format!("pub struct Large {{ {} }}\n", fields(count));
+    assert!(found_in(&[("a.rs", structure(20))]).is_empty());
+    assert_eq!(found_in(&[("a.rs", structure(21))]), ["crates/proto/tcp/src/a.rs:1: `Large` has 21 fields"]);
+    let listed = |reason: &str| format!("// structure: Large: {reason}\n{}", structure(21));
+    assert!(found_in(&[("a.rs", listed("a field for each option"))]).is_empty());
+    assert_eq!(found_in(&[("a.rs", listed(" "))]), ["crates/proto/tcp/src/a.rs:2: `Large` has 21 fields"]);
+
+    let function = |lines: usize| format!("impl A {{\n    fn long(&self) {{{}}}\n}}\n", "\n".repeat(lines - 1));
+    assert!(found_in(&[("a.rs", function(70))]).is_empty());
+    assert_eq!(found_in(&[("a.rs", function(71))]), ["crates/proto/tcp/src/a.rs:2: `long` has 71 lines"]);
+    let parameters = |count| format!("trait T {{ fn many(&self, {}); }}", fields(count));
+    assert!(found_in(&[("a.rs", parameters(6))]).is_empty());
+    assert_eq!(found_in(&[("a.rs", parameters(7))]), ["crates/proto/tcp/src/a.rs:1: `many` has 7 parameters"]);
+}
+
+#[test]
+fn tests_may_be_large_and_what_need_not_be_listed_is_reported() {
+    let long = "\n".repeat(80);
+    let tests = format!("#[cfg(test)]\nmod tests {{\n    fn long() {{{long}}}\n}}\n");
+    assert!(found_in(&[("a.rs", tests), ("a/tests.rs", format!("fn long() {{{long}}}"))]).is_empty());
+    let listed = "// structure: short: once it was long\nfn short() {}\n";
+    let said = ["crates/proto/tcp/src/a.rs:1: `short` need not be listed any more"];
+    assert_eq!(found_in(&[("a.rs", listed.into())]), said);
+}
+
+#[test]
+fn modules_that_use_each_other_are_reported_unless_they_are_listed() {
+    let lib = |list: &str| ("lib.rs", format!("{list}mod a;\nmod b;\nmod c;\n"));
+    let (a, b) = (("a.rs", "use crate::b::B;".to_owned()), ("b/inner.rs", "fn f() { crate::c::g(); }".to_owned()));
+    let b_itself = ("b.rs", "mod inner;".to_owned());
+    let c = |text: &str| ("c.rs", text.to_owned());
+    let to_a = "use super::{a::A, d};";
+    // Down only: a child may use what its parent has.
+    let down = [lib(""), a.clone(), b_itself.clone(), b.clone(), c("use super::D;")];
+    assert!(found_in(&down).is_empty());
+    let circle = |list: &str| found_in(&[lib(list), a.clone(), b_itself.clone(), b.clone(), c(to_a)]);
+    let what = "crates/proto/tcp: modules of the crate use each other: cycle of a, b, c";
+    assert_eq!(circle(""), [what]);
+    assert!(circle("// structure: cycle of a, b, c: they are one\n").is_empty());
+    // Not the whole of it, and one that is none.
+    let unneeded = "crates/proto/tcp/src/lib.rs:1: this circle need not be listed any more";
+    assert_eq!(circle("// structure: cycle of a, b: they are one\n"), [what, unneeded]);
+    // For tests only.
+    let for_tests = format!("#[cfg(test)]\n{to_a}\n");
+    assert!(found_in(&[lib(""), a.clone(), b_itself.clone(), b.clone(), c(&for_tests)]).is_empty());
 }

@@ -6,6 +6,7 @@ use atoll_supervisor::{Config, ConfigFile, LinkType, RecoveryMode, StackName, St
 
 use crate::failure::{Failure, OrFail};
 
+// structure: StackOptions: a field for each option of the command
 /// The description of a stack on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "The stack (each overrides its key in the file; see `atoll config`)")]

@@ -85,6 +85,7 @@ fn counter(stats: &BTreeMap<String, u64>, name: &str) -> u64 {
     stats.get(name).copied().unwrap_or(0)
 }
 
+// structure: text: a paragraph for each section of the page
 fn text(report: &StatusReport, verbose: bool) -> String {
     let stack = &report.stack;
     let mut out = format!(

@@ -12,7 +12,7 @@ use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
 use atoll_wire::vnet;
 
-use crate::mesh::RING_LOG2;
+use crate::mesh::{RING_LOG2, Way};
 
 /// Octets that may wait in the ring of a peer that sleeps before it gets nothing more that does not wake it.
 const UNREAD_MAX: u64 = 2048;
@@ -46,16 +46,6 @@ pub struct Rings {
     peers: Vec<Option<Peer>>,
     /// Records dropped because a ring was full.
     pub dropped: u64,
-}
-
-/// The two rings between this server and another one.
-pub struct Way {
-    /// What they lie in, which others may map, too, only if they may read and write all of it.
-    pub memory: ShmMemory,
-    /// Offset of the ring that this server sends into.
-    pub to: usize,
-    /// Offset of the ring that it receives from.
-    pub from: usize,
 }
 
 struct Peer {

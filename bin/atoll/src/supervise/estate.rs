@@ -46,7 +46,7 @@ use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
 use super::words;
 use crate::failure::{Failure, OrFail};
-use crate::guardian::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
+use crate::notes::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
 use crate::runtime;
 use crate::setup::ServerUser;
 
@@ -186,9 +186,9 @@ impl Estate {
     fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) {
         let Some(channel) = &self.channel else { return };
         loop {
-            match guardian::send(channel, note, descriptors) {
+            match notes::send(channel, note, descriptors) {
                 Ok(()) => return,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guardian::wait_for_room(channel),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => notes::wait_for_room(channel),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     say!("the guardian is gone ({error})");
@@ -413,6 +413,7 @@ impl Found {
         Ok(Found { stack, queues, lock, memory, doors, notes })
     }
 
+    // structure: resume: each kind of note is taken up once, in the order in which they need each other
     /// Goes on with it.
     pub fn resume(
         self,

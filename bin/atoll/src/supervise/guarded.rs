@@ -13,7 +13,7 @@ use super::Guardian;
 use super::estate::Estate;
 use super::server::{Ending, Server};
 use super::succession::Program;
-use crate::guardian::{self, NEXT, Note};
+use crate::notes::{self, NEXT, Note};
 
 /// What the next guardian is started with.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Server {
     /// Starts a guardian, and tells it everything. Returns the socket to the one before, if that may still be there.
     fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
         let Some(wardship) = &self.estate.wardship else { return Ok(None) };
-        let (child, channel) = guardian::start_another(&wardship.job)?;
+        let (child, channel) = notes::start_another(&wardship.job)?;
         say!("process {} is the guardian now", child.pid());
         self.identity.guardian = Some(child.pid());
         let Estate { channel: last, wardship, .. } = std::mem::take(&mut self.estate);
@@ -110,7 +110,7 @@ impl Server {
         let build = Program::own().build.name();
         let line = match self.start_guardian() {
             Ok(last) => {
-                let _ = last.map(|last| guardian::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
+                let _ = last.map(|last| notes::send(&last, &Note::Dismissed, &[] as &[OwnedFd]));
                 format!("supervisor and guardian are of {build}")
             }
             // The old one goes on.

@@ -1,5 +1,7 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
+// structure: cycle of dying, estate, guarded, hosts, launch, questions, report, scaling, server, spawn, standby, stopped, succession, words: each file has a part of the supervisor's one struct
+
 mod build_file;
 mod crowds;
 mod device;
@@ -58,7 +60,7 @@ use self::memory::StackMemory;
 use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail, is_shortage};
-use crate::guardian::{self, Notes};
+use crate::notes::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
 use crate::setup::{
@@ -121,21 +123,22 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
     let mut notes = Notes::new();
     loop {
         let mut descriptors = Vec::new();
-        let note = match guardian::receive(channel, &mut descriptors) {
+        let note = match notes::receive(channel, &mut descriptors) {
             Ok(Some(note)) => note,
             Ok(None) => return Err(std::io::Error::other("it is gone")),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                guardian::wait_for(channel, rustix::event::PollFlags::IN);
+                notes::wait_for(channel, rustix::event::PollFlags::IN);
                 continue;
             }
             Err(error) => return Err(error),
         };
-        if guardian::take_note(&mut notes, note, descriptors).is_some() {
+        if notes::take_note(&mut notes, note, descriptors).is_some() {
             return Ok(notes);
         }
     }
 }
 
+// structure: start: each step needs what the one before has made
 /// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian`: who keeps what the next supervisor needs if this
 /// one dies.
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
@@ -380,6 +383,7 @@ fn write_stack_page(memory: &StackMemory, config: &Config, key: FlowKey, mac: Ma
     }
 }
 
+// structure: replica_setup: what a replica is told comes from as many places
 fn replica_setup(
     config: &Config,
     identity: &Identity,

@@ -63,6 +63,7 @@ pub(super) struct Lingering {
     pub(super) waits_for: BTreeSet<usize>,
 }
 
+// structure: Server: the whole supervisor; what it decides is not in machines of their own yet
 /// The supervisor of a running stack.
 pub struct Server {
     pub(super) config: Config,

@@ -118,6 +118,7 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
+// structure: start: what a process is given comes from as many places
 /// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, `more`
 /// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
 fn start(

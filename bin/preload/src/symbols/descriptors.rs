@@ -35,6 +35,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
+// structure: syscall: syscall(2) has as many
 /// syscall(2): some programs (libuv among them) close descriptors this way; a number that the kernel gives out again must not
 /// be taken for the socket that had it before.
 #[unsafe(no_mangle)]

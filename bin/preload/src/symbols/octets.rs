@@ -133,6 +133,7 @@ pub unsafe extern "C" fn recvfrom(
     }
 }
 
+// structure: __recvfrom_chk: the C library's function has as many
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __recvfrom_chk(
     fd: c_int,

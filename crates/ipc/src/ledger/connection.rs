@@ -58,6 +58,7 @@ pub enum Phase {
     Closing = 5,
 }
 
+// structure: ConnectionRecord: a field for each fact that a successor needs
 /// One connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields of the TCB have the names that it has for them.
@@ -309,6 +310,7 @@ impl ConnectionRecord {
         (bytes[4] != 0).then(|| Self::fields(bytes)).flatten()
     }
 
+    // structure: fields: a line for each field, in the order of docs/ledger.md
     fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
         let has_beyond = u32::from(bytes[4]) >= WITH_BEYOND;
         let mut eye = Eye { bytes, at: 5 };

@@ -21,6 +21,7 @@ fn messages(report: &Report) -> f64 {
     report.micros_each(Purpose::Message) + report.micros_each(Purpose::Cm)
 }
 
+// structure: handshakes: one experiment from its settings to its sentence
 /// Both at full load, and the time of a connection under a load that half of the capacity would do.
 pub(super) fn handshakes(context: &mut Context<'_>) -> Result<Outcome, String> {
     let counts: &[usize] = if context.quick { &[1, 8] } else { &[1, 2, 4, 8, 16, 32] };

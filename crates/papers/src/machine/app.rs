@@ -1,6 +1,6 @@
 //! What does an application do? A web server that takes one connection after another and serves a page from memory.
 
-use super::cores::{Batch, Item};
+use super::items::{Batch, Item};
 use super::{Handshake, Machine, Purpose};
 
 /// One application process.

@@ -1,7 +1,8 @@
 //! Who opens the connections? Clients on other machines, as many as are needed.
 
 use super::connections::Connection;
-use super::cores::{Frame, Item, Origin, Reply};
+use super::cores::Origin;
+use super::items::{Frame, Item, Reply};
 use super::{Load, Machine, What};
 
 /// A client whose SYN is dropped sends it again after so long (RFC 6298 §2.1), in nanoseconds.

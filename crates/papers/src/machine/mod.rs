@@ -19,6 +19,7 @@ mod app;
 mod client;
 mod connections;
 mod cores;
+mod items;
 mod report;
 mod server;
 mod settings;
@@ -35,7 +36,8 @@ pub use settings::{Delay, Handshake, Load, Settings, Waiting};
 use crate::costs::Costs;
 use app::App;
 use connections::Connections;
-use cores::{Core, Item, Origin};
+use cores::{Core, Origin};
+use items::Item;
 use server::Server;
 use waiting::Wait;
 
@@ -78,7 +80,7 @@ enum What {
     /// A client opens a connection.
     Open { client: u32 },
     /// A frame reaches a client.
-    Client { connection: u32, reply: cores::Reply },
+    Client { connection: u32, reply: items::Reply },
 }
 
 /// When the simulation begins, in nanoseconds: 0 means "never" in some places.

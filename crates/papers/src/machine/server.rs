@@ -9,7 +9,8 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::lease::Grant;
 
-use super::cores::{Ask, Batch, Frame, Item, Origin, Reply, Sent};
+use super::cores::Origin;
+use super::items::{Ask, Batch, Frame, Item, Reply, Sent};
 use super::settings::{Handshake, Settings};
 use super::{Machine, Purpose, Service, What};
 use crate::configuration::Roles;

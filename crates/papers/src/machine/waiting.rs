@@ -2,7 +2,7 @@
 
 use atoll_base::Patience;
 
-use super::cores::{Batch, Item, Sent};
+use super::items::{Batch, Item, Sent};
 use super::settings::Waiting;
 use super::{Machine, Purpose, What};
 

@@ -241,6 +241,7 @@ impl Managers {
         Managers { all: (0..count).map(new).collect(), now, mail: Vec::new() }
     }
 
+    // structure: round: what is measured must not be interrupted by calls
     /// Serves a batch of connections everywhere, then lets the managers speak. Nanoseconds for each operation of manager 0: verdict,
     /// choice, claim, close, message out, message in.
     fn round(&mut self) -> [f64; 6] {

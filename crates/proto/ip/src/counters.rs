@@ -49,6 +49,7 @@ pub enum Reason {
     NotForTransport,
 }
 
+// structure: Counters: a field for each counter
 /// Everything counted by one [`Ip`](crate::Ip). Counters only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

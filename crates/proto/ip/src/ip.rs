@@ -21,6 +21,7 @@ use crate::reassembly::Reassembly;
 use crate::v4::V4;
 use crate::v6::V6;
 
+// structure: Ip: the two families are not parts of their own yet
 /// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
 ///
 /// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an empty neighbour cache and is told or

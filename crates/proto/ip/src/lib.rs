@@ -13,6 +13,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+// structure: cycle of addresses, config, dhcp, fragments, half, icmp, input, ip, membership, output, past, v4, v6: each file has a part of one struct
+
 mod addresses;
 mod arp;
 mod config;

@@ -19,6 +19,7 @@ use crate::state::State;
 use crate::time_wait::TimeWait;
 use crate::timers::{Retransmit, Timer, Timers};
 
+// structure: Connection: the parts of a connection, nearly each a struct of its own
 /// One TCP connection: a transmission control block without ports and without text.
 ///
 /// Survives a crash: what is in its [`Record`](crate::Record), that is the positions in `snd` and `rcv`, what the SYNs agreed upon, and

@@ -75,6 +75,7 @@ impl Connection {
         }
     }
 
+    // structure: accept_fast: a SYN with text has as many facts
     /// Passive open by `syn`, whose cookie is good: as [`Connection::accept`], but the first `len` octets of its text are taken (at most as
     /// many as there is window for), and the application gets the connection at once. `option`: a newer cookie for the peer.
     #[allow(clippy::too_many_arguments)] // Those of `accept`.

@@ -7,6 +7,7 @@ use crate::recovery::Phase;
 use crate::settings::Algorithm;
 use crate::state::State;
 
+// structure: Info: a field for each fact that tcp_info and ss show
 /// A snapshot of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {

@@ -18,6 +18,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+// structure: cycle of connection, ecn, fast_open, mtu_probe, options, rare, record, time_wait, urgent: each file has a part of a connection
+
 mod application;
 mod closed;
 mod congestion;

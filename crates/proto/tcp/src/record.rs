@@ -20,6 +20,7 @@ use crate::snd::Snd;
 use crate::state::State;
 use crate::timers::Timer;
 
+// structure: Record: a field for each fact that a successor needs
 /// The hard state of a connection. Positions are stream offsets, as in [`Connection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named as those of the TCB.

@@ -133,6 +133,7 @@ impl Manager {
         Some(())
     }
 
+    // structure: handle_connection: an arm for each message
     /// What becomes of connections. `None`: the message is about something else, or about nothing.
     fn handle_connection(&mut self, now: Instant, ts: u8, body: &ManagerBody) -> Option<()> {
         let client = self.clients.get_mut(usize::from(ts))?;

@@ -22,6 +22,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+// structure: cycle of chooser, clients, listeners, manager, place, ports: who listens and who chooses speak to each other in one process or in two
+
 mod askers;
 mod balance;
 mod chooser;

@@ -543,6 +543,7 @@ pub enum ConfigError {
 }
 
 impl fmt::Display for ConfigError {
+    // structure: fmt: an arm for each error
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigError::Syntax(text) => write!(f, "{}", text.trim_end()),

@@ -7,14 +7,12 @@
 //!   part           =  ("TS" | "IP" | "LS" | "CM") number
 //! ```
 //! IP may be left out: then it is in the processes of the transport servers. In processes without these it may be with link servers, or
-//! apart from everything. What the processes are: [`Plan`].
+//! apart from everything. What the processes are: [`Plan`](crate::Plan).
 
 use std::fmt;
 use std::str::FromStr;
 
 use atoll_ipc::page::REPLICAS_MAX;
-
-use crate::plan::Plan;
 
 /// Most servers of one component.
 pub const COMPONENT_MAX: u8 = REPLICAS_MAX as u8;
@@ -81,11 +79,6 @@ impl Notation {
     /// How many replicas it has: transport servers.
     pub fn replicas(self) -> u8 {
         self.part(Component::Ts).count
-    }
-
-    /// Which processes it consists of, and who serves whom.
-    pub fn plan(self) -> Plan {
-        Plan::new(self)
     }
 
     pub(crate) fn part(self, component: Component) -> Part {

@@ -39,6 +39,13 @@ impl Process {
     }
 }
 
+impl Notation {
+    /// Which processes it consists of, and who serves whom.
+    pub fn plan(self) -> Plan {
+        Plan::new(self)
+    }
+}
+
 impl Plan {
     /// The plan of a configuration.
     pub(crate) fn new(notation: Notation) -> Plan {

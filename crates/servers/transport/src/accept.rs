@@ -22,6 +22,7 @@ use crate::transport::Transport;
 pub(crate) const V6_EXTRA: u16 = 20;
 
 impl<M: Memory> Transport<M> {
+    // structure: accept: a SYN has as many facts
     /// A SYN that the CM wants answered.
     #[allow(clippy::too_many_arguments)] // What is known of one SYN.
     pub(crate) fn accept(

@@ -196,6 +196,7 @@ impl<M: Memory> Transport<M> {
         self.records.as_ref().map_or_else(BTreeSet::new, |records| records.ledger.sessions())
     }
 
+    // structure: adopt: recovery in the order of its steps (the head of this file)
     /// Goes on where the predecessor has died. `is_blamed`: by its own fault, so that what it was working on may be the reason. Flush afterwards.
     pub fn adopt(&mut self, now: Instant, recovery: Recovery, is_blamed: bool) -> Adoption {
         let Some(mut records) = self.records.take() else { return Adoption::default() };
@@ -484,6 +485,7 @@ impl<M: Memory> Transport<M> {
         refused
     }
 
+    // structure: adopt_connection: each check may find that the connection cannot go on, and nothing is kept before the last
     /// Goes on with one connection. `ended`: what is in TIME-WAIT and not written down as such.
     fn adopt_connection(
         &mut self,

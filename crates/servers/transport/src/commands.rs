@@ -65,6 +65,7 @@ impl<M: Memory> Transport<M> {
         }
     }
 
+    // structure: handle_rare_command: an arm for each command
     /// Ports, listeners, acceptors, datagram sockets.
     fn handle_rare_command(&mut self, now: Instant, session: u32, command: Command) {
         let Some(id) = self.session(session).map(|session| session.id) else { return };

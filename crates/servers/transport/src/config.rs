@@ -6,6 +6,7 @@ use atoll_tcp::EcnMode;
 
 use crate::fast_open::FastOpenSides;
 
+// structure: Config: a field for each setting
 /// Sizes, times and identity of one replica's transport server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {

@@ -44,6 +44,7 @@ pub(crate) struct Datagrams {
     state: FixedState,
 }
 
+// structure: Datagram: a socket with its options, which are no part of their own yet
 /// One datagram socket. Its records lie in the arena, so nothing is lost with a crash but this.
 #[derive(Debug)]
 pub(crate) struct Datagram {

@@ -14,6 +14,7 @@ use crate::options::Keep;
 use crate::rings::Rings;
 use crate::session::Place;
 
+// structure: Entry: what a server keeps of a connection; its part for the application is not apart yet
 /// One connection.
 ///
 /// `published` fields are what the slot says now: only what differs is written, so that a cache line that the application reads

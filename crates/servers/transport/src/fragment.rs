@@ -86,6 +86,7 @@ impl MtuDiscovery {
     }
 }
 
+// structure: send_fragments: a packet has as many facts
 /// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. `Some`: the link is full; to be called again with what is
 /// returned, and the same datagram, when it is not.
 #[allow(clippy::too_many_arguments)] // As `send_segment`: parts of one frame.

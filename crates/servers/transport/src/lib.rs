@@ -22,6 +22,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+// structure: cycle of accept, adopt, blame, challenge, commands, config, datagram, ending, entry, fast_open, flows, fragment, list, options, output, phases, ports, postponed, pressure, receive, record, records, resets, session, time_wait, transport: each file has a part of the server's one struct
+
 mod accept;
 mod adopt;
 mod balance;

@@ -18,6 +18,7 @@ use crate::transport::Transport;
 const ABOVE_LAST: u32 = 65_537;
 
 impl<M: Memory> Transport<M> {
+    // structure: connect: each check refuses with a cause of its own, in the order of Linux
     /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot; until it is known the command waits ([`Transport::comes_again`]).
     #[allow(clippy::too_many_arguments)] // The fields of the command.
     pub(crate) fn connect(

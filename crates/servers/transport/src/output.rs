@@ -405,6 +405,7 @@ fn route(ip: &mut Ip, locals: &Locals, now: Instant, entry: &mut Entry) -> Route
     route
 }
 
+// structure: send_segment: a segment has as many facts
 /// Writes the headers of one segment, ports from `tuple`, and gives the frame to the link.
 #[allow(clippy::too_many_arguments)] // Parts of one frame; a struct for them would be built and taken apart once.
 #[inline]

@@ -43,6 +43,7 @@ pub(crate) fn summary(entry: &Entry) -> u8 {
     state | stage << 4 | u8::from(entry.place.is_some()) << 7
 }
 
+// structure: of_entry: a line for each field of the record
 /// The record of a connection. `text`: the chain with what is parked.
 pub(crate) fn of_entry<M: atoll_ipc::Memory>(
     entry: &Entry,

@@ -286,6 +286,7 @@ impl<M: Memory> Records<M> {
 }
 
 impl<M: Memory> Transport<M> {
+    // structure: commit: the order of a commit's stores is what it is about
     /// Writes down what has changed since the last flush.
     pub(crate) fn commit(&mut self) {
         if let Some(records) = self.records.as_deref_mut() {

@@ -30,6 +30,7 @@ const FLOOR_UNITS: u32 = 64;
 /// Of a session so many at a time, because each is a system call.
 const DISCARDS_MAX: usize = 512;
 
+// structure: Session: what a server keeps of an application; its quotas and its pace are not apart yet
 /// One application process (with the children that inherited its sockets), as seen from this replica.
 ///
 /// Nothing here survives a crash: the next incarnation opens the session again.

@@ -42,6 +42,7 @@ use crate::stats::Stats;
 use crate::time_wait::TimeWaits;
 use crate::users::Users;
 
+// structure: Transport: the whole server; its parts have files, and no structs yet
 /// Connections, datagram sockets, sessions and timers of one replica.
 ///
 /// A round of its owner: `handle_frame` for each frame, `handle_commands`, `handle_timers`, `flush`, then ring `take_bells`.
@@ -163,6 +164,7 @@ pub(crate) struct Answer {
 }
 
 impl<M: Memory> Transport<M> {
+    // structure: new: a line for each field
     /// A transport server without sessions. `page`: this replica's, already announced by the caller. All flow groups belong
     /// to this replica until [`Transport::set_owners`].
     pub fn new(config: Config, secrets: Secrets, ip: Ip, page: ReplicaPage<M>, now: Instant) -> Transport<M> {

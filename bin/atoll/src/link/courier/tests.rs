@@ -5,10 +5,10 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{create_memfd, eventfd};
 
-use super::super::rings::Way;
 use super::super::rings::{FORWARDED, OUTBOUND, Received};
 use super::*;
 use crate::mesh::RING_STRIDE;
+use crate::mesh::Way;
 
 const VNET: [u8; vnet::HEADER_LEN] = [7; vnet::HEADER_LEN];
 

@@ -830,12 +830,12 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
 }
 
 /// What a supervisor has noted, as its guardian would have it.
-fn notes_of(guardian: &Channel) -> crate::guardian::Notes {
-    let mut notes = crate::guardian::Notes::new();
+fn notes_of(guardian: &Channel) -> crate::notes::Notes {
+    let mut notes = crate::notes::Notes::new();
     loop {
         let mut descriptors = Vec::new();
-        let Ok(Some(note)) = crate::guardian::receive(guardian, &mut descriptors) else { return notes };
-        crate::guardian::take_note(&mut notes, note, descriptors);
+        let Ok(Some(note)) = crate::notes::receive(guardian, &mut descriptors) else { return notes };
+        crate::notes::take_note(&mut notes, note, descriptors);
     }
 }
 
@@ -864,8 +864,8 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
     assert!(bench.server.make_way(id, &next));
     assert_eq!(bench.server.ending, Some(Ending::MadeWay));
     let notes = notes_of(&guardian);
-    assert_eq!(notes[crate::guardian::NEXT].descriptors.len(), 1);
-    let stack: crate::supervise::estate::StackNote = serde_json::from_str(&notes[crate::guardian::STACK].text).unwrap();
+    assert_eq!(notes[crate::notes::NEXT].descriptors.len(), 1);
+    let stack: crate::supervise::estate::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
     assert_eq!(stack.exchange_for, Some(id.0));
 
     // The next one is of the old build, and says why.
@@ -962,7 +962,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let names: Vec<&String> = notes.keys().collect();
     let kept: Vec<&&String> = names.iter().filter(|name| name.starts_with("session.")).collect();
     assert_eq!(kept.len(), 3, "the second, the third, and that of who has asked: {kept:?}");
-    assert_eq!(names.iter().filter(|name| name.starts_with(crate::guardian::CLIENTS)).count(), 1, "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.starts_with(crate::notes::CLIENTS)).count(), 1, "{names:?}");
     let (config, identity) = (server.config.clone(), server.identity.clone());
     let found = Found::read(notes, &mut config.clone()).unwrap();
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
@@ -989,7 +989,7 @@ fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     bench.settle();
     let mut notes = notes_of(&guardian);
     notes.remove("admin");
-    for (_, known) in notes.iter_mut().filter(|(name, _)| name.starts_with(crate::guardian::CLIENTS)) {
+    for (_, known) in notes.iter_mut().filter(|(name, _)| name.starts_with(crate::notes::CLIENTS)) {
         known.text = "null".into();
     }
     let (mut config, identity) = (bench.server.config.clone(), bench.server.identity.clone());

@@ -18,6 +18,7 @@ const PROCESSES: [usize; 4] = [1, 2, 4, 1];
 /// Web servers in the simulated machine, whatever the stack has.
 const WEB_SERVERS: usize = CORES - 4;
 
+// structure: scaling: one experiment from its settings to its sentence
 /// Throughput over time while the stack scales.
 pub(in crate::experiments) fn scaling(context: &mut Context<'_>) -> Result<Outcome, String> {
     let measured = Measured::new(context, SCALING);

@@ -161,6 +161,7 @@ pub(in crate::experiments) fn kept(context: &mut Context<'_>) -> Result<Outcome,
     Ok(Outcome { rows, charts: vec![("", chart)], reproduced, sentence })
 }
 
+// structure: throughput: one experiment from its settings to its sentence
 /// Fig. 6.13.
 pub(in crate::experiments) fn throughput(context: &mut Context<'_>) -> Result<Outcome, String> {
     let measured = Measured::new(context, DEATHS);

@@ -11,6 +11,7 @@ use crate::machine::{Load, Settings, Waiting};
 /// Series `Linux`, `NEaT`, `Multi`: lighttpd processes, as many as CPUs and replicas; requests a second.
 const LIGHTTPD: &str = include_str!("../../measured/lighttpd.csv");
 
+// structure: replicas: one experiment from its settings to its sentence
 /// Fig. 6.6, 6.9, 6.11: web servers are added until no core is left.
 pub(in crate::experiments) fn replicas(context: &mut Context<'_>) -> Result<Outcome, String> {
     let counts: &[usize] = if context.quick { &[1, 4, 6, 10] } else { &[1, 2, 3, 4, 5, 6, 8, 10, 12, 14] };

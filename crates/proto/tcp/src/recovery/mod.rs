@@ -1,5 +1,7 @@
 //! What is lost, and what is sent again? RFC 8985 with SACK, RFC 6582 without, RFC 9937 for the pace.
 
+// structure: cycle of flight, rack, rate: what was sent keeps what RACK and the rate estimate need to know of it
+
 mod flight;
 mod prr;
 mod rack;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::ConfigFile;
 
+// structure: commented: a line for each setting, in the order of the file
 /// The values of `file`, commented. Keys without a value stand there as a comment with an example.
 pub(super) fn commented(file: &ConfigFile) -> String {
     let mut out = Out(String::new());

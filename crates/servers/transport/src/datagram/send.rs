@@ -15,6 +15,7 @@ use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
+    // structure: send_datagrams: from the ring to the link without a copy in between
     /// Sends what a socket has to send, until it is done, its neighbour is asked for, the link is full, or its session has sent as much as it
     /// may in one flush.
     pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
@@ -150,6 +151,7 @@ fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
 /// The link has not taken a datagram, or only this much of it.
 struct Full(Option<Progress>);
 
+// structure: send_datagram: a datagram has as many facts
 /// Writes the headers of one datagram and gives it to the link.
 fn send_datagram<M: Memory>(
     ip: &mut Ip,

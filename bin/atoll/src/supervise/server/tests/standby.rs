@@ -175,7 +175,7 @@ fn who_stands_by_is_noted_only_when_it_has_been_called() {
     let mut bench = Bench::standing_by(1, "");
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     bench.server.leave_to(kept_by(theirs));
-    let hosts = |notes: &crate::guardian::Notes| notes.keys().filter(|name| name.starts_with("host.")).count();
+    let hosts = |notes: &crate::notes::Notes| notes.keys().filter(|name| name.starts_with("host.")).count();
     assert_eq!(hosts(&notes_of(&guardian)), 1);
     bench.dies(0, 2);
     assert_eq!(given(&bench, 1).1, [0]);

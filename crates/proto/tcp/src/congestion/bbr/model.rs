@@ -6,6 +6,7 @@ use super::{Mode, gain};
 use crate::congestion::Sample;
 use crate::recovery::RateSample;
 
+// structure: Model: the variables of the draft, by their names there
 /// The model: bandwidth, round trip, and bounds that losses have set.
 #[derive(Debug)]
 pub(super) struct Model {
