@@ -9,7 +9,7 @@ use std::rc::Rc;
 use atoll_base::{Duration, Epoch, ReplicaId};
 use atoll_ipc::Message;
 use atoll_ipc::message::Kind;
-use atoll_rpc::{Courier, Dispatcher, Handler, Limits, PeerId, Threads};
+use atoll_rpc::{CallRouter, Dispatcher, Handler, Limits, PeerId, Threads};
 use atoll_shm::ShmMemory;
 
 use crate::messaging::WINDOW;
@@ -34,7 +34,7 @@ fn calls(side: &Side, threads: u64, count: u64) -> io::Result<()> {
     let mut dispatcher = Dispatcher::new(EPOCH, Limits::default(), now);
     let peer = dispatcher.add_peer(side.our_channel(), EPOCH);
     for _ in 0..threads {
-        let thread = caller(dispatcher.courier().clone(), peer, count / threads, answered.clone());
+        let thread = caller(dispatcher.router().clone(), peer, count / threads, answered.clone());
         dispatcher.spawn(thread).map_err(|_| io::Error::other("too many microthreads"))?;
     }
     while dispatcher.load().0 > 0 {
@@ -65,10 +65,10 @@ where
     dispatcher.publish(|_| {});
 }
 
-async fn caller(courier: Courier<&ShmMemory>, peer: PeerId, count: u64, answered: Rc<Cell<u64>>) {
+async fn caller(router: CallRouter<&ShmMemory>, peer: PeerId, count: u64, answered: Rc<Cell<u64>>) {
     for _ in 0..count {
-        let deadline = courier.now() + Duration::from_secs(5);
-        if courier.call(peer, HELLO, deadline).await.is_ok() {
+        let deadline = router.now() + Duration::from_secs(5);
+        if router.call(peer, HELLO, deadline).await.is_ok() {
             answered.set(answered.get() + 1);
         }
     }

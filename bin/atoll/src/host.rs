@@ -17,7 +17,7 @@ use atoll_sys::{ending, heap, process, unix};
 
 use crate::privileges::{Becomes, Kind};
 use crate::replica::Replica;
-use crate::server::{self, Habits, Inherited, Intake, Process};
+use crate::server::{self, Inherited, Intake, Process, ProcessConfig};
 use crate::setup::{HostSetup, ReplicaSetup};
 
 /// How late a timer may be: as the kernel's own TCP timers at HZ=250.
@@ -36,7 +36,7 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     let stack = StackPage(ShmMemory::map(stack, STACK_PAGE_BYTES, Access::ReadOnly)?);
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
-    let habits = Habits {
+    let config = ProcessConfig {
         // Whose number it gets who stands by is not known, and no name is taken later.
         name: &setup.standby.map_or_else(|| format!("atoll-replica{}", setup.index), |_| "atoll-replicas".into()),
         kind: Kind::Replica { queue: setup.has_tap },
@@ -55,7 +55,7 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     }
     tell_of_the_end(&page)?;
     let intake = Intake { control: unix::Channel::from(control), take };
-    Process::settle(server::clock_of(&facts), &habits, &page, intake)?.serve()
+    Process::settle(server::clock_of(&facts), &config, &page, intake)?.serve()
 }
 
 /// The supervisor hears when this process ends, and whether by its own fault, before the kernel has taken it apart.

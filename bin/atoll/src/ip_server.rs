@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use atoll_base::{Epoch, FourTuple, Instant, ReplicaId};
 use atoll_ip::{Ip, V6Config};
-use atoll_ip_server::{Exits, IpServer, Party};
+use atoll_ip_server::{Egress, IpServer, Party};
 use atoll_ipc::control::Request;
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::mesh::{KIND_FRAME, KIND_IP, PAYLOAD_MAX};
@@ -28,10 +28,10 @@ use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
 
 use crate::link::{
-    Courier, FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, Rings, forwarded_prefix, partner_of,
+    FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, RetryQueue, Rings, forwarded_prefix, partner_of,
 };
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
 use crate::setup::IpServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
@@ -51,7 +51,7 @@ struct IpProcess {
     /// Own number among the IP servers.
     index: usize,
     ip: IpServer,
-    ways: Ways,
+    outputs: Outputs,
     /// TSs are not listened to, because the link takes no more.
     holds_up: bool,
     frame: Box<[u8]>,
@@ -59,14 +59,14 @@ struct IpProcess {
 }
 
 /// Where things go.
-struct Ways {
+struct Outputs {
     /// The own queue of the device.
     queue: Option<Queue>,
     /// Without one: the server that has it.
     link: usize,
     /// To and from each server.
     rings: Rings,
-    courier: Courier,
+    retry_queue: RetryQueue,
     steering: Box<Steering>,
     /// All IP servers, as servers.
     ip_servers: Vec<usize>,
@@ -96,7 +96,7 @@ impl IpProcess {
         let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
         let now = inherited.clock().now();
         let past = past(&inherited.page.network(), now);
-        let habits = Habits {
+        let config = ProcessConfig {
             name: &format!("atoll-ip{}", setup.index),
             kind: Kind::IpServer { queue: queue.is_some() },
             cpu: setup.cpu,
@@ -105,7 +105,7 @@ impl IpProcess {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &habits, queue.as_ref())?;
+        let server = Server::settle(inherited, &config, queue.as_ref())?;
         let rings = Rings::resume(mesh.ways(0..setup.servers.into()), bells);
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
@@ -136,10 +136,10 @@ impl IpProcess {
             replicas: facts.replicas,
             index: setup.index.into(),
             ip: IpServer::new(config, ip),
-            ways: Ways {
+            outputs: Outputs {
                 queue,
                 link: setup.link_server.into(),
-                courier: Courier::new(rings.len()),
+                retry_queue: RetryQueue::new(rings.len()),
                 rings,
                 steering,
                 ip_servers,
@@ -157,16 +157,16 @@ impl IpProcess {
     /// Takes up to a batch of frames from the own queue.
     fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
-            let Some(queue) = &mut self.ways.queue else { return Ok(taken > 0) };
+            let Some(queue) = &mut self.outputs.queue else { return Ok(taken > 0) };
             let Some(len) = queue.receive(&mut self.frame)? else { return Ok(taken > 0) };
             self.counts.frames_in += 1;
             self.counts.bytes_in += len.saturating_sub(vnet::HEADER_LEN) as u64;
             let bytes = &self.frame[..len.min(self.frame.len())];
             let Some((header, frame)) = bytes.split_first_chunk() else { continue };
             self.server.patience.met(partner_of(frame));
-            self.ways.prefix = forwarded_prefix(now, header);
-            if self.ways.share(self.index, frame) {
-                self.ip.handle_frame(now, header, frame, &mut self.ways);
+            self.outputs.prefix = forwarded_prefix(now, header);
+            if self.outputs.share(self.index, frame) {
+                self.ip.handle_frame(now, header, frame, &mut self.outputs);
             } else {
                 self.counts.forwarded += 1;
             }
@@ -177,14 +177,14 @@ impl IpProcess {
     /// Takes up to a batch of frames and messages from the other servers.
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         for turn in 0..BATCH {
-            let Some(Received { peer, kind, len }) = self.ways.rings.receive(turn, &mut self.frame) else {
+            let Some(Received { peer, kind, len }) = self.outputs.rings.receive(turn, &mut self.frame) else {
                 return turn > 0;
             };
             let is_replica = peer < usize::from(self.replicas);
             match kind {
                 KIND_FRAME => self.handle_record(now, peer, len, is_replica),
                 KIND_IP => {
-                    let sibling = self.ways.ip_servers.iter().position(|server| *server == peer);
+                    let sibling = self.outputs.ip_servers.iter().position(|server| *server == peer);
                     // Cannot truncate: there are no more servers.
                     let party = if is_replica {
                         Some(Party::Transport(peer as u8))
@@ -213,24 +213,24 @@ impl IpProcess {
         self.server.patience.met(partner_of(frame));
         match prefix[vnet::HEADER_LEN] {
             OUTBOUND if is_replica => {
-                self.ip.transmit(now, peer as u8, &vnet, frame, &mut self.ways);
+                self.ip.transmit(now, peer as u8, &vnet, frame, &mut self.outputs);
                 if self.ip.is_crowded() && !self.holds_up {
                     self.hold_up(true);
                 }
             }
             // Of an IP server without a queue.
             OUTBOUND => {
-                let Ways { queue, rings, courier, .. } = &mut self.ways;
+                let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
                 match queue {
-                    Some(queue) => courier.send(queue, rings, peer, record),
+                    Some(queue) => retry_queue.send(queue, rings, peer, record),
                     None => self.counts.bad += 1,
                 }
             }
             FORWARDED if !is_replica => {
                 self.counts.frames_in += 1;
                 self.counts.bytes_in += frame.len() as u64;
-                self.ways.prefix = *prefix;
-                self.ip.handle_frame(now, &vnet, frame, &mut self.ways);
+                self.outputs.prefix = *prefix;
+                self.ip.handle_frame(now, &vnet, frame, &mut self.outputs);
             }
             _ => self.counts.bad += 1,
         }
@@ -239,20 +239,20 @@ impl IpProcess {
     /// Whether frames of TSs stay in their rings for now.
     fn hold_up(&mut self, holds_up: bool) {
         self.holds_up = holds_up;
-        (0..self.replicas).for_each(|ts| self.ways.rings.hold_up(ts.into(), holds_up));
+        (0..self.replicas).for_each(|ts| self.outputs.rings.hold_up(ts.into(), holds_up));
     }
 
     /// What IP has to say.
     fn flush(&mut self, now: Instant) {
         self.ip.handle_timeout(now);
-        self.ip.flush(now, &mut self.ways);
+        self.ip.flush(now, &mut self.outputs);
         if self.holds_up && !self.ip.is_crowded() {
             self.hold_up(false);
         }
     }
 }
 
-impl Ways {
+impl Outputs {
     /// Gives a frame of the own queue to the IP server whose it is, as a link server does. Returns whether it is this one's, `index`, too.
     fn share(&mut self, index: usize, frame: &[u8]) -> bool {
         let count = self.ip_servers.len();
@@ -264,13 +264,13 @@ impl Ways {
             Destination::One(owner) => {
                 let owner = usize::from(owner.0) % count;
                 if owner != index {
-                    self.courier.pass_on(&mut self.rings, self.ip_servers[owner], self.prefix, frame);
+                    self.retry_queue.pass_on(&mut self.rings, self.ip_servers[owner], self.prefix, frame);
                 }
                 owner == index
             }
             Destination::All => {
                 for other in (0..count).filter(|other| *other != index) {
-                    self.courier.pass_on(&mut self.rings, self.ip_servers[other], self.prefix, frame);
+                    self.retry_queue.pass_on(&mut self.rings, self.ip_servers[other], self.prefix, frame);
                 }
                 true
             }
@@ -278,10 +278,10 @@ impl Ways {
     }
 }
 
-impl Exits for Ways {
+impl Egress for Outputs {
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         if let Some(queue) = &mut self.queue {
-            return self.courier.put(queue, vnet, frame);
+            return self.retry_queue.put(queue, vnet, frame);
         }
         let mut prefix = [0; FRAME_PREFIX];
         prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
@@ -299,7 +299,7 @@ impl Exits for Ways {
     fn deliver(&mut self, tuple: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
         let owner = self.steering.owner(tuple).0;
         self.prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
-        self.courier.pass_on(&mut self.rings, owner.into(), self.prefix, frame);
+        self.retry_queue.pass_on(&mut self.rings, owner.into(), self.prefix, frame);
     }
 
     fn tell(&mut self, to: Party, message: &IpMessage) -> bool {
@@ -320,50 +320,50 @@ impl Role for IpProcess {
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
-        let Ways { queue, rings, courier, .. } = &mut self.ways;
-        courier.retry(queue.as_mut(), rings);
+        let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
+        retry_queue.retry(queue.as_mut(), rings);
         let mut busy = self.receive_from_queue(now)?;
         busy |= self.receive_from_rings(now);
         self.flush(now);
-        self.server.bells_rung += self.ways.rings.publish();
+        self.server.bells_rung += self.outputs.rings.publish();
         Ok(busy)
     }
 
-    fn say_good_night(&mut self, _: Instant) -> u64 {
+    fn before_sleep(&mut self, _: Instant) -> u64 {
         0
     }
 
     fn set_sleep_word(&mut self, word: u32) {
-        self.ways.rings.set_sleep_word(word);
+        self.outputs.rings.set_sleep_word(word);
     }
 
     fn past_sleep_word(&self) -> u32 {
-        self.ways.rings.sleep_word()
+        self.outputs.rings.sleep_word()
     }
 
     fn is_ready(&self) -> bool {
-        self.ways.rings.is_ready()
+        self.outputs.rings.is_ready()
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
-        let keeps = self.ways.courier.keeps() || self.ip.has_work();
+        let keeps = self.outputs.retry_queue.keeps() || self.ip.has_work();
         [keeps.then_some(now + CONTROL_EVERY), self.ip.next_timeout()].into_iter().flatten().min()
     }
 
     fn refresh(&mut self) {
-        self.ways.steering.refresh(&self.stack, self.replicas);
+        self.outputs.steering.refresh(&self.stack, self.replicas);
     }
 
     fn publish(&mut self) {
-        let (counts, ways, ip) = (&self.counts, &self.ways, self.ip.counts());
+        let (counts, outputs, ip) = (&self.counts, &self.outputs, self.ip.counts());
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
             (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, ways.frames_out + ways.courier.frames_out),
-            (Stat::BytesOut, ways.bytes_out + ways.courier.bytes_out),
+            (Stat::FramesOut, outputs.frames_out + outputs.retry_queue.frames_out),
+            (Stat::BytesOut, outputs.bytes_out + outputs.retry_queue.bytes_out),
             (Stat::FramesForwarded, counts.forwarded),
-            (Stat::ForwardDrops, ways.courier.dropped),
-            (Stat::SendFailures, ways.failures + ways.courier.failures),
+            (Stat::ForwardDrops, outputs.retry_queue.dropped),
+            (Stat::SendFailures, outputs.failures + outputs.retry_queue.failures),
             (Stat::MessagesIn, ip.received),
             (Stat::MessagesOut, ip.sent),
             (Stat::MessagesBad, ip.bad + counts.bad),
@@ -379,11 +379,11 @@ impl Role for IpProcess {
 
     fn hand_over(&mut self, now: Instant, _: u32) -> io::Result<()> {
         for _ in 0..STOP_ROUNDS {
-            let Ways { queue, rings, courier, .. } = &mut self.ways;
-            courier.retry(queue.as_mut(), rings);
+            let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
+            retry_queue.retry(queue.as_mut(), rings);
             self.flush(now);
-            self.ways.rings.publish();
-            if !self.ways.courier.keeps() {
+            self.outputs.rings.publish();
+            if !self.outputs.retry_queue.keeps() {
                 break;
             }
             sched::yield_now();
@@ -404,7 +404,7 @@ impl Role for IpProcess {
         }
         self.ip.ip_mut().release(now);
         self.flush(now);
-        self.ways.rings.publish();
+        self.outputs.rings.publish();
         Ok(Verdict::Stop)
     }
 }

@@ -22,9 +22,9 @@ use atoll_sys::sched;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
-use crate::link::{Courier, FRAME_PREFIX, OUTBOUND, Rings, partner_of};
+use crate::link::{FRAME_PREFIX, OUTBOUND, RetryQueue, Rings, partner_of};
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
 use crate::setup::LinkServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
@@ -47,7 +47,7 @@ struct LinkServer {
     /// To and from each peer: the replicas or, where IP is apart, the IP servers, who serve them in turns.
     rings: Rings,
     steering: Box<Steering>,
-    courier: Courier,
+    retry_queue: RetryQueue,
     frame: Box<[u8]>,
     counts: Counts,
 }
@@ -67,7 +67,7 @@ impl LinkServer {
         let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
         let bells = inherited.take_next(setup.peers.len())?;
         let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
-        let habits = Habits {
+        let config = ProcessConfig {
             name: &format!("atoll-link{}", setup.index),
             kind: Kind::LinkServer,
             cpu: setup.cpu,
@@ -76,7 +76,7 @@ impl LinkServer {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &habits, Some(&queue))?;
+        let server = Server::settle(inherited, &config, Some(&queue))?;
         let rings = Rings::resume(mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
@@ -89,7 +89,7 @@ impl LinkServer {
             queue,
             rings,
             steering,
-            courier: Courier::new(setup.peers.len()),
+            retry_queue: RetryQueue::new(setup.peers.len()),
             frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
             counts: Counts::default(),
         })
@@ -104,13 +104,13 @@ impl LinkServer {
             let bytes = &self.frame[..len.min(self.frame.len())];
             let Some((header, frame)) = bytes.split_first_chunk() else { continue };
             self.server.patience.met(partner_of(frame));
-            let (rings, courier) = (&mut self.rings, &mut self.courier);
+            let (rings, retry_queue) = (&mut self.rings, &mut self.retry_queue);
             let peers = rings.len().max(1);
             match self.steering.destination(frame, self.first_replica) {
-                Destination::One(owner) => courier.forward(now, rings, usize::from(owner.0) % peers, header, frame),
+                Destination::One(owner) => retry_queue.forward(now, rings, usize::from(owner.0) % peers, header, frame),
                 Destination::All => {
                     for peer in 0..peers {
-                        courier.forward(now, rings, peer, header, frame);
+                        retry_queue.forward(now, rings, peer, header, frame);
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl LinkServer {
             // Nothing else is sent here by anybody who keeps to the rules.
             if record.kind == KIND_FRAME && payload.get(vnet::HEADER_LEN) == Some(&OUTBOUND) {
                 self.server.patience.met(payload.get(FRAME_PREFIX..).map_or(0, partner_of));
-                self.courier.send(&mut self.queue, &mut self.rings, record.peer, payload);
+                self.retry_queue.send(&mut self.queue, &mut self.rings, record.peer, payload);
             }
         }
         true
@@ -149,14 +149,14 @@ impl Role for LinkServer {
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
-        self.courier.retry(Some(&mut self.queue), &mut self.rings);
+        self.retry_queue.retry(Some(&mut self.queue), &mut self.rings);
         let mut busy = self.receive_from_queue(now)?;
         busy |= self.receive_from_rings();
         self.server.bells_rung += self.rings.publish();
         Ok(busy)
     }
 
-    fn say_good_night(&mut self, _: Instant) -> u64 {
+    fn before_sleep(&mut self, _: Instant) -> u64 {
         0
     }
 
@@ -173,7 +173,7 @@ impl Role for LinkServer {
     }
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
-        self.courier.keeps().then_some(now + CONTROL_EVERY)
+        self.retry_queue.keeps().then_some(now + CONTROL_EVERY)
     }
 
     fn refresh(&mut self) {
@@ -181,15 +181,15 @@ impl Role for LinkServer {
     }
 
     fn publish(&mut self) {
-        let (counts, courier) = (&self.counts, &self.courier);
+        let (counts, retry_queue) = (&self.counts, &self.retry_queue);
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
             (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, courier.frames_out),
-            (Stat::BytesOut, courier.bytes_out),
+            (Stat::FramesOut, retry_queue.frames_out),
+            (Stat::BytesOut, retry_queue.bytes_out),
             (Stat::FramesForwarded, counts.forwarded),
-            (Stat::ForwardDrops, courier.dropped),
-            (Stat::SendFailures, courier.failures),
+            (Stat::ForwardDrops, retry_queue.dropped),
+            (Stat::SendFailures, retry_queue.failures),
         ] {
             self.server.publish_stat(stat, value);
         }
@@ -197,9 +197,9 @@ impl Role for LinkServer {
 
     fn hand_over(&mut self, _: Instant, _: u32) -> io::Result<()> {
         for _ in 0..STOP_ROUNDS {
-            self.courier.retry(Some(&mut self.queue), &mut self.rings);
+            self.retry_queue.retry(Some(&mut self.queue), &mut self.rings);
             self.rings.publish();
-            if !self.courier.keeps() {
+            if !self.retry_queue.keeps() {
                 break;
             }
             sched::yield_now();

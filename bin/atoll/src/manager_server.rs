@@ -23,7 +23,7 @@ use atoll_sys::process;
 
 use crate::link::{Received, Rings};
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Habits, Inherited, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
 use crate::setup::ManagerSetup;
 
 /// Messages taken before the answers go out.
@@ -59,7 +59,7 @@ impl ManagerServer {
         let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
         let replicas = usize::from(inherited.facts.replicas);
         let (bells, mesh) = (inherited.take_next(managers + replicas)?, inherited.mesh.clone());
-        let habits = Habits {
+        let config = ProcessConfig {
             name: &format!("atoll-cm{}", setup.index),
             kind: Kind::Manager,
             cpu: setup.cpu,
@@ -68,7 +68,7 @@ impl ManagerServer {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &habits, None::<&OwnedFd>)?;
+        let server = Server::settle(inherited, &config, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
         let peers = (first..first + managers).chain(0..replicas);
@@ -160,7 +160,7 @@ impl Role for ManagerServer {
         Ok(busy)
     }
 
-    fn say_good_night(&mut self, now: Instant) -> u64 {
+    fn before_sleep(&mut self, now: Instant) -> u64 {
         if !self.manager.is_peer_due(now, true) {
             return 0;
         }

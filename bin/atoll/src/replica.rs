@@ -583,7 +583,7 @@ impl Role for Replica {
         Ok(busy || self.links.internal.own_waiting() > 0)
     }
 
-    fn say_good_night(&mut self, now: Instant) -> u64 {
+    fn before_sleep(&mut self, now: Instant) -> u64 {
         if !self.transport.is_peer_due(now, true) {
             return 0;
         }
@@ -620,7 +620,7 @@ impl Role for Replica {
 
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
         let untold = self.ip_server.as_ref().is_some_and(|(_, client)| client.has_messages(self.transport.ip_mut()));
-        let keeps = self.links.courier.keeps() || self.transport.has_messages() || self.has_untold() || untold;
+        let keeps = self.links.retry_queue.keeps() || self.transport.has_messages() || self.has_untold() || untold;
         let keeps = keeps || self.listing.is_some();
         let retry_at = keeps.then_some(now + CONTROL_EVERY);
         let due = [retry_at, self.transport.next_timeout(), self.siblings.next_timeout(), self.ringer.next_timeout()];
@@ -640,12 +640,12 @@ impl Role for Replica {
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
             (Stat::BytesIn, counts.bytes_in),
-            (Stat::FramesOut, links.frames_out + links.courier.frames_out),
-            (Stat::BytesOut, links.bytes_out + links.courier.bytes_out),
+            (Stat::FramesOut, links.frames_out + links.retry_queue.frames_out),
+            (Stat::BytesOut, links.bytes_out + links.retry_queue.bytes_out),
             (Stat::FramesForwarded, counts.forwarded),
             (Stat::FramesInternal, counts.internal),
-            (Stat::SendFailures, links.failures + links.courier.failures),
-            (Stat::ForwardDrops, links.courier.dropped),
+            (Stat::SendFailures, links.failures + links.retry_queue.failures),
+            (Stat::ForwardDrops, links.retry_queue.dropped),
         ] {
             self.server.publish_stat(stat, value);
         }
@@ -669,7 +669,7 @@ impl Role for Replica {
             self.transport.flush(now, &mut self.links);
             self.send_messages(now);
             self.ring_bells();
-            let keeps = self.links.courier.keeps() || self.transport.has_messages();
+            let keeps = self.links.retry_queue.keeps() || self.transport.has_messages();
             if !keeps && self.links.internal.own_waiting() == 0 {
                 break;
             }

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
-use atoll_base::{Duration, Epoch, Instant, Patience, ReplicaId};
+use atoll_base::{Duration, Epoch, Instant, ReplicaId, SpinPolicy};
 use atoll_ipc::control::Request;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackFacts, StackPage, Stat};
 use atoll_ipc::{Memory, Tally};
@@ -118,7 +118,7 @@ fn next(fds: &mut std::vec::IntoIter<OwnedFd>) -> io::Result<OwnedFd> {
 }
 
 /// How a process is to run.
-pub struct Habits<'a> {
+pub struct ProcessConfig<'a> {
     /// What `ps` shows.
     pub name: &'a str,
     /// What it may do.
@@ -135,7 +135,7 @@ pub struct Habits<'a> {
     pub becomes: Option<Becomes>,
 }
 
-impl Habits<'_> {
+impl ProcessConfig<'_> {
     fn ends_with(&self) -> EndsWith {
         if self.guarded { EndsWith::Stack } else { EndsWith::Supervisor }
     }
@@ -154,18 +154,18 @@ struct Waiting {
 
 impl Waiting {
     /// With a timer, and nothing else yet.
-    fn new(clock: Clock, habits: &Habits<'_>) -> io::Result<Waiting> {
-        sched::set_name(habits.name)?;
-        if let Some(cpu) = habits.cpu {
+    fn new(clock: Clock, config: &ProcessConfig<'_>) -> io::Result<Waiting> {
+        sched::set_name(config.name)?;
+        if let Some(cpu) = config.cpu {
             sched::set_affinity(&[cpu])?;
         }
-        if habits.batch {
+        if config.batch {
             sched::set_batch()?;
         }
-        let timer = LazyTimer::new(habits.slack)?;
+        let timer = LazyTimer::new(config.slack)?;
         let epoll = Epoll::new()?;
         epoll.add(&timer, TOKEN_TIMER, EventFlags::IN | EventFlags::ET)?;
-        Ok(Waiting { clock, epoll, timer, briefing: None, guarded: habits.guarded })
+        Ok(Waiting { clock, epoll, timer, briefing: None, guarded: config.guarded })
     }
 }
 
@@ -178,7 +178,7 @@ pub struct Server {
     /// What predecessors have counted.
     tally: Tally,
     /// Decides how long to spin.
-    pub patience: Patience,
+    pub patience: SpinPolicy,
     /// Packets for the supervisor that its socket did not take yet.
     pub answers: VecDeque<Vec<u8>>,
     /// Bells of others rung.
@@ -250,8 +250,8 @@ impl Server {
     /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
     ///
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
-    pub fn settle(inherited: Inherited, habits: &Habits<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
-        let mut waiting = Waiting::new(inherited.clock(), habits)?;
+    pub fn settle(inherited: Inherited, config: &ProcessConfig<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
+        let mut waiting = Waiting::new(inherited.clock(), config)?;
         if let Some(device) = device {
             waiting.epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
         }
@@ -260,7 +260,7 @@ impl Server {
         let briefing = Epoll::new()?;
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         waiting.briefing = Some(briefing);
-        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, &inherited.page)?;
+        privileges::confine(config.kind, config.ends_with(), config.becomes, &inherited.page)?;
         Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
     }
 
@@ -268,7 +268,7 @@ impl Server {
     pub fn new(inherited: Inherited) -> Server {
         let now = inherited.clock().now();
         Server {
-            patience: Patience::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
+            patience: SpinPolicy::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
             bell: inherited.bell,
             tally: Tally::read(&inherited.page),
@@ -356,7 +356,7 @@ pub trait Role {
     fn round(&mut self, now: Instant) -> io::Result<bool>;
 
     /// What others are told before it sleeps. Returns how many bells were rung.
-    fn say_good_night(&mut self, now: Instant) -> u64;
+    fn before_sleep(&mut self, now: Instant) -> u64;
 
     /// Tells those who send to it whether its bell is wanted: if `word` is odd.
     fn set_sleep_word(&mut self, word: u32);
@@ -492,13 +492,13 @@ impl<R: Role> Process<R> {
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
     pub fn settle(
         clock: Clock,
-        habits: &Habits<'_>,
+        config: &ProcessConfig<'_>,
         page: &ReplicaPage<ShmMemory>,
         intake: Intake<R>,
     ) -> io::Result<Process<R>> {
-        let waiting = Waiting::new(clock, habits)?;
+        let waiting = Waiting::new(clock, config)?;
         waiting.epoll.add(&intake.control, TOKEN_INTAKE, EventFlags::IN)?;
-        privileges::confine(habits.kind, habits.ends_with(), habits.becomes, page)?;
+        privileges::confine(config.kind, config.ends_with(), config.becomes, page)?;
         intake.control.send(UP, &[])?;
         let look_at = clock.now();
         Ok(Process { waiting, members: Vec::new(), next: 0, intake: Some(intake), look_at })
@@ -660,7 +660,7 @@ impl<R: Role> Process<R> {
         let mut unwatched = false;
         for Member { role, number, .. } in self.members.iter_mut().filter(|member| member.serves) {
             unwatched |= role.server().doorbells.settle(&self.waiting.epoll, *number * TOKEN_KINDS + TOKEN_BELL);
-            let rung = role.say_good_night(now);
+            let rung = role.before_sleep(now);
             role.server().bells_rung += rung;
             let asleep = role.server().sleep_word | 1;
             role.change_sleep_word(asleep);

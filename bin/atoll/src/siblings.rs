@@ -14,7 +14,7 @@ use atoll_ip::{Basis, NeighbourUpdate, PathUpdate};
 use atoll_ipc::channel::Channel;
 use atoll_ipc::message::{Kind, Message, NewsBasis};
 use atoll_ipc::page::Stat;
-use atoll_rpc::{Courier, Dispatcher, Handler, Incoming, Limits, PeerId};
+use atoll_rpc::{CallRouter, Dispatcher, Handler, Incoming, Limits, PeerId};
 use atoll_shm::ShmMemory;
 use atoll_sys::eventfd;
 use atoll_transport::Transport;
@@ -91,10 +91,10 @@ impl Siblings {
 
     /// In the next turn.
     fn greet(&mut self, peer: PeerId, sibling: ReplicaId, epoch: Epoch, now: Instant) {
-        let courier = self.dispatcher.courier().clone();
+        let router = self.dispatcher.router().clone();
         let hello = Message::Hello { replica: self.me, epoch: self.own };
         let expected = Message::Hello { replica: sibling, epoch };
-        let greeting = greet(courier, peer, hello, expected, now + GREETING_TIME, self.greeted.clone());
+        let greeting = greet(router, peer, hello, expected, now + GREETING_TIME, self.greeted.clone());
         // There is room: those to earlier incarnations have ended.
         let _ = self.dispatcher.spawn(Box::pin(greeting));
     }
@@ -166,14 +166,14 @@ impl Siblings {
 
 /// Asks a sibling whether it is there, and counts it if it says that it is who it should be.
 async fn greet(
-    courier: Courier<ShmMemory>,
+    router: CallRouter<ShmMemory>,
     peer: PeerId,
     hello: Message,
     expected: Message,
     deadline: Instant,
     greeted: Rc<Cell<u64>>,
 ) {
-    if courier.call(peer, hello, deadline).await == Ok(expected) {
+    if router.call(peer, hello, deadline).await == Ok(expected) {
         greeted.set(greeted.get() | 1 << peer.0);
     }
 }

@@ -1,7 +1,7 @@
 //! What does a process leave to its child, or to the program that takes its place?
 //!
-//! Before fork(2) or execve(2) the process prepares everything for its heir, while it still holds the sockets itself: a connection
-//! to the supervisor that will stand for the heir, a session of the heir's own with all bound ports and listeners registered in
+//! Before fork(2) or execve(2) the process prepares everything for the next one, while it still holds the sockets itself: a connection
+//! to the supervisor that will stand for the next process, a session of the next process's own with all bound ports and listeners registered in
 //! it, and membership in each session that has open connections, marked as a holder of each. So nothing can end in between,
 //! whatever the process closes afterwards.
 
@@ -16,7 +16,7 @@ use crate::object::{Body, Kind, Place};
 use crate::session::{Control, Reason, Session};
 use crate::state::State;
 
-/// How long a replica may take to register a listener of the heir.
+/// How long a replica may take to register a listener of the next process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Says, once, why sockets cannot be inherited: the user may have become one who is not let in.
@@ -31,26 +31,26 @@ fn say_why(reason: Reason) {
 
 /// What is prepared.
 #[derive(Debug)]
-pub struct Heir {
+pub struct ChildState {
     pub control: Control,
-    /// The heir's own session.
+    /// The next process's own session.
     pub own: Session,
-    /// Sessions that it joins: their index here, and how the heir sees them.
+    /// Sessions that it joins: their index here, and how the next process sees them.
     pub joined: Vec<(usize, Session)>,
     /// The slots that it holds.
     places: Vec<Place>,
 }
 
-impl Heir {
-    /// Prepares for an heir that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
+impl ChildState {
+    /// Prepares for a next process that gets `objects`. `keep`: it gets them over exec, so it needs the descriptors. `None`: the
     /// supervisor does not play along.
-    pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<Heir> {
+    pub fn prepare(state: &mut State, objects: &[u32], keep: bool) -> Option<ChildState> {
         let joined = state.connect_another().and_then(|control| {
             let own = control.ask(&Request::Attach { layout_version: LAYOUT_VERSION }, keep)?;
-            Ok(Heir { control, own, joined: Vec::new(), places: Vec::new() })
+            Ok(ChildState { control, own, joined: Vec::new(), places: Vec::new() })
         });
-        let mut heir = match joined {
-            Ok(heir) => heir,
+        let mut child_state = match joined {
+            Ok(child_state) => child_state,
             Err(reason) => {
                 say_why(reason);
                 return None;
@@ -59,17 +59,17 @@ impl Heir {
         for object in objects {
             let places = state.socket(*object).map(|socket| socket.places().to_vec()).unwrap_or_default();
             for place in places {
-                if !heir.hold(state, place, keep) {
-                    heir.disown(state);
+                if !child_state.hold(state, place, keep) {
+                    child_state.disown(state);
                     return None;
                 }
             }
-            heir.register(state, *object);
+            child_state.register(state, *object);
         }
-        Some(heir)
+        Some(child_state)
     }
 
-    /// Makes the heir a holder of a slot.
+    /// Makes the next process a holder of a slot.
     fn hold(&mut self, state: &mut State, place: Place, keep: bool) -> bool {
         let Some(session) = state.sessions.get_mut(place.session) else { return false };
         let member = match self.joined.iter().find(|(index, _)| *index == place.session) {
@@ -92,7 +92,7 @@ impl Heir {
         true
     }
 
-    /// Registers a bound port, and a listener, in the heir's own session.
+    /// Registers a bound port, and a listener, in the next process's own session.
     fn register(&mut self, state: &mut State, object: u32) {
         let token = state.new_token();
         let Some(socket) = state.socket(object).filter(|socket| socket.lease != 0) else { return };
@@ -116,7 +116,7 @@ impl Heir {
         }
     }
 
-    /// Sends a command from the heir's session, and waits for the answer there.
+    /// Sends a command from the next process's session, and waits for the answer there.
     fn ask(&mut self, state: &State, replica: usize, token: u32, command: &Command) -> bool {
         self.own.push(replica, command);
         let deadline = state.now() + ANSWER_TIMEOUT;
@@ -142,7 +142,7 @@ impl Heir {
         }
     }
 
-    /// There will be no heir.
+    /// There will be no next process.
     pub fn disown(self, state: &State) {
         for place in &self.places {
             let member = self.joined.iter().find(|(index, _)| *index == place.session).map(|(_, joined)| joined.member);
@@ -152,7 +152,7 @@ impl Heir {
         }
     }
 
-    /// Where the heir has a session of this process in its own list.
+    /// Where the next process has a session of this process in its own list.
     pub fn index_of(&self, session: usize) -> Option<usize> {
         self.joined.iter().position(|(index, _)| *index == session).map(|at| at + 1)
     }
@@ -160,7 +160,7 @@ impl Heir {
     /// The child of a fork takes its place: everything of the parent that it does not share is dropped.
     pub fn take_over(self, state: &mut State) {
         let index_of: Vec<usize> = self.joined.iter().map(|(index, _)| *index).collect();
-        // Arenas and bells of the parent are unmapped and closed here; the heir has its own views of them.
+        // Arenas and bells of the parent are unmapped and closed here; the next process has its own views of them.
         let parents = std::mem::take(&mut state.sessions);
         state.control = Some(self.control);
         state.adopt(self.own);

@@ -1,6 +1,6 @@
 //! What happens to sockets when another program takes the place of this one, or is spawned? execve(2), posix_spawn(3).
 //!
-//! A program image leaves nothing but descriptors. So what an heir needs to know ([`crate::heir`]) is written to a memfd whose
+//! A program image leaves nothing but descriptors. So what a next process needs to know ([`crate::child_state`]) is written to a memfd whose
 //! number is in the environment variable `ATOLL_INHERIT`; the constructor of the next image's library reads it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -15,8 +15,8 @@ use atoll_sockets::listener::Listener;
 use atoll_sockets::stream::Local;
 
 use crate::backlog;
+use crate::child_state::ChildState;
 use crate::groups::{Multicast, MulticastV6};
-use crate::heir::Heir;
 use crate::object::{Body, Datagram, Kind, Object, Options, Place, Socket};
 use crate::real::sys;
 use crate::session::{Control, Session};
@@ -30,24 +30,24 @@ const VARIABLE: &[u8] = b"ATOLL_INHERIT=";
 const MAGIC: u64 = u64::from_le_bytes(*b"atollinh");
 
 /// An environment for the next program, and what has to stay alive until it runs.
-pub struct Bequest {
+pub struct ExecState {
     _variable: CString,
     environment: Vec<*const c_char>,
-    heir: Heir,
+    child_state: ChildState,
     will: Internal,
     /// Numbers whose kernel descriptor closes on exec again if this program goes on.
     opened: Vec<c_int>,
 }
 
-impl Bequest {
+impl ExecState {
     /// Prepares for a program that gets `sockets` (descriptor number there, object here). `None`: there is nothing to pass on.
     ///
     /// # Safety
     /// `environment` is a valid environment.
-    pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<Bequest> {
+    pub unsafe fn prepare(sockets: &[(c_int, u32)], environment: *const *const c_char) -> Option<ExecState> {
         let is_held =
             |state: &State, object| state.socket(object).is_some_and(|s| s.lease != 0 || !s.places().is_empty());
-        let (heir, will, opened) = STATE.with(|state| {
+        let (child_state, will, opened) = STATE.with(|state| {
             let mut objects: Vec<u32> =
                 sockets.iter().map(|(_, object)| *object).filter(|object| is_held(state, *object)).collect();
             objects.sort_unstable();
@@ -55,10 +55,10 @@ impl Bequest {
             if objects.is_empty() {
                 return None;
             }
-            let heir = Heir::prepare(state, &objects, true)?;
-            let words = write_will(state, &heir, &objects, sockets);
+            let child_state = ChildState::prepare(state, &objects, true)?;
+            let words = write_will(state, &child_state, &objects, sockets);
             let Some(will) = to_memfd(&words) else {
-                heir.disown(state);
+                child_state.disown(state);
                 return None;
             };
             let mut opened = Vec::new();
@@ -68,11 +68,11 @@ impl Bequest {
                     opened.push(*fd);
                 }
             }
-            Some((heir, will, opened))
+            Some((child_state, will, opened))
         })?;
         will.set_inheritable(true);
-        heir.control.descriptor().set_inheritable(true);
-        for session in std::iter::once(&heir.own).chain(heir.joined.iter().map(|(_, session)| session)) {
+        child_state.control.descriptor().set_inheritable(true);
+        for session in std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, session)| session)) {
             session.descriptors().for_each(|fd| fd.set_inheritable(true));
         }
         let variable = CString::new([VARIABLE, will.number().to_string().as_bytes()].concat()).ok()?;
@@ -81,7 +81,7 @@ impl Bequest {
         all.extend(missing(&all));
         all.push(variable.as_ptr());
         all.push(std::ptr::null());
-        Some(Bequest { _variable: variable, environment: all, heir, will, opened })
+        Some(ExecState { _variable: variable, environment: all, child_state, will, opened })
     }
 
     /// The environment of the next program.
@@ -91,7 +91,7 @@ impl Bequest {
 
     /// The program does not run: everything is as it was.
     pub fn take_back(self) {
-        STATE.with(|state| self.heir.disown(state));
+        STATE.with(|state| self.child_state.disown(state));
         close_again(&self.opened);
         drop(self.will);
     }
@@ -227,9 +227,10 @@ pub fn survivors() -> Vec<(c_int, u32)> {
 
 // ---- the will: words of 64 bits ----
 
-fn write_will(state: &State, heir: &Heir, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
-    let sessions: Vec<&Session> = std::iter::once(&heir.own).chain(heir.joined.iter().map(|(_, s)| s)).collect();
-    let mut words = vec![MAGIC, heir.control.descriptor().number() as u64, sessions.len() as u64];
+fn write_will(state: &State, child_state: &ChildState, objects: &[u32], sockets: &[(c_int, u32)]) -> Vec<u64> {
+    let sessions: Vec<&Session> =
+        std::iter::once(&child_state.own).chain(child_state.joined.iter().map(|(_, s)| s)).collect();
+    let mut words = vec![MAGIC, child_state.control.descriptor().number() as u64, sessions.len() as u64];
     for session in sessions {
         write_reply(&mut words, &session.reply);
         let fds: Vec<u64> = session.descriptors().map(|fd| fd.number() as u64).collect();
@@ -239,7 +240,7 @@ fn write_will(state: &State, heir: &Heir, objects: &[u32], sockets: &[(c_int, u3
     words.push(objects.len() as u64);
     for object in objects {
         if let Some(Object { body: Body::Socket(socket), nonblocking, .. }) = state.objects.get(*object) {
-            let index = |place: &Place| heir.index_of(place.session).unwrap_or(0);
+            let index = |place: &Place| child_state.index_of(place.session).unwrap_or(0);
             write_socket(&mut words, socket, *nonblocking, index);
         }
         let fds: Vec<u64> = sockets.iter().filter(|(_, o)| o == object).map(|(fd, _)| *fd as u64).collect();
@@ -610,13 +611,13 @@ pub unsafe fn with_sockets(
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
     }
-    let bequest = match table::any_objects() {
+    let exec_state = match table::any_objects() {
         // SAFETY: the caller's promise.
-        true => unsafe { Bequest::prepare(&survivors(), environment) },
+        true => unsafe { ExecState::prepare(&survivors(), environment) },
         false => None,
     };
-    if let Some(bequest) = bequest {
-        return restoring_errno(exec(bequest.environment()), || bequest.take_back());
+    if let Some(exec_state) = exec_state {
+        return restoring_errno(exec(exec_state.environment()), || exec_state.take_back());
     }
     // SAFETY: the caller's promise.
     match unsafe { Guidance::prepare(environment, std::process::id().to_string()) } {

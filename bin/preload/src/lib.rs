@@ -6,7 +6,7 @@
 //! * [`urgent`]: urgent octets, and the signal for them
 //! * [`table`]: what a number names; [`object`]: sockets and epoll instances; [`state`]: all of it, and what events do
 //! * [`buffers`]: when send buffers are given back; [`session`]: what is shared with replicas; [`wait`]: how calls sleep
-//! * [`heir`], [`process`], [`exec`]: children, and programs that take our place
+//! * [`child_state`], [`process`], [`exec`]: children, and programs that take our place
 //! * [`real`]: the C library behind us; [`lock`]: the one lock; [`family`]: the lock of an arena that several processes use; [`settings`]: the environment; [`stats`]: the share of calls without system call
 //!
 //! Environment: `ATOLL_SOCKET` (path of the supervisor's socket; unset: everything is the kernel's), `ATOLL_REQUIRED=1` (sockets
@@ -23,18 +23,18 @@
 
 #![warn(clippy::print_stderr)]
 
-// structure: cycle of asking, backlog, buffers, calls, epoll, exec, family, fast_open, groups, heir, lock, object, options, poll, session, state, stats, symbols, transfer, urgent, wait: each file has a part of the library's one state
+// structure: cycle of asking, backlog, buffers, calls, epoll, exec, family, fast_open, groups, child_state, lock, object, options, poll, session, state, stats, symbols, transfer, urgent, wait: each file has a part of the library's one state
 
 mod asking;
 mod backlog;
 mod buffers;
 mod calls;
+mod child_state;
 mod epoll;
 mod exec;
 mod family;
 mod fast_open;
 mod groups;
-mod heir;
 mod lock;
 mod object;
 mod options;

@@ -1,24 +1,24 @@
-//! What happens to sockets when a process forks? pthread_atfork(3); see [`crate::heir`].
+//! What happens to sockets when a process forks? pthread_atfork(3); see [`crate::child_state`].
 
 use std::cell::UnsafeCell;
 
 use crate::backlog;
+use crate::child_state::ChildState;
 use crate::family::forget_thread;
-use crate::heir::Heir;
 use crate::session::Control;
 use crate::state::{STATE, State};
 use crate::stats;
 
 #[derive(Debug, Default)]
 struct ForChild {
-    heir: Option<Heir>,
+    child_state: Option<ChildState>,
     /// Without sockets: a connection for later, if the child could not connect by itself.
     kept: Option<Control>,
 }
 struct Prepared(UnsafeCell<ForChild>);
 // SAFETY: written and read between `prepare` and `parent` or `child`, while the state's lock is held.
 unsafe impl Sync for Prepared {}
-static PREPARED: Prepared = Prepared(UnsafeCell::new(ForChild { heir: None, kept: None }));
+static PREPARED: Prepared = Prepared(UnsafeCell::new(ForChild { child_state: None, kept: None }));
 
 /// Registers the handlers. Once, from the constructor.
 pub fn install() {
@@ -37,9 +37,9 @@ extern "C" fn prepare() {
     // SAFETY: the lock is held.
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
     let objects = to_be_held(state);
-    let heir = if objects.is_empty() { None } else { Heir::prepare(state, &objects, false) };
-    let kept = if heir.is_none() { state.connection_for_heir() } else { None };
-    *prepared = ForChild { heir, kept };
+    let child_state = if objects.is_empty() { None } else { ChildState::prepare(state, &objects, false) };
+    let kept = if child_state.is_none() { state.connection_for_heir() } else { None };
+    *prepared = ForChild { child_state, kept };
 }
 
 extern "C" fn parent() {
@@ -57,11 +57,11 @@ extern "C" fn child() {
     backlog::reset_in_child();
     stats::reset();
     state.forget_threads();
-    let ForChild { heir, kept } = std::mem::take(prepared);
+    let ForChild { child_state, kept } = std::mem::take(prepared);
     // The one that is open here is the parent's.
     state.kept = kept;
-    match heir {
-        Some(heir) => heir.take_over(state),
+    match child_state {
+        Some(child_state) => child_state.take_over(state),
         None if to_be_held(state).is_empty() => {
             // The parent's connection to the supervisor stands for the parent: it must not be held open here.
             state.sessions.clear();

@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 
-use atoll_base::{Duration, Instant, Patience};
+use atoll_base::{Duration, Instant, SpinPolicy};
 use atoll_sockets::{Errno, Failure};
 use atoll_sys::epoll::Epoll;
 use atoll_sys::eventfd;
@@ -229,13 +229,13 @@ fn block_on<R>(
 
 thread_local! {
     /// Whether this thread should spin. Taken while it is used, since a signal handler may come in between.
-    static PATIENCE: Cell<Option<Patience>> = const { Cell::new(None) };
+    static PATIENCE: Cell<Option<SpinPolicy>> = const { Cell::new(None) };
 }
 
 /// Not under the lock of the state.
-fn with_patience<R>(act: impl FnOnce(&mut Patience) -> R) -> R {
+fn with_patience<R>(act: impl FnOnce(&mut SpinPolicy) -> R) -> R {
     let limit = || STATE.with(|state| state.sessions.first().map_or(0, |session| session.facts.spin_us));
-    let mut patience = PATIENCE.take().unwrap_or_else(|| Patience::new(Duration::from_micros(limit().into())));
+    let mut patience = PATIENCE.take().unwrap_or_else(|| SpinPolicy::new(Duration::from_micros(limit().into())));
     let result = act(&mut patience);
     PATIENCE.set(Some(patience));
     result

@@ -9,7 +9,7 @@ use crate::{Duration, Instant};
 
 /// Who waits, and how well it went so far.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct SpinPolicy {
     /// Spinning never takes longer than this; zero: there is none.
     limit: Duration,
     /// How long the next wait spins.
@@ -35,10 +35,10 @@ const OTHERS_MAX: u32 = 3;
 /// After a vain attempt on a busy processor, so many waits sleep at once.
 const MODEST: u32 = 64;
 
-impl Patience {
+impl SpinPolicy {
     /// Spins for `limit` at most.
-    pub const fn new(limit: Duration) -> Patience {
-        Patience {
+    pub const fn new(limit: Duration) -> SpinPolicy {
+        SpinPolicy {
             limit,
             spin: Duration::ZERO,
             began: Instant::ZERO,
@@ -104,7 +104,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_micros(100);
 
     /// Waits that end after `micros`; returns how many of them would have spun.
-    fn waits(patience: &mut Patience, now: &mut Instant, count: u32, micros: u64) -> u32 {
+    fn waits(patience: &mut SpinPolicy, now: &mut Instant, count: u32, micros: u64) -> u32 {
         let mut spun = 0;
         for _ in 0..count {
             spun += u32::from(patience.begin(*now));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn short_waits_spin_and_long_ones_sleep() {
-        let (mut patience, mut now) = (Patience::new(LIMIT), Instant::ZERO);
+        let (mut patience, mut now) = (SpinPolicy::new(LIMIT), Instant::ZERO);
         assert_eq!(waits(&mut patience, &mut now, 10, 50), 9);
         assert!(waits(&mut patience, &mut now, 100, 1000) < 6);
         assert_eq!(waits(&mut patience, &mut now, 10, 50), 9);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn many_conversations_are_worth_no_spinning() {
-        let (mut patience, mut now) = (Patience::new(LIMIT), Instant::ZERO);
+        let (mut patience, mut now) = (SpinPolicy::new(LIMIT), Instant::ZERO);
         for partner in 0..640 {
             patience.met(partner % 64);
         }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn others_on_the_processor_are_worth_no_spinning() {
-        let (mut patience, mut now) = (Patience::new(LIMIT), Instant::ZERO);
+        let (mut patience, mut now) = (SpinPolicy::new(LIMIT), Instant::ZERO);
         waits(&mut patience, &mut now, 2, 5);
         assert!(patience.begin(now));
         for _ in 0..OTHERS_MAX {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn no_limit_no_spinning() {
-        let (mut patience, mut now) = (Patience::new(Duration::ZERO), Instant::ZERO);
+        let (mut patience, mut now) = (SpinPolicy::new(Duration::ZERO), Instant::ZERO);
         assert_eq!(waits(&mut patience, &mut now, 10, 1), 0);
     }
 }

@@ -11,8 +11,8 @@ use atoll_ipc::message::{Kind, Role};
 use atoll_ipc::{Memory, Message};
 
 use crate::calls::Calls;
-use crate::courier::{Courier, Switchboard};
 use crate::line::{Counts, Incoming, Line, PeerId, SendError};
+use crate::router::{CallRouter, Switchboard};
 use crate::threads::{ThreadId, Threads, TooMany};
 
 /// What a server does with messages of one kind. `S`: the state of the server; `F`: its microthreads.
@@ -24,8 +24,8 @@ pub enum Handler<M: Memory, S, F> {
     Notice(fn(&mut S, Instant, Incoming)),
     /// For requests that can be answered at once: returns the answer.
     Answer(fn(&mut S, Instant, Incoming) -> Message),
-    /// For either, where others have to be asked first: makes a microthread, which answers by [`Courier::reply`].
-    Thread(fn(&mut S, &Courier<M>, Incoming) -> F),
+    /// For either, where others have to be asked first: makes a microthread, which answers by [`CallRouter::reply`].
+    Thread(fn(&mut S, &CallRouter<M>, Incoming) -> F),
 }
 
 impl<M: Memory, S, F> Clone for Handler<M, S, F> {
@@ -63,7 +63,7 @@ impl Default for Limits {
 /// ```
 #[derive(Debug)]
 pub struct Dispatcher<M: Memory, S, F> {
-    courier: Courier<M>,
+    router: CallRouter<M>,
     handlers: [Handler<M, S, F>; Kind::COUNT],
     threads: Threads<F>,
     /// Room for those that are woken while others are being woken.
@@ -84,7 +84,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
             counts: Counts::default(),
         };
         Dispatcher {
-            courier: Courier(Rc::new(RefCell::new(board))),
+            router: CallRouter(Rc::new(RefCell::new(board))),
             handlers: [Handler::None; Kind::COUNT],
             threads: Threads::new(limits.threads_max),
             waking: Vec::new(),
@@ -100,14 +100,14 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
     /// A peer, reached over `channel`, whose epoch is `peer`. Peers are numbered from 0 on.
     pub fn add_peer(&mut self, mut channel: Channel<M>, peer: Epoch) -> PeerId {
         channel.set_peer(peer);
-        let lines = &mut self.courier.0.borrow_mut().lines;
+        let lines = &mut self.router.0.borrow_mut().lines;
         lines.push(Line::new(channel, peer, self.limits.backlog_max));
         PeerId(lines.len() as u32 - 1)
     }
 
     /// A handle for handlers and microthreads.
-    pub fn courier(&self) -> &Courier<M> {
-        &self.courier
+    pub fn router(&self) -> &CallRouter<M> {
+        &self.router
     }
 
     /// Starts a microthread of the server's own; it first runs in the next turn.
@@ -120,7 +120,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
     #[inline]
     pub fn turn(&mut self, now: Instant, state: &mut S, batch: usize) -> bool {
         let peers = {
-            let board = &mut *self.courier.0.borrow_mut();
+            let board = &mut *self.router.0.borrow_mut();
             board.now = now;
             board.counts.timed_out += board.calls.expire(now, &mut board.woken);
             board.lines.len()
@@ -136,7 +136,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
     /// Makes visible what was sent, and calls `ring` for each peer that sleeps. Returns how many there were.
     #[inline]
     pub fn publish(&mut self, mut ring: impl FnMut(PeerId)) -> u64 {
-        let board = &mut *self.courier.0.borrow_mut();
+        let board = &mut *self.router.0.borrow_mut();
         let mut rung = 0;
         for (peer, line) in (0..).zip(&mut board.lines) {
             let (bell, dropped) = line.publish(board.now);
@@ -151,12 +151,12 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
 
     /// Tells a peer something.
     pub fn notify(&mut self, peer: PeerId, message: Message) -> Result<(), SendError> {
-        self.courier.notify(peer, message)
+        self.router.notify(peer, message)
     }
 
     /// The peer is gone: calls to it end, what it sent is not read, what waits for it is given up.
     pub fn peer_gone(&mut self, peer: PeerId) {
-        let board = &mut *self.courier.0.borrow_mut();
+        let board = &mut *self.router.0.borrow_mut();
         let Some(line) = board.lines.get_mut(peer.0 as usize) else { return };
         line.peer = None;
         board.counts.dropped += line.give_up();
@@ -166,7 +166,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
     /// The peer lives, in this epoch. What its predecessor had sent and was not read is dropped; calls to the predecessor end.
     pub fn peer_back(&mut self, peer: PeerId, epoch: Epoch) {
         self.peer_gone(peer);
-        if let Some(line) = self.courier.0.borrow_mut().lines.get_mut(peer.0 as usize) {
+        if let Some(line) = self.router.0.borrow_mut().lines.get_mut(peer.0 as usize) {
             line.channel.set_peer(epoch);
             line.peer = Some(epoch);
         }
@@ -174,34 +174,34 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
 
     /// Tells all peers that the bell is wanted.
     pub fn fall_asleep(&mut self) {
-        for line in &mut self.courier.0.borrow_mut().lines {
+        for line in &mut self.router.0.borrow_mut().lines {
             line.channel.fall_asleep();
         }
     }
 
     /// Tells all peers that it is not.
     pub fn wake_up(&mut self) {
-        for line in &mut self.courier.0.borrow_mut().lines {
+        for line in &mut self.router.0.borrow_mut().lines {
             line.channel.wake_up();
         }
     }
 
     /// Whether a turn would find something to do. Before sleeping: after [`Dispatcher::fall_asleep`] and a fence.
     pub fn is_ready(&self) -> bool {
-        let board = self.courier.0.borrow();
+        let board = self.router.0.borrow();
         let waiting = |line: &Line<M>| line.peer.is_some() && line.channel.is_ready();
         self.threads.is_ready() || !board.woken.is_empty() || board.lines.iter().any(waiting)
     }
 
     /// When the next turn is due even if nobody rings.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let board = self.courier.0.borrow();
+        let board = self.router.0.borrow();
         board.lines.iter().filter_map(Line::retry_at).chain(board.calls.next_timeout()).min()
     }
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let board = self.courier.0.borrow();
+        let board = self.router.0.borrow();
         let mut counts = board.counts;
         for line in &board.lines {
             counts.stale += line.channel.stale();
@@ -212,7 +212,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
 
     /// Microthreads that have not ended, and calls that wait.
     pub fn load(&self) -> (usize, usize) {
-        (self.threads.len(), self.courier.0.borrow().calls.len())
+        (self.threads.len(), self.router.0.borrow().calls.len())
     }
 
     /// Handles up to `batch` messages of a peer; returns how many.
@@ -221,7 +221,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         let id = PeerId(peer as u32);
         for taken in 0..batch {
             let incoming = {
-                let board = &mut *self.courier.0.borrow_mut();
+                let board = &mut *self.router.0.borrow_mut();
                 let Some((envelope, epoch)) = board.receive(peer) else {
                     board.lines[peer].channel.release();
                     return taken;
@@ -234,7 +234,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
             };
             self.handle(now, state, incoming);
         }
-        self.courier.0.borrow_mut().lines[peer].channel.release();
+        self.router.0.borrow_mut().lines[peer].channel.release();
         batch
     }
 
@@ -245,22 +245,22 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
             (Handler::Answer(answer), Role::Request(_)) => {
                 let message = answer(state, now, incoming);
                 // What cannot be sent is counted, and the caller has a deadline.
-                let _ = self.courier.reply(&incoming, message);
+                let _ = self.router.reply(&incoming, message);
             }
             (Handler::Thread(start), _) => {
-                let thread = start(state, &self.courier, incoming);
+                let thread = start(state, &self.router, incoming);
                 if self.threads.spawn(thread).is_err() {
-                    self.courier.0.borrow_mut().counts.refused += 1;
+                    self.router.0.borrow_mut().counts.refused += 1;
                 }
             }
-            _ => self.courier.0.borrow_mut().counts.unexpected += 1,
+            _ => self.router.0.borrow_mut().counts.unexpected += 1,
         }
     }
 
     /// Those whose answer has come, or whose call has ended, go on.
     #[inline]
     fn wake(&mut self) {
-        core::mem::swap(&mut self.waking, &mut self.courier.0.borrow_mut().woken);
+        core::mem::swap(&mut self.waking, &mut self.router.0.borrow_mut().woken);
         for thread in self.waking.drain(..) {
             self.threads.wake(thread);
         }
@@ -268,7 +268,7 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
 
     #[inline]
     fn run(&mut self) -> usize {
-        let board = &self.courier.0;
+        let board = &self.router.0;
         let count = self.threads.run(|thread| board.borrow_mut().current = thread);
         if count > 0 {
             board.borrow_mut().current = ThreadId::NONE;

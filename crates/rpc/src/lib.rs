@@ -7,7 +7,7 @@
 //!   channel of each peer --> Dispatcher::turn --> handler of the message's kind: fn(&mut State, Incoming)
 //!                               |                     Notice: nothing else   Answer: returns the reply
 //!                               |                     Thread: starts a microthread, which may call others and replies when it can
-//!                               +--> a reply wakes the microthread that waits in Courier::call(..).await
+//!                               +--> a reply wakes the microthread that waits in CallRouter::call(..).await
 //!   channel of each peer <-- Dispatcher::publish, once per batch
 //! ```
 //!
@@ -21,14 +21,14 @@ extern crate alloc;
 extern crate std;
 
 mod calls;
-mod courier;
 mod dispatcher;
 mod line;
+mod router;
 mod threads;
 
-pub use courier::{Call, Courier, Yield};
 pub use dispatcher::{Dispatcher, Handler, Limits};
 pub use line::{Counts, Incoming, PeerId, SendError};
+pub use router::{Call, CallRouter, Yield};
 pub use threads::{ThreadId, Threads, TooMany};
 
 pub use calls::CallError;

@@ -19,7 +19,7 @@ use crate::threads::ThreadId;
 ///
 /// What is sent becomes visible to its receiver with the next [`crate::Dispatcher::publish`].
 #[derive(Debug)]
-pub struct Courier<M: Memory>(pub(crate) Rc<RefCell<Switchboard<M>>>);
+pub struct CallRouter<M: Memory>(pub(crate) Rc<RefCell<Switchboard<M>>>);
 
 /// What handlers, microthreads and the dispatcher share. Borrowed for moments, never while one of them runs.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ pub(crate) struct Switchboard<M: Memory> {
     pub(crate) counts: Counts,
 }
 
-impl<M: Memory> Clone for Courier<M> {
-    fn clone(&self) -> Courier<M> {
-        Courier(self.0.clone())
+impl<M: Memory> Clone for CallRouter<M> {
+    fn clone(&self) -> CallRouter<M> {
+        CallRouter(self.0.clone())
     }
 }
 
-impl<M: Memory> Courier<M> {
+impl<M: Memory> CallRouter<M> {
     /// The time of this turn of the dispatcher.
     pub fn now(&self) -> Instant {
         self.0.borrow().now
@@ -65,12 +65,12 @@ impl<M: Memory> Courier<M> {
     /// dispatcher. The request is sent when it is first awaited.
     #[inline]
     pub fn call(&self, peer: PeerId, message: Message, deadline: Instant) -> Call<M> {
-        Call { courier: self.clone(), stage: Stage::Unsent(peer, message, deadline) }
+        Call { router: self.clone(), stage: Stage::Unsent(peer, message, deadline) }
     }
 
     /// Lets the other microthreads, and messages, go first. To be awaited by a microthread of this dispatcher.
     pub fn yield_now(&self) -> Yield<M> {
-        Yield { courier: self.clone(), done: false }
+        Yield { router: self.clone(), done: false }
     }
 }
 
@@ -120,11 +120,11 @@ impl<M: Memory> Switchboard<M> {
 /// So much nonsense is passed over in one go.
 const BAD_MAX: u32 = 64;
 
-/// A call under way; see [`Courier::call`]. Dropped, it is given up, and its answer counted as unmatched.
+/// A call under way; see [`CallRouter::call`]. Dropped, it is given up, and its answer counted as unmatched.
 #[derive(Debug)]
 #[must_use = "a call is sent when it is awaited"]
 pub struct Call<M: Memory> {
-    courier: Courier<M>,
+    router: CallRouter<M>,
     stage: Stage,
 }
 
@@ -140,8 +140,8 @@ impl<M: Memory> Future for Call<M> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let Call { courier, stage } = self.get_mut();
-        let mut board = courier.0.borrow_mut();
+        let Call { router, stage } = self.get_mut();
+        let mut board = router.0.borrow_mut();
         match *stage {
             Stage::Unsent(peer, message, deadline) => {
                 *stage = Stage::Ended;
@@ -174,16 +174,16 @@ impl<M: Memory> Future for Call<M> {
 impl<M: Memory> Drop for Call<M> {
     fn drop(&mut self) {
         if let Stage::Waits(number) = self.stage {
-            self.courier.0.borrow_mut().calls.close(number);
+            self.router.0.borrow_mut().calls.close(number);
         }
     }
 }
 
-/// One turn of the others; see [`Courier::yield_now`].
+/// One turn of the others; see [`CallRouter::yield_now`].
 #[derive(Debug)]
 #[must_use = "others go first when it is awaited"]
 pub struct Yield<M: Memory> {
-    courier: Courier<M>,
+    router: CallRouter<M>,
     done: bool,
 }
 
@@ -191,11 +191,11 @@ impl<M: Memory> Future for Yield<M> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        let Yield { courier, done } = self.get_mut();
+        let Yield { router, done } = self.get_mut();
         if core::mem::replace(done, true) {
             return Poll::Ready(());
         }
-        let mut board = courier.0.borrow_mut();
+        let mut board = router.0.borrow_mut();
         let current = board.current;
         board.woken.push(current);
         Poll::Pending

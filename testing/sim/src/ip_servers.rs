@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use atoll_base::{Duration, Epoch, FourTuple, Instant, Rng};
 use atoll_ip::{ChecksumOffload, Ip};
-use atoll_ip_server::{Client, Exits, IpServer, Party};
+use atoll_ip_server::{Client, Egress, IpServer, Party};
 use atoll_ipc::ip::IpMessage;
 use atoll_link::{Destination, Steering};
 use atoll_transport::Transport;
@@ -78,7 +78,7 @@ struct Exit<'a> {
     replicas_take: Vec<usize>,
 }
 
-impl Exits for Exit<'_> {
+impl Egress for Exit<'_> {
     fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         let has_room = self.room > 0;
         if has_room {

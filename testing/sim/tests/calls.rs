@@ -12,7 +12,7 @@ use atoll_base::{Addr, Duration, Epoch, Instant, ReplicaId, Rng};
 use atoll_ipc::channel::{Channel, Place, ring_bytes};
 use atoll_ipc::message::{Kind, NewsBasis};
 use atoll_ipc::{HeapMemory, Memory, Message};
-use atoll_rpc::{CallError, Courier, Dispatcher, Handler, Incoming, Limits, PeerId};
+use atoll_rpc::{CallError, CallRouter, Dispatcher, Handler, Incoming, Limits, PeerId};
 use atoll_sim::seeds;
 
 const SERVERS: usize = 3;
@@ -175,10 +175,10 @@ impl World {
         let peer = self.rng.below(SERVERS as u32 - 1);
         let callee = others(me).nth(peer as usize).expect("one of the others");
         let server = &mut self.servers[me];
-        let (courier, ended) = (server.dispatcher.courier().clone(), server.ended.clone());
+        let (router, ended) = (server.dispatcher.router().clone(), server.ended.clone());
         let thread = async move {
             let question = if relayed { relayed_question(n) } else { question(n) };
-            let result = courier.call(PeerId(peer), question, courier.now() + PATIENCE).await;
+            let result = router.call(PeerId(peer), question, router.now() + PATIENCE).await;
             let mut ended = ended.borrow_mut();
             match result {
                 Ok(Message::Hello { replica, epoch }) if epoch.0 == n + 1 && (relayed || replica.0 == callee as u8) => {
@@ -295,15 +295,15 @@ fn answer(me: &mut Identity, _: Instant, incoming: Incoming) -> Message {
     Message::Hello { replica: ReplicaId(me.0 as u8), epoch: Epoch(epoch.0 + 1) }
 }
 
-fn relay(_: &mut Identity, courier: &Courier<HeapMemory>, incoming: Incoming) -> Thread {
-    let courier = courier.clone();
+fn relay(_: &mut Identity, router: &CallRouter<HeapMemory>, incoming: Incoming) -> Thread {
+    let router = router.clone();
     Box::pin(async move {
         let Message::Neighbour { addr, .. } = incoming.message else { unreachable!("registered for it") };
         let n = addr.to_v4().unwrap_or_default();
         // To the one that did not ask, with less patience than the caller's.
         let next = PeerId(1 - incoming.peer.0);
-        if let Ok(message) = courier.call(next, question(n), courier.now() + PATIENCE / 2).await {
-            let _ = courier.reply(&incoming, message);
+        if let Ok(message) = router.call(next, question(n), router.now() + PATIENCE / 2).await {
+            let _ = router.reply(&incoming, message);
         }
     })
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use atoll_base::{Epoch, FourTuple, Instant};
 use atoll_ip::{ChecksumOffload, Ip, NetworkError};
-use atoll_ip_server::{Client, Exits, IpServer, Party};
+use atoll_ip_server::{Client, Egress, IpServer, Party};
 use atoll_ipc::ip::IpMessage;
 use atoll_wire::vnet;
 
@@ -22,7 +22,7 @@ struct Exit {
     told: Vec<IpMessage>,
 }
 
-impl Exits for Exit {
+impl Egress for Exit {
     fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         self.sent.push_back(frame.to_vec());
         true

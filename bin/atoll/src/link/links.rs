@@ -9,8 +9,8 @@ use atoll_tap::{Queue, SendOutcome};
 use atoll_transport::{FrameSink, Offload, TextRef};
 use atoll_wire::vnet;
 
-use super::courier::Courier;
 use super::internal::InternalLink;
+use super::retry_queue::RetryQueue;
 use super::rings::{FRAME_PREFIX, OUTBOUND, Outgoing, Rings};
 
 /// What carries frames to other hosts.
@@ -66,7 +66,7 @@ pub struct Links {
     /// To the other servers and to itself.
     pub internal: InternalLink,
     /// What this server does for those without a device.
-    pub courier: Courier,
+    pub retry_queue: RetryQueue,
     /// Who owns which flow of this stack.
     pub steering: Box<Steering>,
     /// Largest text of a super-segment; 0: the device cuts nothing.
@@ -82,19 +82,19 @@ pub struct Links {
 impl Links {
     /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it does not.
     pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
-        let courier = Courier::new(internal.rings.len());
-        Links { device, internal, courier, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
+        let retry_queue = RetryQueue::new(internal.rings.len());
+        Links { device, internal, retry_queue, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
     }
 
     /// Gives a frame from outside to the replica that owns it.
     pub fn forward(&mut self, now: Instant, owner: usize, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) {
-        self.courier.forward(now, &mut self.internal.rings, owner, vnet, frame);
+        self.retry_queue.forward(now, &mut self.internal.rings, owner, vnet, frame);
     }
 
     /// Sends a frame of server `from`, which has no device: `record` as it came out of the ring.
     pub fn carry(&mut self, from: usize, record: &[u8]) {
         if let Device::Tap(queue) = &mut self.device {
-            self.courier.send(queue, &mut self.internal.rings, from, record);
+            self.retry_queue.send(queue, &mut self.internal.rings, from, record);
         }
     }
 
@@ -104,7 +104,7 @@ impl Links {
             Device::Tap(queue) => Some(queue),
             Device::Joined(_) | Device::Server(_) | Device::None => None,
         };
-        self.courier.retry(queue, &mut self.internal.rings);
+        self.retry_queue.retry(queue, &mut self.internal.rings);
     }
 
     /// Publishes what was sent over rings and rings bells of sleeping peers. Returns how many were rung.

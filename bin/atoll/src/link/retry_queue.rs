@@ -15,7 +15,7 @@ const KEPT_MAX: usize = 4 << 20;
 
 /// Frames on their way between a device and the servers that have none, by server.
 #[derive(Debug, Default)]
-pub struct Courier {
+pub struct RetryQueue {
     servers: Vec<Kept>,
     /// Frames that are kept.
     kept: usize,
@@ -40,10 +40,10 @@ struct Kept {
     inbound_len: usize,
 }
 
-impl Courier {
-    /// A courier for servers with numbers below `servers`.
-    pub fn new(servers: usize) -> Courier {
-        Courier { servers: (0..servers).map(|_| Kept::default()).collect(), ..Courier::default() }
+impl RetryQueue {
+    /// A queue for servers with numbers below `servers`.
+    pub fn new(servers: usize) -> RetryQueue {
+        RetryQueue { servers: (0..servers).map(|_| Kept::default()).collect(), ..RetryQueue::default() }
     }
 
     /// Sends a frame of server `from` over the device: `record` as it came out of the ring, prefix first.
@@ -111,7 +111,7 @@ impl Courier {
         }
     }
 
-    /// Whether anything is kept, so that [`Courier::retry`] is due soon.
+    /// Whether anything is kept, so that [`RetryQueue::retry`] is due soon.
     pub fn keeps(&self) -> bool {
         self.kept > 0
     }

@@ -10,14 +10,14 @@ use atoll_sys::process::{Child, Signal};
 use atoll_sys::unix::Channel;
 
 use super::Guardian;
-use super::estate::Estate;
+use super::persisted::PersistedState;
 use super::server::{Ending, Server};
 use super::succession::Program;
 use crate::notes::{self, NEXT, Note};
 
 /// What the next guardian is started with.
 #[derive(Debug)]
-pub struct Wardship {
+pub struct FdStoreLink {
     /// What it is told.
     job: String,
     /// The lock of the stack's name.
@@ -28,24 +28,24 @@ pub struct Wardship {
     due: Instant,
 }
 
-impl Estate {
+impl PersistedState {
     /// With a guardian.
-    pub fn new(guardian: Guardian, lock: OwnedFd) -> Estate {
-        let wardship = Wardship { job: guardian.job, lock: Rc::new(lock), child: None, due: Instant::now() };
-        Estate { channel: Some(guardian.channel), programs: Vec::new(), wardship: Some(wardship) }
+    pub fn new(guardian: Guardian, lock: OwnedFd) -> PersistedState {
+        let fd_store = FdStoreLink { job: guardian.job, lock: Rc::new(lock), child: None, due: Instant::now() };
+        PersistedState { channel: Some(guardian.channel), programs: Vec::new(), fd_store: Some(fd_store) }
     }
 
     /// In how many milliseconds another guardian is to be started, if the present one is gone.
     pub fn look_again_ms(&self, now: Instant) -> Option<u32> {
-        let wardship = self.wardship.as_ref().filter(|_| self.channel.is_none())?;
-        Some(wardship.due.saturating_duration_since(now).as_millis() as u32)
+        let fd_store = self.fd_store.as_ref().filter(|_| self.channel.is_none())?;
+        Some(fd_store.due.saturating_duration_since(now).as_millis() as u32)
     }
 }
 
 impl Server {
     /// The guardian's end of the socket is closed.
     pub(super) fn guardian_is_gone(&mut self) {
-        if let Some(channel) = self.estate.channel.take() {
+        if let Some(channel) = self.persisted.channel.take() {
             say!("the guardian is gone");
             let _ = self.epoll.delete(&channel);
         }
@@ -54,13 +54,13 @@ impl Server {
     /// Starts another guardian when that is due.
     pub(super) fn look_after_guardian(&mut self) {
         let now = Instant::now();
-        if self.ending.is_some() || self.estate.look_again_ms(now) != Some(0) {
+        if self.ending.is_some() || self.persisted.look_again_ms(now) != Some(0) {
             return;
         }
-        let Some(wardship) = &mut self.estate.wardship else { return };
-        wardship.due = now + PAUSE;
+        let Some(fd_store) = &mut self.persisted.fd_store else { return };
+        fd_store.due = now + PAUSE;
         // Never two of them.
-        if let Some(last) = wardship.child.take() {
+        if let Some(last) = fd_store.child.take() {
             let _ = last.kill(Signal::KILL);
             let _ = last.wait();
         }
@@ -71,28 +71,28 @@ impl Server {
 
     /// Starts a guardian, and tells it everything. Returns the socket to the one before, if that may still be there.
     fn start_guardian(&mut self) -> io::Result<Option<Channel>> {
-        let Some(wardship) = &self.estate.wardship else { return Ok(None) };
-        let (child, channel) = notes::start_another(&wardship.job)?;
+        let Some(fd_store) = &self.persisted.fd_store else { return Ok(None) };
+        let (child, channel) = notes::start_another(&fd_store.job)?;
         say!("process {} is the guardian now", child.pid());
         self.identity.guardian = Some(child.pid());
-        let Estate { channel: last, wardship, .. } = std::mem::take(&mut self.estate);
+        let PersistedState { channel: last, fd_store, .. } = std::mem::take(&mut self.persisted);
         if let Some(last) = &last {
             let _ = self.epoll.delete(last);
         }
         let due = Instant::now() + PAUSE;
-        let wardship = wardship.map(|wardship| Wardship { child: Some(child), due, ..wardship });
-        self.leave_to(Estate { channel: Some(channel), programs: Vec::new(), wardship });
+        let fd_store = fd_store.map(|fd_store| FdStoreLink { child: Some(child), due, ..fd_store });
+        self.leave_to(PersistedState { channel: Some(channel), programs: Vec::new(), fd_store });
         Ok(last)
     }
 
     /// Makes way for a supervisor of another build. Returns whether this one ends: it does not if nobody could start the next one. `client` is
     /// told then, when it has taken over.
     pub(super) fn make_way(&mut self, client: ClientId, new: &Program) -> bool {
-        let (None, true, Some(file)) = (&self.ending, self.estate.is_kept(), &new.file) else { return false };
+        let (None, true, Some(file)) = (&self.ending, self.persisted.is_kept(), &new.file) else { return false };
         self.exchange_for = Some(client);
         self.note_stack();
-        self.estate.put(NEXT.into(), &(), &[file.as_fd()]);
-        if !self.estate.is_kept() {
+        self.persisted.put(NEXT.into(), &(), &[file.as_fd()]);
+        if !self.persisted.is_kept() {
             self.exchange_for = None;
             return false;
         }

@@ -19,7 +19,7 @@ use super::life::Recovery;
 use super::outbox::Outbox;
 use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
-use super::vigil::{Judgement, Signs, Watch};
+use super::watchdog::{Judgement, Signs, Watch};
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail};
 
 impl Server {
@@ -160,7 +160,7 @@ impl Server {
             self.scaling.next_timeout(),
             self.standby_due(),
             self.stops.as_ref().map(|stops| stops.due),
-            self.vigil.map(|(_, due)| due),
+            self.watchdog.map(|(_, due)| due),
             self.retry_due(),
             self.telling_due(),
             self.slowed_until(),
@@ -211,13 +211,13 @@ impl Server {
 
     /// Kills servers that hang. Their ends are noticed as those of others are.
     fn keep_vigil(&mut self, now: Instant) -> io::Result<()> {
-        let Some((vigil, due)) = &mut self.vigil else { return Ok(()) };
+        let Some((watchdog, due)) = &mut self.watchdog else { return Ok(()) };
         if now < *due {
             return Ok(());
         }
         // Not from when it was due: who was late does not look twice at once.
-        *due = now + vigil.period;
-        let vigil = *vigil;
+        *due = now + watchdog.period;
+        let watchdog = *watchdog;
         for (index, memory) in self.memory.servers().enumerate() {
             let role = self.role(index);
             let Some(server) = (if let Some(at) = index.checked_sub(self.replicas.len()) {
@@ -230,7 +230,7 @@ impl Server {
             let (Some(child), true) = (&server.child, server.life.is_serving()) else { continue };
             let signs = Signs { heartbeat: memory.page.heartbeat(), sleep_word: memory.page.sleep_word() };
             let ask = || spawn::look(child.pid()).map(|(_, running)| running);
-            match vigil.look(&mut server.watch, signs, ask) {
+            match watchdog.look(&mut server.watch, signs, ask) {
                 Judgement::Wait => {}
                 Judgement::Ring => eventfd::ring(&*memory.bell)?,
                 Judgement::Hangs => {

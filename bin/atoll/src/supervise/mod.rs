@@ -1,13 +1,12 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
-// structure: cycle of dying, estate, guarded, hosts, launch, questions, report, scaling, server, spawn, standby, stopped, succession, words: each file has a part of the supervisor's one struct
+// structure: cycle of dying, persisted, guarded, hosts, launch, questions, report, scaling, server, spawn, standby, stopped, succession, words: each file has a part of the supervisor's one struct
 
 mod build_file;
 mod crowds;
 mod device;
 mod doors;
 mod dying;
-mod estate;
 mod gauge;
 mod guarded;
 mod hosts;
@@ -20,6 +19,7 @@ mod outbox;
 mod owner;
 mod pace;
 mod pairs;
+mod persisted;
 mod questions;
 mod report;
 mod scaling;
@@ -33,7 +33,7 @@ mod telling;
 mod upgrade;
 mod usage;
 mod users;
-mod vigil;
+mod watchdog;
 mod words;
 
 use std::os::fd::OwnedFd;
@@ -52,11 +52,11 @@ use atoll_tap::Offloads;
 
 use self::device::TapDevice;
 use self::doors::Doors;
-use self::estate::{Estate, Found};
 use self::join::{HostedLink, JoinedLink};
 use self::launch::{Duty, Launcher};
 use self::life::READY_TIME;
 use self::memory::StackMemory;
+use self::persisted::{Found, PersistedState};
 use self::report::Identity;
 use self::server::{Role, Server};
 use crate::failure::{Failure, OrFail, is_shortage};
@@ -69,9 +69,9 @@ use crate::setup::{
 
 pub use self::device::MakeDevice;
 pub use self::doors::ROOT_ONLY;
-pub use self::estate::StackNote;
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
+pub use self::persisted::StackNote;
 pub use self::server::Ending;
 pub use self::spawn::comm;
 
@@ -110,8 +110,8 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
         is_steered: identity.steering == Steering::Bpf,
     });
     let launcher = Launcher { device, link: Vec::new(), link_side: None };
-    let estate = Estate::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
-    let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), estate)?;
+    let persisted = PersistedState::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
+    let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), persisted)?;
     server.watch_memory().or_fail("telling servers of the memory")?;
     let micros = began.elapsed().as_micros();
     say!("supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
@@ -218,7 +218,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     let mut server = wait_until_ready(server)?;
     if let Some(guardian) = guardian {
         let lock = name.lock().try_clone_to_owned().or_fail("keeping the name")?;
-        server.leave_to(Estate::new(guardian, lock));
+        server.leave_to(PersistedState::new(guardian, lock));
     }
     Ok(Running { server, name })
 }
@@ -254,7 +254,7 @@ impl Running {
             return reported;
         }
         self.server.stop();
-        self.server.estate.bye();
+        self.server.persisted.bye();
         let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
         let Running { mut server, name } = self;

@@ -34,7 +34,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::doors::Doors;
-use super::guarded::Wardship;
+use super::guarded::FdStoreLink;
 use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
 use super::launch::{Duty, Launch};
 use super::life::Life;
@@ -52,12 +52,12 @@ use crate::setup::ServerUser;
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
-pub struct Estate {
+pub struct PersistedState {
     pub channel: Option<Channel>,
     /// Builds that were noted, by number.
     pub programs: Vec<Rc<Program>>,
     /// For the guardian after this one; `None`: there was none.
-    pub wardship: Option<Wardship>,
+    pub fd_store: Option<FdStoreLink>,
 }
 
 /// `stack`.
@@ -155,11 +155,11 @@ struct SessionNote {
     standing: Option<Standing>,
 }
 
-impl Estate {
+impl PersistedState {
     /// Says that the stack ends now, so that nobody takes over.
     pub fn bye(&mut self) {
         self.send(&Note::Bye, &[]);
-        *self = Estate::default();
+        *self = PersistedState::default();
     }
 
     /// Whether there is somebody who keeps it.
@@ -214,26 +214,26 @@ impl Estate {
 
 impl Server {
     /// Leaves everything to a guardian, from now on.
-    pub(super) fn leave_to(&mut self, estate: Estate) {
-        self.estate = estate;
-        let Some(lock) = self.estate.wardship.as_ref().map(|wardship| wardship.lock.clone()) else { return };
-        if let Some(channel) = &self.estate.channel
+    pub(super) fn leave_to(&mut self, persisted: PersistedState) {
+        self.persisted = persisted;
+        let Some(lock) = self.persisted.fd_store.as_ref().map(|fd_store| fd_store.lock.clone()) else { return };
+        if let Some(channel) = &self.persisted.channel
             && let Err(error) = self.epoll.add(channel, GUARDIAN, EventFlags::RDHUP)
         {
             say!("the guardian is not watched: {error}");
         }
         let queues = self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default();
         for (number, queue) in queues.iter().enumerate() {
-            self.estate.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
+            self.persisted.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
         }
         for (number, memory) in self.memory.servers().enumerate() {
             let mut descriptors = vec![memory.page_write.as_fd(), memory.bell.as_fd()];
             if let Some(ledger) = self.memory.ledgers.get(number) {
                 descriptors.extend([ledger.as_fd(), memory.page_read.as_fd()]);
             }
-            self.estate.put(format!("memory.{number}"), &(), &descriptors);
+            self.persisted.put(format!("memory.{number}"), &(), &descriptors);
             let pairs: Vec<_> = self.memory.pairs.from(number).collect();
-            self.estate.put(format!("pairs.{number}"), &(), &pairs);
+            self.persisted.put(format!("pairs.{number}"), &(), &pairs);
         }
         for key in self.hosts.keys() {
             self.note_host(key);
@@ -248,11 +248,11 @@ impl Server {
         sessions.into_iter().for_each(|session| self.note_session(session, true));
         clients.into_iter().for_each(|client| self.note_client(client));
         let note = self.stack_note();
-        self.estate.put(ADMINISTRATION.into(), &(), &[self.doors.administration.as_fd()]);
+        self.persisted.put(ADMINISTRATION.into(), &(), &[self.doors.administration.as_fd()]);
         let (memory, applications) = (&self.memory, self.doors.applications.as_fd());
         let descriptors = [memory.stack_write.as_fd(), memory.pairs.secrets(), applications, lock.as_fd()];
-        self.estate.put(STACK.into(), &note, &descriptors);
-        self.estate.send(&Note::Ready, &[]);
+        self.persisted.put(STACK.into(), &note, &descriptors);
+        self.persisted.send(&Note::Ready, &[]);
     }
 
     fn stack_note(&self) -> StackNote {
@@ -281,19 +281,19 @@ impl Server {
 
     /// What is known of the stack as a whole has changed.
     pub(super) fn note_stack(&mut self) {
-        if self.estate.is_kept() {
+        if self.persisted.is_kept() {
             let note = self.stack_note();
-            self.estate.amend(STACK.into(), &note);
+            self.persisted.amend(STACK.into(), &note);
         }
     }
 
     /// There is a process for replicas more, or one less, or something else is known of it.
     pub(super) fn note_host(&mut self, key: usize) {
-        if !self.estate.is_kept() {
+        if !self.persisted.is_kept() {
             return;
         }
         let name = format!("host.{key}");
-        let Some(host) = self.hosts.get(key) else { return self.estate.send(&Note::Drop(name), &[]) };
+        let Some(host) = self.hosts.get(key) else { return self.persisted.send(&Note::Drop(name), &[]) };
         // One that stands by ends with this supervisor: it was not told yet to outlive it.
         let Some(number) = host.number() else { return };
         let note = HostNote {
@@ -301,14 +301,14 @@ impl Server {
             number,
             is_up: host.is_up,
             is_ending: host.control.is_none(),
-            program: self.estate.program(&host.program),
+            program: self.persisted.program(&host.program),
         };
-        self.estate.put(name, &note, &host.descriptors());
+        self.persisted.put(name, &note, &host.descriptors());
     }
 
     /// A server has another process, or something else is known of it. `is_announced`: to the others.
     pub(super) fn note_server(&mut self, index: usize, is_announced: bool) {
-        if !self.estate.is_kept() {
+        if !self.persisted.is_kept() {
             return;
         }
         let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return };
@@ -321,23 +321,23 @@ impl Server {
             moves: server.life.moves,
             is_ready: server.life.is_serving(),
             is_announced,
-            program: self.estate.program(&server.program),
+            program: self.persisted.program(&server.program),
         };
         let control = server.control.as_ref().map(AsFd::as_fd);
         let child = server.child.as_ref().filter(|_| server.host.is_none()).map(|child| child.pidfd());
         let descriptors: Vec<_> = control.into_iter().chain(child).collect();
-        self.estate.put(format!("server.{index}"), &note, &descriptors);
+        self.persisted.put(format!("server.{index}"), &note, &descriptors);
     }
 
     /// Who is in a session has changed. `is_new`: nobody knows of it.
     pub(super) fn note_session(&mut self, session: u32, is_new: bool) {
-        if !self.estate.is_kept() {
+        if !self.persisted.is_kept() {
             return;
         }
         let lingers = self.lingering.iter().find(|lingering| lingering.session == session);
         let lingers = lingers.map(|lingering| &*lingering.memory);
         let Some(memory) = self.open.get(&session).or(lingers) else {
-            return self.estate.send(&Note::Drop(format!("session.{session:010}")), &[]);
+            return self.persisted.send(&Note::Drop(format!("session.{session:010}")), &[]);
         };
         let counts_for = memory.user.counts_for;
         let note = SessionNote { pid: memory.pid, counts_for, standing: self.sessions.standing(session) };
@@ -345,9 +345,9 @@ impl Server {
         if is_new {
             let descriptors = memory.descriptors();
             let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-            self.estate.put(name, &note, &descriptors);
+            self.persisted.put(name, &note, &descriptors);
         } else {
-            self.estate.amend(name, &note);
+            self.persisted.amend(name, &note);
         }
     }
 
@@ -358,9 +358,9 @@ impl Server {
             Some(client) => {
                 let Peer { pid, uid, gid } = client.peer;
                 let note = ClientNote { door: client.door, peer: Some([pid, uid, gid]) };
-                self.estate.put(name, &note, &[client.channel.as_fd()]);
+                self.persisted.put(name, &note, &[client.channel.as_fd()]);
             }
-            None => self.estate.send(&Note::Drop(name), &[]),
+            None => self.persisted.send(&Note::Drop(name), &[]),
         }
     }
 }
@@ -421,7 +421,7 @@ impl Found {
         identity: Identity,
         launcher: Box<dyn Launch>,
         signals: Option<Signals>,
-        estate: Estate,
+        persisted: PersistedState,
     ) -> Result<Server, Failure> {
         let what = "taking over the stack";
         let Found { stack, memory, doors, mut notes, .. } = self;
@@ -501,7 +501,7 @@ impl Found {
         server.ready = true;
         server.listen().or_fail(what)?;
         server.remind(&unannounced).or_fail(what)?;
-        server.leave_to(estate);
+        server.leave_to(persisted);
         if let Some(client) = stack.exchange_for {
             server.exchanged(ClientId(client), stayed).or_fail(what)?;
         }

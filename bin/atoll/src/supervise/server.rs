@@ -32,7 +32,6 @@ use atoll_transport::seal_pass;
 use super::crowds::{self, Budget, Crowds, Reserve};
 use super::doors::{Doors, asker};
 use super::dying::Dying;
-use super::estate::Estate;
 use super::gauge::Gauge;
 use super::hosts::Hosts;
 use super::join::HostedLink;
@@ -42,6 +41,7 @@ use super::memory::{LibraryCalls, SessionMemory, StackMemory};
 use super::outbox::Outbox;
 use super::owner::{Activity, Owner};
 use super::pace::{self, Pace};
+use super::persisted::PersistedState;
 use super::questions::Questions;
 use super::report::Identity;
 use super::scaling::Scaling;
@@ -49,7 +49,7 @@ use super::standby::Standby;
 use super::stopped::Stops;
 use super::succession::{Program, Succession};
 use super::users::Users;
-use super::vigil::{Vigil, Watch};
+use super::watchdog::{Watch, Watchdog};
 use super::words::Words;
 use crate::failure::{Failure, OrFail};
 use crate::{rows, setup};
@@ -124,13 +124,13 @@ pub struct Server {
     pub(super) ending: Option<Ending>,
     pub(super) ready: bool,
     /// Whether, and when next, it is looked whether servers hang.
-    pub(super) vigil: Option<(Vigil, Instant)>,
+    pub(super) watchdog: Option<(Watchdog, Instant)>,
     /// The same of processes that are stopped.
     pub(super) stops: Option<Stops>,
     /// The upgrade under way.
     pub(super) succession: Option<Succession>,
     /// What the next supervisor finds.
-    pub(super) estate: Estate,
+    pub(super) persisted: PersistedState,
     /// Whom the next supervisor tells that it has taken over, for which this one makes way.
     pub(super) exchange_for: Option<ClientId>,
     /// Members that have gone while there was no supervisor.
@@ -360,7 +360,8 @@ impl Server {
             questions: Questions::new(Instant::now()),
             sessions: Sessions::new(config.sessions.max),
             users: Users::new(identity.uid, &config.ports),
-            vigil: Vigil::new(config.recovery.hang_ms).map(|vigil| (vigil, Instant::now() + vigil.period)),
+            watchdog: Watchdog::new(config.recovery.hang_ms)
+                .map(|watchdog| (watchdog, Instant::now() + watchdog.period)),
             stops: Stops::new(config.recovery.hang_ms, Instant::now()),
             hosts: Hosts::default(),
             dying,
@@ -389,7 +390,7 @@ impl Server {
             ending: None,
             ready: false,
             succession: None,
-            estate: Estate::default(),
+            persisted: PersistedState::default(),
             exchange_for: None,
             gone_meanwhile: Vec::new(),
         })
@@ -466,7 +467,7 @@ impl Server {
         // One that takes over in the middle of the end goes on with that.
         let at_once = self.ending.as_ref().map(|_| 0);
         let timeout = timeout_ms.into_iter().chain(at_once).chain(self.owner.look_again_ms()).chain(for_servers);
-        let timeout = timeout.chain(self.estate.look_again_ms(Instant::now())).min();
+        let timeout = timeout.chain(self.persisted.look_again_ms(Instant::now())).min();
         let count = self.epoll.wait(&mut events, timeout)?;
         for event in &events[..count] {
             match epoll::token(event) {

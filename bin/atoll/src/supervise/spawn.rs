@@ -10,7 +10,7 @@ use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
 use super::succession::Program;
-use super::vigil::Running;
+use super::watchdog::Running;
 use crate::failure::{Failure, OrFail};
 use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
 

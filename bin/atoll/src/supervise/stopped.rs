@@ -1,6 +1,6 @@
 //! Which processes of the stack are stopped? One that is (SIGSTOP) does nothing until somebody lets it go on: it is replaced at once.
 //!
-//! Waiting until it hangs (vigil.rs) would cost seconds, and peers, whose time-outs double meanwhile, some more. It is looked twice, because
+//! Waiting until it hangs (watchdog.rs) would cost seconds, and peers, whose time-outs double meanwhile, some more. It is looked twice, because
 //! whoever stops a whole job and lets it go on does not do so at one moment. It is a matter of processes, not of servers: so those that start, stand
 //! by, or were asked to leave are seen, too. Who is traced (a debugger) has the time that everybody has who gives no sign of life.
 //!

@@ -10,7 +10,7 @@ const LOOKS: u32 = 4;
 
 /// The watch over the servers that serve.
 #[derive(Clone, Copy, Debug)]
-pub struct Vigil {
+pub struct Watchdog {
     /// Time between two looks.
     pub period: Duration,
 }
@@ -54,10 +54,10 @@ pub struct Running {
     pub used_ms: u64,
 }
 
-impl Vigil {
+impl Watchdog {
     /// A watch that gives servers so much time; `None` if they have any.
-    pub fn new(hang_ms: u32) -> Option<Vigil> {
-        (hang_ms > 0).then(|| Vigil { period: Duration::from_millis(u64::from(hang_ms / LOOKS)) })
+    pub fn new(hang_ms: u32) -> Option<Watchdog> {
+        (hang_ms > 0).then(|| Watchdog { period: Duration::from_millis(u64::from(hang_ms / LOOKS)) })
     }
 
     /// Looks at a server. `ask`: the kernel, which is not asked as long as the server shows that it lives.
@@ -97,8 +97,8 @@ mod tests {
 
     /// Looks until something is to be done, or so many times.
     fn judgements(signs: Signs, running: Option<Running>, count: usize) -> Vec<Judgement> {
-        let (vigil, mut watch) = (Vigil::new(2000).unwrap(), Watch::default());
-        (0..count).map(|_| vigil.look(&mut watch, signs, || running)).collect()
+        let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
+        (0..count).map(|_| watchdog.look(&mut watch, signs, || running)).collect()
     }
 
     fn running(state: char, used_ms: u64) -> Option<Running> {
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn who_gives_signs_of_life_is_left_alone() {
-        let (vigil, mut watch) = (Vigil::new(2000).unwrap(), Watch::default());
+        let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
         for beat in 0..100 {
             // It works, or it sleeps and is woken by the bell.
             for signs in [Signs { heartbeat: beat, ..AWAKE }, Signs { sleep_word: 2 * beat as u32 + 5, ..ASLEEP }] {
                 for _ in 0..3 {
-                    assert_ne!(vigil.look(&mut watch, signs, || running('S', 10)), Judgement::Hangs);
+                    assert_ne!(watchdog.look(&mut watch, signs, || running('S', 10)), Judgement::Hangs);
                 }
             }
         }
@@ -132,13 +132,13 @@ mod tests {
         assert!(!judgements(AWAKE, running('D', 10), 100).contains(&Judgement::Hangs));
         assert!(!judgements(AWAKE, None, 100).contains(&Judgement::Hangs));
         // Who has it and does nothing that shows does.
-        let (vigil, mut watch) = (Vigil::new(2000).unwrap(), Watch::default());
-        let looks: Vec<_> = (0..8).map(|n| vigil.look(&mut watch, AWAKE, || running('R', n * 100))).collect();
+        let (watchdog, mut watch) = (Watchdog::new(2000).unwrap(), Watch::default());
+        let looks: Vec<_> = (0..8).map(|n| watchdog.look(&mut watch, AWAKE, || running('R', n * 100))).collect();
         assert_eq!(looks[5..7], [Judgement::Wait, Judgement::Hangs]);
     }
 
     #[test]
     fn without_a_limit_nobody_watches() {
-        assert!(Vigil::new(0).is_none());
+        assert!(Watchdog::new(0).is_none());
     }
 }

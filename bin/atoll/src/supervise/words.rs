@@ -205,8 +205,8 @@ impl Server {
     fn note_words(&mut self, slot: usize) {
         let name = format!("{NOTES}{slot}");
         match self.words.0.get(slot).and_then(Option::as_ref) {
-            Some(speaker) => self.estate.put(name, &speaker.pid, &[speaker.pipe.as_fd()]),
-            None => self.estate.drop_note(name),
+            Some(speaker) => self.persisted.put(name, &speaker.pid, &[speaker.pipe.as_fd()]),
+            None => self.persisted.drop_note(name),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::exec::{Bequest, Guidance, survivors, with_sockets};
+use crate::exec::{ExecState, Guidance, survivors, with_sockets};
 use crate::state::{STATE, is_away};
 use crate::{real, table};
 
@@ -130,23 +130,23 @@ unsafe fn spawn(
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
-    let bequest = match table::any_objects() {
+    let exec_state = match table::any_objects() {
         // SAFETY: null or the program's, and the program's environment.
-        true => unsafe { Bequest::prepare(&after_actions(actions), envp.cast()) },
+        true => unsafe { ExecState::prepare(&after_actions(actions), envp.cast()) },
         false => None,
     };
-    let Some(bequest) = bequest else {
+    let Some(exec_state) = exec_state else {
         // SAFETY: the program's environment.
         return match unsafe { Guidance::prepare(envp.cast(), format!("-{}", std::process::id())) } {
             Some(guidance) => spawn(guidance.environment().cast()),
             None => spawn(envp),
         };
     };
-    let result = spawn(bequest.environment().cast());
+    let result = spawn(exec_state.environment().cast());
     if result == 0 {
-        bequest.given();
+        exec_state.given();
     } else {
-        bequest.take_back();
+        exec_state.take_back();
     }
     result
 }

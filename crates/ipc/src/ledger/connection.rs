@@ -126,15 +126,15 @@ pub struct ConnectionRecord {
 const WORDS: usize = CONNECTION_BYTES / 8;
 
 /// Writes fields one behind the other.
-struct Pen {
+struct Encoder {
     words: [u64; WORDS],
     at: usize,
 }
 
-impl Pen {
+impl Encoder {
     /// Inlined, so that every place is known when it is compiled: as a call, a record took 850 ns instead of 50.
     #[inline(always)]
-    fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Pen {
+    fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Encoder {
         const { assert!(N <= 8) };
         let mut octets = [0; 8];
         octets[..N].copy_from_slice(&value);
@@ -149,19 +149,19 @@ impl Pen {
     }
 
     #[inline(always)]
-    fn put_address(&mut self, address: Addr) -> &mut Pen {
+    fn put_address(&mut self, address: Addr) -> &mut Encoder {
         let octets = u128::from_le_bytes(address.octets());
         self.put((octets as u64).to_le_bytes()).put(((octets >> 64) as u64).to_le_bytes())
     }
 }
 
 /// Reads them.
-struct Eye<'a> {
+struct Decoder<'a> {
     bytes: &'a [u8; CONNECTION_BYTES],
     at: usize,
 }
 
-impl Eye<'_> {
+impl Decoder<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let value = *self.bytes[self.at..].first_chunk().expect("the fields fit the record");
         self.at += N;
@@ -223,8 +223,9 @@ impl ConnectionRecord {
         let (session, slot, generation) = self.place.unwrap_or_default();
         let ring = |ring: Option<Extent>| ring.map_or((0, 0, 0), |ring| (ring.base, ring.unit, ring.log2));
         let (current, old) = (ring(self.receive.current), ring(self.receive.old));
-        let mut pen = Pen { words: [0; WORDS], at: 4 };
-        pen.put([version as u8, self.state, phase, self.crashes])
+        let mut encoder = Encoder { words: [0; WORDS], at: 4 };
+        encoder
+            .put([version as u8, self.state, phase, self.crashes])
             .put(self.progress.acked.to_le_bytes())
             .put(self.progress.received.to_le_bytes())
             .put(self.progress.edge.to_le_bytes())
@@ -267,9 +268,9 @@ impl ConnectionRecord {
             .put(self.text.to_le_bytes())
             .put(self.text_len.to_le_bytes());
         if version >= WITH_BEYOND {
-            self.put_beyond(&mut pen);
+            self.put_beyond(&mut encoder);
         }
-        let mut words = pen.words;
+        let mut words = encoder.words;
         words[0] |= u64::from(sum(place, (words[0] >> 32) as u32, words[CHECKED / 8..].iter().copied()));
         let mut bytes = [0; CONNECTION_BYTES];
         bytes.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
@@ -278,12 +279,12 @@ impl ConnectionRecord {
 
     /// As distances from the end of the text in order, which other stores do not move with the record.
     #[inline(always)]
-    fn put_beyond(&self, pen: &mut Pen) {
+    fn put_beyond(&self, encoder: &mut Encoder) {
         let base = self.progress.received;
         let distance = |from: i64, to: i64| u32::try_from(to.saturating_sub(from)).unwrap_or(0);
-        pen.put(base.to_le_bytes());
+        encoder.put(base.to_le_bytes());
         for (from, to) in self.beyond {
-            pen.put(distance(base, from).to_le_bytes()).put(distance(from, to).to_le_bytes());
+            encoder.put(distance(base, from).to_le_bytes()).put(distance(from, to).to_le_bytes());
         }
     }
 
@@ -313,8 +314,8 @@ impl ConnectionRecord {
     // structure: fields: a line for each field, in the order of docs/ledger.md
     fn fields(bytes: &[u8; CONNECTION_BYTES]) -> Option<ConnectionRecord> {
         let has_beyond = u32::from(bytes[4]) >= WITH_BEYOND;
-        let mut eye = Eye { bytes, at: 5 };
-        let (state, marks, crashes) = (eye.u8(), eye.u8(), eye.u8());
+        let mut decoder = Decoder { bytes, at: 5 };
+        let (state, marks, crashes) = (decoder.u8(), decoder.u8(), decoder.u8());
         let phase = match marks & PHASE_BITS {
             1 => Phase::Unclaimed,
             2 => Phase::Offered,
@@ -323,21 +324,22 @@ impl ConnectionRecord {
             5 => Phase::Closing,
             _ => return None,
         };
-        let progress = Progress { acked: eye.i64(), received: eye.i64(), edge: eye.i64() };
-        let (remote, local) = (Addr::from_octets(eye.take()), Addr::from_octets(eye.take()));
-        let (remote, local) = (Endpoint::at(remote, eye.u16()), Endpoint::at(local, eye.u16()));
-        let slot = (SessionId(eye.u32()), SlotId(eye.u32()), eye.u32());
-        let (send_start, receive_start) = (eye.u32(), eye.u32());
-        let (send_tail, fin) = (eye.i64(), eye.i64());
-        let (bases, units, sizes) = ([eye.u64(), eye.u64()], [eye.u32(), eye.u32()], [eye.u8(), eye.u8()]);
+        let progress = Progress { acked: decoder.i64(), received: decoder.i64(), edge: decoder.i64() };
+        let (remote, local) = (Addr::from_octets(decoder.take()), Addr::from_octets(decoder.take()));
+        let (remote, local) = (Endpoint::at(remote, decoder.u16()), Endpoint::at(local, decoder.u16()));
+        let slot = (SessionId(decoder.u32()), SlotId(decoder.u32()), decoder.u32());
+        let (send_start, receive_start) = (decoder.u32(), decoder.u32());
+        let (send_tail, fin) = (decoder.i64(), decoder.i64());
+        let (bases, units, sizes) =
+            ([decoder.u64(), decoder.u64()], [decoder.u32(), decoder.u32()], [decoder.u8(), decoder.u8()]);
         let ring = |i: usize| (sizes[i] != 0).then_some(Extent { base: bases[i], unit: units[i], log2: sizes[i] });
-        let (mss_path, mss_peer, mss_receive) = (eye.u16(), eye.u16(), eye.u16());
-        let (ts_offset, ts_recent, window_max) = (eye.u32(), eye.u32(), eye.u32());
-        let (receive_capacity, send_limit, unsent_low) = (eye.u32(), eye.u32(), eye.u32());
-        let flags = eye.u32();
-        let [snd_scale, rcv_scale, congestion, ecn] = eye.take();
-        let [ttl, tos, syn_retries, cause] = eye.take();
-        let [keep_probes, _] = eye.take();
+        let (mss_path, mss_peer, mss_receive) = (decoder.u16(), decoder.u16(), decoder.u16());
+        let (ts_offset, ts_recent, window_max) = (decoder.u32(), decoder.u32(), decoder.u32());
+        let (receive_capacity, send_limit, unsent_low) = (decoder.u32(), decoder.u32(), decoder.u32());
+        let flags = decoder.u32();
+        let [snd_scale, rcv_scale, congestion, ecn] = decoder.take();
+        let [ttl, tos, syn_retries, cause] = decoder.take();
+        let [keep_probes, _] = decoder.take();
         let is_plausible = progress.acked >= -1
             && progress.received >= 0
             && send_tail >= 0
@@ -378,19 +380,19 @@ impl ConnectionRecord {
             syn_retries,
             cause,
             keep_probes,
-            keep_idle: eye.u16(),
-            keep_interval: eye.u16(),
-            mss_max: eye.u16(),
-            user_timeout_ms: eye.u32(),
-            linger2_ms: eye.u32(),
-            pacing_rate: eye.u64(),
-            srtt_us: eye.u32(),
-            text: eye.u32(),
-            text_len: eye.u32(),
+            keep_idle: decoder.u16(),
+            keep_interval: decoder.u16(),
+            mss_max: decoder.u16(),
+            user_timeout_ms: decoder.u32(),
+            linger2_ms: decoder.u32(),
+            pacing_rate: decoder.u64(),
+            srtt_us: decoder.u32(),
+            text: decoder.u32(),
+            text_len: decoder.u32(),
             crashes,
             beyond: [(0, 0); BEYOND_MAX],
         };
-        Some(if has_beyond { ConnectionRecord { beyond: eye.beyond(progress.received), ..record } } else { record })
+        Some(if has_beyond { ConnectionRecord { beyond: decoder.beyond(progress.received), ..record } } else { record })
     }
 }
 

@@ -1,6 +1,6 @@
-//! What does a core do while there is nothing to do? It looks for work, as long as the real `Patience` thinks it worth while, and sleeps then.
+//! What does a core do while there is nothing to do? It looks for work, as long as the real `SpinPolicy` thinks it worth while, and sleeps then.
 
-use atoll_base::Patience;
+use atoll_base::SpinPolicy;
 
 use super::items::{Batch, Item, Sent};
 use super::settings::Waiting;
@@ -9,7 +9,7 @@ use super::{Machine, Purpose, What};
 /// A core that waits, or has waited.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    patience: Patience,
+    patience: SpinPolicy,
     limit: u64,
     always: bool,
     since: u64,
@@ -23,7 +23,7 @@ impl Wait {
     /// Has waited since `now`, asleep.
     pub(crate) fn new(waiting: &Waiting, now: u64) -> Wait {
         let limit = waiting.spin.as_nanos() as u64;
-        let patience = Patience::new(Machine::duration(limit));
+        let patience = SpinPolicy::new(Machine::duration(limit));
         Wait { patience, limit, always: waiting.always, since: now, looks: 0, is_rung: false }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as Clock};
 use atoll_base::{Addr, Endpoint, Epoch, FourTuple, Instant, ReplicaId, SessionId};
 use atoll_connmgr::{Bind, ConnMgr, ConnectionId, Directive, Listen, ListenerId, PeerOutput, Reach, Syn, SynVerdict};
 use atoll_ip::Ip;
-use atoll_ip_server::{Config, Exits, IpServer, Party};
+use atoll_ip_server::{Config, Egress, IpServer, Party};
 use atoll_ipc::balance::PeerBody;
 use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
@@ -115,7 +115,7 @@ struct Exit {
     count: usize,
 }
 
-impl Exits for Exit {
+impl Egress for Exit {
     fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         self.frames.extend_from_slice(frame);
         self.count += 1;

@@ -8,7 +8,7 @@ use atoll_base::{Duration, Epoch, Instant, ReplicaId};
 use atoll_ipc::Message;
 use atoll_ipc::channel::{Channel, Place, ring_bytes};
 use atoll_ipc::message::Kind;
-use atoll_rpc::{Courier, Dispatcher, Handler, Limits, PeerId};
+use atoll_rpc::{CallRouter, Dispatcher, Handler, Limits, PeerId};
 use atoll_shm::ShmMemory;
 
 thread_local! {
@@ -40,10 +40,10 @@ const EPOCH: Epoch = Epoch(1);
 const HELLO: Message = Message::Hello { replica: ReplicaId(0), epoch: EPOCH };
 
 /// One call after another.
-async fn calls(courier: Courier<ShmMemory>, count: u32) {
+async fn calls(router: CallRouter<ShmMemory>, count: u32) {
     for _ in 0..count {
-        let deadline = courier.now() + Duration::from_millis(100);
-        assert_eq!(courier.call(PeerId(0), HELLO, deadline).await, Ok(HELLO));
+        let deadline = router.now() + Duration::from_millis(100);
+        assert_eq!(router.call(PeerId(0), HELLO, deadline).await, Ok(HELLO));
     }
 }
 
@@ -81,7 +81,7 @@ fn messages_calls_and_microthreads_allocate_nothing_once_there_were_as_many() {
     answers.on(Kind::Hello, Handler::Answer(|(), _, incoming| incoming.message));
     let round = |asks: &mut Dispatcher<ShmMemory, (), _>, answers: &mut _, now: &mut Instant| {
         for _ in 0..32 {
-            let thread = calls(asks.courier().clone(), 50);
+            let thread = calls(asks.router().clone(), 50);
             asks.spawn(thread).expect("room");
         }
         exchange(now, asks, answers);

@@ -53,18 +53,18 @@ fn server(own: Epoch) -> Server {
     );
     server.on(
         Kind::Hello,
-        Handler::Thread(|state, courier, incoming| {
-            let (courier, behind) = (courier.clone(), state.behind);
+        Handler::Thread(|state, router, incoming| {
+            let (router, behind) = (router.clone(), state.behind);
             Box::pin(async move {
                 let mut answer = Message::Hello { replica: ReplicaId(7), epoch: Epoch(70) };
                 if let Some(behind) = behind {
-                    let deadline = courier.now() + Duration::from_millis(5);
-                    match courier.call(behind, incoming.message, deadline).await {
+                    let deadline = router.now() + Duration::from_millis(5);
+                    match router.call(behind, incoming.message, deadline).await {
                         Ok(message) => answer = message,
                         Err(_) => return,
                     }
                 }
-                let _ = courier.reply(&incoming, answer);
+                let _ = router.reply(&incoming, answer);
             })
         }),
     );
@@ -82,12 +82,12 @@ fn pair() -> (HeapMemory, Server, Server) {
 
 /// Makes `server` ask its first peer; what comes of it is found in the cell.
 fn ask(server: &mut Server, millis: u64) -> Rc<RefCell<Option<Result<Message, CallError>>>> {
-    let (courier, outcome) = (server.courier().clone(), Rc::new(RefCell::new(None)));
+    let (router, outcome) = (server.router().clone(), Rc::new(RefCell::new(None)));
     let result = outcome.clone();
     let hello = Message::Hello { replica: ReplicaId(1), epoch: FIRST };
     let thread = async move {
-        let deadline = courier.now() + Duration::from_millis(millis);
-        *result.borrow_mut() = Some(courier.call(PeerId(0), hello, deadline).await);
+        let deadline = router.now() + Duration::from_millis(millis);
+        *result.borrow_mut() = Some(router.call(PeerId(0), hello, deadline).await);
     };
     server.spawn(Box::pin(thread)).expect("room");
     outcome
@@ -220,9 +220,9 @@ fn what_is_unexpected_is_counted_and_not_handled() {
     let (_, mut a, mut b) = pair();
     let neighbour = Message::Neighbour { addr: Addr::ANY, mac: [0; 6], basis: atoll_ipc::message::NewsBasis::Learned };
     a.notify(PeerId(0), neighbour).unwrap();
-    let courier = a.courier().clone();
+    let router = a.router().clone();
     a.spawn(Box::pin(async move {
-        let _ = courier.call(PeerId(0), path(1), at(5)).await;
+        let _ = router.call(PeerId(0), path(1), at(5)).await;
     }))
     .unwrap();
     turn(&mut a, at(1));
@@ -262,15 +262,15 @@ fn too_many_calls_and_microthreads_are_refused() {
 
 /// A request that nobody waits for.
 fn liar_request(server: &mut Server) -> Result<(), SendError> {
-    let board = &mut *server.courier().0.borrow_mut();
+    let board = &mut *server.router().0.borrow_mut();
     board.send(PeerId(0), Role::Request(1), SEVEN)
 }
 
 #[test]
 fn a_dropped_call_is_given_up() {
     let (_, mut a, mut b) = pair();
-    let courier = a.courier().clone();
-    let waiting = Rc::new(RefCell::new(Some(Box::pin(courier.call(PeerId(0), SEVEN, at(50))))));
+    let router = a.router().clone();
+    let waiting = Rc::new(RefCell::new(Some(Box::pin(router.call(PeerId(0), SEVEN, at(50))))));
     let call = waiting.clone();
     let thread = core::future::poll_fn(move |context| match &mut *call.borrow_mut() {
         Some(call) => call.as_mut().poll(context).map(|_| ()),
@@ -291,10 +291,10 @@ fn a_yield_lets_messages_and_others_go_first() {
     let (_, mut a, _) = pair();
     let order = Rc::new(RefCell::new(Vec::new()));
     for n in [1, 2] {
-        let (courier, order) = (a.courier().clone(), order.clone());
+        let (router, order) = (a.router().clone(), order.clone());
         let thread = async move {
             order.borrow_mut().push(n);
-            courier.yield_now().await;
+            router.yield_now().await;
             order.borrow_mut().push(10 * n);
         };
         a.spawn(Box::pin(thread)).unwrap();

@@ -24,4 +24,4 @@ mod waiting;
 
 pub use client::Client;
 pub use facts::{network_of, stats_of};
-pub use server::{Config, Exits, IpServer, Party};
+pub use server::{Config, Egress, IpServer, Party};

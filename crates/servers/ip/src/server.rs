@@ -39,7 +39,7 @@ pub enum Party {
 }
 
 /// Where things go: the link, the rings.
-pub trait Exits {
+pub trait Egress {
     /// Sends a frame (from the Ethernet header on) over the link. `false`: it is full, and is offered the frame again.
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool;
 
@@ -137,15 +137,21 @@ impl IpServer {
     }
 
     /// A frame has come from the link, with its virtio-net header. Never panics, whatever the bytes are.
-    pub fn handle_frame(&mut self, now: Instant, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], exits: &mut impl Exits) {
-        self.receive(now, vnet, frame, exits);
+    pub fn handle_frame(
+        &mut self,
+        now: Instant,
+        vnet: &[u8; vnet::HEADER_LEN],
+        frame: &[u8],
+        egress: &mut impl Egress,
+    ) {
+        self.receive(now, vnet, frame, egress);
         while let Some(Frame { bytes, .. }) = self.ip.poll_whole() {
-            self.receive(now, &NO_OFFLOAD, &bytes, exits);
+            self.receive(now, &NO_OFFLOAD, &bytes, egress);
         }
-        self.settle(now, exits);
+        self.settle(now, egress);
     }
 
-    fn receive(&mut self, now: Instant, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], exits: &mut impl Exits) {
+    fn receive(&mut self, now: Instant, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], egress: &mut impl Egress) {
         let Ok((header, _)) = vnet::parse(vnet) else { return };
         let offload = if header.needs_csum() {
             ChecksumOffload::Partial
@@ -170,7 +176,7 @@ impl IpServer {
             // What was compared once is not compared again.
             vnet[0] |= vnet::DATA_VALID;
         }
-        exits.deliver(&tuple, &vnet, frame);
+        egress.deliver(&tuple, &vnet, frame);
     }
 
     /// A TS sends a frame (from the Ethernet header on): its station is filled in, unless it has one, as answers to a station have.
@@ -180,7 +186,7 @@ impl IpServer {
         from: u8,
         vnet: &[u8; vnet::HEADER_LEN],
         frame: &mut [u8],
-        exits: &mut impl Exits,
+        egress: &mut impl Egress,
     ) {
         let Some((src, dst)) = addresses(frame) else {
             self.counts.refused += 1;
@@ -193,10 +199,10 @@ impl IpServer {
         let has_station = frame.get(..MAC_LEN).is_some_and(|mac| mac != Mac::ZERO.0);
         let route = if has_station { None } else { Some(self.ip.route(now, dst)) };
         match route {
-            None => self.send(vnet, frame, exits),
+            None => self.send(vnet, frame, egress),
             Some(Route::Via { mac }) => {
                 self.address(frame, mac);
-                self.send(vnet, frame, exits);
+                self.send(vnet, frame, egress);
             }
             Some(Route::Resolving) => {
                 let hop = self.ip.next_hop(dst).unwrap_or(dst);
@@ -268,8 +274,8 @@ impl IpServer {
     }
 
     /// Sends and tells what there is.
-    pub fn flush(&mut self, now: Instant, exits: &mut impl Exits) {
-        self.settle(now, exits);
+    pub fn flush(&mut self, now: Instant, egress: &mut impl Egress) {
+        self.settle(now, egress);
         // First what IP itself has to say: an answer to who asks for our station that gets lost costs a second.
         while let Some(frame) = self.ip.poll_frame() {
             // What is more gets lost, as in a busy network.
@@ -279,7 +285,7 @@ impl IpServer {
         }
         for queue in [&mut self.said, &mut self.leaving] {
             while let Some((vnet, frame)) = queue.front() {
-                if !exits.send(vnet, frame) {
+                if !egress.send(vnet, frame) {
                     break;
                 }
                 queue.pop_front();
@@ -289,7 +295,7 @@ impl IpServer {
             // Whom it concerns waits, and is told when its packet is given up.
         }
         self.gather_news();
-        self.tell(exits);
+        self.tell(egress);
     }
 
     /// When the next round is due even if nothing comes. What waits for a full link or ring is tried again by the owner: see
@@ -319,7 +325,7 @@ impl IpServer {
     }
 
     /// What waited for neighbours that are known now leaves, or is given up.
-    fn settle(&mut self, now: Instant, exits: &mut impl Exits) {
+    fn settle(&mut self, now: Instant, egress: &mut impl Egress) {
         let generation = self.ip.neighbour_generation();
         if core::mem::replace(&mut self.settled, generation) == generation || self.waiting.is_empty() {
             return;
@@ -328,7 +334,7 @@ impl IpServer {
         for kept in self.waiting.take(|dst| ip.route(now, dst) != Route::Resolving) {
             let Kept { from, vnet, mut bytes, .. } = kept;
             // Its address may be gone as well.
-            self.transmit(now, from, &vnet, &mut bytes, exits);
+            self.transmit(now, from, &vnet, &mut bytes, egress);
         }
     }
 
@@ -340,8 +346,8 @@ impl IpServer {
     }
 
     /// Sends a frame, behind those that wait for the link.
-    fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], exits: &mut impl Exits) {
-        if !self.leaving.is_empty() || !exits.send(vnet, frame) {
+    fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8], egress: &mut impl Egress) {
+        if !self.leaving.is_empty() || !egress.send(vnet, frame) {
             self.leaving.push_back((*vnet, frame.to_vec()));
         }
     }
@@ -408,12 +414,12 @@ impl IpServer {
         clients.map(Party::Transport).chain(siblings.map(Party::Sibling))
     }
 
-    fn tell(&mut self, exits: &mut impl Exits) {
+    fn tell(&mut self, egress: &mut impl Egress) {
         let epoch = self.config.epoch;
         let mut message = None;
         for party in self.untold() {
             let network = || IpMessage { epoch, body: IpBody::Network(news::encode(&self.told)) };
-            if !exits.tell(party, message.get_or_insert_with(network)) {
+            if !egress.tell(party, message.get_or_insert_with(network)) {
                 continue;
             }
             self.counts.sent += 1;
@@ -425,7 +431,7 @@ impl IpServer {
         }
         while let Some((to, body)) = self.outbox.pop_front() {
             // What a full ring does not take is lost; its doc says who is harmed.
-            self.counts.sent += u64::from(exits.tell(to, &IpMessage { epoch, body }));
+            self.counts.sent += u64::from(egress.tell(to, &IpMessage { epoch, body }));
         }
     }
 }

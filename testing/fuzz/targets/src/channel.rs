@@ -43,12 +43,12 @@ pub fn rpc_channel(data: &[u8]) {
     server.on(Kind::Path, Handler::Notice(|noted, _, _| *noted += 1));
     server.on(
         Kind::Neighbour,
-        Handler::Thread(|_, courier, incoming| {
-            let courier = courier.clone();
+        Handler::Thread(|_, router, incoming| {
+            let router = router.clone();
             Box::pin(async move {
-                courier.yield_now().await;
-                if let Ok(message) = courier.call(incoming.peer, incoming.message, courier.now() + PATIENCE).await {
-                    let _ = courier.reply(&incoming, message);
+                router.yield_now().await;
+                if let Ok(message) = router.call(incoming.peer, incoming.message, router.now() + PATIENCE).await {
+                    let _ = router.reply(&incoming, message);
                 }
             })
         }),
@@ -64,9 +64,9 @@ pub fn rpc_channel(data: &[u8]) {
                 server.publish(|peer| assert_eq!(peer, PEER));
             }
             4 => {
-                let courier = server.courier().clone();
+                let router = server.router().clone();
                 let _ = server.spawn(Box::pin(async move {
-                    let _ = courier.call(PEER, hello(), courier.now() + PATIENCE).await;
+                    let _ = router.call(PEER, hello(), router.now() + PATIENCE).await;
                 }));
             }
             5 => {

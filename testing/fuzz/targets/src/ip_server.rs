@@ -3,7 +3,7 @@
 
 use atoll_base::{Addr, Duration, Epoch, FourTuple, Instant};
 use atoll_ip::{ChecksumOffload, Config, Ip, Link, Received, Route, V6Config};
-use atoll_ip_server::{Client, Exits, IpServer, Party};
+use atoll_ip_server::{Client, Egress, IpServer, Party};
 use atoll_ipc::ip::IpMessage;
 use atoll_wire::ethernet::EtherType;
 use atoll_wire::{Mac, ethernet, vnet};
@@ -63,7 +63,7 @@ impl Out {
     }
 }
 
-impl Exits for Out {
+impl Egress for Out {
     fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         let (header, _) = ethernet::parse(frame).expect("frames leave with a header");
         assert!(header.src == MAC_US && header.dst != Mac::ZERO, "and with stations");

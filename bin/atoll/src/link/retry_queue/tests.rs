@@ -14,7 +14,7 @@ const VNET: [u8; vnet::HEADER_LEN] = [7; vnet::HEADER_LEN];
 
 /// A link server with two replicas, and a socket for a device.
 struct Bench {
-    courier: Courier,
+    retry_queue: RetryQueue,
     rings: Rings,
     replicas: [Rings; 2],
     queue: Queue,
@@ -34,7 +34,7 @@ impl Bench {
         device.set_nonblocking(true).unwrap();
         wire.set_nonblocking(true).unwrap();
         Bench {
-            courier: Courier::new(2),
+            retry_queue: RetryQueue::new(2),
             rings: Rings::resume(places.map(|(to, from)| way(to, from)).into(), vec![bell(), bell()]),
             replicas: places.map(|(to, from)| Rings::resume(vec![way(from, to)], vec![bell()])),
             queue: Queue::from_fd(OwnedFd::from(device)),
@@ -58,7 +58,7 @@ impl Bench {
         let mut count = 0;
         while let Some(Received { peer, kind: KIND_FRAME, len }) = self.rings.receive(0, &mut self.buffer) {
             count += 1;
-            self.courier.send(&mut self.queue, &mut self.rings, peer, &self.buffer[..len]);
+            self.retry_queue.send(&mut self.queue, &mut self.rings, peer, &self.buffer[..len]);
         }
         self.rings.publish();
         count
@@ -92,12 +92,12 @@ impl Bench {
 fn what_the_device_does_not_take_is_kept_in_order_and_its_sender_is_held_up() {
     let mut bench = Bench::new();
     let mut count = 0u8;
-    while bench.courier.failures == 0 {
+    while bench.retry_queue.failures == 0 {
         assert!(bench.hand_out(0, &[count; 1000]));
         count += 1;
         bench.send_all();
     }
-    assert!(bench.courier.keeps());
+    assert!(bench.retry_queue.keeps());
     for _ in 0..3 {
         assert!(bench.hand_out(0, &[count; 1000]));
         count += 1;
@@ -108,14 +108,14 @@ fn what_the_device_does_not_take_is_kept_in_order_and_its_sender_is_held_up() {
     assert_eq!(bench.send_all(), 1, "the other one is not held up before the device has refused one of its frames");
 
     let mut seen = bench.on_wire();
-    bench.courier.retry(Some(&mut bench.queue), &mut bench.rings);
-    assert!(!bench.courier.keeps());
+    bench.retry_queue.retry(Some(&mut bench.queue), &mut bench.rings);
+    assert!(!bench.retry_queue.keeps());
     bench.send_all();
     seen.extend(bench.on_wire());
     assert_eq!(seen.iter().filter(|&&first| first == 255).count(), 1);
     seen.retain(|&first| first != 255);
     assert_eq!(seen, (0..count).collect::<Vec<_>>());
-    assert_eq!(bench.courier.frames_out, u64::from(count) + 1);
+    assert_eq!(bench.retry_queue.frames_out, u64::from(count) + 1);
 }
 
 #[test]
@@ -124,41 +124,41 @@ fn what_a_replica_does_not_take_is_kept_in_order_and_holds_up_no_other() {
     let frame = |first: u8| vec![first; 60_000];
     // More than a ring takes, less than is kept.
     for first in 0..40 {
-        bench.courier.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &frame(first));
+        bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &frame(first));
     }
-    assert!(bench.courier.keeps());
-    bench.courier.forward(Instant::ZERO, &mut bench.rings, 1, &VNET, &frame(99));
+    assert!(bench.retry_queue.keeps());
+    bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 1, &VNET, &frame(99));
     assert_eq!(bench.brought(1), [99]);
     let mut seen = Vec::new();
     while seen.len() < 40 {
         let some = bench.brought(0);
         assert!(!some.is_empty(), "after {seen:?}");
         seen.extend(some);
-        bench.courier.retry(None, &mut bench.rings);
+        bench.retry_queue.retry(None, &mut bench.rings);
     }
     assert_eq!(seen, (0..40).collect::<Vec<_>>());
-    assert!(!bench.courier.keeps() && bench.courier.dropped == 0);
+    assert!(!bench.retry_queue.keeps() && bench.retry_queue.dropped == 0);
 }
 
 #[test]
 fn what_is_kept_for_a_replica_is_bounded() {
     let mut bench = Bench::new();
     for _ in 0..1000 {
-        bench.courier.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &[1; 60_000]);
+        bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 0, &VNET, &[1; 60_000]);
     }
-    let kept = bench.courier.servers[0].inbound_len;
+    let kept = bench.retry_queue.servers[0].inbound_len;
     assert!(kept <= KEPT_MAX && kept > KEPT_MAX - 60_000);
-    assert!(bench.courier.dropped > 900);
+    assert!(bench.retry_queue.dropped > 900);
     // Who does not exist gets nothing.
-    bench.courier.forward(Instant::ZERO, &mut bench.rings, 7, &VNET, &[1]);
+    bench.retry_queue.forward(Instant::ZERO, &mut bench.rings, 7, &VNET, &[1]);
 }
 
 #[test]
 fn records_that_are_no_frames_are_lost() {
     let mut bench = Bench::new();
     for len in 0..FRAME_PREFIX {
-        bench.courier.send(&mut bench.queue, &mut bench.rings, 0, &[OUTBOUND; FRAME_PREFIX][..len]);
+        bench.retry_queue.send(&mut bench.queue, &mut bench.rings, 0, &[OUTBOUND; FRAME_PREFIX][..len]);
     }
-    assert!(!bench.courier.keeps() && bench.on_wire().is_empty());
-    assert_eq!(bench.courier.frames_out, 0);
+    assert!(!bench.retry_queue.keeps() && bench.on_wire().is_empty());
+    assert_eq!(bench.retry_queue.frames_out, 0);
 }

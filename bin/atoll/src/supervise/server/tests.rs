@@ -16,9 +16,9 @@ use atoll_sys::unix::Listener;
 use super::super::owner::SESSIONS_REMAIN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
-use crate::supervise::estate::Found;
 use crate::supervise::launch::Duty;
 use crate::supervise::memory::bells;
+use crate::supervise::persisted::Found;
 
 mod scaling;
 mod sequences;
@@ -840,9 +840,9 @@ fn notes_of(guardian: &Channel) -> crate::notes::Notes {
 }
 
 /// What is left to a guardian at the other end.
-fn kept_by(channel: Channel) -> Estate {
+fn kept_by(channel: Channel) -> PersistedState {
     let lock = std::fs::File::open("/dev/null").unwrap();
-    Estate::new(crate::supervise::Guardian { pid: 1, channel, job: String::new() }, lock.into())
+    PersistedState::new(crate::supervise::Guardian { pid: 1, channel, job: String::new() }, lock.into())
 }
 
 #[test]
@@ -865,7 +865,7 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
     assert_eq!(bench.server.ending, Some(Ending::MadeWay));
     let notes = notes_of(&guardian);
     assert_eq!(notes[crate::notes::NEXT].descriptors.len(), 1);
-    let stack: crate::supervise::estate::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
+    let stack: crate::supervise::persisted::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
     assert_eq!(stack.exchange_for, Some(id.0));
 
     // The next one is of the old build, and says why.
@@ -997,7 +997,7 @@ fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     paths.admin = bench.socket.with_extension("admin2");
     let found = Found::read_at(notes, &mut config, &paths).unwrap();
     let launcher = Box::new(FakeLauncher(bench.launches.clone()));
-    let mut next = found.resume(config, identity, launcher, None, Estate::default()).unwrap();
+    let mut next = found.resume(config, identity, launcher, None, PersistedState::default()).unwrap();
     let fresh = Channel::connect(&paths.admin, Blocking::No).unwrap();
     let _ = std::fs::remove_file(&paths.admin);
     for (channel, done) in [(&client, false), (&cli, false), (&fresh, true)] {

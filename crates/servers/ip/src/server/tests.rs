@@ -29,7 +29,7 @@ struct Out {
     deaf: Option<Party>,
 }
 
-impl Exits for Out {
+impl Egress for Out {
     fn send(&mut self, _: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool {
         if let Some(room) = &mut self.room {
             let Some(left) = room.checked_sub(1) else { return false };
