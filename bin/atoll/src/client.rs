@@ -14,14 +14,14 @@ use crate::rows::{RowsPacket, SocketRow};
 use crate::runtime;
 
 /// A connection to the supervisor of a stack.
-pub struct Supervisor {
+pub struct SupervisorClient {
     name: StackName,
     channel: Channel,
 }
 
-impl Supervisor {
+impl SupervisorClient {
     /// Connects to the stack `name`; `None` if it is not up.
-    pub fn find(name: &StackName) -> Result<Option<Supervisor>, Failure> {
+    pub fn find(name: &StackName) -> Result<Option<SupervisorClient>, Failure> {
         let paths = runtime::paths(name);
         let socket = paths.admin;
         match connect(&socket) {
@@ -30,7 +30,7 @@ impl Supervisor {
                     "the stack \"{name}\" is of a build from before administration had a socket of its own: use the `atoll` of that build"
                 )))
             }
-            Ok(channel) => Ok(Some(Supervisor { name: name.clone(), channel })),
+            Ok(channel) => Ok(Some(SupervisorClient { name: name.clone(), channel })),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }
@@ -42,7 +42,7 @@ impl Supervisor {
     }
 
     /// Connects to the stack `name`, or says how to find one that is up.
-    pub fn connect(name: &StackName) -> Result<Supervisor, Failure> {
+    pub fn connect(name: &StackName) -> Result<SupervisorClient, Failure> {
         let missing = || {
             let up = stacks_up();
             let others = match up.as_slice() {
@@ -51,11 +51,11 @@ impl Supervisor {
             };
             Failure::new(format!("there is no stack called \"{name}\": {others}"))
         };
-        Supervisor::find(name)?.ok_or_else(missing)
+        SupervisorClient::find(name)?.ok_or_else(missing)
     }
 
     /// The same connection, over which it is waited for an answer so long.
-    pub fn with_patience(self, time: Duration) -> Result<Supervisor, Failure> {
+    pub fn with_patience(self, time: Duration) -> Result<SupervisorClient, Failure> {
         self.channel.set_timeouts(time).map_err(|error| self.failure(error))?;
         Ok(self)
     }

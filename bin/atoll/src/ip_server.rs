@@ -31,7 +31,7 @@ use crate::link::{
     FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, RetryQueue, Rings, forwarded_prefix, partner_of,
 };
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
 use crate::setup::IpServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
@@ -45,7 +45,7 @@ pub fn main(setup: &IpServerSetup) -> ExitCode {
 }
 
 struct IpProcess {
-    server: Server,
+    server: ServerProcess,
     stack: StackPage<ShmMemory>,
     replicas: u8,
     /// Own number among the IP servers.
@@ -105,7 +105,7 @@ impl IpProcess {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &config, queue.as_ref())?;
+        let server = ServerProcess::settle(inherited, &config, queue.as_ref())?;
         let rings = Rings::resume(mesh.ways(0..setup.servers.into()), bells);
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
@@ -315,7 +315,7 @@ impl Egress for Outputs {
 }
 
 impl Role for IpProcess {
-    fn server(&mut self) -> &mut Server {
+    fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
     }
 

@@ -24,7 +24,7 @@ use atoll_wire::vnet;
 
 use crate::link::{FRAME_PREFIX, OUTBOUND, RetryQueue, Rings, partner_of};
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
 use crate::setup::LinkServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
@@ -38,7 +38,7 @@ pub fn main(setup: &LinkServerSetup) -> ExitCode {
 }
 
 struct LinkServer {
-    server: Server,
+    server: ServerProcess,
     stack: StackPage<ShmMemory>,
     replicas: u8,
     /// Who gets what belongs to no flow.
@@ -76,7 +76,7 @@ impl LinkServer {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &config, Some(&queue))?;
+        let server = ServerProcess::settle(inherited, &config, Some(&queue))?;
         let rings = Rings::resume(mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
         let mut steering = Box::new(Steering::new(key));
         steering.refresh(&stack, replicas);
@@ -144,7 +144,7 @@ impl LinkServer {
 }
 
 impl Role for LinkServer {
-    fn server(&mut self) -> &mut Server {
+    fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
     }
 

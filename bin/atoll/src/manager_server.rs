@@ -23,7 +23,7 @@ use atoll_sys::process;
 
 use crate::link::{Received, Rings};
 use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, Server, Verdict};
+use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
 use crate::setup::ManagerSetup;
 
 /// Messages taken before the answers go out.
@@ -34,7 +34,7 @@ pub fn main(setup: &ManagerSetup) -> ExitCode {
 }
 
 struct ManagerServer {
-    server: Server,
+    server: ServerProcess,
     manager: Manager,
     /// To and from each connection manager (the own place stays empty), then each replica.
     rings: Rings,
@@ -68,7 +68,7 @@ impl ManagerServer {
             guarded: setup.guarded,
             becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
         };
-        let server = Server::settle(inherited, &config, None::<&OwnedFd>)?;
+        let server = ServerProcess::settle(inherited, &config, None::<&OwnedFd>)?;
         // Those in processes of their own are neighbours in the plan.
         let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
         let peers = (first..first + managers).chain(0..replicas);
@@ -146,7 +146,7 @@ impl ManagerServer {
 }
 
 impl Role for ManagerServer {
-    fn server(&mut self) -> &mut Server {
+    fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
     }
 

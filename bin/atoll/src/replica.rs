@@ -50,7 +50,7 @@ use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
 use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
 use crate::self_check;
-use crate::server::{CONTROL_EVERY, Inherited, Role, Server, Verdict};
+use crate::server::{CONTROL_EVERY, Inherited, Role, ServerProcess, Verdict};
 use crate::setup::{LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, over};
 use crate::siblings::Siblings;
 
@@ -78,7 +78,7 @@ const LISTEN: u8 = 10;
 /// One replica, from start to end.
 pub struct Replica {
     index: ReplicaId,
-    server: Server,
+    server: ServerProcess,
     stack: StackPage<ShmMemory>,
     facts: StackFacts,
     transport: Transport<ShmMemory>,
@@ -155,7 +155,7 @@ impl Replica {
             }
             _ => None,
         };
-        let server = Server::new(inherited);
+        let server = ServerProcess::new(inherited);
 
         let mut fast_open = [0; 16];
         keys.read(COOKIE_KEY, &mut fast_open);
@@ -539,7 +539,7 @@ impl Replica {
 }
 
 impl Role for Replica {
-    fn server(&mut self) -> &mut Server {
+    fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
     }
 

@@ -170,7 +170,7 @@ impl Waiting {
 }
 
 /// What each server has for itself, also where there are several in a process.
-pub struct Server {
+pub struct ServerProcess {
     control: unix::Channel,
     bell: OwnedFd,
     /// The own page.
@@ -233,7 +233,7 @@ impl Doorbells {
     }
 }
 
-impl Server {
+impl ServerProcess {
     /// The session rings this bell from now on.
     pub fn watch(&mut self, session: u32, doorbell: OwnedFd) {
         let bells = &mut self.doorbells;
@@ -250,7 +250,11 @@ impl Server {
     /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
     ///
     /// To be called when all descriptors are taken, and before anything that others have written is looked at.
-    pub fn settle(inherited: Inherited, config: &ProcessConfig<'_>, device: Option<&impl AsFd>) -> io::Result<Server> {
+    pub fn settle(
+        inherited: Inherited,
+        config: &ProcessConfig<'_>,
+        device: Option<&impl AsFd>,
+    ) -> io::Result<ServerProcess> {
         let mut waiting = Waiting::new(inherited.clock(), config)?;
         if let Some(device) = device {
             waiting.epoll.add(device, TOKEN_DEVICE, EventFlags::IN)?;
@@ -261,13 +265,13 @@ impl Server {
         briefing.add(&inherited.control, TOKEN_CONTROL, EventFlags::IN)?;
         waiting.briefing = Some(briefing);
         privileges::confine(config.kind, config.ends_with(), config.becomes, &inherited.page)?;
-        Ok(Server { waiting: Some(waiting), ..Server::new(inherited) })
+        Ok(ServerProcess { waiting: Some(waiting), ..ServerProcess::new(inherited) })
     }
 
     /// One of several, in a process that has settled.
-    pub fn new(inherited: Inherited) -> Server {
+    pub fn new(inherited: Inherited) -> ServerProcess {
         let now = inherited.clock().now();
-        Server {
+        ServerProcess {
             patience: SpinPolicy::new(Duration::from_micros(u64::from(inherited.facts.spin_us))),
             control: inherited.control,
             bell: inherited.bell,
@@ -350,7 +354,7 @@ impl Server {
 /// What a kind of server does, and how it does it.
 pub trait Role {
     /// What it has for itself.
-    fn server(&mut self) -> &mut Server;
+    fn server(&mut self) -> &mut ServerProcess;
 
     /// One turn of everything. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
@@ -393,7 +397,7 @@ pub trait Role {
         Ok(())
     }
 
-    /// Does what the supervisor asks. What it has to say goes to [`Server::answers`].
+    /// Does what the supervisor asks. What it has to say goes to [`ServerProcess::answers`].
     fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
 
     /// Tells everybody the new sleep word.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use atoll_supervisor::{BalanceRules, Estimate, Scheme, StackName};
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Show, or change, the rules by which connections are given to the processes that accept on one port.
@@ -55,7 +55,7 @@ impl Balance {
             offer_us: self.offer_us,
             watermarks: self.watermarks,
         };
-        let rules = Supervisor::connect(&self.name)?.balance(&changes)?;
+        let rules = SupervisorClient::connect(&self.name)?.balance(&changes)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&rules).or_fail("writing JSON")?);
         } else {

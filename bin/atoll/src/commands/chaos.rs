@@ -13,7 +13,7 @@ use atoll_sys::signal::Signals;
 use serde::Serialize;
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Kill and stop servers of a stack at random, one or two at a time, move replicas from process to process, and tell what came of it.
@@ -123,7 +123,7 @@ impl Chaos {
                 u64::from_ne_bytes(bytes) >> 32
             }
         };
-        let supervisor = Supervisor::connect(&self.name)?;
+        let supervisor = SupervisorClient::connect(&self.name)?;
         let signals = Signals::catch(&[Signal::INT, Signal::TERM]).or_fail("catching signals")?;
         let mut course = Course::new(&self.name, supervisor, seed, signals)?;
         let any = self.kill || self.stop || self.moves;
@@ -158,7 +158,7 @@ impl Chaos {
 /// One run.
 struct Course<'a> {
     name: &'a StackName,
-    supervisor: Supervisor,
+    supervisor: SupervisorClient,
     rng: Rng,
     signals: Signals,
     interrupted: bool,
@@ -174,7 +174,12 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    fn new(name: &'a StackName, supervisor: Supervisor, seed: u64, signals: Signals) -> Result<Course<'a>, Failure> {
+    fn new(
+        name: &'a StackName,
+        supervisor: SupervisorClient,
+        seed: u64,
+        signals: Signals,
+    ) -> Result<Course<'a>, Failure> {
         let before = supervisor.status()?;
         let crashes = victims(&before).into_iter().map(|victim| (victim.name, victim.recovery.crashes)).collect();
         Ok(Course {
@@ -266,7 +271,7 @@ impl<'a> Course<'a> {
         self.report.rearrangements += 1;
         // On a connection of its own: this one is needed to look on.
         self.moving = Some(thread::spawn(move || {
-            let supervisor = Supervisor::connect(&name)?.with_patience(MOVE_TIME)?;
+            let supervisor = SupervisorClient::connect(&name)?.with_patience(MOVE_TIME)?;
             let done = if scales { supervisor.scale(Some(number)) } else { supervisor.relocate(some, to) };
             done.map(|_| ())
         }));
@@ -286,7 +291,7 @@ impl<'a> Course<'a> {
         if self.report.rearrangements == 0 {
             return Ok(());
         }
-        let supervisor = Supervisor::connect(self.name)?;
+        let supervisor = SupervisorClient::connect(self.name)?;
         let mut processes: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
         for replica in &self.before.replicas {
             processes.entry(replica.process).or_default().push(replica.index);
@@ -343,7 +348,7 @@ impl<'a> Course<'a> {
                 // It has died with the answer.
                 Err(_) => {
                     thread::sleep(LOOK_EVERY);
-                    self.supervisor = Supervisor::connect(self.name)?.with_patience(ANSWER_TIME)?;
+                    self.supervisor = SupervisorClient::connect(self.name)?.with_patience(ANSWER_TIME)?;
                 }
                 status => return status,
             }

@@ -6,7 +6,7 @@ use atoll_base::Duration;
 use atoll_supervisor::StackName;
 
 use super::options::stack_name;
-use crate::client::{Supervisor, stacks_up};
+use crate::client::{SupervisorClient, stacks_up};
 use crate::failure::Failure;
 
 /// End a stack. Its connections are reset, and programs on it see that.
@@ -35,7 +35,7 @@ impl Down {
 }
 
 fn end(name: &StackName) -> Result<(), Failure> {
-    let supervisor = Supervisor::connect(name)?;
+    let supervisor = SupervisorClient::connect(name)?;
     supervisor.end()?;
     if supervisor.wait_until_gone(DOWN_TIME) {
         Ok(())

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Print what a stack counts in the format of OpenMetrics, which Prometheus reads, or serve it over HTTP.
@@ -34,7 +34,7 @@ impl Metrics {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let Some(address) = self.listen else {
-            print!("{}", text(Supervisor::connect(&self.name)?.status()?)?);
+            print!("{}", text(SupervisorClient::connect(&self.name)?.status()?)?);
             return Ok(ExitCode::SUCCESS);
         };
         let listener = TcpListener::bind(address).or_fail(format!("listening on {address}"))?;
@@ -42,7 +42,7 @@ impl Metrics {
         loop {
             // Who has gone again, or is too slow, is none of the next one's business.
             if let Ok((client, _)) = listener.accept() {
-                let _ = serve(client, || text(Supervisor::connect(&self.name)?.status()?));
+                let _ = serve(client, || text(SupervisorClient::connect(&self.name)?.status()?));
             }
         }
     }

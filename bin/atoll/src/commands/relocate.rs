@@ -6,7 +6,7 @@ use atoll_supervisor::StackName;
 
 use super::options::stack_name;
 use super::scale::text;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Move replicas of a stack, with all their open connections, to one of its processes.
@@ -30,7 +30,7 @@ impl Move {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let (name, replicas) = self.whom()?;
-        let report = Supervisor::connect(&name)?.relocate(replicas, self.to)?;
+        let report = SupervisorClient::connect(&name)?.relocate(replicas, self.to)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report).or_fail("writing JSON")?);
         } else {

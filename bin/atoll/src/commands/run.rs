@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::options::{StackOptions, stack_name};
 use super::up::{Job, Mode, start_supervisor};
-use crate::client::{self, Entrance, Supervisor};
+use crate::client::{self, Entrance, SupervisorClient};
 use crate::failure::{Failure, OrFail};
 use crate::runtime;
 use crate::supervise::{SESSIONS_REMAIN, private_name};
@@ -84,7 +84,7 @@ impl Run {
                 self.run_privately(&library)
             }
             Entrance::Nowhere if self.name.is_some() => {
-                Supervisor::connect(&name)?;
+                SupervisorClient::connect(&name)?;
                 Err(Failure::new(format!("stack \"{name}\" came up this moment: try again")))
             }
             Entrance::Nowhere => self.run_privately(&library),
@@ -96,14 +96,14 @@ impl Run {
         if !self.stats {
             return Ok(cannot_run(&self.program[0], &command.exec()));
         }
-        let before = Supervisor::connect(name)?.status()?;
+        let before = SupervisorClient::connect(name)?.status()?;
         let signals = Signals::catch(PASSED_ON).or_fail("catching signals")?;
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return Ok(cannot_run(&self.program[0], &error)),
         };
         let status = wait(child, &signals)?;
-        let after = Supervisor::connect(name)?.status()?;
+        let after = SupervisorClient::connect(name)?.status()?;
         print_stats(&format!("stack {name} (all its programs)"), Some(&before), &after);
         Ok(exit_code(status))
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use atoll_supervisor::{ScalingReport, StackName};
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Show, or change, in how many processes the replicas of a stack are.
@@ -35,7 +35,7 @@ impl Scale {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
         let (name, wanted) = self.whom_and_what()?;
-        let supervisor = Supervisor::connect(&name)?;
+        let supervisor = SupervisorClient::connect(&name)?;
         let report = match wanted {
             Some(Wanted::Number(processes)) => supervisor.scale(Some(processes))?,
             Some(Wanted::Auto) => supervisor.scale(None)?,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use atoll_supervisor::{SessionReport, StackName};
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 use crate::rows::{AcceptorRow, SocketRow, TcpRow};
 use crate::supervise::comm;
@@ -54,7 +54,7 @@ pub struct Ss {
 impl Ss {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
-        let supervisor = Supervisor::connect(&self.name)?;
+        let supervisor = SupervisorClient::connect(&self.name)?;
         let (mut rows, restarting) = supervisor.sockets()?;
         for server in restarting {
             complain!("atoll: {server} is being restarted: its sockets are not listed");

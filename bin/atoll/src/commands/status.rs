@@ -12,7 +12,7 @@ use atoll_supervisor::{
 };
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Show a stack: its link, its replicas with what they count, and the programs on it.
@@ -35,7 +35,7 @@ pub struct Status {
 impl Status {
     /// Runs the command.
     pub fn run(&self) -> Result<ExitCode, Failure> {
-        let supervisor = Supervisor::connect(&self.name)?;
+        let supervisor = SupervisorClient::connect(&self.name)?;
         let mut report = supervisor.status()?;
         if self.interval > 0 {
             let before = report;

@@ -301,7 +301,7 @@ fn prepare(job: &Job) -> Result<atoll_supervisor::Config, Failure> {
     rustix::stdio::dup2_stdin(&nothing).or_fail(what)?;
     if job.mode == Mode::Daemon {
         runtime::prepare_directory()?;
-        if client::Supervisor::find(&config.name)?.is_none() {
+        if client::SupervisorClient::find(&config.name)?.is_none() {
             let path = runtime::paths(&config.name).log;
             // Whoever empties it later finds no hole at its beginning.
             let log = OpenOptions::new().create(true).append(true).open(&path).or_fail(path.display())?;

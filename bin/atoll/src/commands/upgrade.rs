@@ -8,7 +8,7 @@ use atoll_supervisor::StackName;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags};
 
 use super::options::stack_name;
-use crate::client::Supervisor;
+use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
 /// Replace the servers of a stack by those of another build, one after the other, while it works.
@@ -38,7 +38,7 @@ impl Upgrade {
         }
         // The supervisor has another working directory.
         let whole = self.path.canonicalize().or_fail(&path)?.display().to_string();
-        let supervisor = Supervisor::connect(&self.name)?;
+        let supervisor = SupervisorClient::connect(&self.name)?;
         supervisor.upgrade(&whole, |line| {
             // The upgrade goes on, whether somebody still reads this or not.
             let _ = writeln!(std::io::stdout(), "{line}");

@@ -21,8 +21,8 @@ use atoll_shm::ShmMemory;
 use atoll_sys::process::{Child, Exit};
 use atoll_sys::{ending, eventfd};
 
-use super::server::Server;
 use super::spawn::{self, Stat};
+use super::supervisor::Supervisor;
 
 /// Who is about to end, and who rings for that.
 pub struct Dying {
@@ -74,7 +74,7 @@ impl Dying {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Somebody may be about to end.
     pub(super) fn look_for_dying(&mut self) -> io::Result<()> {
         for key in self.hosts.keys() {

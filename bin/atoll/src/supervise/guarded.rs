@@ -11,8 +11,8 @@ use atoll_sys::unix::Channel;
 
 use super::Guardian;
 use super::persisted::PersistedState;
-use super::server::{Ending, Server};
 use super::succession::Program;
+use super::supervisor::{Ending, Supervisor};
 use crate::notes::{self, NEXT, Note};
 
 /// What the next guardian is started with.
@@ -42,7 +42,7 @@ impl PersistedState {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// The guardian's end of the socket is closed.
     pub(super) fn guardian_is_gone(&mut self) {
         if let Some(channel) = self.persisted.channel.take() {

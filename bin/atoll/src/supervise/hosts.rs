@@ -21,8 +21,8 @@ use atoll_sys::unix::Channel;
 
 use super::launch::Duty;
 use super::memory::open_for_reading;
-use super::server::{Ending, HOST_CONTROL, HOST_PROCESS, HOSTS_MAX, REPLICA_CONTROL, Role, Server, await_end};
 use super::succession::Program;
+use super::supervisor::{Ending, HOST_CONTROL, HOST_PROCESS, HOSTS_MAX, REPLICA_CONTROL, Role, Supervisor, await_end};
 use crate::failure::{Failure, OrFail};
 use crate::setup;
 
@@ -158,7 +158,7 @@ impl Hosts {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Starts a process for replicas. Returns its key.
     pub(super) fn open_host(&mut self, duty: Duty, program: &Rc<Program>) -> Result<usize, Failure> {
         let Some(launcher) = &mut self.launcher else { return Err(Failure::new("the stack has ended")) };
@@ -304,7 +304,7 @@ impl Server {
         let Some(host) = self.hosts.0.get_mut(key).and_then(Option::take) else { return Ok(()) };
         self.forget_host(&host);
         self.note_host(key);
-        let had = |replica: &super::server::Replica| replica.host == Some(key);
+        let had = |replica: &super::supervisor::ServerSlot| replica.host == Some(key);
         let replicas: Vec<usize> = (0..self.replicas.len()).filter(|index| had(&self.replicas[*index])).collect();
         for &index in &replicas {
             // What it has said last.

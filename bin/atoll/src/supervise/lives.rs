@@ -17,12 +17,12 @@ use atoll_sys::process::{Exit, Signal};
 use super::death;
 use super::life::Recovery;
 use super::outbox::Outbox;
-use super::server::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Server};
 use super::spawn;
+use super::supervisor::{Ending, FIRST_EPOCH, REPLICA_CONTROL, REPLICA_PROCESS, Supervisor};
 use super::watchdog::{Judgement, Signs, Watch};
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail};
 
-impl Server {
+impl Supervisor {
     /// Tells a new process what it has to know before it serves, and that this is all. It says that it is ready then.
     pub(super) fn brief(&mut self, index: usize) -> io::Result<()> {
         let is_replica = index < self.replicas.len();
@@ -151,7 +151,7 @@ impl Server {
         self.tell_others(index, &Request::ServerGone { server: index as u8 })
     }
 
-    /// How long to wait before [`Server::look_after_servers`] is due, in milliseconds.
+    /// How long to wait before [`Supervisor::look_after_servers`] is due, in milliseconds.
     pub(super) fn servers_timeout_ms(&self, now: Instant) -> Option<u32> {
         let lives = self.replicas.iter().chain(&self.others).filter_map(|server| server.life.next_timeout());
         let others = [

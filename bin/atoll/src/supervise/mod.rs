@@ -1,6 +1,6 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
-// structure: cycle of dying, persisted, guarded, hosts, launch, questions, report, scaling, server, spawn, standby, stopped, succession, words: each file has a part of the supervisor's one struct
+// structure: cycle of dying, persisted, guarded, hosts, launch, questions, report, scaling, spawn, standby, stopped, succession, supervisor, words: each file has a part of the supervisor's one struct
 
 mod build_file;
 mod crowds;
@@ -23,12 +23,12 @@ mod persisted;
 mod questions;
 mod report;
 mod scaling;
-mod server;
 mod server_user;
 mod spawn;
 mod standby;
 mod stopped;
 mod succession;
+mod supervisor;
 mod telling;
 mod upgrade;
 mod usage;
@@ -58,7 +58,7 @@ use self::life::READY_TIME;
 use self::memory::StackMemory;
 use self::persisted::{Found, PersistedState};
 use self::report::Identity;
-use self::server::{Role, Server};
+use self::supervisor::{Role, Supervisor};
 use crate::failure::{Failure, OrFail, is_shortage};
 use crate::notes::{self, Notes};
 use crate::privileges;
@@ -72,12 +72,12 @@ pub use self::doors::ROOT_ONLY;
 pub use self::life::Life;
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::persisted::StackNote;
-pub use self::server::Ending;
 pub use self::spawn::comm;
+pub use self::supervisor::Ending;
 
 /// A stack whose replicas are ready.
 pub struct Running {
-    server: Server,
+    server: Supervisor,
     name: NameLock,
 }
 
@@ -210,7 +210,7 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
         (None, None) => Vec::new(),
     };
     let launcher = Launcher { device, link, link_side };
-    let mut server = Server::new(config, identity, memory, Box::new(launcher), doors, Some(signals))?;
+    let mut server = Supervisor::new(config, identity, memory, Box::new(launcher), doors, Some(signals))?;
     server.rights = rights;
     server.watch_memory().or_fail("telling servers of the memory")?;
     server.link = hosted;
@@ -513,7 +513,7 @@ fn cpu_of(config: &Config, server: usize) -> Option<usize> {
     (!cpus.is_empty()).then(|| cpus[server % cpus.len()])
 }
 
-fn wait_until_ready(mut server: Server) -> Result<Server, Failure> {
+fn wait_until_ready(mut server: Supervisor) -> Result<Supervisor, Failure> {
     let deadline = Instant::now() + READY_TIME;
     let failed = loop {
         if server.all_ready() {
@@ -538,7 +538,7 @@ fn wait_until_ready(mut server: Server) -> Result<Server, Failure> {
 }
 
 /// Gives a DHCP server some time, so that the programs that are started next have an address. Without one the stack is up all the same.
-fn wait_for_address(server: &mut Server) -> Result<(), Failure> {
+fn wait_for_address(server: &mut Supervisor) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(server.dhcp_wait_s().into());
     while server.waits_for_address() && Instant::now() < deadline {
         turn(server, ADDRESS_LOOK)?;
@@ -547,7 +547,7 @@ fn wait_for_address(server: &mut Server) -> Result<(), Failure> {
 }
 
 /// One turn of a stack that is not to end yet.
-fn turn(server: &mut Server, wait: Duration) -> Result<(), Failure> {
+fn turn(server: &mut Supervisor, wait: Duration) -> Result<(), Failure> {
     match server.turn(Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX - 1) + 1)) {
         Ok(None) => Ok(()),
         Ok(Some(ending)) => Err(Failure::new(format!("the stack did not start: {ending}"))),

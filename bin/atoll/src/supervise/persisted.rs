@@ -42,8 +42,8 @@ use super::memory::{SessionMemory, StackMemory};
 use super::pairs::Pairs;
 use super::report::Identity;
 use super::scaling::Scaling;
-use super::server::{Ending, GUARDIAN, Replica, Server};
 use super::succession::Program;
+use super::supervisor::{Ending, GUARDIAN, ServerSlot, Supervisor};
 use super::words;
 use crate::failure::{Failure, OrFail};
 use crate::notes::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
@@ -212,7 +212,7 @@ impl PersistedState {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Leaves everything to a guardian, from now on.
     pub(super) fn leave_to(&mut self, persisted: PersistedState) {
         self.persisted = persisted;
@@ -422,7 +422,7 @@ impl Found {
         launcher: Box<dyn Launch>,
         signals: Option<Signals>,
         persisted: PersistedState,
-    ) -> Result<Server, Failure> {
+    ) -> Result<Supervisor, Failure> {
         let what = "taking over the stack";
         let Found { stack, memory, doors, mut notes, .. } = self;
         let stayed = notes.remove(STAYED).map(|known| known.text);
@@ -432,7 +432,7 @@ impl Found {
         }
         let own = Rc::new(Program::own());
         let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
-        let mut server = Server::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
+        let mut server = Supervisor::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
         server.rights = stack.rights.clone().unwrap_or_else(|| server.rights.clone());
         let asking = stack.asking.iter().copied().map(ClientId).collect();
         server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales, asking);
@@ -509,9 +509,9 @@ impl Found {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// A server as it was found. One without a process is to be started.
-    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Replica> {
+    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<ServerSlot> {
         let mut descriptors = descriptors.into_iter();
         // A process that is gone has taken the replica along.
         let host = note.host.filter(|key| self.hosts.get(*key).is_some());
@@ -531,7 +531,7 @@ impl Server {
         let is_leaving = note.is_leaving && control.is_some();
         let due_by = is_leaving.then_some(now + LEAVE_TIME);
         let host = host.filter(|_| control.is_some());
-        Ok(Replica { host, control, is_leaving, due_by, ..Replica::new(child, note.epoch, life, program) })
+        Ok(ServerSlot { host, control, is_leaving, due_by, ..ServerSlot::new(child, note.epoch, life, program) })
     }
 
     /// Ends the memberships of clients of which there is no note: they are gone.

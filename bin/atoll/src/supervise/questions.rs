@@ -17,7 +17,7 @@ use atoll_ipc::control::Request;
 use atoll_supervisor::{ClientId, ReportPart};
 use atoll_sys::unix::Peer;
 
-use super::server::Server;
+use super::supervisor::Supervisor;
 
 /// Questions that wait, and the listing under way. Lost with the supervisor: who asks sees its connection stay silent, and asks again.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Questions {
         }
     }
 
-    /// When [`Server::answer_questions`] is due, if nothing happens.
+    /// When [`Supervisor::answer_questions`] is due, if nothing happens.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let listing = (self.hearers.is_none() && !self.for_listing.is_empty()).then(|| self.listings.due());
         let report = (!self.for_report.is_empty()).then(|| self.reports.due());
@@ -160,7 +160,7 @@ impl Questions {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Somebody wants to know which sockets there are.
     pub(super) fn ask_for_listing(&mut self, id: ClientId) -> io::Result<()> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };

@@ -16,8 +16,8 @@ use atoll_supervisor::{
 use atoll_sys::{Clock, process};
 
 use super::memory::LibraryCalls;
-use super::server::Server;
 use super::spawn;
+use super::supervisor::Supervisor;
 use crate::setup::ServerUser;
 
 /// What does not change while the stack is up, besides its configuration.
@@ -111,7 +111,7 @@ const MANAGER_STATS: &[Stat] = &[
     Stat::BusyNanos,
 ];
 
-impl Server {
+impl Supervisor {
     /// The answer to `atoll status`, in parts.
     pub(super) fn report(&self) -> Vec<ReportPart> {
         let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];

@@ -17,7 +17,7 @@ use atoll_supervisor::{ClientId, Config, ReportPart, Scaler, ScalingReport, host
 use super::hosts::Host;
 use super::launch::Duty;
 use super::life::READY_TIME;
-use super::server::{Replica, Server};
+use super::supervisor::{ServerSlot, Supervisor};
 
 /// Which process each replica is to be in.
 pub(super) struct Scaling {
@@ -121,7 +121,7 @@ impl Scaling {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// The number of the process that a replica is in, or is to be in if it is in none.
     pub(super) fn process_of(&self, index: usize) -> usize {
         let host = self.replicas.get(index).and_then(|replica| self.hosts.get(replica.host?));
@@ -239,7 +239,7 @@ impl Server {
                 continue;
             };
             let index = moving.replica;
-            let Replica { life, is_leaving, program, .. } = &self.replicas[index];
+            let ServerSlot { life, is_leaving, program, .. } = &self.replicas[index];
             let step = match moving.step {
                 // Somebody has changed his mind, or it has died and recovers where it is to be.
                 Step::Opening if self.scaling.place(index) != moving.to || !life.is_serving() => None,
@@ -319,8 +319,9 @@ impl Server {
 
     /// Looks how busy replicas are, if that counts.
     fn look_at_load(&mut self, now: Instant) {
-        let is_settled =
-            self.are_in_place() && self.succession.is_none() && self.replicas.iter().all(super::server::Replica::hears);
+        let is_settled = self.are_in_place()
+            && self.succession.is_none()
+            && self.replicas.iter().all(super::supervisor::ServerSlot::hears);
         let Some(auto) = &mut self.scaling.auto else { return };
         let time = now.saturating_duration_since(auto.looked);
         if time < LOOK_EVERY {

@@ -20,8 +20,8 @@ use atoll_sys::sched;
 use super::hosts::Host;
 use super::launch::Duty;
 use super::life::Life;
-use super::server::Server;
 use super::succession::Program;
+use super::supervisor::Supervisor;
 use super::{cpu_of, ending_of, spawn};
 
 /// When one is to be started, and looked at. Lost with the supervisor.
@@ -88,7 +88,7 @@ impl Standby {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// The process that stands by, once it could be called.
     pub(super) fn standby_pid(&self) -> Option<u32> {
         let host = self.hosts.get(self.hosts.standby()?).filter(|host| host.is_up)?;
@@ -104,7 +104,7 @@ impl Server {
         is_settled.then(|| first.clone())
     }
 
-    /// When [`Server::look_after_standby`] is due, if nothing happens.
+    /// When [`Supervisor::look_after_standby`] is due, if nothing happens.
     pub(super) fn standby_due(&self) -> Option<Instant> {
         self.settled_build()?;
         self.standby.next_timeout(self.hosts.standby().is_some())

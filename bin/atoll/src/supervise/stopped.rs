@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use atoll_sys::process::{Child, Signal};
 
-use super::server::Server;
 use super::spawn;
+use super::supervisor::Supervisor;
 
 /// The watch over the processes of a stack. Lost with the supervisor.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Stops {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Kills processes that are stopped, which SIGKILL ends as they are. Their ends are noticed as those of others are.
     pub(super) fn look_for_stopped(&mut self, now: Instant) {
         let Some(stops) = &mut self.stops else { return };

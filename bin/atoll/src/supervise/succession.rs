@@ -15,7 +15,7 @@ use atoll_sys::process::{Child, Signal, Spawn};
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::build_file;
-use super::server::{SELF_CHECK, Server};
+use super::supervisor::{SELF_CHECK, Supervisor};
 use super::upgrade::{Side, Step, Upgrade};
 use crate::failure::{Failure, OrFail};
 use crate::self_check::{self, SelfCheck};
@@ -72,7 +72,7 @@ impl Succession {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// `atoll upgrade`: begins with the question what the new build is.
     pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str) -> io::Result<()> {
         if self.succession.is_some() {
@@ -179,7 +179,7 @@ impl Server {
         }
     }
 
-    /// When [`Server::go_on_with_upgrade`] is due, if nothing happens.
+    /// When [`Supervisor::go_on_with_upgrade`] is due, if nothing happens.
     pub(super) fn upgrade_due(&self) -> Option<Instant> {
         let servers = self.replicas.iter().chain(&self.others);
         let leaving = servers.filter_map(|server| server.due_by);

@@ -16,9 +16,9 @@ use atoll_base::SessionId;
 use atoll_ipc::control::Request;
 
 use super::memory::SessionMemory;
-use super::server::{Replica, Server};
+use super::supervisor::{ServerSlot, Supervisor};
 
-impl Server {
+impl Supervisor {
     /// The sessions of which the next incarnation of a replica can hear when it serves. To be asked when the last one is gone, and before the
     /// next one opens its ledger.
     pub(super) fn can_wait(&self, index: usize) -> BTreeSet<u32> {
@@ -97,7 +97,7 @@ impl Server {
             return Ok(());
         }
         for index in 0..self.replicas.len() {
-            if !self.replicas.get(index).is_some_and(Replica::takes_more) {
+            if !self.replicas.get(index).is_some_and(ServerSlot::takes_more) {
                 continue;
             }
             for _ in 0..TOLD_AT_ONCE {
@@ -112,13 +112,13 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::tell_some`] is due.
+    /// When [`Supervisor::tell_some`] is due.
     pub(super) fn telling_due(&self) -> Option<Instant> {
-        self.replicas.iter().any(Replica::takes_more).then_some(self.tell_at)
+        self.replicas.iter().any(ServerSlot::takes_more).then_some(self.tell_at)
     }
 }
 
-impl Replica {
+impl ServerSlot {
     /// Whether there are sessions of which it is to hear now. One whose socket is full reads first.
     fn takes_more(&self) -> bool {
         self.hears() && !self.untold.is_empty() && self.outbox.is_empty()

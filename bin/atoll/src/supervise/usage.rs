@@ -11,9 +11,9 @@ use atoll_supervisor::MemoryReport;
 use atoll_sys::page_size;
 
 use super::memory::SessionMemory;
-use super::server::Server;
+use super::supervisor::Supervisor;
 
-impl Server {
+impl Supervisor {
     /// In bytes. Asks the kernel once for each arena and process: some hundred nanoseconds for an arena, some microseconds for a process.
     pub(super) fn memory_used(&self) -> u64 {
         let ended = self.lingering.iter().map(|lingering| &*lingering.memory);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use atoll_sys::epoll::{Epoll, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::server::{Server, WORDS, WORDS_MAX};
+use super::supervisor::{Supervisor, WORDS, WORDS_MAX};
 use crate::log::{Budget, LINE_MAX, Line, Rate};
 
 /// The processes that are listened to, by slot.
@@ -160,7 +160,7 @@ impl Words {
     }
 }
 
-impl Server {
+impl Supervisor {
     /// Listens to the process with this number through this pipe.
     pub(super) fn hear_of(&mut self, speaker: Option<(u32, OwnedFd)>) {
         if let Some((pid, pipe)) = speaker

@@ -9,7 +9,7 @@
 //! What replicas do and write is the real transport's; in which process each is to be says the supervisor's own rule, and how many processes there should
 //! be its `Scaler`. What IP servers and connection managers apart have for a replica that is away lies in their rings (`ip_servers.rs`, `managers.rs`); how
 //! it hears of a program that has died meanwhile, `departing.rs` says. The supervisor itself, which asks, hears and starts, has its random stories in
-//! `bin/atoll` (`supervise/server/tests`).
+//! `bin/atoll` (`supervise/supervisor/tests`).
 
 use std::collections::VecDeque;
 

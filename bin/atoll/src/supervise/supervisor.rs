@@ -63,15 +63,15 @@ pub(super) struct Lingering {
     pub(super) waits_for: BTreeSet<usize>,
 }
 
-// structure: Server: the whole supervisor; what it decides is not in machines of their own yet
+// structure: Supervisor: the whole supervisor; what it decides is not in machines of their own yet
 /// The supervisor of a running stack.
-pub struct Server {
+pub struct Supervisor {
     pub(super) config: Config,
     pub(super) identity: Identity,
     pub(super) memory: StackMemory,
-    pub(super) replicas: Vec<Replica>,
+    pub(super) replicas: Vec<ServerSlot>,
     /// The servers that are no replicas: link servers and connection managers.
-    pub(super) others: Vec<Replica>,
+    pub(super) others: Vec<ServerSlot>,
     /// The processes that replicas are in.
     pub(super) hosts: Hosts,
     /// Processes that are about to end.
@@ -138,7 +138,7 @@ pub struct Server {
 }
 
 /// A replica, or another server, as the supervisor sees it.
-pub(super) struct Replica {
+pub(super) struct ServerSlot {
     /// Of a replica: the key of its process among those for replicas; `None` while it has none.
     pub(super) host: Option<usize>,
     /// Its process, which may have other replicas, too; `None` while it has none, and in tests.
@@ -163,10 +163,10 @@ pub(super) struct Replica {
     pub(super) due_by: Option<Instant>,
 }
 
-impl Replica {
+impl ServerSlot {
     /// One without a control socket.
-    pub(super) fn new(child: Option<Rc<Child>>, epoch: u32, life: Life, program: Rc<Program>) -> Replica {
-        Replica {
+    pub(super) fn new(child: Option<Rc<Child>>, epoch: u32, life: Life, program: Rc<Program>) -> ServerSlot {
+        ServerSlot {
             host: None,
             child,
             epoch,
@@ -305,8 +305,8 @@ const LINGERING_MAX: usize = 1024;
 /// Longest packet of a replica.
 const REPLICA_PACKET_MAX: usize = 256 << 10;
 
-impl Server {
-    /// A supervisor that starts the servers. Applications are not served before [`Server::all_ready`].
+impl Supervisor {
+    /// A supervisor that starts the servers. Applications are not served before [`Supervisor::all_ready`].
     pub fn new(
         config: Config,
         identity: Identity,
@@ -314,13 +314,13 @@ impl Server {
         launcher: Box<dyn Launch>,
         doors: Doors,
         signals: Option<Signals>,
-    ) -> Result<Server, Failure> {
+    ) -> Result<Supervisor, Failure> {
         let what = "starting the supervisor";
         let count = config.notation.plan().processes().len();
         let program = Rc::new(Program::own());
-        let mut server = Server::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
+        let mut server = Supervisor::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
         for index in 0..count {
-            let unborn = Replica::new(None, FIRST_EPOCH - 1, Life::new(Instant::now()), program.clone());
+            let unborn = ServerSlot::new(None, FIRST_EPOCH - 1, Life::new(Instant::now()), program.clone());
             server.install(index, unborn).or_fail(what)?;
         }
         for index in 0..count {
@@ -340,7 +340,7 @@ impl Server {
         launcher: Box<dyn Launch>,
         doors: Doors,
         signals: Option<Signals>,
-    ) -> io::Result<Server> {
+    ) -> io::Result<Supervisor> {
         let (epoll, dying) = (Epoll::new()?, Dying::new()?);
         epoll.add(dying.bell(), DYING, eventfd::WATCHED)?;
         if let Some(signals) = &signals {
@@ -348,7 +348,7 @@ impl Server {
         }
         let (replicas, servers) = (config.replicas(), config.notation.plan().processes().len());
         let budget = Budget::new(process::nofile_limit(), servers, replicas.into(), memory.pairs.len());
-        Ok(Server {
+        Ok(Supervisor {
             crowds: Crowds::new(budget.clients_max()),
             reserve: Reserve::new(&budget),
             budget,
@@ -397,7 +397,7 @@ impl Server {
     }
 
     /// Adds the next server.
-    pub(super) fn install(&mut self, index: usize, server: Replica) -> io::Result<()> {
+    pub(super) fn install(&mut self, index: usize, server: ServerSlot) -> io::Result<()> {
         if let Some(control) = &server.control {
             self.epoll.add(control, REPLICA_CONTROL + index as u64, EventFlags::IN)?;
         }
@@ -442,7 +442,7 @@ impl Server {
     }
 
     /// The server with this number.
-    pub(super) fn server_mut(&mut self, index: usize) -> Option<&mut Replica> {
+    pub(super) fn server_mut(&mut self, index: usize) -> Option<&mut ServerSlot> {
         self.replicas.iter_mut().chain(&mut self.others).nth(index)
     }
 
@@ -893,7 +893,7 @@ impl Server {
     /// Whether there are descriptors for one more session. Those that have ended give theirs up first, the oldest before others.
     fn has_room(&mut self) -> bool {
         let shared = self.most_in_a_process();
-        let room = |server: &Server| {
+        let room = |server: &Supervisor| {
             let sessions = server.open.len() + server.lingering.len();
             server.budget.has_room(sessions, server.clients.len(), shared)
         };
@@ -1081,7 +1081,7 @@ impl Server {
         starved.into_iter().try_for_each(|id| self.flush_client(id))
     }
 
-    /// When [`Server::retry_sends`] is due.
+    /// When [`Supervisor::retry_sends`] is due.
     pub(super) fn retry_due(&self) -> Option<Instant> {
         self.retry_at
     }

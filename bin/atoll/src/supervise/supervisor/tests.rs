@@ -29,7 +29,7 @@ mod telling;
 
 /// A supervisor whose replicas are ends of sockets held by the test.
 struct Bench {
-    server: Server,
+    server: Supervisor,
     replicas: Vec<Channel>,
     launches: Rc<RefCell<Launches>>,
     socket: PathBuf,
@@ -170,7 +170,7 @@ impl Bench {
         };
         let launches = Rc::new(RefCell::new(Launches::default()));
         let launcher = Box::new(FakeLauncher(launches.clone()));
-        let server = Server::new(config, identity, memory, launcher, doors, None).unwrap();
+        let server = Supervisor::new(config, identity, memory, launcher, doors, None).unwrap();
         let theirs = launches.borrow_mut().started.drain(..).map(|(_, _, channel)| channel).collect();
         let mut bench = Bench { server, replicas: theirs, launches, socket };
         for (index, replica) in bench.replicas.iter().enumerate() {
