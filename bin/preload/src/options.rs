@@ -203,7 +203,10 @@ pub fn set(object: u32, level: i32, name: i32, value: &[u8]) -> Result<(), Errno
                 o.congestion = known.and_then(|at| u8::try_from(at).ok()).ok_or(Errno::ENOENT)?;
                 tell = Some((SocketOption::Congestion, o.congestion.into()));
             }
-            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => o.syn_count = within(number()?, 127)?,
+            (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {
+                o.syn_count = within(number()?, 127)?;
+                tell = Some((SocketOption::SynCount, o.syn_count));
+            }
             (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
                 number()?;
             }
@@ -399,6 +402,7 @@ pub fn tell_all(state: &mut State, object: u32) {
         (o.send_buffer > 0, SocketOption::SendBuffer, o.send_buffer),
         (o.congestion > 0, SocketOption::Congestion, o.congestion.into()),
         (o.linger2 > 0, SocketOption::Linger2, o.linger2),
+        (o.syn_count > 0, SocketOption::SynCount, o.syn_count),
         (o.unsent_low > 0, SocketOption::UnsentLow, o.unsent_low),
         (o.pacing_rate > 0 && !udp, SocketOption::MaxPacingRate, told_rate(o.pacing_rate)),
         (o.fast_open > 0 && listening, SocketOption::FastOpen, o.fast_open),

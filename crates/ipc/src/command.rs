@@ -67,6 +67,8 @@ pub enum SocketOption {
     UnsentLow = 21,
     /// `SO_MAX_PACING_RATE` in octets per second; `u32::MAX`: no limit.
     MaxPacingRate = 22,
+    /// `TCP_SYNCNT`: 1 to 127.
+    SynCount = 23,
     /// `IP_MTU_DISCOVER`: 0 to 5, as in ip(7) and linux/in.h (datagram sockets).
     MtuDiscover = 32,
     /// `IP_MULTICAST_TTL`: 0 to 255 (datagram sockets).
@@ -130,6 +132,7 @@ impl SocketOption {
             20 => SocketOption::FastOpen,
             21 => SocketOption::UnsentLow,
             22 => SocketOption::MaxPacingRate,
+            23 => SocketOption::SynCount,
             _ => return None,
         })
     }

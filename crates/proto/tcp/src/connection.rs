@@ -291,6 +291,11 @@ impl Connection {
         self.config.set_user_timeout(timeout);
     }
 
+    /// TCP_SYNCNT: so often its SYN is sent again before the connection is given up.
+    pub fn set_syn_retries(&mut self, retries: u8) {
+        self.config.syn_retries = retries;
+    }
+
     /// TCP_QUICKACK.
     pub fn set_quick_ack(&mut self, quick_ack: bool) {
         self.config.quick_ack = quick_ack;

@@ -46,6 +46,8 @@ const BUFFER_MIN: u32 = 4096;
 /// Linux's bounds of TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and of TCP_KEEPCNT.
 const KEEP_SECONDS_MAX: u32 = 32_767;
 const KEEP_PROBES_MAX: u32 = 127;
+/// Linux: MAX_TCP_SYNCNT.
+const SYN_RETRIES_MAX: u32 = 127;
 
 impl Default for Keep {
     fn default() -> Keep {
@@ -113,6 +115,7 @@ impl Inherited {
                 None => return false,
             },
             SocketOption::Linger2 => settings.linger2 = linger2(value),
+            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => settings.syn_retries = value as u8,
             SocketOption::UnsentLow => self.unsent_low = unsent_low(value),
             SocketOption::MaxPacingRate => settings.pacing_rate_max = pacing_rate(value),
             SocketOption::FastOpen => self.fast_open = value.min(config.backlog_max),
@@ -122,6 +125,7 @@ impl Inherited {
             SocketOption::TrafficClass => self.class = value as u8,
             SocketOption::DeferAccept
             | SocketOption::Broadcast
+            | SocketOption::SynCount
             | SocketOption::TimeToLive
             | SocketOption::MtuDiscover
             | SocketOption::MtuDiscoverV6
@@ -180,6 +184,7 @@ impl Entry {
                 None => return false,
             },
             SocketOption::Linger2 => connection.set_linger2(linger2(value)),
+            SocketOption::SynCount if (1..=SYN_RETRIES_MAX).contains(&value) => connection.set_syn_retries(value as u8),
             SocketOption::UnsentLow => self.set_unsent_low(unsent_low(value)),
             SocketOption::MaxPacingRate => connection.set_pacing_rate_max(now, pacing_rate(value)),
             SocketOption::TimeToLive if (1..=255).contains(&value) => self.set_hops(value as u8, Family::V4),
@@ -191,6 +196,7 @@ impl Entry {
             SocketOption::DeferAccept
             | SocketOption::FastOpen
             | SocketOption::Broadcast
+            | SocketOption::SynCount
             | SocketOption::TimeToLive
             | SocketOption::UnicastHops
             | SocketOption::MtuDiscover

@@ -87,6 +87,7 @@ fn known(name: &str) -> Option<(SocketOption, i64)> {
         "TCP_KEEPCNT" => (SocketOption::KeepCount, 9),
         "TCP_USER_TIMEOUT" => (SocketOption::UserTimeout, 0),
         "TCP_LINGER2" => (SocketOption::Linger2, 60),
+        "TCP_SYNCNT" => (SocketOption::SynCount, 6),
         "TCP_DEFER_ACCEPT" => (SocketOption::DeferAccept, 0),
         "TCP_NOTSENT_LOWAT" => (SocketOption::UnsentLow, 0),
         "IP_TOS" => (SocketOption::TypeOfService, 0),
