@@ -14,11 +14,13 @@
 //! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then nothing
 //! is opened or accepted, and after a second the largest that stand still are reset, orphans first, until there is room.
 //!
-//! A session that holds less than a sixteenth of everything (a *modest* one) is not the cause of the want, and its going would be no help. So it may
+//! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not the cause of the want, and its going would be no help. So it may
 //! open and accept some, and keeps what stands still because somebody has no processor, as long as another session has something to give.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
 
 use atoll_base::{Duration, Instant, SessionId};
@@ -70,6 +72,13 @@ impl Shortage {
             () => MemoryLevel::Plenty,
         };
         own.max(self.told)
+    }
+
+    /// Less than this is no cause of a want.
+    fn share(&self) -> u64 {
+        let (held, max) = (self.books.held.load(Ordering::Relaxed), self.books.max.load(Ordering::Relaxed));
+        let may_be_held = if max == u64::MAX { 0 } else { max };
+        (held.max(may_be_held) / MODEST_PART).max(MODEST)
     }
 }
 
@@ -182,10 +191,9 @@ impl<M: Memory> Transport<M> {
         may
     }
 
-    /// Whether a session holds little of what is held in all.
+    /// Whether a session holds little of what is held in all, or may be.
     fn is_modest(&self, session: u32) -> bool {
-        let held = self.shortage.books.held.load(Ordering::Relaxed);
-        self.session(session).is_some_and(|session| session.held() < (held / MODEST_PART).max(MODEST))
+        self.session(session).is_some_and(|session| session.held() < self.shortage.share())
     }
 
     /// The records that named what was given back are gone, or name it no more: the kernel may have its memory.
@@ -211,6 +219,12 @@ impl<M: Memory> Transport<M> {
             return;
         }
         let held: u64 = before.iter().map(|held| held.octets).sum();
+        // What was held has gone, and its memory is on its way back, or it is somebody else's: nobody's going would help.
+        if held < self.shortage.share() {
+            self.shortage.discards = true;
+            self.shortage.high = Some((now, self.all_holdings()));
+            return;
+        }
         let (modest, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|held| {
             let place = self.entry_of(held).and_then(|entry| entry.place);
             place.is_some_and(|place| self.is_modest(place.session))
@@ -224,6 +238,24 @@ impl<M: Memory> Transport<M> {
     /// The connection that held it, unless another one has its place by now. One between the same ends is not told apart: its positions are lower.
     fn entry_of(&self, held: &Holding) -> Option<&Entry> {
         self.entries.get(held.index).filter(|entry| entry.name == held.name)
+    }
+
+    /// How far the peer has acknowledged the text, or the application has read it; `None`: that is all there is.
+    fn position_in_text(&self, entry: &Entry, area: Area) -> Option<u64> {
+        let connection = &entry.connection;
+        let (position, end) = match area {
+            Area::Send => (connection.send_una(), connection.send_tail()),
+            Area::Receive => {
+                // The library tells only of what opens the window: what it has read lately is in the slot.
+                let place = entry.place.filter(|_| entry.stage.is_open());
+                let slot = place.and_then(|place| self.session(place.session)?.slot(place.slot));
+                let known = connection.receive_head();
+                let head = slot.map_or(known, |slot| slot.receive_head());
+                let is_possible = (known..=entry.published_tail).contains(&head);
+                (if is_possible { head } else { known }, connection.receive_nxt())
+            }
+        };
+        (position < end).then_some(position)
     }
 
     fn all_holdings(&self) -> Vec<Holding> {
@@ -335,12 +367,20 @@ impl<M: Memory> Transport<M> {
             if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
                 return false;
             }
-            let progress = entry.and_then(|entry| entry.position(held.area).checked_sub(held.position));
+            let position = entry.and_then(|entry| self.position_in_text(entry, held.area));
+            let progress = position.and_then(|position| position.checked_sub(held.position));
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });
         let is_orphan =
             |held: &Holding| self.entries.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
-        idle.sort_by_key(|held| (!is_orphan(held), core::cmp::Reverse(held.octets), held.index));
+        // One connection of a session that holds little may be larger than each of the many that hold everything together.
+        let session = |held: &Holding| self.entry_of(held).and_then(|entry| entry.place).map(|place| place.session);
+        let mut of_session: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+        for held in &idle {
+            *of_session.entry(session(held)).or_default() += held.octets;
+        }
+        let together = |held: &Holding| of_session.get(&session(held)).copied().unwrap_or(0);
+        idle.sort_by_cached_key(|held| (!is_orphan(held), Reverse(together(held)), Reverse(held.octets), held.index));
         let mut freed = 0;
         for held in idle {
             if freed > octets {
@@ -367,11 +407,11 @@ impl<M: Memory> Transport<M> {
                 continue;
             }
             for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {
-                // The library takes a drained send buffer back without telling.
-                let is_drained = area == Area::Send && entry.connection.send_una() == entry.connection.send_tail();
                 let octets = size(rings);
-                if octets > 0 && !is_drained {
-                    let position = entry.position(area);
+                // Who has sent, or read, all that there is waits for others. (The library takes a drained send buffer back without telling.)
+                if octets > 0
+                    && let Some(position) = self.position_in_text(entry, area)
+                {
                     holdings.push(Holding { index, name: entry.name, area, position, octets });
                 }
             }
@@ -422,14 +462,6 @@ impl Entry {
             self.connection.set_receive_capacity(SMALL_BUFFER);
         }
         is_large
-    }
-
-    /// How far the peer, or the application, has got.
-    fn position(&self, area: Area) -> u64 {
-        match area {
-            Area::Send => self.published_acked,
-            Area::Receive => self.connection.receive_head(),
-        }
     }
 }
 

@@ -344,15 +344,108 @@ fn who_holds_little_begins_and_stays_while_another_has_taken_all_memory() {
 }
 
 #[test]
-fn where_nobody_holds_much_the_largest_goes() {
+fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
+    for sessions in [1, 32] {
+        let (mut net, _server, mut client) = pair(22, 22);
+        let mut small: Vec<(App, Socket)> = Vec::new();
+        for n in 0..sessions {
+            let mut server = App::attach(net.stack(0), 10 + n);
+            let at = Endpoint::new(addr(1), 1000 + n as u16);
+            server.listen(100 + u64::from(n), at, 4);
+            net.settle();
+            let c = client.connect(at);
+            net.settle();
+            let s = server.accept().expect("the connection");
+            client.write(c, &[1; 5000]);
+            net.settle();
+            small.push((server, s));
+        }
+        let now = net.now;
+        net.stack(0).transport.set_memory(now, MemoryLevel::High, 4 << 20);
+        net.wait(Duration::from_secs(4));
+        let closed = small.iter_mut().map(|(server, s)| is_closed(server, *s)).filter(|is| *is).count();
+        assert!(if sessions == 1 { closed == 0 } else { (1..32).contains(&closed) }, "{closed} of {sessions}");
+    }
+}
+
+/// The memory of all is used up, and not by these. One has read everything and waits for more, the other one reads little by little, which its
+/// library tells nobody.
+#[test]
+fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     let (mut net, mut server, mut client) = pair(22, 22);
-    let (s, c) = open(&mut net, &mut server, &mut client);
-    client.write(c, &[1; 1000]);
+    let [waits, reads] = [(); 2].map(|()| open(&mut net, &mut server, &mut client));
+    for (s, c) in [waits, reads] {
+        for _ in 0..12 {
+            client.write(c, &[1; 100_000]);
+            net.settle();
+            server.read(s);
+            net.settle();
+        }
+    }
+    client.write(waits.1, &[2; 3000]);
+    client.write(reads.1, &[2; 900_000]);
     net.settle();
     let now = net.now;
     net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
-    net.wait(Duration::from_secs(4));
-    assert!(is_closed(&mut server, s));
+    net.wait(Duration::from_millis(700));
+    server.read(waits.0);
+    for _ in 0..30 {
+        net.wait(Duration::from_millis(100));
+        let slot = server.slot(reads.0);
+        slot.set_receive_head((slot.receive_head() + 25_000).min(slot.receive_tail()));
+    }
+    assert!(!is_closed(&mut server, waits.0), "who waits");
+    assert!(!is_closed(&mut server, reads.0), "who reads");
+}
+
+/// All are modest. One session has one connection, with the largest buffer of all; others have many that hold more together.
+#[test]
+fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
+    let (mut net, mut one, mut client) = pair(22, 22);
+    let large = open(&mut net, &mut one, &mut client);
+    for _ in 0..12 {
+        client.write(large.1, &[1; 100_000]);
+        net.settle();
+        one.read(large.0);
+        net.settle();
+    }
+    let mut many: Vec<(App, Vec<Socket>)> = Vec::new();
+    for n in 0..2 {
+        let mut app = App::attach(net.stack(0), 3 + n);
+        let at = Endpoint::new(addr(1), 81 + n as u16);
+        app.listen(78 + u64::from(n), at, 64);
+        net.settle();
+        let mut accepted = Vec::new();
+        for _ in 0..24 {
+            let c = client.connect(at);
+            net.settle();
+            accepted.push(app.accept().expect("the connection"));
+            client.write(c, &[2; 5000]);
+        }
+        many.push((app, accepted));
+    }
+    client.write(large.1, &[2; 5000]);
+    net.settle();
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, 32 << 20);
+    net.wait(Duration::from_millis(1500));
+    let closed = |(app, sockets): &mut (App, Vec<Socket>)| sockets.iter().filter(|s| is_closed(app, **s)).count();
+    let closed: usize = many.iter_mut().map(closed).sum();
+    assert!((1..48).contains(&closed) && !is_closed(&mut one, large.0), "{closed} of 48");
+}
+
+/// The program does not close them.
+#[test]
+fn what_was_shed_gives_its_memory_back_at_once() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let lazy: Vec<(Socket, Socket)> = (0..8).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &lazy);
+    let before = held(&mut net);
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    net.wait(Duration::from_secs(10));
+    assert!(lazy.iter().filter(|(s, _)| is_closed(&mut server, *s)).count() > 4);
+    assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
 /// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is not for long.
