@@ -40,15 +40,17 @@ pub fn is_there() -> bool {
     WAITING.load(Ordering::Relaxed)
 }
 
-/// A command of this thread has met a full ring. Under the lock of the state, or in a session that is not in it yet.
+/// What has become of a command of this thread, and of those that waited before it. Under the lock of the state, or in a session that is not
+/// in it yet.
 pub fn met(sent: Sent) {
-    match sent {
-        Sent::All => return,
-        Sent::Some => STALLED.store(false, Ordering::Relaxed),
-        Sent::Nothing => {}
+    if sent != Sent::Nothing {
+        // The replica takes something: it is worth waiting for again.
+        STALLED.store(false, Ordering::Relaxed);
     }
-    WAITING.store(true, Ordering::Relaxed);
-    OWES.set(true);
+    if sent != Sent::All {
+        WAITING.store(true, Ordering::Relaxed);
+        OWES.set(true);
+    }
 }
 
 /// Sends what there is room for. Under the lock.
@@ -103,4 +105,21 @@ pub fn reset_in_child() {
     OWES.set(false);
     WAITING.store(false, Ordering::Relaxed);
     STALLED.store(false, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_takes_something_again_is_waited_for_again() {
+        met(Sent::Nothing);
+        assert!(is_there() && OWES.take());
+        STALLED.store(true, Ordering::Relaxed);
+        assert!(!settle(), "nobody waits for it, and something does");
+        // A command that found room, and took all that waited along.
+        met(Sent::All);
+        assert!(!STALLED.load(Ordering::Relaxed) && !OWES.get());
+        assert!(settle(), "nothing waits any more");
+    }
 }

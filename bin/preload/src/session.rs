@@ -279,7 +279,7 @@ impl Session {
         let shared = self.shared;
         let Some(to) = self.replicas.get_mut(replica) else { return };
         let sent = to.on_ring(shared, |outbox, port| outbox.send(port, command));
-        if sent != Sent::All {
+        if sent != Sent::All || backlog::is_there() {
             backlog::met(sent);
         }
     }
