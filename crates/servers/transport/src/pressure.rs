@@ -14,8 +14,8 @@
 //! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then nothing
 //! is opened or accepted, and after a second the largest that stand still are reset, orphans first, until there is room.
 //!
-//! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not the cause of the want, and its going would be no help. So it may
-//! open and accept some, and keeps what stands still because somebody has no processor, as long as another session has something to give.
+//! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not the cause of the want, and its going
+//! would be no help. So it may open and accept some, and keeps what stands still because somebody has no processor, as long as another session has something to give.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -308,20 +308,20 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Drops text out of order, and the rings that held nothing else: peers send it again.
+    /// Drops text out of order, and the rings that held nothing else: peers send it again. And takes back what was read and not told of.
     fn prune(&mut self, now: Instant, session: usize) {
         for index in self.connections_of(session) {
             let Some(session) = self.sessions[session].as_ref() else { return };
             let Some(entry) = self.entries.get_mut(index) else { continue };
             let dropped = entry.connection.drop_out_of_order();
-            if dropped == 0 {
+            let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
+            let head = read.map_or(0, |slot| slot.receive_head());
+            if dropped == 0 && head <= entry.connection.receive_head() {
                 continue;
             }
             self.stats.add(Stat::TextPruned, dropped);
             // The record names it no more.
             entry.flags.set(Flags::RECORD);
-            let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
-            let head = read.map_or(0, |slot| slot.receive_head());
             if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
                 entry.connection.handle_read_head(now, head);
                 entry.release_drained(session, head);

@@ -448,6 +448,23 @@ fn what_was_shed_gives_its_memory_back_at_once() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
+/// Whoever says that he has read everything, and tells nobody, is believed: he has no use for that memory any more.
+#[test]
+fn what_was_read_and_not_told_of_is_given_back() {
+    let (mut net, mut server, mut client) = pair(22, 22);
+    let all: Vec<(Socket, Socket)> = (0..8).map(|_| open(&mut net, &mut server, &mut client)).collect();
+    pour(&mut net, &mut client, &all);
+    let before = held(&mut net);
+    for (s, _) in &all {
+        let slot = server.slot(*s);
+        slot.set_receive_head(slot.receive_tail());
+    }
+    let now = net.now;
+    net.stack(0).transport.set_memory(now, MemoryLevel::High, u64::MAX);
+    net.wait(Duration::from_millis(2100));
+    assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
+}
+
 /// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is not for long.
 #[test]
 fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
