@@ -362,7 +362,8 @@ impl<M: Memory> Transport<M> {
     /// Resets those that have not got on since then, until so many octets are free.
     fn shed_idle(&mut self, mut idle: Vec<Holding>, octets: u64) {
         idle.retain(|held| {
-            let entry = self.entry_of(held);
+            // One that its peer has reset meanwhile keeps what can still be read.
+            let entry = self.entry_of(held).filter(|entry| !entry.stage.is_ended());
             // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not in this state all the time.
             if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
                 return false;
@@ -403,7 +404,8 @@ impl<M: Memory> Transport<M> {
         let mut holdings = Vec::new();
         for index in self.connections_of(session) {
             let Some(entry) = self.entries.get(index) else { continue };
-            if entry.stage.is_ended() {
+            // It had to go a moment ago, perhaps, and holds its memory until the next commit.
+            if entry.stage.is_ended() || entry.cause == Cause::NoBuffers {
                 continue;
             }
             for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {
