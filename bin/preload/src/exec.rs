@@ -161,8 +161,8 @@ impl Guidance {
     pub unsafe fn prepare(environment: *const *const c_char, whose: String) -> Option<Guidance> {
         let connection = match is_away() {
             // The one that is kept goes on as it is: it may be that who asks now is not given another.
-            true if whose.starts_with('-') => STATE.with(|state| state.connection_for_heir()),
-            true => STATE.with(|state| state.kept.take().or_else(|| state.connection_for_heir())),
+            true if whose.starts_with('-') => STATE.with(|state| state.connection_for_next()),
+            true => STATE.with(|state| state.kept.take().or_else(|| state.connection_for_next())),
             false => None,
         };
         if connection.is_none() && !settings().follow {

@@ -38,7 +38,7 @@ extern "C" fn prepare() {
     let (prepared, state) = unsafe { (&mut *PREPARED.0.get(), STATE.held()) };
     let objects = to_be_held(state);
     let child_state = if objects.is_empty() { None } else { ChildState::prepare(state, &objects, false) };
-    let kept = if child_state.is_none() { state.connection_for_heir() } else { None };
+    let kept = if child_state.is_none() { state.connection_for_next() } else { None };
     *prepared = ForChild { child_state, kept };
 }
 

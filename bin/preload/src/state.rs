@@ -202,7 +202,7 @@ impl State {
     }
 
     /// A connection for a child or the next program that cannot connect by itself; `None`: it can, or there is none to be had.
-    pub fn connection_for_heir(&self) -> Option<Control> {
+    pub fn connection_for_next(&self) -> Option<Control> {
         if is_away() { self.kept.as_ref().or(self.control.as_ref())?.another().ok() } else { None }
     }
 

@@ -229,24 +229,24 @@ fn block_on<R>(
 
 thread_local! {
     /// Whether this thread should spin. Taken while it is used, since a signal handler may come in between.
-    static PATIENCE: Cell<Option<SpinPolicy>> = const { Cell::new(None) };
+    static SPIN: Cell<Option<SpinPolicy>> = const { Cell::new(None) };
 }
 
 /// Not under the lock of the state.
-fn with_patience<R>(act: impl FnOnce(&mut SpinPolicy) -> R) -> R {
+fn with_spin_policy<R>(act: impl FnOnce(&mut SpinPolicy) -> R) -> R {
     let limit = || STATE.with(|state| state.sessions.first().map_or(0, |session| session.facts.spin_us));
-    let mut patience = PATIENCE.take().unwrap_or_else(|| SpinPolicy::new(Duration::from_micros(limit().into())));
+    let mut patience = SPIN.take().unwrap_or_else(|| SpinPolicy::new(Duration::from_micros(limit().into())));
     let result = act(&mut patience);
-    PATIENCE.set(Some(patience));
+    SPIN.set(Some(patience));
     result
 }
 
 /// There was something to do for `partner`, such as an object.
 #[inline]
 pub fn met(partner: u32) {
-    if let Some(mut patience) = PATIENCE.take() {
+    if let Some(mut patience) = SPIN.take() {
         patience.met(partner);
-        PATIENCE.set(Some(patience));
+        SPIN.set(Some(patience));
     }
 }
 
@@ -254,7 +254,7 @@ pub fn met(partner: u32) {
 ///
 /// Signals are held back meanwhile: a handler that ran unnoticed between two looks would leave the caller asleep.
 pub fn spin_until_event() -> Result<(), Errno> {
-    with_patience(|patience| {
+    with_spin_policy(|patience| {
         let mut now = STATE.with(|state| state.now());
         if !patience.begin(now) {
             return Ok(());
@@ -280,7 +280,7 @@ pub fn spin_until_event() -> Result<(), Errno> {
 /// The wait that began with [`spin_until_event`] is over.
 pub fn waited() {
     let now = STATE.with(|state| state.now());
-    with_patience(|patience| patience.end(now));
+    with_spin_policy(|patience| patience.end(now));
 }
 
 /// Blocks all signals; returns the mask of before. sigprocmask(2).
