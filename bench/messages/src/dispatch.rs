@@ -46,8 +46,8 @@ fn calls(side: &Side, threads: u64, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits as a server does that has nothing else to do, and takes a turn. Time is read while there is nothing to do, and again now and then, for
-/// the deadlines.
+/// Waits as a server does that has nothing else to do, and takes a turn. Time is read while there is nothing
+/// to do, and again now and then, for the deadlines.
 #[inline(always)]
 fn turn<S, F>(side: &Side, dispatcher: &mut Dispatcher<&ShmMemory, S, F>, state: &mut S)
 where

@@ -1,11 +1,14 @@
-//! What do messages between two processes cost on this machine? Table 2 of Pika (P3), and what the hardware allows.
+//! What do messages between two processes cost on this machine? Table 2 of Pika (P3), and what the hardware
+//! allows.
 //!
 //!     cargo run --release -p atoll-bench-messages            about ten seconds
 //!     ... -- --rounds 50 --cpus 0,1 --idle polling
 //!
-//! Two processes, pinned: to two processors, then to one. In each round every case runs once, for a millisecond or a few, so that
-//! what the machine does meanwhile hits all alike; an attempt in which others had the processors is repeated, whatever came out of it. Printed are
-//! least, median and greatest of the rounds, and the median of the ratios within a round. The limits are measured here, too, in the same rounds: a line that goes back and forth, a stream of lines, a bare futex.
+//! Two processes, pinned: to two processors, then to one. In each round every case runs once, for a
+//! millisecond or a few, so that what the machine does meanwhile hits all alike; an attempt in which others
+//! had the processors is repeated, whatever came out of it. Printed are least, median and greatest of the
+//! rounds, and the median of the ratios within a round. The limits are measured here, too, in the same
+//! rounds: a line that goes back and forth, a stream of lines, a bare futex.
 #![forbid(unsafe_code)]
 
 mod case;

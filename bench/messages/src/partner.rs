@@ -35,7 +35,8 @@ const BYTES: usize = (BACK + channel::ring_bytes(CAPACITY)).next_multiple_of(409
 
 /// Serial number of the command: a futex.
 const SERIAL: usize = 0;
-/// Which case, or which processor; how often; where; whether it is about to start (serial), whether it is done (serial).
+/// Which case, or which processor; how often; where; whether it is about to start (serial), whether it is
+/// done (serial).
 const COMMAND: usize = 8;
 const COUNT: usize = 16;
 const TOGETHER: usize = 24;
@@ -79,8 +80,8 @@ impl Side {
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
         match self.place {
             Place::Apart => {
-                // Without a pause, which is longer than a line's way.
-                // Without a pause: where the hypervisor takes pauses for a lock that nobody gives back, they cost microseconds.
+                // Without a pause, which is longer than a line's way. Without a pause: where the hypervisor
+                // takes pauses for a lock that nobody gives back, they cost microseconds.
                 while !ready() {}
             }
             Place::Together => {
@@ -126,8 +127,9 @@ impl Partner {
         self.finish()
     }
 
-    /// Runs a case until it was not disturbed: until both processes together waited for their processors less than a twentieth of the time
-    /// (on one processor they wait for each other). Returns how many nanoseconds one of its units took, and the attempts in vain.
+    /// Runs a case until it was not disturbed: until both processes together waited for their processors less
+    /// than a twentieth of the time (on one processor they wait for each other). Returns how many nanoseconds
+    /// one of its units took, and the attempts in vain.
     pub fn run(&mut self, case: &Case, place: Place) -> io::Result<(f64, u32)> {
         let mut attempts = 0;
         loop {

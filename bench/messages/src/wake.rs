@@ -15,7 +15,8 @@ use crate::partner::{AWAKE, AWAKE_AT, FALLING_ASLEEP, RUNG, Side};
 /// Nobody sleeps for ever, even if the other dies.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Wakes the other so often when it surely sleeps. Returns the time from before the ring until the other runs, in sum.
+/// Wakes the other so often when it surely sleeps. Returns the time from before the ring until the other
+/// runs, in sum.
 fn wake(side: &Side, count: u64, mut ring: impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<Duration>> {
     let mut sum = Duration::ZERO;
     for n in 1..=count {
@@ -96,8 +97,8 @@ impl Waiter {
 
 /// How the end of a channel sleeps and is woken.
 enum Bell<'a> {
-    /// On a word that the ringer counts up. The sleep word itself will not do, because the ringer may not write it, and a ring
-    /// that comes before the sleep would be lost.
+    /// On a word that the ringer counts up. The sleep word itself will not do, because the ringer may not
+    /// write it, and a ring that comes before the sleep would be lost.
     Futex(&'a AtomicU32),
     /// As servers do.
     Eventfd(Waiter),

@@ -1,13 +1,14 @@
-//! What is the address of a host? One type for both families: IPv4 addresses lie in IPv6's space as "IPv4-mapped" ones (RFC 4291
-//! §2.5.5.2), which is also how the socket API shows them to programs that speak IPv6 only (RFC 3493 §3.7).
+//! What is the address of a host? One type for both families: IPv4 addresses lie in IPv6's space as
+//! "IPv4-mapped" ones (RFC 4291 §2.5.5.2), which is also how the socket API shows them to programs that speak
+//! IPv6 only (RFC 3493 §3.7).
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
 ///
-/// "Any address" exists twice: [`Addr::ANY`] of IPv6 (which as a listener's address means all addresses of both families, unless
-/// it says otherwise), and [`Addr::V4_ANY`].
+/// "Any address" exists twice: [`Addr::ANY`] of IPv6 (which as a listener's address means all addresses of
+/// both families, unless it says otherwise), and [`Addr::V4_ANY`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Addr([u8; 16]);
@@ -77,13 +78,15 @@ impl Addr {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
-    /// Whether packets to it stay on one link: a link-local address, or a group whose scope is no wider (RFC 4291 §2.7).
+    /// Whether packets to it stay on one link: a link-local address, or a group whose scope is no wider (RFC
+    /// 4291 §2.7).
     #[inline]
     pub const fn is_link_scoped(self) -> bool {
         self.is_link_local() || (self.is_v6_multicast() && self.0[1] & 0xf <= 2)
     }
 
-    /// Whether it is a group that does not leave its machine (RFC 4291 §2.7; scope 0 means nothing, and is treated so).
+    /// Whether it is a group that does not leave its machine (RFC 4291 §2.7; scope 0 means nothing, and is
+    /// treated so).
     #[inline]
     pub const fn is_interface_local(self) -> bool {
         self.is_v6_multicast() && self.0[1] & 0xf <= 1
@@ -100,7 +103,8 @@ impl Addr {
         if self.is_v4() { Addr::V4_LOOPBACK } else { Addr::LOOPBACK }
     }
 
-    /// The four words of the address, or the one word of an IPv4 address, in host byte order: what the steering hash takes.
+    /// The four words of the address, or the one word of an IPv4 address, in host byte order: what the
+    /// steering hash takes.
     #[inline]
     pub(crate) const fn words(self) -> ([u32; 4], usize) {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;

@@ -1,7 +1,7 @@
 //! Which flow group does a packet belong to? The keyed hash of its 4-tuple (N5, S4, design 11).
 //!
-//! The hash is written three times and must agree bit for bit: here, in `bpf/steer.c`, and nowhere else. It is
-//! always computed from the point of view of an *incoming* packet: remote is the packet's source.
+//! The hash is written three times and must agree bit for bit: here, in `bpf/steer.c`, and nowhere else. It
+//! is always computed from the point of view of an *incoming* packet: remote is the packet's source.
 
 use core::fmt;
 
@@ -32,7 +32,8 @@ pub struct FourTuple {
     pub remote: Endpoint,
 }
 
-/// Secret of the steering hash, chosen at random for every stack, so that outsiders cannot aim at one replica (N5).
+/// Secret of the steering hash, chosen at random for every stack, so that outsiders cannot aim at one replica
+/// (N5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey {
     /// First half of the key.
@@ -42,8 +43,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0. An IPv4 address counts as
-    /// one word, an IPv6 address as four.
+    /// The flow group of an incoming packet of `tuple`. For packets without ports both ports are 0. An IPv4
+    /// address counts as one word, an IPv6 address as four.
     #[inline]
     pub const fn group(self, tuple: &FourTuple) -> FlowGroup {
         let ports = ((tuple.remote.port as u32) << 16) | tuple.local.port as u32;

@@ -1,4 +1,5 @@
-//! Where does seeded, repeatable randomness come from? SplitMix64 (Steele, Lea, Flood 2014): one word of state.
+//! Where does seeded, repeatable randomness come from? SplitMix64 (Steele, Lea, Flood 2014): one word of
+//! state.
 
 /// A small seeded generator. Not for secrets: secrets come from the operating system and arrive as arguments.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
-//! Spin or sleep? Who waits for one more message of a conversation that goes back and forth should spin: waking costs more than the
-//! answer takes. Who serves many should sleep: work gathers meanwhile, and is cheaper by the batch.
+//! Spin or sleep? Who waits for one more message of a conversation that goes back and forth should spin:
+//! waking costs more than the answer takes. Who serves many should sleep: work gathers meanwhile, and is
+//! cheaper by the batch.
 //!
-//! How long to spin follows the kernel's haltpoll governor (Documentation/virt/guest-halt-polling.rst): a wait that
-//! ended soon makes the next one spin, a long one makes it sleep earlier. To this come two signs that spinning is wrong: many
-//! conversations at a time, and others that want the processor.
+//! How long to spin follows the kernel's haltpoll governor (Documentation/virt/guest-halt-polling.rst): a
+//! wait that ended soon makes the next one spin, a long one makes it sleep earlier. To this come two signs
+//! that spinning is wrong: many conversations at a time, and others that want the processor.
 
 use crate::{Duration, Instant};
 

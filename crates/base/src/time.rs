@@ -1,8 +1,10 @@
-//! What is a moment? Nanoseconds on one monotonic clock per machine; nobody below storey 4 can read that clock.
+//! What is a moment? Nanoseconds on one monotonic clock per machine; nobody below storey 4 can read that
+//! clock.
 
 pub use core::time::Duration;
 
-/// A moment on the machine's monotonic clock, in nanoseconds since an arbitrary origin shared by all processes.
+/// A moment on the machine's monotonic clock, in nanoseconds since an arbitrary origin shared by all
+/// processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -59,6 +61,16 @@ impl core::ops::AddAssign<Duration> for Instant {
     }
 }
 
+impl core::ops::Sub<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at [`Instant::ZERO`].
+    fn sub(self, rhs: Duration) -> Instant {
+        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_sub(nanos))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +85,11 @@ mod tests {
     #[test]
     fn addition_saturates_at_the_far_future() {
         assert_eq!(Instant::from_nanos(u64::MAX - 1) + Duration::from_secs(1), Instant::FAR_FUTURE);
+    }
+
+    #[test]
+    fn subtraction_saturates_at_the_origin() {
+        assert_eq!(Instant::from_millis(7) - Duration::from_millis(5), Instant::from_millis(2));
+        assert_eq!(Instant::from_millis(7) - Duration::from_secs(1), Instant::ZERO);
     }
 }

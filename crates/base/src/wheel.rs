@@ -1,5 +1,6 @@
-//! How are 100,000 timers kept so that arming, cancelling and firing cost the same as with ten? A hierarchical
-//! wheel (Varghese and Lauck 1987) of index-linked lists: no allocation per timer, no clock of its own.
+//! How are 100,000 timers kept so that arming, cancelling and firing cost the same as with ten? A
+//! hierarchical wheel (Varghese and Lauck 1987) of index-linked lists: no allocation per timer, no clock of
+//! its own.
 
 use alloc::vec::Vec;
 
@@ -11,8 +12,9 @@ pub struct TimerId(pub u32);
 
 /// A hierarchical timer wheel: 5 levels of 64 buckets.
 ///
-/// A timer fires at the first [`Wheel::expire`] whose `now` is at or past its deadline rounded *up* to the tick, never
-/// before. Deadlines beyond the horizon (tick x 2^30) are clamped to it. Cost of arm, cancel and fire: O(1).
+/// A timer fires at the first [`Wheel::expire`] whose `now` is at or past its deadline rounded *up* to the
+/// tick, never before. Deadlines beyond the horizon (tick x 2^30) are clamped to it. Cost of arm, cancel and
+/// fire: O(1).
 ///
 /// ```text
 ///   level 0: 64 ticks        [ ][ ][x] ...   each bucket a doubly linked list of TimerIds
@@ -120,7 +122,8 @@ impl Wheel {
         }
     }
 
-    /// A moment at or before the next deadline, at which [`Wheel::expire`] has something to do; `None` when empty.
+    /// A moment at or before the next deadline, at which [`Wheel::expire`] has something to do; `None` when
+    /// empty.
     ///
     /// Exact within level 0 (64 ticks); further away it is the moment at which an upper bucket moves down.
     pub fn next_expiry(&self) -> Option<Instant> {
@@ -146,7 +149,8 @@ impl Wheel {
         self.next_expiry().map(|at| at.since(now))
     }
 
-    /// Moves `current` forward by at least one tick, skipping empty stretches of level 0 but never past `target`.
+    /// Moves `current` forward by at least one tick, skipping empty stretches of level 0 but never past
+    /// `target`.
     fn advance_to_next_tick(&mut self, target: u64) {
         let within = self.current & (BUCKETS as u64 - 1);
         let ahead = if within == BUCKETS as u64 - 1 { 0 } else { self.occupied[0] >> (within + 1) };

@@ -1,6 +1,7 @@
 //! Where in a session arena is what?
 //!
-//! One arena (a memfd) joins one application process (with the children that inherited its sockets) and one replica.
+//! One arena (a memfd) joins one application process (with the children that inherited its sockets) and one
+//! replica.
 //!
 //! ```text
 //!   0       header lines (below)
@@ -25,8 +26,8 @@ pub const SLOT_BYTES: usize = 256;
 
 /// Written by the replica: its epoch (u32).
 pub const REPLICA_EPOCH: usize = 64;
-/// Written by the replica: number of times (u32) that an event did not fit the ring. When it moves, the library looks at
-/// every slot it has.
+/// Written by the replica: number of times (u32) that an event did not fit the ring. When it moves, the
+/// library looks at every slot it has.
 pub const OVERFLOW: usize = 68;
 /// Written by the replica: 1 (u32) when it listens to this session no more, because servers have died of it.
 pub const CUT_OFF: usize = 72;

@@ -1,6 +1,8 @@
-//! What do connection managers (CMs) tell each other about their acceptors (P5), and by which rules do they choose?
+//! What do connection managers (CMs) tell each other about their acceptors (P5), and by which rules do they
+//! choose?
 //!
-//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_BALANCE`]) carry it between replicas.
+//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_BALANCE`]) carry it
+//! between replicas.
 //!
 //! ```text
 //!   home CM of an acceptor  --PeerOffer: "my best acceptor takes so long"-->              every other CM
@@ -55,8 +57,8 @@ pub struct Balance {
     pub sample_us: u32,
     /// Microseconds between two offers.
     pub offer_us: u32,
-    /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more than this share of the
-    /// offered one after tariff,
+    /// Percent: an offer passes the filter of [`Scheme::Tournament`] when the own service time is more than
+    /// this share of the offered one after tariff,
     pub high: u16,
     /// and is filtered again when it is less than this share.
     pub low: u16,
@@ -70,7 +72,8 @@ impl Balance {
     /// Longest period, in microseconds.
     pub const PERIOD_MAX: u32 = 10_000_000;
 
-    /// The rules that P5 found best: Tournament 2, moving median of 128 connections every 500 us, offers every 50 us.
+    /// The rules that P5 found best: Tournament 2, moving median of 128 connections every 500 us, offers
+    /// every 50 us.
     pub const fn new() -> Balance {
         Balance {
             scheme: Scheme::Tournament,
@@ -115,23 +118,25 @@ impl Default for Balance {
 
 /// A CM's best acceptor of a listener.
 ///
-/// Sent by its home to every other CM, at most every [`Balance::offer_us`] and only after something has happened there; nobody is woken
-/// for it. Lost: told again within 10 ms while connections come; a receiver that hears nothing for a second goes by what it has seen
-/// itself. Late: the acceptor may be gone; then the receiver does not know it either, or the claim times out.
+/// Sent by its home to every other CM, at most every [`Balance::offer_us`] and only after something has
+/// happened there; nobody is woken for it. Lost: told again within 10 ms while connections come; a receiver
+/// that hears nothing for a second goes by what it has seen itself. Late: the acceptor may be gone; then the
+/// receiver does not know it either, or the claim times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerOffer {
     /// The acceptor's socket, which names the listener, too.
     pub lease: u64,
     /// The acceptor's session.
     pub session: SessionId,
-    /// Microseconds that its next connection is expected to take, at least 1; `None`: the CM has no acceptor any more.
+    /// Microseconds that its next connection is expected to take, at least 1; `None`: the CM has no acceptor
+    /// any more.
     pub service_us: Option<u32>,
 }
 
 /// What became of the connections that one CM gave to an acceptor of another.
 ///
-/// Sent at most every [`Balance::sample_us`]. Lost: samples are missed, the counts are put right by the next one. A home that sleeps is
-/// woken only for many connections or an old report.
+/// Sent at most every [`Balance::sample_us`]. Lost: samples are missed, the counts are put right by the next
+/// one. A home that sleeps is woken only for many connections or an old report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
     /// The acceptor's socket.

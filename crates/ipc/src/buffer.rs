@@ -1,8 +1,8 @@
 //! Where in the arena is octet `n` of a stream?
 //!
-//! A socket buffer is a ring of 2^k bytes in the arena: octet `n` lies at `start + (n mod 2^k)`. It grows by a second,
-//! larger ring that takes over from a base offset on; when the old one is drained it is freed. When both are drained the
-//! socket owns no memory (design 6).
+//! A socket buffer is a ring of 2^k bytes in the arena: octet `n` lies at `start + (n mod 2^k)`. It grows by
+//! a second, larger ring that takes over from a base offset on; when the old one is drained it is freed. When
+//! both are drained the socket owns no memory (design 6).
 //!
 //! ```text
 //!   stream   ...|--------- old ring ---------|------ current ring ------>
@@ -39,16 +39,17 @@ pub struct Pieces {
     len: usize,
 }
 
-/// Bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd versions]`, a copy being
-/// `[base of the current ring u64][base of the old ring u64][place of the current ring u32][place of the old ring u32]`.
+/// Bytes of the published form: `[version u32][unused u32][copy for even versions][copy for odd versions]`, a
+/// copy being `[base of the current ring u64][base of the old ring u64][place of the current ring u32][place
+/// of the old ring u32]`.
 ///
 /// The writer may lose the processor, or die, in the middle of a store: readers go on with the copy before.
 pub const EXTENTS_BYTES: usize = 8 + 2 * COPY_BYTES;
 const COPY_BYTES: usize = 24;
 /// A place is `unit << 5 | log2` of a ring, 0 for no ring.
 const LOG2_BITS: u32 = 5;
-/// How often a reader tries to get an untorn copy before it takes the writer for hostile: each failure is a whole store of the
-/// writer's.
+/// How often a reader tries to get an untorn copy before it takes the writer for hostile: each failure is a
+/// whole store of the writer's.
 const READ_ATTEMPTS: usize = 64;
 
 impl Extent {
@@ -75,7 +76,8 @@ impl Extent {
 }
 
 impl Extents {
-    /// The places of `[offset, offset + len)`; `None` if no ring holds all of it. `len` may not exceed the rings' sizes.
+    /// The places of `[offset, offset + len)`; `None` if no ring holds all of it. `len` may not exceed the
+    /// rings' sizes.
     pub fn pieces(&self, offset: u64, len: usize) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         let current = self.current?;
@@ -100,11 +102,11 @@ impl Extents {
         Some(pieces)
     }
 
-    /// Makes room so that `[.., end)` can be written, and returns the offset up to which there is room now (at most
-    /// `end`). For the writer of the buffer only.
+    /// Makes room so that `[.., end)` can be written, and returns the offset up to which there is room now
+    /// (at most `end`). For the writer of the buffer only.
     ///
-    /// `head`: everything before it is consumed. `high`: everything written lies before it (`head <= high`; octets that
-    /// arrived out of order count). `size_max`: largest ring wanted, in bytes.
+    /// `head`: everything before it is consumed. `high`: everything written lies before it (`head <= high`;
+    /// octets that arrived out of order count). `size_max`: largest ring wanted, in bytes.
     pub fn reserve<M: Memory>(
         &mut self,
         pool: &Pool,
@@ -121,8 +123,9 @@ impl Extents {
                 return room.min(end);
             }
         }
-        // The new ring starts at `high`. The first is as large as what is asked for now; a stream that outgrows it before it
-        // is drained gets all it may have, because a third ring has to wait until the first is drained.
+        // The new ring starts at `high`. The first is as large as what is asked for now; a stream that
+        // outgrows it before it is drained gets all it may have, because a third ring has to wait until the
+        // first is drained.
         let wanted = usize::try_from(end.saturating_sub(high)).unwrap_or(usize::MAX).max(1);
         let wanted = if self.current.is_some() { size_max } else { wanted.min(size_max) };
         let log2 = (wanted.next_power_of_two().trailing_zeros() as u8).clamp(MIN_LOG2, MAX_LOG2);
@@ -138,7 +141,8 @@ impl Extents {
         (high.max(head) + new.size() as u64).min(end)
     }
 
-    /// Gives drained rings back to the pool. Returns whether anything changed. For the writer of the buffer only.
+    /// Gives drained rings back to the pool. Returns whether anything changed. For the writer of the buffer
+    /// only.
     pub fn release<M: Memory>(&mut self, pool: &Pool, memory: &M, head: u64, high: u64) -> bool {
         let mut changed = false;
         let Some(current) = self.current else { return false };
@@ -177,8 +181,8 @@ impl Extents {
         memory.store32_release(at, version);
     }
 
-    /// Reads what the other side published at `at`, for an area of `units` units. `None`: not one of the states a correct
-    /// writer publishes.
+    /// Reads what the other side published at `at`, for an area of `units` units. `None`: not one of the
+    /// states a correct writer publishes.
     pub fn load<M: Memory>(memory: &M, at: usize, units: u32) -> Option<Extents> {
         for _ in 0..READ_ATTEMPTS {
             let version = memory.load32_acquire(at);
@@ -226,7 +230,8 @@ impl Pieces {
         self.parts[..self.len].iter().copied()
     }
 
-    /// Copies `bytes` to the pieces of the area that starts at `area`. `bytes` is as long as the pieces together.
+    /// Copies `bytes` to the pieces of the area that starts at `area`. `bytes` is as long as the pieces
+    /// together.
     pub fn write<M: Memory>(&self, memory: &M, area: usize, mut bytes: &[u8]) {
         for (at, len) in self.iter() {
             let (now, later) = bytes.split_at(len.min(bytes.len()));
@@ -344,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Lets so many stores through, and forgets those after: a writer that has lost the processor, or its life.
+    /// Lets so many stores through, and forgets those after: a writer that has lost the processor, or its
+    /// life.
     struct Interrupted {
         memory: HeapMemory,
         stores_left: Cell<usize>,

@@ -1,8 +1,8 @@
 //! What does an application tell a replica? One entry of the command ring each.
 //!
-//! The command ring never loses or reorders; a full ring makes the library wait for the replica. A replica treats
-//! every field as hostile: unknown slots, stale generations and impossible options are counted and ignored, or answered
-//! with [`crate::Cause::Invalid`] where a reply is owed.
+//! The command ring never loses or reorders; a full ring makes the library wait for the replica. A replica
+//! treats every field as hostile: unknown slots, stale generations and impossible options are counted and
+//! ignored, or answered with [`crate::Cause::Invalid`] where a reply is owed.
 
 use atoll_base::{Addr, Endpoint, SlotId};
 
@@ -91,7 +91,8 @@ pub enum SocketOption {
     MulticastAllV6 = 41,
     /// `IPV6_MULTICAST_IF`: 1 if it names the loopback (datagram sockets).
     MulticastInsideV6 = 42,
-    /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is off.
+    /// `TCP_FASTOPEN` (listeners): connections that may be open before their handshakes are complete; 0 is
+    /// off.
     FastOpen = 20,
 }
 
@@ -140,15 +141,16 @@ impl SocketOption {
 
 /// One message from an application to a replica.
 ///
-/// `lease` is a random 64-bit number made by the library for each socket that is bound; it is the socket's identity
-/// across `fork` and across replicas, and a listener is named by the lease of its socket. A replica that is not the authority of the port wants it
-/// to be shown first ([`Command::Show`]) by a session that it does not know as a holder.
+/// `lease` is a random 64-bit number made by the library for each socket that is bound; it is the socket's
+/// identity across `fork` and across replicas, and a listener is named by the lease of its socket. A replica
+/// that is not the authority of the port wants it to be shown first ([`Command::Show`]) by a session that it
+/// does not know as a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Command {
-    /// Leases `local` (port 0: any) for the socket `lease`; sent to the replica `port % replicas`, the authority of that
-    /// port (port 0: any replica, which chooses one of its own). Sent again by a forked child it adds a holder.
-    /// `v6_only`: see [`Command::Listen`]. Answered by [`crate::Event::BindReply`].
+    /// Leases `local` (port 0: any) for the socket `lease`; sent to the replica `port % replicas`, the
+    /// authority of that port (port 0: any replica, which chooses one of its own). Sent again by a forked
+    /// child it adds a holder. `v6_only`: see [`Command::Listen`]. Answered by [`crate::Event::BindReply`].
     Bind {
         token: u32,
         lease: u64,
@@ -158,32 +160,36 @@ pub enum Command {
         reuse_port: bool,
         v6_only: bool,
     },
-    /// This session no longer holds the lease. The port is free when no session does. Also sent to every replica that
-    /// was told to listen or to open: it ends the listener there (for this session).
+    /// This session no longer holds the lease. The port is free when no session does. Also sent to every
+    /// replica that was told to listen or to open: it ends the listener there (for this session).
     Release { lease: u64 },
-    /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent again it changes the
-    /// backlog, or adds a holder. `v6_only`: at `::` it takes IPv6 alone (`IPV6_V6ONLY`); at other addresses it says nothing.
+    /// Replicates a listening socket to this replica (N2). Answered by [`crate::Event::ListenReply`]. Sent
+    /// again it changes the backlog, or adds a holder. `v6_only`: at `::` it takes IPv6 alone
+    /// (`IPV6_V6ONLY`); at other addresses it says nothing.
     Listen { token: u32, lease: u64, local: Endpoint, backlog: u32, reuse_port: bool, defer_accept: u16, v6_only: bool },
-    /// Shows what the authority of a port has granted, to a replica that is not: see [`crate::lease`]. It counts for commands of this session
-    /// that name the lease, until another one is shown.
+    /// Shows what the authority of a port has granted, to a replica that is not: see [`crate::lease`]. It
+    /// counts for commands of this session that name the lease, until another one is shown.
     Show { lease: u64, protocol: Protocol, local: Endpoint, voucher: Voucher },
-    /// Shows what the supervisor has said of whoever asks for a socket, to the authority of the port that it is to have. It counts for
-    /// commands of this session that name the lease; of several for one socket the first says whose it is.
+    /// Shows what the supervisor has said of whoever asks for a socket, to the authority of the port that it
+    /// is to have. It counts for commands of this session that name the lease; of several for one socket the
+    /// first says whose it is.
     Pass { pass: Pass, seal: u64 },
     /// ACCEPT-CONNECTION (P4): this session is willing to take connections of the listener.
     AcceptConnection { lease: u64 },
-    /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does. Answered at once by
-    /// [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. Who is told that none waits is told when one does, once.
+    /// The naive accept (P4): the session asks for one connection that waits (`takes`), or whether one does.
+    /// Answered at once by [`crate::Event::ConnectionAvailable`] or [`crate::Event::ConnectionsWait`]. Who is
+    /// told that none waits is told when one does, once.
     AskConnection { lease: u64, takes: bool },
     /// The session no longer wants connections of the listener, though it still holds it open.
     StopAccepting { lease: u64 },
     /// CLAIM-CONNECTION (P4): see [`crate::Event::ConnectionAvailable`].
     Claim { slot: SlotId, generation: u32 },
-    /// Opens a connection from `slot`. `local.port` 0: the replica chooses a port whose replies steer back to it.
-    /// `local.addr` unspecified: the replica chooses the address. The outcome is a [`crate::Event::Ready`].
+    /// Opens a connection from `slot`. `local.port` 0: the replica chooses a port whose replies steer back to
+    /// it. `local.addr` unspecified: the replica chooses the address. The outcome is a
+    /// [`crate::Event::Ready`].
     Connect { slot: SlotId, generation: u32, lease: u64, local: Endpoint, remote: Endpoint },
-    /// Opens (or re-opens with another peer) a datagram socket in `slot`, on every replica. `remote.port` 0: unconnected.
-    /// `v6_only`: see [`Command::Listen`].
+    /// Opens (or re-opens with another peer) a datagram socket in `slot`, on every replica. `remote.port` 0:
+    /// unconnected. `v6_only`: see [`Command::Listen`].
     UdpOpen {
         slot: SlotId,
         generation: u32,
@@ -203,8 +209,8 @@ pub enum Command {
     SetListenerOption { lease: u64, option: SocketOption, value: u32 },
     /// Asks for [`crate::info::Info`] of the slot's connection. Answered by [`crate::Event::InfoReply`].
     Info { token: u32, slot: SlotId, generation: u32 },
-    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every replica. Answered by
-    /// [`crate::Event::GroupReply`] if `token` is not 0.
+    /// A datagram socket joins a multicast group or leaves it, on the link outside or inside. Sent to every
+    /// replica. Answered by [`crate::Event::GroupReply`] if `token` is not 0.
     Group { slot: SlotId, generation: u32, group: Addr, inside: bool, joins: bool, token: u32 },
 }
 

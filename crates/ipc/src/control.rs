@@ -1,7 +1,9 @@
-//! How does a process join a stack? Messages on the supervisor's unix socket (SOCK_SEQPACKET), with descriptors.
+//! How does a process join a stack? Messages on the supervisor's unix socket (SOCK_SEQPACKET), with
+//! descriptors.
 //!
-//! This is what arrives on the socket for applications (`NAME.sock`). Administration has a socket of its own, with JSON requests. Every packet
-//! is one [`Request`] or [`Reply`] of 56 bytes, sent with the descriptors that its doc names, in that order.
+//! This is what arrives on the socket for applications (`NAME.sock`). Administration has a socket of its own,
+//! with JSON requests. Every packet is one [`Request`] or [`Reply`] of 56 bytes, sent with the descriptors
+//! that its doc names, in that order.
 //!
 //! A connection stands for one process: when it closes, the process is gone, and all its memberships end.
 
@@ -18,43 +20,49 @@ use crate::words::{MESSAGE_BYTES, Reader, Writer};
 pub enum Request {
     /// Application to supervisor: a new session of its own, on all replicas. Answered by [`Reply::Joined`].
     Attach { layout_version: u32 },
-    /// Application to supervisor: membership in an existing session, whose sockets were inherited over `fork` or `exec`. The
-    /// supervisor checks `key`. Answered by [`Reply::Joined`].
+    /// Application to supervisor: membership in an existing session, whose sockets were inherited over `fork`
+    /// or `exec`. The supervisor checks `key`. Answered by [`Reply::Joined`].
     Join { session: u32, key: u64 },
     /// Application to supervisor: the membership is no longer needed.
     Leave { session: u32 },
-    /// Application to supervisor: another connection as this one, for a child or for the next program, which may not see the socket's path
-    /// (chroot, mount namespaces). Answered by [`Reply::Connected`].
+    /// Application to supervisor: another connection as this one, for a child or for the next program, which
+    /// may not see the socket's path (chroot, mount namespaces). Answered by [`Reply::Connected`].
     Connect,
-    /// Application to supervisor: who is it that sends this, and may it have `port` (0: none is asked for)? Answered by [`Reply::Vouched`], to be
-    /// shown to the authority of a port before the socket `lease` is bound.
+    /// Application to supervisor: who is it that sends this, and may it have `port` (0: none is asked for)?
+    /// Answered by [`Reply::Vouched`], to be shown to the authority of a port before the socket `lease` is
+    /// bound.
     Vouch { lease: u64, protocol: Protocol, port: u16 },
-    /// Supervisor to replica: a session was opened, which may do as `user` what needs no [`crate::lease::Pass`]. Descriptors: arena, application page, the
-    /// bell by which the session rings the replica, [`crate::page::BELLS`] bells of the session.
+    /// Supervisor to replica: a session was opened, which may do as `user` what needs no
+    /// [`crate::lease::Pass`]. Descriptors: arena, application page, the bell by which the session rings the
+    /// replica, [`crate::page::BELLS`] bells of the session.
     SessionOpened { session: u32, pid: u32, config: ArenaConfig, user: User },
-    /// Supervisor to replica: one process of the session's family is gone; sockets that it alone held are closed.
+    /// Supervisor to replica: one process of the session's family is gone; sockets that it alone held are
+    /// closed.
     MemberGone { session: u32, member: u8 },
     /// Supervisor to replica: the last member is gone. All sockets close; the arena goes when they are done.
     SessionGone { session: u32 },
-    /// Supervisor to replica: servers have died of this session. It is not listened to any more, and what it has is reset.
+    /// Supervisor to replica: servers have died of this session. It is not listened to any more, and what it
+    /// has is reset.
     CutOff { session: u32 },
     /// Supervisor to replica: end orderly (RST to all peers).
     Stop,
-    /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last one empty (`{}`).
+    /// Supervisor to replica: list sockets as JSON. The answer is a sequence of JSON packets, the last one
+    /// empty (`{}`).
     ListSockets { token: u32 },
     /// Supervisor to replica: from now on balance by these rules (P5).
     Balance { rules: Balance },
-    /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these are all. Now it takes over
-    /// what its predecessor left, says that it is ready, and serves.
+    /// Supervisor to server, as the first request or, to a replica, behind the sessions that are open: these
+    /// are all. Now it takes over what its predecessor left, says that it is ready, and serves.
     Adopt { blamed: bool },
     /// Supervisor to server: the process of another server has ended. What it had been asked is not answered.
     ServerGone { server: u8 },
-    /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor finds it, the ledger in a version
-    /// that this one reads, and ends: nobody hears anything.
+    /// Supervisor to server: it is succeeded by another process. It puts what it has where its successor
+    /// finds it, the ledger in a version that this one reads, and ends: nobody hears anything.
     HandOver { ledger: u32 },
     /// Supervisor to replica: from now on the ledger is written in this version.
     WriteLedger { version: u32 },
-    /// Supervisor to replica: how much memory its receive buffers may take, and how it stands with that of the whole stack. Sent again when it changes.
+    /// Supervisor to replica: how much memory its receive buffers may take, and how it stands with that of
+    /// the whole stack. Sent again when it changes.
     Memory { level: MemoryLevel, buffers_max: u64 },
     /// Supervisor to server: another server, which is gone, is started again, as this incarnation.
     ServerRestarted { server: u8, epoch: u32 },
@@ -92,8 +100,8 @@ pub struct User {
     pub unprivileged_start: u16,
     /// Ports below that, first and last, that are his all the same. (0, 0) is none.
     pub ports: [(u16, u16); USER_PORTS_MAX],
-    /// The user for whom counts what he has, where what all sessions of one user have together is bounded: it is not for root, nor for who runs
-    /// the stack.
+    /// The user for whom counts what he has, where what all sessions of one user have together is bounded: it
+    /// is not for root, nor for who runs the stack.
     pub counts_for: Option<u32>,
 }
 
@@ -106,7 +114,8 @@ impl User {
         User { uid, unprivileged_start: 0, ports: [(0, 0); USER_PORTS_MAX], counts_for: None }
     }
 
-    /// Whoever it is. A session is opened for this one: what depends on the user needs a [`crate::lease::Pass`].
+    /// Whoever it is. A session is opened for this one: what depends on the user needs a
+    /// [`crate::lease::Pass`].
     pub const fn anybody(unprivileged_start: u16) -> User {
         User { unprivileged_start, ..User::privileged(NO_USER) }
     }
@@ -129,8 +138,9 @@ impl User {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Reply {
-    /// The process is `member` of `session`. Descriptors: stack page, application page, [`crate::page::BELLS`] bells, then
-    /// per replica: replica page, session arena, the session's bell for the replica.
+    /// The process is `member` of `session`. Descriptors: stack page, application page,
+    /// [`crate::page::BELLS`] bells, then per replica: replica page, session arena, the session's bell for
+    /// the replica.
     Joined { session: u32, key: u64, member: u8, replicas: u8, config: ArenaConfig },
     /// A new connection. Descriptor: the application's end.
     Connected,
@@ -140,8 +150,9 @@ pub enum Reply {
     Refused { reason: Refusal },
 }
 
-/// Where a request of an application, and the reply to it, have a number of the application's own choice: a supervisor that takes over may
-/// answer again what the one before has answered, and the application has to know.
+/// Where a request of an application, and the reply to it, have a number of the application's own choice: a
+/// supervisor that takes over may answer again what the one before has answered, and the application has to
+/// know.
 const TOKEN: usize = MESSAGE_BYTES - 8;
 
 /// Sets the number of a request or a reply.

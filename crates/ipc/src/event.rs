@@ -1,8 +1,9 @@
 //! What does a replica tell an application? One entry of the event ring each.
 //!
-//! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises [`crate::arena::OVERFLOW`]
-//! and the library looks at all its slots. Repeated: harmless, because all positions are absolute. Late or from a dead
-//! epoch: the generation of the slot no longer matches, and the library drops it.
+//! Events are hints to look at the slot, or replies. Lost (ring full): the replica raises
+//! [`crate::arena::OVERFLOW`] and the library looks at all its slots. Repeated: harmless, because all
+//! positions are absolute. Late or from a dead epoch: the generation of the slot no longer matches, and the
+//! library drops it.
 
 use atoll_base::{Endpoint, SlotId};
 
@@ -112,21 +113,24 @@ impl Cause {
 pub enum Event {
     /// The slot changed in a way that matters to somebody who waits for any of `ready`.
     Ready { slot: SlotId, generation: u32, ready: Ready },
-    /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The application
-    /// claims it by writing `generation` to the slot's `claimed` word and sending [`crate::Command::Claim`].
+    /// CONNECTION-AVAILABLE (P4): an established connection is offered to this acceptor in `slot`. The
+    /// application claims it by writing `generation` to the slot's `claimed` word and sending
+    /// [`crate::Command::Claim`].
     ConnectionAvailable { listener: u64, slot: SlotId, generation: u32, local: Endpoint, remote: Endpoint },
     /// The verdict on a claim that met a revocation: `confirmed` or timed out (P4).
     ClaimVerdict { slot: SlotId, generation: u32, confirmed: bool },
-    /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again (P4).
+    /// The acceptor was removed because it let a connection time out: it must send ACCEPT-CONNECTION again
+    /// (P4).
     AcceptorRemoved { listener: u64 },
-    /// Whether connections wait in this replica for whoever asks ([`crate::Command::AskConnection`]): the answer (`answers`), or unasked, to
-    /// one who was told before that none does.
+    /// Whether connections wait in this replica for whoever asks ([`crate::Command::AskConnection`]): the
+    /// answer (`answers`), or unasked, to one who was told before that none does.
     ConnectionsWait { listener: u64, waiting: bool, answers: bool },
     /// The replica is done with a closed slot: buffers may be reclaimed, the slot number may be used again.
     SlotDone { slot: SlotId, generation: u32 },
     /// Answer to [`crate::Command::Bind`]: the port that is now leased.
     BindReply { token: u32, cause: Cause, port: u16, voucher: Voucher },
-    /// Answer to [`crate::Command::Listen`]; of the port's authority with the voucher that the others want to see.
+    /// Answer to [`crate::Command::Listen`]; of the port's authority with the voucher that the others want to
+    /// see.
     ListenReply { token: u32, cause: Cause, voucher: Voucher },
     /// Answer to [`crate::Command::Info`]: the record is in the arena's info area.
     InfoReply { token: u32, cause: Cause },

@@ -7,8 +7,8 @@ pub const INFO_BYTES: usize = INFO_WORDS * 8;
 const INFO_WORDS: usize = 36;
 
 // structure: Info: a field for each fact that tcp_info and ss show
-/// The fields of `struct tcp_info` (linux/tcp.h) that this stack knows, in the units used there (times in microseconds
-/// unless the name says otherwise).
+/// The fields of `struct tcp_info` (linux/tcp.h) that this stack knows, in the units used there (times in
+/// microseconds unless the name says otherwise).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of struct tcp_info; tcp(7) documents them.
 pub struct Info {

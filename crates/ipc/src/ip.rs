@@ -1,5 +1,5 @@
-//! What do a transport server (TS) and an IP server in another process say to each other, and IP servers among themselves (N6)? Besides
-//! packets, which are frames.
+//! What do a transport server (TS) and an IP server in another process say to each other, and IP servers
+//! among themselves (N6)? Besides packets, which are frames.
 //!
 //! Mesh records ([`crate::mesh::KIND_IP`]) carry the messages.
 //!
@@ -7,8 +7,8 @@
 //!   TS  --Hello, Group, Path, Progress-->  IP server      IP server  --Network, Unreachable-->  TS
 //!   IP server  --Network, Neighbour, Path-->  IP server
 //! ```
-//! Every message has its sender's epoch. Who hears a new one starts from scratch with him: an IP server forgets the TS's groups and tells
-//! it the network, a TS asks for its groups again.
+//! Every message has its sender's epoch. Who hears a new one starts from scratch with him: an IP server
+//! forgets the TS's groups and tells it the network, a TS asks for its groups again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,21 +33,25 @@ pub struct IpMessage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum IpBody {
-    /// A TS is there, and wants to be told the network. Lost: it cannot be; a ring that is full is offered it again. Repeated: harmless.
+    /// A TS is there, and wants to be told the network. Lost: it cannot be; a ring that is full is offered it
+    /// again. Repeated: harmless.
     Hello,
     /// A TS wants packets to a group, or none any more. Lost: it cannot be, as Hello. Repeated: harmless.
     Group { group: Addr, joins: bool },
-    /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies may be too large.
+    /// The way to a destination takes packets of this size only (see `Message::Path`). Lost: echo replies may
+    /// be too large.
     Path { dst: Addr, mtu: u16 },
-    /// What an IP server knows of the network. Lost: it cannot be, as Hello; only the last one counts. An IP server takes from another one
-    /// the IPv4 address alone.
+    /// What an IP server knows of the network. Lost: it cannot be, as Hello; only the last one counts. An IP
+    /// server takes from another one the IPv4 address alone.
     Network(Box<NetworkNews>),
-    /// Nobody takes this packet of the TS, nor others to the same destination. `protocol`: 0 if it has no ports, as later fragments.
-    /// Lost: connections time out instead.
+    /// Nobody takes this packet of the TS, nor others to the same destination. `protocol`: 0 if it has no
+    /// ports, as later fragments. Lost: connections time out instead.
     Unreachable { protocol: u8, local: Endpoint, remote: Endpoint, seq: u32 },
-    /// An IPv4 neighbour's station (see `Message::Neighbour`). `learned`: everybody may believe it. Lost: the other IP server asks for itself.
+    /// An IPv4 neighbour's station (see `Message::Neighbour`). `learned`: everybody may believe it. Lost: the
+    /// other IP server asks for itself.
     Neighbour { addr: u32, mac: [u8; 6], learned: bool },
-    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked when it need not be.
+    /// Packets of a TS arrive through this neighbour (RFC 4861 §7.3.1). Lost: the neighbour is asked when it
+    /// need not be.
     Progress { hop: Addr },
 }
 
@@ -71,7 +75,8 @@ pub const IP_BYTES_MAX: usize = MESSAGE_BYTES + ROUTERS_MAX * ADDR_BYTES + NETWO
 const ADDR_BYTES: usize = 16;
 
 impl IpMessage {
-    /// The message as a payload: kind, epoch, and the fields in their order; then, of the network, routers and the record that pages have.
+    /// The message as a payload: kind, epoch, and the fields in their order; then, of the network, routers
+    /// and the record that pages have.
     pub fn encode(&self) -> Vec<u8> {
         let head = |kind| Writer::new(kind).u32(self.epoch.0);
         let writer = match &self.body {

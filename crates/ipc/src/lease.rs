@@ -1,11 +1,13 @@
 //! What proves to a replica that a socket has a port?
 //!
-//! The authority of a port (`port % replicas`) knows who holds it. What it grants it tells the application with its reply, sealed with a key that
-//! only servers know; the application shows it to the other replicas before it asks them for something under that port
-//! ([`crate::Command::Show`]). So any replica can check, without a message to another.
+//! The authority of a port (`port % replicas`) knows who holds it. What it grants it tells the application
+//! with its reply, sealed with a key that only servers know; the application shows it to the other replicas
+//! before it asks them for something under that port ([`crate::Command::Show`]). So any replica can check,
+//! without a message to another.
 //!
-//! Nothing takes a grant back. But of two that cannot both be in force the later one is, because the authority gives no port away that somebody
-//! has: so who shows an older one is refused, and who has used it goes.
+//! Nothing takes a grant back. But of two that cannot both be in force the later one is, because the
+//! authority gives no port away that somebody has: so who shows an older one is refused, and who has used it
+//! goes.
 
 use atoll_base::Endpoint;
 
@@ -29,7 +31,8 @@ pub struct Grant {
     pub reuse_port: bool,
     /// It may listen.
     pub listening: bool,
-    /// The user whose socket it is: whoever made it, or asked for the port; [`NO_USER`] where nobody had to know.
+    /// The user whose socket it is: whoever made it, or asked for the port; [`NO_USER`] where nobody had to
+    /// know.
     pub uid: u32,
     /// Later grants of an authority have larger numbers.
     pub granted: u64,
@@ -48,8 +51,9 @@ pub struct Voucher {
     pub seal: u64,
 }
 
-/// What a supervisor says of whoever asks for a socket. It asks the kernel who that is, each time ([`crate::control::Request::Vouch`]), and seals
-/// the answer: so a process that has given up a user can show what was said of it before about this one socket, and nothing new.
+/// What a supervisor says of whoever asks for a socket. It asks the kernel who that is, each time
+/// ([`crate::control::Request::Vouch`]), and seals the answer: so a process that has given up a user can show
+/// what was said of it before about this one socket, and nothing new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// The socket. Whoever knows the number, and the seal, has inherited it.
@@ -62,10 +66,12 @@ pub struct Pass {
     pub port: u16,
 }
 
-/// No user: that of a grant which nobody vouched for. It shares nothing by SO_REUSEPORT, not even with another one like it.
+/// No user: that of a grant which nobody vouched for. It shares nothing by SO_REUSEPORT, not even with
+/// another one like it.
 pub const NO_USER: u32 = u32::MAX;
 
-/// Octets that the seal of a pass is made of. Another number than [`SEALED_BYTES`], so that none is ever that of a grant.
+/// Octets that the seal of a pass is made of. Another number than [`SEALED_BYTES`], so that none is ever that
+/// of a grant.
 pub const PASS_BYTES: usize = 15;
 
 impl Pass {

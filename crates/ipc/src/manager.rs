@@ -1,18 +1,21 @@
-//! What do a transport server (TS) and a connection manager (CM) in another process say to each other (P1, P2)?
+//! What do a transport server (TS) and a connection manager (CM) in another process say to each other (P1,
+//! P2)?
 //!
-//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_MANAGER`]) carry it. None may get lost: what
-//! a ring does not take is offered to it again, in order.
+//! Each message is a plain value with its own encoding; mesh records ([`crate::mesh::KIND_MANAGER`]) carry
+//! it. None may get lost: what a ring does not take is offered to it again, in order.
 //!
 //! ```text
 //!   TS  --Opened, Left, Closed, Registered, Deregistered, Forgotten: who listens, who accepts-->    CM
 //!   TS  --Established, Offered, Claimed, TimedOut, Returned, Gone, Served: of connections-->        CM
 //!   CM  --Offer, Queued, Reset: who gets a connection--> TS      CM  --AcceptorRemoved-->           TS
 //! ```
-//! Either may die, and its successor finds in the ring what was meant for it: a message names the incarnation that it is for, and others drop it. A
-//! TS that hears of a new CM tells it again who listens and accepts, what is offered (Offered), and asks again for what is not.
+//! Either may die, and its successor finds in the ring what was meant for it: a message names the incarnation
+//! that it is for, and others drop it. A TS that hears of a new CM tells it again who listens and accepts,
+//! what is offered (Offered), and asks again for what is not.
 //!
-//! A connection has the TS's number, which is used again once the CM was told that it is claimed or gone. What the CM says may have
-//! been under way meanwhile, so it names the *ticket* of the question that it answers.
+//! A connection has the TS's number, which is used again once the CM was told that it is claimed or gone.
+//! What the CM says may have been under way meanwhile, so it names the *ticket* of the question that it
+//! answers.
 
 use atoll_base::{Endpoint, Epoch, Instant, SessionId};
 
@@ -27,7 +30,8 @@ pub const MANAGER_BYTES: usize = MESSAGE_BYTES;
 pub struct ManagerMessage {
     /// The sender's incarnation: what a dead one has said does not count.
     pub epoch: Epoch,
-    /// The receiver's incarnation that it is for: another drops it. `Epoch(0)`: whichever it is, because the sender has not been told.
+    /// The receiver's incarnation that it is for: another drops it. `Epoch(0)`: whichever it is, because the
+    /// sender has not been told.
     pub to: Epoch,
     /// When it was sent, on the machine's clock: it may be read later, by one who has slept.
     pub at: Instant,
@@ -51,7 +55,8 @@ pub enum ManagerBody {
     Deregistered { listener: u64, session: SessionId, lease: u64 },
     /// The session does not hold the socket any more.
     Forgotten { listener: u64, session: SessionId, lease: u64 },
-    /// Who is to have this connection? Answered by Offer, Queued or Reset; asked again if that takes too long, under the same ticket.
+    /// Who is to have this connection? Answered by Offer, Queued or Reset; asked again if that takes too
+    /// long, under the same ticket.
     Established { listener: u64, connection: u32, ticket: u32 },
     /// The acceptor has claimed what it was offered at that time.
     Claimed { connection: u32, offered_at: Instant },

@@ -6,10 +6,11 @@ use core::cell::Cell;
 
 /// A region of memory that is shared with a process that is not trusted.
 ///
-/// Offsets are in bytes from the start of the region. Words are aligned to their size and in native byte order. An
-/// access out of range or out of alignment is a programming error of the caller, who must have validated whatever came
-/// from the peer: implementations panic in debug builds; in release builds loads give 0 and stores do nothing.
-/// `&self` suffices for writing, because exclusive access to shared memory cannot be had.
+/// Offsets are in bytes from the start of the region. Words are aligned to their size and in native byte
+/// order. An access out of range or out of alignment is a programming error of the caller, who must have
+/// validated whatever came from the peer: implementations panic in debug builds; in release builds loads give
+/// 0 and stores do nothing. `&self` suffices for writing, because exclusive access to shared memory cannot be
+/// had.
 pub trait Memory {
     /// Size of the region in bytes.
     fn len(&self) -> usize;
@@ -44,6 +45,12 @@ pub trait Memory {
     fn fetch_and64(&self, at: usize, value: u64) -> u64;
     /// Atomic OR of the double word at `at` (sequentially consistent); returns the previous value.
     fn fetch_or64(&self, at: usize, value: u64) -> u64;
+    /// Makes the word at `at` the next odd number, modulo 2^32, in one step (sequentially consistent).
+    ///
+    /// The default is for memory that one thread uses; memory that several threads write overrides it.
+    fn next_odd32(&self, at: usize) {
+        self.store32(at, self.load32(at).wrapping_add(1) | 1);
+    }
     /// Copies `out.len()` bytes from `at`. The bytes may be torn if the peer writes meanwhile.
     fn read(&self, at: usize, out: &mut [u8]);
     /// Copies `bytes` to `at`.
@@ -89,6 +96,9 @@ impl<M: Memory + ?Sized> Memory for &M {
     fn fetch_or64(&self, at: usize, value: u64) -> u64 {
         (**self).fetch_or64(at, value)
     }
+    fn next_odd32(&self, at: usize) {
+        (**self).next_odd32(at);
+    }
     fn read(&self, at: usize, out: &mut [u8]) {
         (**self).read(at, out);
     }
@@ -106,8 +116,8 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
 }
 
-/// Memory on the heap of one thread, for tests, for the simulator, and for state that is private to one process but
-/// shares its code with shared state. Clones are handles to the same memory.
+/// Memory on the heap of one thread, for tests, for the simulator, and for state that is private to one
+/// process but shares its code with shared state. Clones are handles to the same memory.
 #[derive(Clone, Debug)]
 pub struct HeapMemory {
     /// Eight bytes per cell, native order.
@@ -222,5 +232,15 @@ mod tests {
         assert_eq!(memory.fetch_or64(16, 5), 0);
         assert_eq!(memory.fetch_and64(16, 4), 5);
         assert_eq!(memory.load64(16), 4);
+    }
+
+    #[test]
+    fn the_next_odd_number_is_larger() {
+        let memory = HeapMemory::new(64);
+        for (before, after) in [(0, 1), (1, 3), (u32::MAX - 1, u32::MAX), (u32::MAX, 1)] {
+            memory.store32(4, before);
+            memory.next_odd32(4);
+            assert_eq!(memory.load32(4), after);
+        }
     }
 }

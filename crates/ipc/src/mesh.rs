@@ -1,6 +1,8 @@
-//! How do frames get from one replica to another, of the same stack or of a joined one, without a kernel in between?
+//! How do frames get from one replica to another, of the same stack or of a joined one, without a kernel in
+//! between?
 //!
-//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software steering) and the shared-memory link that joins two stacks are both made of these.
+//! A byte ring of records, one per ordered pair of replicas. The internal link of a stack (loopback, software
+//! steering) and the shared-memory link that joins two stacks are both made of these.
 //!
 //! ```text
 //!   line 0  producer writes: tail (u64), epoch (u32)     line 1  consumer writes: head (u64), sleep word (u32)
@@ -18,7 +20,8 @@ pub const KIND_BALANCE: u32 = 6;
 /// Kind of a record: what a transport server and a connection manager in another process tell each other
 /// ([`crate::manager::ManagerMessage`]).
 pub const KIND_MANAGER: u32 = 7;
-/// Kind of a record: what transport servers and IP servers in other processes tell each other ([`crate::ip::IpMessage`]).
+/// Kind of a record: what transport servers and IP servers in other processes tell each other
+/// ([`crate::ip::IpMessage`]).
 pub const KIND_IP: u32 = 17;
 const KIND_FILLER: u32 = 0xffff_ffff;
 const HEADER_BYTES: usize = 128;
@@ -26,11 +29,12 @@ const TAIL: usize = 0;
 const HEAD: usize = 64;
 const SLEEP: usize = 72;
 const RECORD_HEADER: usize = 8;
-/// Longest payload of a record: a 64 KiB frame with its headers. (The payload length of an IPv6 packet does not count its header.)
+/// Longest payload of a record: a 64 KiB frame with its headers. (The payload length of an IPv6 packet does
+/// not count its header.)
 pub const PAYLOAD_MAX: usize = 65536 + 96;
 
-/// Bytes of memory that a ring with 2^`log2` bytes of records takes. `log2` is at least 18, so that two of the longest
-/// records fit.
+/// Bytes of memory that a ring with 2^`log2` bytes of records takes. `log2` is at least 18, so that two of
+/// the longest records fit.
 pub const fn mesh_bytes(log2: u8) -> usize {
     HEADER_BYTES + (1 << log2)
 }
@@ -77,8 +81,8 @@ impl MeshProducer {
         Ok(())
     }
 
-    /// Reserves a record of `len` payload bytes and returns the offset of the payload in the memory, to be filled by the
-    /// caller before [`MeshProducer::commit`] of the same `len`.
+    /// Reserves a record of `len` payload bytes and returns the offset of the payload in the memory, to be
+    /// filled by the caller before [`MeshProducer::commit`] of the same `len`.
     pub fn begin<M: Memory>(&mut self, memory: &M, kind: u32, len: usize) -> Result<usize, Full> {
         let needed = record_bytes(len);
         if len > PAYLOAD_MAX {
@@ -108,7 +112,8 @@ impl MeshProducer {
         self.tail += record_bytes(len);
     }
 
-    /// Makes all records pushed so far visible. Returns the consumer's sleep word for the caller to decide about its bell.
+    /// Makes all records pushed so far visible. Returns the consumer's sleep word for the caller to decide
+    /// about its bell.
     pub fn publish<M: Memory>(&mut self, memory: &M) -> u32 {
         // Partner: the acquire load in `MeshConsumer::pop`.
         memory.store64_release(self.base + TAIL, self.tail);
@@ -150,8 +155,8 @@ impl MeshConsumer {
         memory.load64_acquire(self.base + TAIL) != self.head
     }
 
-    /// Copies the next record's payload to `out` and returns its kind and length. Records that are too long for `out`, or
-    /// malformed, are skipped and counted.
+    /// Copies the next record's payload to `out` and returns its kind and length. Records that are too long
+    /// for `out`, or malformed, are skipped and counted.
     pub fn pop<M: Memory>(&mut self, memory: &M, out: &mut [u8]) -> Option<(u32, usize)> {
         loop {
             let tail = memory.load64_acquire(self.base + TAIL);
@@ -190,7 +195,8 @@ impl MeshConsumer {
         memory.store64_release(self.base + HEAD, self.head);
     }
 
-    /// Tells the producer whether its bell is wanted (odd: asleep). The consumer fences and looks again before it blocks.
+    /// Tells the producer whether its bell is wanted (odd: asleep). The consumer fences and looks again
+    /// before it blocks.
     pub fn set_sleep_word<M: Memory>(&self, memory: &M, word: u32) {
         memory.store32(self.base + SLEEP, word);
     }

@@ -1,8 +1,10 @@
-//! What do servers say to each other over a channel? One entry each: an envelope that says how it belongs to a call, and a message.
+//! What do servers say to each other over a channel? One entry each: an envelope that says how it belongs to
+//! a call, and a message.
 //!
-//! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens if it is lost, late,
-//! repeated, or from a dead epoch; a [`Kind`] of the same name; an arm in `write` and in `read`; a line in the test. The
-//! receiver names it where it registers its handlers (`atoll_rpc::Dispatcher::on`).
+//! To add a message: a variant of [`Message`] whose doc says who sends it, who receives it, and what happens
+//! if it is lost, late, repeated, or from a dead epoch; a [`Kind`] of the same name; an arm in `write` and in
+//! `read`; a line in the test. The receiver names it where it registers its handlers
+//! (`atoll_rpc::Dispatcher::on`).
 
 use atoll_base::{Addr, Epoch, ReplicaId};
 
@@ -13,14 +15,17 @@ use crate::words::{MESSAGE_BYTES, Reader, Writer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Fields are named after what the variant's doc says of them.
 pub enum Message {
-    /// A replica that starts asks each of the others whether it is there, and tells who it is; the answer is the same of the other.
-    /// Lost or late: the caller's deadline passes, and it counts one sibling less. Repeated: answered again. Dead epoch: dropped.
+    /// A replica that starts asks each of the others whether it is there, and tells who it is; the answer is
+    /// the same of the other. Lost or late: the caller's deadline passes, and it counts one sibling less.
+    /// Repeated: answered again. Dead epoch: dropped.
     Hello { replica: ReplicaId, epoch: Epoch },
-    /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges
-    /// whether it is plausible.
+    /// A replica tells the others what it learned about a neighbour (N8), by `basis`. Lost: the receiver asks
+    /// by itself when it needs to. Late, repeated or of a dead epoch: harmless. The receiver judges whether
+    /// it is plausible.
     Neighbour { addr: Addr, mac: [u8; 6], basis: NewsBasis },
-    /// A replica that ICMP told tells the others what the path to `dst` takes (N8). Lost: ICMP tells the receiver itself when it sends
-    /// packets that are too large. Late, repeated or of a dead epoch: harmless. The receiver judges whether it is plausible.
+    /// A replica that ICMP told tells the others what the path to `dst` takes (N8). Lost: ICMP tells the
+    /// receiver itself when it sends packets that are too large. Late, repeated or of a dead epoch: harmless.
+    /// The receiver judges whether it is plausible.
     Path { dst: Addr, mtu: u16 },
 }
 

@@ -1,5 +1,6 @@
-//! Which addresses does the stack have now? They come and go with router advertisements and DHCP leases, so each replica publishes what
-//! it knows on its page; programs ask the first replica's, and a replica's successor goes on with what its page says.
+//! Which addresses does the stack have now? They come and go with router advertisements and DHCP leases, so
+//! each replica publishes what it knows on its page; programs ask the first replica's, and a replica's
+//! successor goes on with what its page says.
 //!
 //! ```text
 //!   version u32 | count of IPv6 addresses u8, of prefixes u8, of routers u8, 0 | addresses, 40 bytes each | prefixes, 32 bytes each
@@ -168,8 +169,8 @@ impl Network {
             && (is_local || !self.routers.is_empty() || self.on_link.iter().any(|prefix| covers(prefix, addr)))
     }
 
-    /// The address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it. The replica chooses by the same
-    /// rules.
+    /// The address that packets to `dst` leave from: RFC 6724 §5, as far as one interface needs it. The
+    /// replica chooses by the same rules.
     pub fn source_for(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
         let usable = |own: &&AddressFacts| own.state != AddressState::Duplicate && own.addr.is_link_local() == is_local;

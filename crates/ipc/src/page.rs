@@ -1,4 +1,5 @@
-//! What does everybody need to know about the stack, its replicas and its applications? Pages with one writer each.
+//! What does everybody need to know about the stack, its replicas and its applications? Pages with one writer
+//! each.
 
 use atoll_base::{Addr, Epoch, FLOW_GROUPS, FlowGroup, FlowKey, FourTuple, ReplicaId};
 
@@ -23,8 +24,8 @@ const V6: usize = 128;
 const V6_ON: u32 = 1;
 const V6_AUTOCONF: u32 = 2;
 
-/// The configuration that every process of a stack shares; written by the supervisor only (the steering table also
-/// while traffic flows), mapped read-only by everybody else.
+/// The configuration that every process of a stack shares; written by the supervisor only (the steering table
+/// also while traffic flows), mapped read-only by everybody else.
 #[derive(Clone, Copy, Debug)]
 pub struct StackPage<M: Memory>(pub M);
 
@@ -33,8 +34,8 @@ pub struct StackPage<M: Memory>(pub M);
 pub struct StackFacts {
     /// Number of replicas, 1..=8.
     pub replicas: u8,
-    /// IPv4 address of the configuration in host order; 0: DHCP gives one. The address that the stack has now is on the replicas' pages:
-    /// see [`Network`].
+    /// IPv4 address of the configuration in host order; 0: DHCP gives one. The address that the stack has now
+    /// is on the replicas' pages: see [`Network`].
     pub addr: u32,
     /// Length of its prefix.
     pub prefix_len: u8,
@@ -56,7 +57,8 @@ pub struct StackFacts {
     pub claim_timeout_us: u32,
     /// Applications ask for each connection (P4's naive accept), rather than being offered them.
     pub naive_accept: bool,
-    /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3 asked for, accurate ECN first.
+    /// Explicit congestion notification, as Linux's `tcp_ecn`: 0 never, 1 asked for, 2 if the peer asks, 3
+    /// asked for, accurate ECN first.
     pub ecn: u8,
     /// `FAST_OPEN_*`.
     pub fast_open: u32,
@@ -64,7 +66,8 @@ pub struct StackFacts {
     pub v6: Option<V6Facts>,
 }
 
-/// How a stack speaks IPv6 on its link. The addresses that it has now are on the replicas' pages: see [`Network`].
+/// How a stack speaks IPv6 on its link. The addresses that it has now are on the replicas' pages: see
+/// [`Network`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct V6Facts {
     /// Own address and the length of its prefix, if one was configured. A link-local address comes on top.
@@ -185,7 +188,8 @@ pub const LAYER_SECCOMP: u32 = 8;
 /// It runs as a user of its own, where the stack is root's.
 pub const LAYER_OWN_USER: u32 = 16;
 
-/// What one replica says about itself to everybody; written by the replica only, mapped read-only by the others.
+/// What one replica says about itself to everybody; written by the replica only, mapped read-only by the
+/// others.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPage<M: Memory>(pub M);
 
@@ -296,7 +300,8 @@ stats! {
     Claims => "claims",
     /// Offers taken back because nobody claimed them in time.
     ClaimTimeouts => "claim_timeouts",
-    /// Incoming connections whose way was timed: a sample. The five sums that follow are of these, in nanoseconds.
+    /// Incoming connections whose way was timed: a sample. The five sums that follow are of these, in
+    /// nanoseconds.
     HandshakesTimed => "handshakes_timed",
     /// T_CM: the calls of the connection manager.
     TimeCm => "t_cm_nanos",
@@ -402,7 +407,8 @@ stats! {
     ConnectionsQuarantined => "connections_quarantined",
     /// Packets that an IP server gave up because their neighbour was not found, or too many waited for it.
     Unresolved => "unresolved",
-    /// Frames of transport servers that an IP server did not send: no packets, or not from an address of the stack.
+    /// Frames of transport servers that an IP server did not send: no packets, or not from an address of the
+    /// stack.
     Refused => "refused",
 }
 
@@ -436,8 +442,8 @@ impl<M: Memory> ReplicaPage<M> {
         if self.0.load32_acquire(0) != MAGIC { Epoch(0) } else { Epoch(self.0.load32_acquire(12)) }
     }
 
-    /// Sleep word: odd while the replica sleeps and wants its bell to be rung; grows by one at each change. A ringer
-    /// remembers the value for which it has rung.
+    /// Sleep word: odd while the replica sleeps and wants its bell to be rung; grows by one at each change. A
+    /// ringer remembers the value for which it has rung.
     pub fn sleep_word(&self) -> u32 {
         self.0.load32(SLEEP)
     }
@@ -470,19 +476,23 @@ impl<M: Memory> ReplicaPage<M> {
     /// Offset of the word that the kernel marks when the process of the page ends (`atoll_sys::ending`).
     pub const END_AT: usize = END;
 
-    /// Offset of the word in which a handler leaves the signal by which the process of the page dies of its own fault.
+    /// Offset of the word in which a handler leaves the signal by which the process of the page dies of its
+    /// own fault.
     pub const FAULT_AT: usize = FAULT;
 
-    /// Whether the process of this page says that it dies of its own fault. To be asked when it does nothing more.
+    /// Whether the process of this page says that it dies of its own fault. To be asked when it does nothing
+    /// more.
     pub fn is_at_fault(&self) -> bool {
         self.0.load32_acquire(FAULT) != 0 || self.forbidden_call().is_some()
     }
 
-    /// Offset of the word in which a server's signal handler leaves the number of the system call that it died of, plus one.
+    /// Offset of the word in which a server's signal handler leaves the number of the system call that it
+    /// died of, plus one.
     pub const FORBIDDEN_CALL_AT: usize = FORBIDDEN_CALL;
 
-    /// The system call that the last server of this page died of because it is not on its list, if it did. To be asked when the server is
-    /// gone: until then it can write what it likes, and afterwards it is its word, too.
+    /// The system call that the last server of this page died of because it is not on its list, if it did. To
+    /// be asked when the server is gone: until then it can write what it likes, and afterwards it is its
+    /// word, too.
     pub fn forbidden_call(&self) -> Option<u32> {
         self.0.load32_acquire(FORBIDDEN_CALL).checked_sub(1)
     }
@@ -517,8 +527,8 @@ impl<M: Memory> ReplicaPage<M> {
         network.store(&self.0, NETWORK);
     }
 
-    /// Whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the library's choice between
-    /// stack and kernel for loopback addresses.
+    /// Whether a listener (TCP) or a bound socket (UDP) exists at `port` in this replica, for the library's
+    /// choice between stack and kernel for loopback addresses.
     pub fn has_port(&self, udp: bool, port: u16) -> bool {
         let at = if udp { UDP_MAP } else { TCP_MAP } + usize::from(port / 64) * 8;
         self.0.load64_acquire(at) & (1 << (port % 64)) != 0
@@ -547,8 +557,8 @@ impl<M: Memory> ReplicaPage<M> {
 const _: () = assert!(STATS + Stat::ALL.len() * 8 <= NETWORK);
 const _: () = assert!(NETWORK + crate::network::NETWORK_BYTES <= TCP_MAP);
 
-/// Which of an application's bells are waited for; written by the application (and the children that share its
-/// sockets), read by replicas.
+/// Which of an application's bells are waited for; written by the application (and the children that share
+/// its sockets), read by replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct AppPage<M: Memory>(pub M);
 
@@ -556,6 +566,21 @@ impl<M: Memory> AppPage<M> {
     /// Sleep word of a bell: odd while somebody sleeps on it. Same protocol as [`ReplicaPage::sleep_word`].
     pub fn sleep_word(&self, bell: u32) -> u32 {
         self.0.load32(64 + (bell as usize % BELLS) * 64)
+    }
+
+    /// Says that somebody sleeps on a bell, in a way that a bell rung before does not count for. Several
+    /// processes may do so at once.
+    pub fn set_asleep(&self, bell: u32) {
+        self.0.next_odd32(64 + (bell as usize % BELLS) * 64);
+    }
+
+    /// Says that nobody sleeps on a bell any more. Where several processes sleep on it, none of them knows
+    /// that.
+    pub fn set_awake(&self, bell: u32) {
+        let word = self.sleep_word(bell);
+        if word & 1 == 1 {
+            self.set_sleep_word(bell, word.wrapping_add(1));
+        }
     }
 
     /// Sets the sleep word of a bell.

@@ -1,9 +1,9 @@
 //! Who owns which piece of a buffer area? A segregated free list of power-of-two blocks.
 //!
-//! Control block and link table live in memory of the allocating side only: the library's in the library region of the
-//! arena (so that forked processes share it under the library's lock), the replica's on its heap. Blocks are neither
-//! aligned to their size nor merged; a larger free block is split when nothing smaller is left. When the last one comes back,
-//! the area is one piece again.
+//! Control block and link table live in memory of the allocating side only: the library's in the library
+//! region of the arena (so that forked processes share it under the library's lock), the replica's on its
+//! heap. Blocks are neither aligned to their size nor merged; a larger free block is split when nothing
+//! smaller is left. When the last one comes back, the area is one piece again.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,8 @@ pub const CONTROL_BYTES: usize = 16 + CLASSES * 4;
 /// Places of a pool's state in some memory. Zeroed memory is an empty pool: everything is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned): `[bump u32][used units u32][unused u64][heads u32 ..]`.
+    /// Offset of the control block ([`CONTROL_BYTES`], 8-aligned):
+    /// `[bump u32][used units u32][unused u64][heads u32 ..]`.
     pub control: usize,
     /// Offset of the link table: 4 bytes per unit.
     pub links: usize,
@@ -31,7 +32,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when nothing is free.
+    /// Takes a block of 2^`log2` bytes (`MIN_LOG2..=MAX_LOG2`). Returns its first unit, or `None` when
+    /// nothing is free.
     pub fn allocate<M: Memory>(&self, memory: &M, log2: u8) -> Option<u32> {
         assert!((MIN_LOG2..=MAX_LOG2).contains(&log2), "block size is one of the classes");
         let class = usize::from(log2 - MIN_LOG2);
@@ -63,8 +65,9 @@ impl Pool {
         (0..CLASSES).for_each(|class| memory.store32(self.head_at(class), 0));
     }
 
-    /// Makes `memory`, whatever it was, the state in which the `blocks` (first unit, log2) are in use, and nothing else is. Sorts them. Those
-    /// that are no blocks, or overlap with one before, are not in use: their numbers in the sorted order are returned.
+    /// Makes `memory`, whatever it was, the state in which the `blocks` (first unit, log2) are in use, and
+    /// nothing else is. Sorts them. Those that are no blocks, or overlap with one before, are not in use:
+    /// their numbers in the sorted order are returned.
     pub fn resume<M: Memory>(&self, memory: &M, blocks: &mut [(u32, u8)]) -> Vec<usize> {
         self.reset(memory);
         blocks.sort_unstable();

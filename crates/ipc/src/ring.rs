@@ -6,11 +6,11 @@
 //!   line 2.. entries of 64 bytes: [sequence u32][epoch u32][payload 56 bytes]
 //! ```
 //!
-//! Entry of position `p` is full when its sequence word is `p + 1` (low 32 bits): flag and data share a line, so a
-//! message costs one line transfer. The producer looks at `head` only when its cached copy says "full"; the consumer
-//! publishes `head` once per batch. All state of a side lives in the ring itself, so a successor resumes where its
-//! predecessor stopped. A lying peer can only lose, repeat or garble its own messages: payloads are validated by
-//! their decoders, indices are masked, and an impossible head reads as "full".
+//! Entry of position `p` is full when its sequence word is `p + 1` (low 32 bits): flag and data share a line,
+//! so a message costs one line transfer. The producer looks at `head` only when its cached copy says "full";
+//! the consumer publishes `head` once per batch. All state of a side lives in the ring itself, so a successor
+//! resumes where its predecessor stopped. A lying peer can only lose, repeat or garble its own messages:
+//! payloads are validated by their decoders, indices are masked, and an impossible head reads as "full".
 
 use crate::memory::Memory;
 pub use crate::words::MESSAGE_BYTES;
@@ -124,8 +124,8 @@ impl Consumer {
         memory.load32_acquire(self.entry()) == self.head.wrapping_add(1) as u32
     }
 
-    /// Takes the next message: the sender's epoch and the payload. The slot is given back by [`Consumer::publish`],
-    /// at the latest after half a ring.
+    /// Takes the next message: the sender's epoch and the payload. The slot is given back by
+    /// [`Consumer::publish`], at the latest after half a ring.
     pub fn pop<M: Memory>(&mut self, memory: &M) -> Option<(u32, [u8; MESSAGE_BYTES])> {
         if !self.is_ready(memory) {
             return None;

@@ -1,4 +1,5 @@
-//! What do application and replica tell each other about one socket? Four cache lines, each written by one side.
+//! What do application and replica tell each other about one socket? Four cache lines, each written by one
+//! side.
 //!
 //! ```text
 //!   line 0  application   generation, flags, send tail, receive head, bell, claim, holders
@@ -6,8 +7,8 @@
 //!   line 2  replica       generation, state and own port, acknowledged, receive tail, flags and error, own address
 //!   line 3  replica       extents of the receive buffer, the mark of urgent octets
 //! ```
-//! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram socket the
-//! streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
+//! All positions are absolute stream offsets, so publishing one again is harmless (design 5). For a datagram
+//! socket the streams consist of records ([`crate::slot::RECORD_BYTES`] header and payload, padded to 8).
 
 use atoll_base::{Addr, Endpoint, SlotId};
 
@@ -26,12 +27,14 @@ pub const APP_SHUT_SEND: u32 = 1;
 pub const APP_SHUT_RECEIVE: u32 = 2;
 /// Application flag, before the connection is opened: its SYN may wait for text (TCP Fast Open).
 pub const APP_FAST_OPEN: u32 = 4;
-/// Application flag: the close is to be a reset (`SO_LINGER` with no time), whoever closes, and if it is by death.
+/// Application flag: the close is to be a reset (`SO_LINGER` with no time), whoever closes, and if it is by
+/// death.
 pub const APP_RESET: u32 = 8;
 
 /// Replica flag: the peer's FIN is in order; the stream ends at the receive tail.
 pub const REPLICA_FIN: u32 = 1;
-/// Replica flag: the connection has ended; nothing will be sent or received any more. The error says why, if not in order.
+/// Replica flag: the connection has ended; nothing will be sent or received any more. The error says why, if
+/// not in order.
 pub const REPLICA_CLOSED: u32 = 2;
 /// Replica flag: octets beyond the receive tail were lost with a reset (reads give the error after the tail).
 pub const REPLICA_RESET: u32 = 4;
@@ -40,7 +43,8 @@ pub const REPLICA_RESET: u32 = 4;
 pub const REPLICA_URGENT: u32 = 8;
 /// Replica flag: `TCP_NOTSENT_LOWAT` is set, and the send limit keeps to it: a third of it need not be free.
 pub const REPLICA_UNSENT: u32 = 32;
-/// Replica flag: half of what `TCP_NOTSENT_LOWAT` allows, or more, was not sent yet: poll(2) says that there is no room.
+/// Replica flag: half of what `TCP_NOTSENT_LOWAT` allows, or more, was not sent yet: poll(2) says that there
+/// is no room.
 pub const REPLICA_UNSENT_FULL: u32 = 64;
 /// Replica flag: the SYN waits for text, or has taken some along (TCP Fast Open).
 pub const REPLICA_FAST_OPEN: u32 = 16;
@@ -101,7 +105,8 @@ const R_LOCAL_ADDR: usize = 176;
 const R_EXTENTS: usize = 192;
 const R_MARK: usize = 248;
 const _: () = assert!(A_EXTENTS + EXTENTS_BYTES <= A_URGENT && R_EXTENTS + EXTENTS_BYTES <= R_MARK);
-/// The state shares its word with the own port, the flags theirs with the error. Only the replica writes them.
+/// The state shares its word with the own port, the flags theirs with the error. Only the replica writes
+/// them.
 const STATE_BITS: u32 = 0xffff;
 const PORT_SHIFT: u32 = 16;
 const FLAG_BITS: u32 = 0x00ff_ffff;
@@ -218,12 +223,13 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.load32_acquire(self.at + A_CLAIMED)
     }
 
-    /// Claims the offer `generation`. Returns whether the claim certainly holds; `false`: the replica may have revoked the
-    /// offer, wait for [`crate::Event::ClaimVerdict`].
+    /// Claims the offer `generation`. Returns whether the claim certainly holds; `false`: the replica may
+    /// have revoked the offer, wait for [`crate::Event::ClaimVerdict`].
     ///
-    /// Both sides store their own word, fence, and load the other's (Dekker): at least one sees the other. If the
-    /// application sees no revocation, the replica will see the claim and must honour it. A claim may come so late that the slot was offered
-    /// again, and that offer revoked, too: then the word names the later one, and the replica's generation has moved on.
+    /// Both sides store their own word, fence, and load the other's (Dekker): at least one sees the other. If
+    /// the application sees no revocation, the replica will see the claim and must honour it. A claim may
+    /// come so late that the slot was offered again, and that offer revoked, too: then the word names the
+    /// later one, and the replica's generation has moved on.
     pub fn claim(&self, generation: u32) -> bool {
         self.memory.store32(self.at + A_CLAIMED, generation);
         self.memory.fence();
@@ -231,8 +237,9 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.load32_acquire(self.at + R_REVOKED) != generation && self.replica_generation() == generation
     }
 
-    /// The replica's half of [`Slot::claim`]: revokes the offer `generation`. Returns whether the revocation certainly holds;
-    /// `false`: the application has claimed, the claim is to be honoured (and a verdict sent).
+    /// The replica's half of [`Slot::claim`]: revokes the offer `generation`. Returns whether the revocation
+    /// certainly holds; `false`: the application has claimed, the claim is to be honoured (and a verdict
+    /// sent).
     pub fn revoke(&self, generation: u32) -> bool {
         self.memory.store32_release(self.at + R_REVOKED, generation);
         self.memory.fence();
@@ -366,7 +373,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store32(self.at + R_SEND_LIMIT, limit);
     }
 
-    /// The application kicks the slot as soon as it has read up to this offset (the window is nearly closed); `u64::MAX`: never.
+    /// The application kicks the slot as soon as it has read up to this offset (the window is nearly closed);
+    /// `u64::MAX`: never.
     pub fn read_mark(&self) -> u64 {
         self.memory.load64(self.at + R_READ_MARK)
     }
@@ -382,8 +390,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.load64_acquire(self.at + R_MARK).checked_sub(1)
     }
 
-    /// Marks that the stream has no octets for any more, because the reader stood there when the mark moved on: how many from
-    /// `head` on.
+    /// Marks that the stream has no octets for any more, because the reader stood there when the mark moved
+    /// on: how many from `head` on.
     pub fn passed_marks(&self, head: u64) -> u64 {
         let word = self.memory.load32(self.at + R_PASSED);
         // Cannot be confused: the replica forgets it long before the reader has gone 16 MiB further.
@@ -394,7 +402,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         }
     }
 
-    /// Publishes the mark, before a tail beyond it. `passed`: offset and number of octets for [`Slot::passed_marks`].
+    /// Publishes the mark, before a tail beyond it. `passed`: offset and number of octets for
+    /// [`Slot::passed_marks`].
     pub fn set_mark(&self, mark: u64, passed: Option<(u64, u8)>) {
         let word = passed.map_or(0, |(from, count)| {
             let count = u32::from(count).saturating_sub(1).min(PASSED_MAX);
@@ -410,8 +419,8 @@ impl<'m, M: Memory> Slot<'m, M> {
         self.memory.store32_release(self.at + word, before & kept | bits);
     }
 
-    /// Own address and port, as the replica has chosen them where the application left them open. The peer's are not here: the
-    /// application has named them, or has learned them with the offer.
+    /// Own address and port, as the replica has chosen them where the application left them open. The peer's
+    /// are not here: the application has named them, or has learned them with the offer.
     pub fn local(&self) -> Endpoint {
         let mut octets = [0; 16];
         self.memory.read(self.at + R_LOCAL_ADDR, &mut octets);

@@ -8,7 +8,8 @@ use crate::page::{ReplicaPage, Stat};
 pub struct Tally([u64; Stat::ALL.len()]);
 
 impl Tally {
-    /// What the predecessors have published: all but what they counted in their last moments. Before anything is published anew.
+    /// What the predecessors have published: all but what they counted in their last moments. Before anything
+    /// is published anew.
     pub fn read<M: Memory>(page: &ReplicaPage<M>) -> Tally {
         let mut past = [0; Stat::ALL.len()];
         for &stat in Stat::ALL {

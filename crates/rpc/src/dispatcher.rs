@@ -1,4 +1,5 @@
-//! What does a server do with the messages of its peers? Hands each to the handler of its kind, and each answer to who waits for it.
+//! What does a server do with the messages of its peers? Hands each to the handler of its kind, and each
+//! answer to who waits for it.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -24,7 +25,8 @@ pub enum Handler<M: Memory, S, F> {
     Notice(fn(&mut S, Instant, Incoming)),
     /// For requests that can be answered at once: returns the answer.
     Answer(fn(&mut S, Instant, Incoming) -> Message),
-    /// For either, where others have to be asked first: makes a microthread, which answers by [`CallRouter::reply`].
+    /// For either, where others have to be asked first: makes a microthread, which answers by
+    /// [`CallRouter::reply`].
     Thread(fn(&mut S, &CallRouter<M>, Incoming) -> F),
 }
 
@@ -115,8 +117,8 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         self.threads.spawn(thread)
     }
 
-    /// One turn: ends calls whose deadline has passed, handles up to `batch` messages of each peer, and runs the microthreads that
-    /// go on. Returns whether there was anything to do.
+    /// One turn: ends calls whose deadline has passed, handles up to `batch` messages of each peer, and runs
+    /// the microthreads that go on. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self, now: Instant, state: &mut S, batch: usize) -> bool {
         let peers = {
@@ -163,7 +165,8 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         board.counts.abandoned += board.calls.fail(peer, &mut board.woken);
     }
 
-    /// The peer lives, in this epoch. What its predecessor had sent and was not read is dropped; calls to the predecessor end.
+    /// The peer lives, in this epoch. What its predecessor had sent and was not read is dropped; calls to the
+    /// predecessor end.
     pub fn peer_back(&mut self, peer: PeerId, epoch: Epoch) {
         self.peer_gone(peer);
         if let Some(line) = self.router.0.borrow_mut().lines.get_mut(peer.0 as usize) {
@@ -186,7 +189,8 @@ impl<M: Memory, S, F: Future<Output = ()>> Dispatcher<M, S, F> {
         }
     }
 
-    /// Whether a turn would find something to do. Before sleeping: after [`Dispatcher::fall_asleep`] and a fence.
+    /// Whether a turn would find something to do. Before sleeping: after [`Dispatcher::fall_asleep`] and a
+    /// fence.
     pub fn is_ready(&self) -> bool {
         let board = self.router.0.borrow();
         let waiting = |line: &Line<M>| line.peer.is_some() && line.channel.is_ready();

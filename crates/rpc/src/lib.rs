@@ -1,7 +1,8 @@
-//! How does a server answer, and ask, other servers without ever blocking? A dispatcher over channels, and microthreads (P3).
+//! How does a server answer, and ask, other servers without ever blocking? A dispatcher over channels, and
+//! microthreads (P3).
 //!
-//! Storey 2: no clock, no thread, no system call; time is an argument, and the same calls at the same times in the same order
-//! have the same effects.
+//! Storey 2: no clock, no thread, no system call; time is an argument, and the same calls at the same times
+//! in the same order have the same effects.
 //!
 //! ```text
 //!   channel of each peer --> Dispatcher::turn --> handler of the message's kind: fn(&mut State, Incoming)
@@ -11,8 +12,8 @@
 //!   channel of each peer <-- Dispatcher::publish, once per batch
 //! ```
 //!
-//! A microthread is a future: a state machine without a stack of its own, kept in a slot that is used again. Nothing is allocated
-//! for a message, a call or a microthread once there were as many at a time before.
+//! A microthread is a future: a state machine without a stack of its own, kept in a slot that is used again.
+//! Nothing is allocated for a message, a call or a microthread once there were as many at a time before.
 #![no_std]
 #![forbid(unsafe_code)]
 

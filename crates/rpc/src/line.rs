@@ -105,7 +105,8 @@ impl<M: Memory> Line<M> {
         Ok(())
     }
 
-    /// Publishes what was sent, and of what waits as much as fits. Returns whether to ring, and how many messages were given up.
+    /// Publishes what was sent, and of what waits as much as fits. Returns whether to ring, and how many
+    /// messages were given up.
     #[inline]
     pub(crate) fn publish(&mut self, now: Instant) -> (Bell, u64) {
         let dropped = if self.backlog.is_empty() { 0 } else { self.catch_up(now) };

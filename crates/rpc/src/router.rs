@@ -61,14 +61,15 @@ impl<M: Memory> CallRouter<M> {
         self.0.borrow_mut().send(request.peer, Role::Reply(call, request.epoch), message)
     }
 
-    /// Asks a peer, and waits for its answer until `deadline`, for whatever it may be that comes first. To be awaited by a microthread of this
-    /// dispatcher. The request is sent when it is first awaited.
+    /// Asks a peer, and waits for its answer until `deadline`, for whatever it may be that comes first. To be
+    /// awaited by a microthread of this dispatcher. The request is sent when it is first awaited.
     #[inline]
     pub fn call(&self, peer: PeerId, message: Message, deadline: Instant) -> Call<M> {
         Call { router: self.clone(), stage: Stage::Unsent(peer, message, deadline) }
     }
 
-    /// Lets the other microthreads, and messages, go first. To be awaited by a microthread of this dispatcher.
+    /// Lets the other microthreads, and messages, go first. To be awaited by a microthread of this
+    /// dispatcher.
     pub fn yield_now(&self) -> Yield<M> {
         Yield { router: self.clone(), done: false }
     }
@@ -86,7 +87,8 @@ impl<M: Memory> Switchboard<M> {
         result
     }
 
-    /// Takes the next message of a peer; what is none is counted and passed over, so that this returns after at most a ring of them.
+    /// Takes the next message of a peer; what is none is counted and passed over, so that this returns after
+    /// at most a ring of them.
     #[inline]
     pub(crate) fn receive(&mut self, peer: usize) -> Option<(Envelope, Epoch)> {
         let line = &mut self.lines[peer];

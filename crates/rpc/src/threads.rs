@@ -1,4 +1,5 @@
-//! How do thousands of conversations take turns in one thread? Microthreads: futures in slots, and a queue of those that go on.
+//! How do thousands of conversations take turns in one thread? Microthreads: futures in slots, and a queue of
+//! those that go on.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -25,7 +26,8 @@ pub struct TooMany;
 
 /// Microthreads of one type, cooperative: each runs until it waits.
 ///
-/// They are not woken by `Waker`s (theirs does nothing) but by [`Threads::wake`], so a microthread may await only what knows its
+/// They are not woken by `Waker`s (theirs does nothing) but by [`Threads::wake`], so a microthread may await
+/// only what knows its
 /// [`ThreadId`]: [`crate::Call`] and [`crate::Yield`]. Slots are kept for the next microthread, with their memory.
 #[derive(Debug)]
 pub struct Threads<F> {
@@ -64,7 +66,8 @@ impl<F: Future<Output = ()>> Threads<F> {
         Ok(ThreadId { index, generation: slot.generation })
     }
 
-    /// The microthread goes on in the next [`Threads::run`]. Nothing happens if it has ended, or goes on already.
+    /// The microthread goes on in the next [`Threads::run`]. Nothing happens if it has ended, or goes on
+    /// already.
     #[inline]
     pub fn wake(&mut self, thread: ThreadId) {
         let Some(slot) = self.slots.get_mut(thread.index as usize) else { return };
@@ -74,8 +77,8 @@ impl<F: Future<Output = ()>> Threads<F> {
         }
     }
 
-    /// Runs those that go on now, each until it waits or ends, and tells `turn` before each whose turn it is. Returns how many ran. Those that
-    /// are started or woken meanwhile run the next time.
+    /// Runs those that go on now, each until it waits or ends, and tells `turn` before each whose turn it is.
+    /// Returns how many ran. Those that are started or woken meanwhile run the next time.
     #[inline]
     pub fn run(&mut self, mut turn: impl FnMut(ThreadId)) -> usize {
         let count = self.ready.len();

@@ -51,7 +51,8 @@ const _: () = assert!(size_of::<Layout>() == PACKET_LEN);
 
 /// Reads an ARP packet; `bytes` starts after the Ethernet header. Trailing bytes are padding.
 ///
-/// [`ParseError::Unsupported`] when the packet is not about IPv4 over Ethernet or is neither request nor reply.
+/// [`ParseError::Unsupported`] when the packet is not about IPv4 over Ethernet or is neither request nor
+/// reply.
 pub fn parse(bytes: &[u8]) -> Result<(Packet, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if raw.hardware.get() != HARDWARE_ETHERNET || raw.protocol.get() != EtherType::IPV4.0 {

@@ -1,14 +1,14 @@
 //! What is the Internet checksum of these bytes? RFC 1071.
 //!
-//! One's complement addition is commutative, associative and independent of byte order, so the sum is taken over
-//! machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
+//! One's complement addition is commutative, associative and independent of byte order, so the sum is taken
+//! over machine words as they lie in memory and only the result is turned round (RFC 1071 §2).
 
 use atoll_base::Addr;
 
 /// A partial one's complement sum: words of 16 bits in memory order, carries not yet folded in.
 ///
-/// Parts are summed independently and added. Every part but the last must have an even length; where that cannot be
-/// promised (a payload that wraps in a ring), use [`Sum::join`].
+/// Parts are summed independently and added. Every part but the last must have an even length; where that
+/// cannot be promised (a payload that wraps in a ring), use [`Sum::join`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -55,8 +55,8 @@ impl Sum {
         if offset.is_multiple_of(2) { self.plus(part) } else { self.plus(Sum(part.folded().swap_bytes() as u64)) }
     }
 
-    /// The sum in 16 bits, in host byte order: what a *partial* checksum field holds (vnet `NEEDS_CSUM`). Data with a right
-    /// checksum in it folds to `0xffff`.
+    /// The sum in 16 bits, in host byte order: what a *partial* checksum field holds (vnet `NEEDS_CSUM`).
+    /// Data with a right checksum in it folds to `0xffff`.
     pub const fn fold(self) -> u16 {
         u16::from_be(self.folded())
     }
@@ -111,8 +111,8 @@ pub(crate) fn sum_words<const N: usize>(bytes: &[u8; N]) -> Sum {
     Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// The sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len`: bytes of transport header and payload;
-/// only its low 16 bits exist on the wire.
+/// The sum of the pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `len`: bytes of transport header
+/// and payload; only its low 16 bits exist on the wire.
 pub const fn pseudo_header(src: u32, dst: u32, protocol: u8, len: usize) -> Sum {
     Sum::ZERO.u32(src).u32(dst).u16(protocol as u16).u16(len as u16)
 }

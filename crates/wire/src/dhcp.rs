@@ -4,7 +4,8 @@
 //!   op | htype | hlen | hops | xid | secs | flags | ciaddr | yiaddr | siaddr | giaddr | chaddr 16 | sname 64 | file 128 | cookie
 //!   options: code, length, that many octets; PAD and END are one octet long
 //! ```
-//! Options may go on in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396): [`Message::option`] joins them.
+//! Options may go on in `file` and `sname` (option 52), and a long one comes in pieces (RFC 3396):
+//! [`Message::option`] joins them.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -73,7 +74,8 @@ pub struct Message<'a> {
     pub header: Header,
     /// What it is for.
     pub kind: Kind,
-    /// Where options are, in the order in which their pieces are joined (RFC 3396 §5): options, `file`, `sname`.
+    /// Where options are, in the order in which their pieces are joined (RFC 3396 §5): options, `file`,
+    /// `sname`.
     fields: [&'a [u8]; 3],
 }
 
@@ -178,8 +180,8 @@ pub fn parse(bytes: &[u8]) -> Result<Message<'_>, ParseError> {
     Ok(message)
 }
 
-/// Writes the header at the start of `out`, with the cookie and without options, for which see [`push_option`]; returns
-/// [`HEADER_LEN`]. Panics if `out` is shorter.
+/// Writes the header at the start of `out`, with the cookie and without options, for which see
+/// [`push_option`]; returns [`HEADER_LEN`]. Panics if `out` is shorter.
 pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     let raw = Layout {
         op: if header.is_reply { REPLY } else { REQUEST },
@@ -203,7 +205,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Writes an option of at most 255 octets at `at`; returns where the next one goes. Panics if `out` is too short.
+/// Writes an option of at most 255 octets at `at`; returns where the next one goes. Panics if `out` is too
+/// short.
 ///
 /// After the last one stands [`option::END`].
 pub fn push_option(out: &mut [u8], at: usize, code: u8, data: &[u8]) -> usize {
@@ -215,7 +218,8 @@ pub fn push_option(out: &mut [u8], at: usize, code: u8, data: &[u8]) -> usize {
 }
 
 impl<'a> Message<'a> {
-    /// The octets of an option in `out`, its pieces joined; `None` if it is not there. What is longer than `out` is cut.
+    /// The octets of an option in `out`, its pieces joined; `None` if it is not there. What is longer than
+    /// `out` is cut.
     pub fn option<'b>(&self, code: u8, out: &'b mut [u8]) -> Option<&'b [u8]> {
         let mut found = None;
         for piece in self.fields.iter().flat_map(|field| pieces(field, code)) {

@@ -44,7 +44,8 @@ impl FastOpen {
     }
 }
 
-/// The option in `header`, a whole TCP header; of several the first. Options of other lengths are passed over.
+/// The option in `header`, a whole TCP header; of several the first. Options of other lengths are passed
+/// over.
 pub fn find(header: &[u8]) -> Option<FastOpen> {
     let mut rest = header.get(crate::tcp::HEADER_MIN..)?;
     while let Some((&kind, after)) = rest.split_first() {
@@ -67,7 +68,8 @@ pub fn find(header: &[u8]) -> Option<FastOpen> {
     None
 }
 
-/// Appends the option to a header of `header_len` octets in `out`; returns the new length. If it does not fit, nothing changes.
+/// Appends the option to a header of `header_len` octets in `out`; returns the new length. If it does not
+/// fit, nothing changes.
 pub fn append(option: &FastOpen, out: &mut [u8; HEADER_MAX], header_len: usize) -> usize {
     let (bytes, end) = (option.bytes(), header_len + option.header_len());
     let Some(room) = out.get_mut(header_len..end) else { return header_len };

@@ -31,10 +31,12 @@ pub enum Message {
     Unreachable {
         /// Why; see [`code`].
         code: u8,
-        /// With [`code::FRAGMENTATION_NEEDED`], what the next link can carry; 0 from routers older than RFC 1191.
+        /// With [`code::FRAGMENTATION_NEEDED`], what the next link can carry; 0 from routers older than
+        /// RFC 1191.
         next_hop_mtu: u16,
     },
-    /// A packet of ours, quoted behind the header, ran out of hops (code 0) or of time for reassembly (code 1).
+    /// A packet of ours, quoted behind the header, ran out of hops (code 0) or of time for reassembly (code
+    /// 1).
     TimeExceeded {
         /// Why.
         code: u8,
@@ -71,11 +73,13 @@ pub mod code {
 pub struct Quoted {
     /// Its IPv4 header.
     pub header: ipv4::Header,
-    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was TCP or UDP.
+    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was
+    /// TCP or UDP.
     pub source: Endpoint,
     /// Where it went.
     pub destination: Endpoint,
-    /// Its sequence number, if it was TCP. An error about data that is not in flight is forged or late (RFC 5927).
+    /// Its sequence number, if it was TCP. An error about data that is not in flight is forged or late (RFC
+    /// 5927).
     pub seq: Option<SeqNum>,
 }
 
@@ -90,7 +94,8 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
-/// Reads the head of the ICMP message that fills `bytes` (an IPv4 payload without padding) and verifies its checksum.
+/// Reads the head of the ICMP message that fills `bytes` (an IPv4 payload without padding) and verifies its
+/// checksum.
 pub fn parse(bytes: &[u8]) -> Result<(Message, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     if !checksum::sum(bytes).is_valid() {
@@ -108,8 +113,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Message, usize), ParseError> {
     Ok((message, HEADER_LEN))
 }
 
-/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the checksum over all
-/// of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
+/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the
+/// checksum over all of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
 pub fn emit(message: &Message, out: &mut [u8]) -> usize {
     let pair = |first: u16, second: u16| {
         let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
@@ -131,7 +136,8 @@ pub fn emit(message: &Message, out: &mut [u8]) -> usize {
 
 /// Reads the packet that an ICMP error quotes; `bytes` starts behind the ICMP header.
 ///
-/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to nobody.
+/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to
+/// nobody.
 pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     let (header, len) = ipv4::parse_quoted(bytes)?;
     if header.fragment_offset != 0 {
@@ -143,8 +149,9 @@ pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     Ok(Quoted { header, source, destination, seq })
 }
 
-/// The ports, source first, and the sequence number of a packet of which `transport` is what an error quotes behind its headers: eight
-/// octets at least. Ports are 0 unless it was TCP or UDP; only TCP has a sequence number.
+/// The ports, source first, and the sequence number of a packet of which `transport` is what an error quotes
+/// behind its headers: eight octets at least. Ports are 0 unless it was TCP or UDP; only TCP has a sequence
+/// number.
 pub(crate) fn quoted_ports(
     protocol: Protocol,
     transport: Option<&[u8]>,
@@ -158,7 +165,8 @@ pub(crate) fn quoted_ports(
     })
 }
 
-/// Whether the message of which `bytes` is the beginning is an error; see [`Message::is_error`]. Nothing else about it is judged.
+/// Whether the message of which `bytes` is the beginning is an error; see [`Message::is_error`]. Nothing else
+/// about it is judged.
 pub fn is_error(bytes: &[u8]) -> bool {
     !matches!(bytes.first(), Some(&(ECHO_REPLY | ECHO_REQUEST | 13..=18)))
 }

@@ -1,5 +1,5 @@
-//! What does the network say about our packets? ICMPv6, RFC 4443. Neighbour discovery is in [`crate::nd`], listener reports are in
-//! [`crate::mld`].
+//! What does the network say about our packets? ICMPv6, RFC 4443. Neighbour discovery is in [`crate::nd`],
+//! listener reports are in [`crate::mld`].
 
 use atoll_base::{Addr, Endpoint, SeqNum};
 
@@ -69,7 +69,8 @@ pub struct Quoted {
     pub header: ipv6::Header,
     /// What it carried, behind extension headers.
     pub protocol: Protocol,
-    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was TCP or UDP.
+    /// Where it came from: one of our sockets, if the error is honest. The port is 0 unless the packet was
+    /// TCP or UDP.
     pub source: Endpoint,
     /// Where it went.
     pub destination: Endpoint,
@@ -97,8 +98,8 @@ pub fn parse(src: Addr, dst: Addr, bytes: &[u8]) -> Result<(Message, usize), Par
     Ok((message, HEADER_LEN))
 }
 
-/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the checksum. Panics if
-/// `out` is shorter than [`HEADER_LEN`].
+/// Writes the head of `message` at the start of `out`, whose other bytes already hold the payload, and the
+/// checksum. Panics if `out` is shorter than [`HEADER_LEN`].
 pub fn emit(src: Addr, dst: Addr, message: &Message, out: &mut [u8]) -> usize {
     let pair = |first: u16, second: u16| u32::from(first) << 16 | u32::from(second);
     let (kind, code, word) = match *message {
@@ -125,7 +126,8 @@ pub(crate) fn seal(src: Addr, dst: Addr, out: &mut [u8]) {
 
 /// Reads the packet that an error quotes; `bytes` starts behind the ICMPv6 header.
 ///
-/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to nobody.
+/// [`ParseError::Unsupported`] for a later fragment, which has no ports: such an error can be attributed to
+/// nobody.
 pub fn quoted(bytes: &[u8]) -> Result<Quoted, ParseError> {
     let (header, len) = ipv6::parse_quoted(bytes)?;
     let payload = bytes.get(len..).unwrap_or_default();

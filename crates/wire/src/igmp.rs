@@ -1,4 +1,5 @@
-//! Which groups does a host want to hear? IGMP: version 3 (RFC 3376), and 2 (RFC 2236) and 1 (RFC 1112) for routers that know no better.
+//! Which groups does a host want to hear? IGMP: version 3 (RFC 3376), and 2 (RFC 2236) and 1 (RFC 1112) for
+//! routers that know no better.
 
 use crate::{ParseError, checksum, ipv4};
 
@@ -8,7 +9,8 @@ pub const HEADER_LEN: usize = 8;
 /// Bytes of a [`Record`] without sources: the only ones that are written here.
 pub const RECORD_LEN: usize = 8;
 
-/// Bytes of the IPv4 header of a message: with the router alert option (RFC 2113), so that routers look at reports that are not for them.
+/// Bytes of the IPv4 header of a message: with the router alert option (RFC 2113), so that routers look at
+/// reports that are not for them.
 pub const IP_HEADER_LEN: usize = ipv4::HEADER_LEN + ROUTER_ALERT.len();
 
 /// Where reports of version 3 go (RFC 3376 §4.2.14).
@@ -88,8 +90,8 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     })
 }
 
-/// Writes a message of version 1 or 2, or a query of version 2, at the start of `out`; returns its length. Panics if `out` is shorter than
-/// [`HEADER_LEN`]. `None` for what hosts do not say.
+/// Writes a message of version 1 or 2, or a query of version 2, at the start of `out`; returns its length.
+/// Panics if `out` is shorter than [`HEADER_LEN`]. `None` for what hosts do not say.
 pub fn emit(message: &Message, out: &mut [u8]) -> Option<usize> {
     let (kind, group) = match *message {
         Message::Report { version: 1, group } => (REPORT_V1, group),
@@ -104,8 +106,8 @@ pub fn emit(message: &Message, out: &mut [u8]) -> Option<usize> {
     Some(HEADER_LEN)
 }
 
-/// Writes a report of version 3 at the start of `out`; returns its length. Panics if `out` is too short for the records, of which there are
-/// at most 65535.
+/// Writes a report of version 3 at the start of `out`; returns its length. Panics if `out` is too short for
+/// the records, of which there are at most 65535.
 pub fn emit_report(records: impl ExactSizeIterator<Item = Record>, out: &mut [u8]) -> usize {
     let count = records.len();
     debug_assert!(count <= usize::from(u16::MAX));
@@ -121,8 +123,8 @@ pub fn emit_report(records: impl ExactSizeIterator<Item = Record>, out: &mut [u8
     out.len()
 }
 
-/// Writes the IPv4 header of a message of `len` octets from `src` to `dst`: TTL 1, precedence 6, router alert (RFC 3376 §4). Returns
-/// [`IP_HEADER_LEN`]; panics if `out` is shorter than that.
+/// Writes the IPv4 header of a message of `len` octets from `src` to `dst`: TTL 1, precedence 6, router alert
+/// (RFC 3376 §4). Returns [`IP_HEADER_LEN`]; panics if `out` is shorter than that.
 pub fn emit_ip_header(src: u32, dst: u32, id: u16, len: usize, out: &mut [u8]) -> usize {
     let header = ipv4::Header {
         src,

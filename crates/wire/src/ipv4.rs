@@ -29,7 +29,8 @@ pub enum Ecn {
     Ce = 3,
 }
 
-/// An IPv4 header. Options are skipped when parsed and never written (RFC 1122 §3.2.1.8 lets a host ignore them).
+/// An IPv4 header. Options are skipped when parsed and never written (RFC 1122 §3.2.1.8 lets a host ignore
+/// them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Source address.
@@ -73,8 +74,8 @@ const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
 /// Reads the header of a packet; `bytes` starts after the Ethernet header and may end in padding.
 ///
-/// Returns the header and its length with options. On success `bytes[len..len + payload_len]` exists. The header checksum is
-/// verified (RFC 1122 §3.2.1.2).
+/// Returns the header and its length with options. On success `bytes[len..len + payload_len]` exists. The
+/// header checksum is verified (RFC 1122 §3.2.1.2).
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     let (header, len) = parse_unverified(bytes)?;
@@ -92,15 +93,16 @@ pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     Ok((header, len))
 }
 
-/// Reads a header that an ICMP error quotes: the payload may be cut off, and the checksum is not verified, because the router
-/// that sent the error may have changed TTL or TOS before it quoted the header.
+/// Reads a header that an ICMP error quotes: the payload may be cut off, and the checksum is not verified,
+/// because the router that sent the error may have changed TTL or TOS before it quoted the header.
 pub fn parse_quoted(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     parse_unverified(bytes)
 }
 
 /// Writes `header` with its checksum at the start of `out`. Panics if `out` is shorter than [`HEADER_LEN`].
 ///
-/// `payload_len` must not exceed [`PAYLOAD_MAX`]; a larger one is a bug of the caller and is written modulo 2^16.
+/// `payload_len` must not exceed [`PAYLOAD_MAX`]; a larger one is a bug of the caller and is written modulo
+/// 2^16.
 pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     debug_assert!(usize::from(header.payload_len) <= PAYLOAD_MAX);
     let mut fragment = header.fragment_offset & OFFSET_MASK;
@@ -128,8 +130,9 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Rewrites the header in front of `packet` from that of a first fragment to that of the whole, which `packet` is: length, fragment
-/// fields, `congested` as mark, checksum. [`ParseError::BadLength`] if it is longer than a packet can be.
+/// Rewrites the header in front of `packet` from that of a first fragment to that of the whole, which
+/// `packet` is: length, fragment fields, `congested` as mark, checksum. [`ParseError::BadLength`] if it is
+/// longer than a packet can be.
 pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<(), ParseError> {
     let total = u16::try_from(packet.len()).map_err(|_| ParseError::BadLength)?;
     let (raw, _) = Layout::mut_from_prefix(packet).map_err(|_| ParseError::Truncated)?;

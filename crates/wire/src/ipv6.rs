@@ -44,7 +44,8 @@ pub struct Upper {
     pub at: usize,
     /// Where the octet lies that names the protocol, from the start of the packet.
     pub named_at: usize,
-    /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; of all others the rest is only a part.
+    /// The fragment header, if there is one. An atomic fragment (RFC 6946) is a whole packet; of all others
+    /// the rest is only a part.
     pub fragment: Option<Fragment>,
     /// Where the octet lies that names the fragment header, from the start of the packet; 0 if there is none.
     pub fragment_named_at: usize,
@@ -79,7 +80,8 @@ pub enum ExtensionError {
     Malformed,
     /// An option that we do not know says so (RFC 8200 §4.2), or there is no next header.
     Discard,
-    /// As above, and the sender is to be told: parameter problem of this code, at this offset from the start of the packet.
+    /// As above, and the sender is to be told: parameter problem of this code, at this offset from the start
+    /// of the packet.
     Problem {
         /// See [`crate::icmpv6::code`].
         code: u8,
@@ -151,10 +153,11 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Walks over the extension headers in `payload`, which is what follows the fixed header; it may be cut off in a quotation.
+/// Walks over the extension headers in `payload`, which is what follows the fixed header; it may be cut off
+/// in a quotation.
 ///
-/// Stops at the first header that is none, and behind a fragment header of a part of a packet. Cost: bounded by
-/// [`EXTENSIONS_MAX`] headers and as many options in each.
+/// Stops at the first header that is none, and behind a fragment header of a part of a packet. Cost: bounded
+/// by [`EXTENSIONS_MAX`] headers and as many options in each.
 #[inline]
 pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     match header.next_header {
@@ -166,10 +169,11 @@ pub fn upper(header: &Header, payload: &[u8]) -> Result<Upper, ExtensionError> {
     }
 }
 
-/// The transport of a packet, seen in its first fragment. `next`: what the fragment header names; `text`: what is behind it.
+/// The transport of a packet, seen in its first fragment. `next`: what the fragment header names; `text`:
+/// what is behind it.
 ///
-/// RFC 7112 §5: the first fragment holds all headers, that of the transport included. What is wrong with options is left to be found
-/// when the packet is whole.
+/// RFC 7112 §5: the first fragment holds all headers, that of the transport included. What is wrong with
+/// options is left to be found when the packet is whole.
 pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> {
     let upper = match walk(next, text) {
         Ok(upper) => upper,
@@ -192,9 +196,10 @@ pub fn first_fragment(next: Protocol, text: &[u8]) -> Result<Upper, FirstError> 
     }
 }
 
-/// Rewrites the headers in front of `packet` from those of a first fragment, its fragment header included, to those of the whole, of
-/// which `packet` has all other octets: next header, payload length, `congested` as mark. Returns where the fragment header lies, whose
-/// octets the caller takes out. [`ParseError::BadLength`] if the whole is longer than a packet can be.
+/// Rewrites the headers in front of `packet` from those of a first fragment, its fragment header included, to
+/// those of the whole, of which `packet` has all other octets: next header, payload length, `congested` as
+/// mark. Returns where the fragment header lies, whose octets the caller takes out. [`ParseError::BadLength`]
+/// if the whole is longer than a packet can be.
 pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<core::ops::Range<usize>, ParseError> {
     let (header, at) = parse_quoted(packet)?;
     let upper = upper(&header, packet.get(at..).ok_or(ParseError::Truncated)?).map_err(|_| ParseError::Unsupported)?;
@@ -213,8 +218,8 @@ pub fn make_whole(packet: &mut [u8], congested: bool) -> Result<core::ops::Range
     Ok(start..end)
 }
 
-/// Writes the fragment header of a part of a packet of `protocol` at the start of `out`; returns [`FRAGMENT_LEN`]. Panics if `out` is
-/// shorter than that.
+/// Writes the fragment header of a part of a packet of `protocol` at the start of `out`; returns
+/// [`FRAGMENT_LEN`]. Panics if `out` is shorter than that.
 pub fn emit_fragment(protocol: Protocol, fragment: &Fragment, out: &mut [u8]) -> usize {
     let [a, b] = (fragment.offset << 3 | u16::from(fragment.more)).to_be_bytes();
     out[..4].copy_from_slice(&[protocol.0, 0, a, b]);
@@ -249,7 +254,8 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
             }
             HOP_BY_HOP => alerts_mld = options(body, HEADER_LEN + at + 2)?,
             DESTINATION => _ = options(body, HEADER_LEN + at + 2)?,
-            // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095: type 0 no longer exists.
+            // RFC 8200 §4.4: a way that we do not know is ignored if it has been gone to its end. RFC 5095:
+            // type 0 no longer exists.
             ROUTING if d != 0 => {
                 let (code, pointer) = (crate::icmpv6_code::ERRONEOUS_HEADER, HEADER_LEN + at + 2);
                 return Err(ExtensionError::Problem { code, pointer: pointer as u32, even_to_groups: false });
@@ -278,7 +284,8 @@ fn walk(first: Protocol, payload: &[u8]) -> Result<Upper, ExtensionError> {
     Err(ExtensionError::Malformed)
 }
 
-/// Judges the options of a header. `start`: where they lie in the packet. Returns whether one calls routers because of MLD.
+/// Judges the options of a header. `start`: where they lie in the packet. Returns whether one calls routers
+/// because of MLD.
 fn options(mut rest: &[u8], start: usize) -> Result<bool, ExtensionError> {
     let whole = rest.len();
     let mut alerts_mld = false;

@@ -2,13 +2,14 @@
 //!
 //! Storey 1: `no_std`, no allocation. Every module follows one pattern:
 //!
-//! - `parse(&[u8]) -> Result<(X, header_len), ParseError>` judges hostile bytes once; the value it returns cannot be wrong.
-//! - `emit(&X, &mut [u8]) -> header_len` writes a value that is already right; it panics only if the buffer is too short,
-//!   which is the caller's mistake and never the network's.
+//! - `parse(&[u8]) -> Result<(X, header_len), ParseError>` judges hostile bytes once; the value it returns
+//!   cannot be wrong.
+//! - `emit(&X, &mut [u8]) -> header_len` writes a value that is already right; it panics only if the buffer
+//!   is too short, which is the caller's mistake and never the network's.
 //! - `parse(emit(x)) == x`.
 //!
-//! IPv4 addresses are `u32` in host byte order, IPv6 addresses [`atoll_base::Addr`], ports `u16` in host byte order. Layouts are
-//! private `zerocopy` structs.
+//! IPv4 addresses are `u32` in host byte order, IPv6 addresses [`atoll_base::Addr`], ports `u16` in host byte
+//! order. Layouts are private `zerocopy` structs.
 #![no_std]
 #![forbid(unsafe_code)]
 

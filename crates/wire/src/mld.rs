@@ -1,5 +1,5 @@
-//! Which groups does a host listen to? Multicast listener discovery: version 2 (RFC 3810), and 1 (RFC 2710) for routers that know no
-//! better.
+//! Which groups does a host listen to? Multicast listener discovery: version 2 (RFC 3810), and 1 (RFC 2710)
+//! for routers that know no better.
 
 use atoll_base::Addr;
 
@@ -64,8 +64,8 @@ pub enum Record {
     Joined = 4,
 }
 
-/// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified. [`ParseError::Unsupported`] for reports of version 2,
-/// which are not for hosts.
+/// Reads the message in `bytes`, an ICMPv6 message whose checksum has been verified.
+/// [`ParseError::Unsupported`] for reports of version 2, which are not for hosts.
 pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     let &[kind, _, _, _, a, b, _, _, ref rest @ ..] = bytes else { return Err(ParseError::Unsupported) };
     let group = rest.first_chunk().map(|octets| Addr::from_octets(*octets)).ok_or(ParseError::Truncated)?;
@@ -92,8 +92,9 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     })
 }
 
-/// Writes a report or the message that a group was left, in the words of version 1, from `src` at the start of `out`; returns where it
-/// goes. Its length is [`LEN_V1`]; panics if `out` is shorter. `None` for what hosts do not say.
+/// Writes a report or the message that a group was left, in the words of version 1, from `src` at the start
+/// of `out`; returns where it goes. Its length is [`LEN_V1`]; panics if `out` is shorter. `None` for what
+/// hosts do not say.
 pub fn emit_v1(src: Addr, message: &Message, out: &mut [u8]) -> Option<Addr> {
     let (kind, group, dst) = match *message {
         Message::Report { group } => (REPORT_V1, group, group),
@@ -113,8 +114,8 @@ pub const fn report_len(groups: usize) -> usize {
     8 + 20 * groups
 }
 
-/// Writes a report from `src` to [`ROUTERS`] at the start of `out`; returns its length. Panics if `out` is shorter than
-/// [`report_len`].
+/// Writes a report from `src` to [`ROUTERS`] at the start of `out`; returns its length. Panics if `out` is
+/// shorter than [`report_len`].
 pub fn emit_report(src: Addr, groups: &[(Addr, Record)], out: &mut [u8]) -> usize {
     let len = report_len(groups.len());
     let out = &mut out[..len];

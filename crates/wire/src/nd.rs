@@ -5,7 +5,8 @@ use atoll_base::Addr;
 use crate::icmpv6;
 use crate::{Mac, ParseError};
 
-/// The hop limit of every message of neighbour discovery: it proves that no router has passed it on (RFC 4861 §11.2).
+/// The hop limit of every message of neighbour discovery: it proves that no router has passed it on (RFC 4861
+/// §11.2).
 pub const HOP_LIMIT: u8 = 255;
 
 /// Prefixes of one advertisement that are looked at.
@@ -145,8 +146,8 @@ pub fn parse(bytes: &[u8]) -> Result<Message, ParseError> {
     Ok(message)
 }
 
-/// Writes `message` at the start of `out`, with its checksum; returns its length. Panics if `out` is shorter than
-/// [`MESSAGE_LEN_MAX`].
+/// Writes `message` at the start of `out`, with its checksum; returns its length. Panics if `out` is shorter
+/// than [`MESSAGE_LEN_MAX`].
 pub fn emit(src: Addr, dst: Addr, message: &Message, out: &mut [u8]) -> usize {
     out[..MESSAGE_LEN_MAX].fill(0);
     let len = match message {

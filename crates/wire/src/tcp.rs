@@ -1,7 +1,7 @@
 //! What does a TCP header say? RFC 9293 §3.1, with the options of RFC 7323 and RFC 2018.
 //!
-//! [`parse`] turns hostile bytes into a [`Segment`] that cannot be wrong: every field is in host order, every option
-//! has been checked for length, and unknown or malformed options are gone. [`emit`] writes one back.
+//! [`parse`] turns hostile bytes into a [`Segment`] that cannot be wrong: every field is in host order, every
+//! option has been checked for length, and unknown or malformed options are gone. [`emit`] writes one back.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -175,7 +175,8 @@ pub struct Segment {
     pub options: Options,
     /// Octets of text.
     pub len: u32,
-    /// The mark of the packet that carries it (RFC 3168); no part of the segment itself, but it belongs together.
+    /// The mark of the packet that carries it (RFC 3168); no part of the segment itself, but it belongs
+    /// together.
     pub ecn: Ecn,
 }
 
@@ -190,7 +191,8 @@ impl Segment {
         self.len + self.flags.contains(Flags::SYN) as u32 + self.flags.contains(Flags::FIN) as u32
     }
 
-    /// The same segment as if text and FIN had been lost on the way: what a receiver without room for it sees.
+    /// The same segment as if text and FIN had been lost on the way: what a receiver without room for it
+    /// sees.
     #[must_use]
     pub const fn without_text(mut self) -> Segment {
         self.len = 0;
@@ -201,8 +203,9 @@ impl Segment {
 
 /// Reads the header of a segment. Returns it with the length of the header; the text follows.
 ///
-/// `bytes`: header and text, nothing else (no link padding). The checksum is verified elsewhere. Malformed options end
-/// the reading of options but not of the segment, as in every stack in use: what was read before them counts.
+/// `bytes`: header and text, nothing else (no link padding). The checksum is verified elsewhere. Malformed
+/// options end the reading of options but not of the segment, as in every stack in use: what was read before
+/// them counts.
 pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
     let (header, rest) = Header::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;
     let header_len = usize::from(header.offset >> 4) * 4;
@@ -226,8 +229,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Segment, usize), ParseError> {
 
 /// Writes the header of `segment` into `out` and returns its length. The checksum field is zero.
 ///
-/// Options are laid out as Linux does, so that other stacks' fast paths recognise them. SACK blocks that do not fit
-/// beside the other options are left out.
+/// Options are laid out as Linux does, so that other stacks' fast paths recognise them. SACK blocks that do
+/// not fit beside the other options are left out.
 pub fn emit(segment: &Segment, out: &mut [u8; HEADER_MAX]) -> usize {
     let mut writer = Writer { out, at: HEADER_MIN };
     emit_options(&segment.options, &mut writer);

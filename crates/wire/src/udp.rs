@@ -10,7 +10,8 @@ use crate::{ParseError, checksum};
 /// Bytes of a UDP header.
 pub const HEADER_LEN: usize = 8;
 
-/// The largest payload of a datagram: 65535 less the header. Over IPv4 the packet's header counts, too: 65507.
+/// The largest payload of a datagram: 65535 less the header. Over IPv4 the packet's header counts,
+/// too: 65507.
 pub const PAYLOAD_MAX: usize = 65527;
 
 /// A UDP header.
@@ -37,7 +38,8 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
-/// Reads the header of the datagram at the start of `bytes` (an IPv4 payload). The checksum is not verified: see [`verify`].
+/// Reads the header of the datagram at the start of `bytes` (an IPv4 payload). The checksum is not verified:
+/// see [`verify`].
 ///
 /// On success `bytes[8..8 + payload_len]` exists; what follows is ignored.
 #[inline]
@@ -59,9 +61,11 @@ pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     Ok((header, HEADER_LEN))
 }
 
-/// Writes `header` at the start of `out`, the checksum field as given. Panics if `out` is shorter than [`HEADER_LEN`].
+/// Writes `header` at the start of `out`, the checksum field as given. Panics if `out` is shorter than
+/// [`HEADER_LEN`].
 ///
-/// To have the checksum computed, lay the payload behind it and call [`seal`]; to leave it to the link, store [`partial`].
+/// To have the checksum computed, lay the payload behind it and call [`seal`]; to leave it to the link, store
+/// [`partial`].
 pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     debug_assert!(usize::from(header.payload_len) <= PAYLOAD_MAX);
     let raw = Layout {
@@ -74,7 +78,8 @@ pub fn emit(header: &Header, out: &mut [u8]) -> usize {
     HEADER_LEN
 }
 
-/// Whether `datagram` (header and payload, cut to the length in the header) is intact, or has no checksum (field 0).
+/// Whether `datagram` (header and payload, cut to the length in the header) is intact, or has no checksum
+/// (field 0).
 pub fn verify(src: u32, dst: u32, datagram: &[u8]) -> bool {
     match datagram {
         [_, _, _, _, _, _, 0, 0, ..] => true,
@@ -82,8 +87,8 @@ pub fn verify(src: u32, dst: u32, datagram: &[u8]) -> bool {
     }
 }
 
-/// Computes the checksum of `datagram` (header and payload) and stores it in the header. Panics if `datagram` is shorter than
-/// [`HEADER_LEN`]. Source and destination are of one family.
+/// Computes the checksum of `datagram` (header and payload) and stores it in the header. Panics if `datagram`
+/// is shorter than [`HEADER_LEN`]. Source and destination are of one family.
 pub fn seal(src: impl Into<Addr>, dst: impl Into<Addr>, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..HEADER_LEN].fill(0);
     let sum = checksum::pseudo_header_of(src.into(), dst.into(), Protocol::UDP.0, datagram.len()).bytes(datagram);
@@ -95,8 +100,8 @@ pub fn seal(src: impl Into<Addr>, dst: impl Into<Addr>, datagram: &mut [u8]) {
     datagram[CHECKSUM_AT..HEADER_LEN].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What the checksum field holds when the link completes it (vnet `NEEDS_CSUM`): the sum of the pseudo header.
-/// `len`: bytes of header and payload.
+/// What the checksum field holds when the link completes it (vnet `NEEDS_CSUM`): the sum of the pseudo
+/// header. `len`: bytes of header and payload.
 pub const fn partial(src: u32, dst: u32, len: usize) -> u16 {
     checksum::pseudo_header(src, dst, Protocol::UDP.0, len).fold()
 }

@@ -1,5 +1,5 @@
-//! What did the link leave undone, or do for us? `struct virtio_net_hdr` before every frame of a TAP with `IFF_VNET_HDR`
-//! (virtio 1.2 §5.1.6), 10 bytes, little endian.
+//! What did the link leave undone, or do for us? `struct virtio_net_hdr` before every frame of a TAP with
+//! `IFF_VNET_HDR` (virtio 1.2 §5.1.6), 10 bytes, little endian.
 
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +9,8 @@ use crate::ParseError;
 /// Bytes of the header (`TUNSETVNETHDRSZ` left at its default; no merged buffers).
 pub const HEADER_LEN: usize = 10;
 
-/// Flag: the checksum at `csum_start + csum_offset` holds only the pseudo header's sum; the receiver of the frame completes it.
+/// Flag: the checksum at `csum_start + csum_offset` holds only the pseudo header's sum; the receiver of the
+/// frame completes it.
 pub const NEEDS_CSUM: u8 = 1;
 /// Flag: the checksum has been verified.
 pub const DATA_VALID: u8 = 2;
@@ -62,7 +63,8 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 
-/// Reads the header; the frame follows it. [`ParseError::Unsupported`] for a kind of segmentation that we never asked for.
+/// Reads the header; the frame follows it. [`ParseError::Unsupported`] for a kind of segmentation that we
+/// never asked for.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<(Header, usize), ParseError> {
     let (raw, _) = Layout::ref_from_prefix(bytes).map_err(|_| ParseError::Truncated)?;

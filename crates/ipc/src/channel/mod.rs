@@ -1,4 +1,5 @@
-//! How do two servers talk to each other? A channel: two unidirectional FIFO rings of cache-line entries (P3).
+//! How do two servers talk to each other? A channel: two unidirectional FIFO rings of cache-line entries
+//! (P3).
 //!
 //! ```text
 //!   line 0   sender writes:   tail (u64), for a successor only
@@ -7,31 +8,35 @@
 //!   line 3.. entries of 64 bytes: [sequence u32, epoch u32][payload 56 bytes]
 //! ```
 //!
-//! The entry of position `p` is full when its sequence is `p + 1` (low 32 bits). Sequence and epoch are one word, stored and loaded at once,
-//! and share their line with the payload, so a message costs one line transfer. Nobody reads `tail` in operation; the sender reads `head`
-//! only when the ring seems full. The sequence of the first message of a batch is stored last: until then the
-//! receiver sees nothing of the batch, does not tear at lines that are still being written, and afterwards finds all of it.
+//! The entry of position `p` is full when its sequence is `p + 1` (low 32 bits). Sequence and epoch are one
+//! word, stored and loaded at once, and share their line with the payload, so a message costs one line
+//! transfer. Nobody reads `tail` in operation; the sender reads `head` only when the ring seems full. The
+//! sequence of the first message of a batch is stored last: until then the receiver sees nothing of the
+//! batch, does not tear at lines that are still being written, and afterwards finds all of it.
 //!
-//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences (its store of the sequence, then its
-//! load of the sleep word: Dekker's pattern; the receiver does the reverse) and reads a line that is in its own cache unless the
-//! receiver fell asleep or woke since. So a message to a receiver that is awake costs the store, the batch one fence.
-//! `membarrier(2)` could take the fence from senders, at the price of an interrupt of all their processors each time a receiver sleeps:
-//! measured in docs/measurements.md, and not worth it.
+//! **Doorbell.** The sleep word is odd while the receiver sleeps. After a batch the sender fences (its store
+//! of the sequence, then its load of the sleep word: Dekker's pattern; the receiver does the reverse) and
+//! reads a line that is in its own cache unless the receiver fell asleep or woke since. So a message to a
+//! receiver that is awake costs the store, the batch one fence. `membarrier(2)` could take the fence from
+//! senders, at the price of an interrupt of all their processors each time a receiver sleeps: measured in
+//! docs/measurements.md, and not worth it.
 //!
-//! **Epochs.** A message carries the epoch of its sender. The receiver is told by a third party which epoch its peer has
-//! ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted; one of a later epoch waits until the
-//! receiver has been told, and does not keep it awake.
+//! **Epochs.** A message carries the epoch of its sender. The receiver is told by a third party which epoch
+//! its peer has ([`Receiver::set_peer`]). A message of an earlier epoch is dropped and counted; one of a
+//! later epoch waits until the receiver has been told, and does not keep it awake.
 //!
-//! **Death.** All state of a side is in the ring. A sender that dies leaves what it published; its successor removes what it did not.
-//! A receiver that dies leaves a head: what it took since, its successor gets again. So a message arrives exactly once while
-//! the receiver lives, at least once otherwise.
+//! **Death.** All state of a side is in the ring. A sender that dies leaves what it published; its successor
+//! removes what it did not. A receiver that dies leaves a head: what it took since, its successor gets again.
+//! So a message arrives exactly once while the receiver lives, at least once otherwise.
 //!
-//! **Hostility.** A peer that scribbles can lose, repeat or garble messages of this channel, make the sender ring
-//! a bell that nobody needs, and make either side believe that there is nothing to do. It can do nothing else: indices are private and
-//! masked, payloads are copied and then judged by their decoders, an impossible head is counted and ignored.
+//! **Hostility.** A peer that scribbles can lose, repeat or garble messages of this channel, make the sender
+//! ring a bell that nobody needs, and make either side believe that there is nothing to do. It can do nothing
+//! else: indices are private and masked, payloads are copied and then judged by their decoders, an impossible
+//! head is counted and ignored.
 //!
-//! The command and event rings of applications ([`crate::ring`]) are others: there the processes of a family take turns at one side under a
-//! lock, so that every message has to be complete, and its position noted, before the next begins.
+//! The command and event rings of applications ([`crate::ring`]) are others: there the processes of a family
+//! take turns at one side under a lock, so that every message has to be complete, and its position noted,
+//! before the next begins.
 
 mod receiver;
 mod sender;
@@ -75,8 +80,9 @@ pub struct Place {
 }
 
 impl<M: Memory> Channel<M> {
-    /// Takes one end: a new one in zeroed memory, or the end of a predecessor. `own`: epoch of this process. `peer`: the peer's as
-    /// far as it is known, else `Epoch(0)`, and then nothing is received before [`Channel::set_peer`].
+    /// Takes one end: a new one in zeroed memory, or the end of a predecessor. `own`: epoch of this process.
+    /// `peer`: the peer's as far as it is known, else `Epoch(0)`, and then nothing is received before
+    /// [`Channel::set_peer`].
     pub fn resume(memory: M, place: Place, own: Epoch, peer: Epoch) -> Channel<M> {
         let sender = Sender::resume(&memory, place.outgoing, place.capacity, own);
         let receiver = Receiver::resume(&memory, place.incoming, place.capacity, peer);
@@ -113,8 +119,8 @@ impl<M: Memory> Channel<M> {
         self.receiver.is_ready(&self.memory)
     }
 
-    /// Tells the peer that the bell is wanted. Before it sleeps this end fences ([`Memory::fence`]) and asks [`Channel::is_ready`] once
-    /// more.
+    /// Tells the peer that the bell is wanted. Before it sleeps this end fences ([`Memory::fence`]) and asks
+    /// [`Channel::is_ready`] once more.
     pub fn fall_asleep(&mut self) {
         self.receiver.fall_asleep(&self.memory);
     }

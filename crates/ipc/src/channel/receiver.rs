@@ -22,27 +22,30 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Takes the receiving side of the ring at `base`, new or of a predecessor. Messages that the predecessor took without giving their room
-    /// back come again.
+    /// Takes the receiving side of the ring at `base`, new or of a predecessor. Messages that the predecessor
+    /// took without giving their room back come again.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize, peer: Epoch) -> Receiver {
         let head = memory.load64(base + HEAD);
-        // A predecessor may have died asleep, and the sender have rung for that sleep. Its number does not come again.
+        // A predecessor may have died asleep, and the sender have rung for that sleep. Its number does not
+        // come again.
         let sleep_word = memory.load32(base + SLEEP).wrapping_add(1) & !1;
         memory.store32(base + SLEEP, sleep_word);
         Receiver { base, mask: mask_of(capacity), head, released: head, peer: peer.0, sleep_word, stale: 0 }
     }
 
-    /// Whether there is something to take: a message of the peer as it is now, or of one before it. A message of an epoch that
-    /// is still to come does not count, so that nobody stays awake for it.
+    /// Whether there is something to take: a message of the peer as it is now, or of one before it. A message
+    /// of an epoch that is still to come does not count, so that nobody stays awake for it.
     #[inline]
     pub fn is_ready<M: Memory>(&self, memory: &M) -> bool {
         let tag = memory.load64_acquire(entry(self.base, self.mask, self.head));
         is_full(tag, self.head) && (tag >> 32) as u32 <= self.peer
     }
 
-    /// Takes the next message. Those of dead epochs before it are dropped and counted, at most a ring of them in one call.
+    /// Takes the next message. Those of dead epochs before it are dropped and counted, at most a ring of them
+    /// in one call.
     ///
-    /// Room is given back to the sender when a quarter of the ring has been taken, and by [`Receiver::release`].
+    /// Room is given back to the sender when a quarter of the ring has been taken, and by
+    /// [`Receiver::release`].
     #[inline]
     pub fn pop<M: Memory>(&mut self, memory: &M) -> Option<[u8; MESSAGE_BYTES]> {
         for _ in 0..=self.mask {
@@ -77,7 +80,8 @@ impl Receiver {
         }
     }
 
-    /// From now on the bell is wanted. Before it sleeps this side fences and looks once more whether there is something to take.
+    /// From now on the bell is wanted. Before it sleeps this side fences and looks once more whether there is
+    /// something to take.
     pub fn fall_asleep<M: Memory>(&mut self, memory: &M) {
         self.set_sleep_word(memory, self.sleep_word | 1);
     }

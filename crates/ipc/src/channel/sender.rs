@@ -39,8 +39,8 @@ pub enum Bell {
 impl Sender {
     /// Takes the sending side of the ring at `base`, new or of a predecessor, for a process of this epoch.
     ///
-    /// What the predecessor had published stays. What it had not is removed: the successor will write other messages there, and
-    /// the receiver must not come upon the old ones first.
+    /// What the predecessor had published stays. What it had not is removed: the successor will write other
+    /// messages there, and the receiver must not come upon the old ones first.
     pub fn resume<M: Memory>(memory: &M, base: usize, capacity: usize, epoch: Epoch) -> Sender {
         let mask = mask_of(capacity);
         let mut tail = memory.load64(base + TAIL);
@@ -63,7 +63,8 @@ impl Sender {
         Sender { base, mask, epoch: epoch.0, tail, published: tail, head_seen, rung: 0, lies: 0 }
     }
 
-    /// Appends a message to the batch; the receiver sees it after [`Sender::publish`]. A full ring takes nothing.
+    /// Appends a message to the batch; the receiver sees it after [`Sender::publish`]. A full ring takes
+    /// nothing.
     #[inline]
     pub fn push<M: Memory>(&mut self, memory: &M, payload: &[u8; MESSAGE_BYTES]) -> Result<(), Full> {
         if self.tail.wrapping_sub(self.head_seen) > self.mask && !self.has_room(memory) {

@@ -1,4 +1,5 @@
-//! What has a successor to know of one connection? All that the peer or the application was told, and what they told us.
+//! What has a successor to know of one connection? All that the peer or the application was told, and what
+//! they told us.
 
 use atoll_base::{Addr, Endpoint, FourTuple, SessionId, SlotId};
 
@@ -22,7 +23,8 @@ const SESSION: usize = 68;
 /// What is under the check, besides the first eight octets without the check itself.
 const CHECKED: usize = 32;
 
-/// What changes with nearly every segment. Each word is true by itself whenever it is stored, and never goes back but for `edge`.
+/// What changes with nearly every segment. Each word is true by itself whenever it is stored, and never goes
+/// back but for `edge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// First offset of our text that the peer has not acknowledged; the SYN is at -1, a FIN behind the text.
@@ -117,12 +119,13 @@ pub struct ConnectionRecord {
     pub text_len: u32,
     /// So often has a replica died while it worked on this connection.
     pub crashes: u8,
-    /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. The peer may have been told of it
-    /// (SACK), and need not send it again. Version 2; before it is empty.
+    /// Text that has arrived out of order and lies in the receive buffer: `[from, to)`, empty ones last. The
+    /// peer may have been told of it (SACK), and need not send it again. Version 2; before it is empty.
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
-/// Octets of a record, as words: so it is made in registers, and stored and checked without being taken apart again.
+/// Octets of a record, as words: so it is made in registers, and stored and checked without being taken apart
+/// again.
 const WORDS: usize = CONNECTION_BYTES / 8;
 
 /// Writes fields one behind the other.
@@ -132,7 +135,8 @@ struct Encoder {
 }
 
 impl Encoder {
-    /// Inlined, so that every place is known when it is compiled: as a call, a record took 850 ns instead of 50.
+    /// Inlined, so that every place is known when it is compiled: as a call, a record took 850 ns instead
+    /// of 50.
     #[inline(always)]
     fn put<const N: usize>(&mut self, value: [u8; N]) -> &mut Encoder {
         const { assert!(N <= 8) };
@@ -207,7 +211,8 @@ const HAS_PLACE: u8 = 1 << 6;
 const HAS_FIN: u8 = 1 << 7;
 const PHASE_BITS: u8 = 0x0f;
 
-/// The session that the record at `at` names, which may be any number if the record is damaged; `None`: it names none.
+/// The session that the record at `at` names, which may be any number if the record is damaged; `None`: it
+/// names none.
 pub(super) fn session_named(memory: &impl Memory, at: usize) -> Option<SessionId> {
     // The word of version, state, phase and crashes.
     let [version, _, phase, _] = memory.load32(at + 4).to_le_bytes();

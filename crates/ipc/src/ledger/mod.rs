@@ -1,15 +1,18 @@
-//! What survives the death of a replica? Its ledger: a record for each connection, and what applications have asked for.
+//! What survives the death of a replica? Its ledger: a record for each connection, and what applications have
+//! asked for.
 //!
-//! One region per replica, which the supervisor owns and only the replica writes to. docs/ledger.md is the specification.
+//! One region per replica, which the supervisor owns and only the replica writes to. docs/ledger.md is the
+//! specification.
 //! ```text
 //!   header    who wrote last, secrets, the place that is being worked on, the journal's commit word
 //!   touched   places of the last batch: who may be owed an acknowledgement, or an event
 //!   journal   records of one batch; counts from the store of the commit word on, which is undone when all are in their tables
 //!   connections, requests, text, time-waits   the tables
 //! ```
-//! A record is written in two ways. Progress - what the peer has acknowledged, what was received in order, how far the peer's window
-//! goes - is three words of 8 octets that are each true by themselves, and are stored where they are. Everything else goes through the
-//! journal, so that a batch of records is written wholly or not at all. The writer may be killed at any instruction.
+//! A record is written in two ways. Progress - what the peer has acknowledged, what was received in order,
+//! how far the peer's window goes - is three words of 8 octets that are each true by themselves, and are
+//! stored where they are. Everything else goes through the journal, so that a batch of records is written
+//! wholly or not at all. The writer may be killed at any instruction.
 
 mod connection;
 mod named;
@@ -33,7 +36,8 @@ use crate::memory::Memory;
 pub const LEDGER_VERSION: u32 = 2;
 /// The oldest one.
 pub const LEDGER_OLDEST: u32 = 1;
-/// Records that one batch holds at most; a larger batch is several. Ledgers for few connections have shorter journals.
+/// Records that one batch holds at most; a larger batch is several. Ledgers for few connections have shorter
+/// journals.
 pub const JOURNAL_MAX: u32 = 1 << 14;
 /// Places of the last batch that are remembered.
 pub const TOUCHED_MAX: usize = 1 << 12;
@@ -154,14 +158,15 @@ pub struct Ledger<M: Memory> {
     own_work: u64,
 }
 
-/// The version that is written to the ledger in `memory`, of which 64 octets suffice: no record in it is of a newer one. `None`: there is
-/// no ledger yet.
+/// The version that is written to the ledger in `memory`, of which 64 octets suffice: no record in it is of a
+/// newer one. `None`: there is no ledger yet.
 pub fn written_version(memory: &impl Memory) -> Option<u32> {
     (memory.len() >= H_COMMIT && memory.load64_acquire(H_MAGIC) == MAGIC).then(|| memory.load32(H_VERSION))
 }
 
 impl<M: Memory> Ledger<M> {
-    /// The ledger in `memory`, which is made if there is none (all zero). A batch whose commit was interrupted is completed.
+    /// The ledger in `memory`, which is made if there is none (all zero). A batch whose commit was
+    /// interrupted is completed.
     ///
     /// # Errors
     /// [`Unreadable::NoLedger`], [`Unreadable::Version`].
@@ -169,8 +174,8 @@ impl<M: Memory> Ledger<M> {
         Ledger::open_as(memory, config, epoch, LEDGER_VERSION)
     }
 
-    /// The same as a build does whose newest version is `newest`. A ledger that is made is of that version; one that is there keeps its own
-    /// until [`Ledger::convert`].
+    /// The same as a build does whose newest version is `newest`. A ledger that is made is of that version;
+    /// one that is there keeps its own until [`Ledger::convert`].
     pub fn open_as(memory: M, config: LedgerConfig, epoch: Epoch, newest: u32) -> Result<Ledger<M>, Unreadable> {
         let newest = newest.clamp(LEDGER_OLDEST, LEDGER_VERSION);
         if memory.len() < config.layout().total {
@@ -181,7 +186,8 @@ impl<M: Memory> Ledger<M> {
             memory.store64_release(H_MAGIC, MAGIC);
         }
         let ledger = Ledger { own_work: work::owner(epoch.0), ..Ledger::look(memory, config, newest)? };
-        // Older writers do not know the work word, and newer ones not the mark: neither is to speak of an end that is not its own.
+        // Older writers do not know the work word, and newer ones not the mark: neither is to speak of an end
+        // that is not its own.
         ledger.memory.store32(H_EPOCH, epoch.0);
         ledger.memory.store64(H_WORK, 0);
         ledger.memory.store32(H_MARK, 0);
@@ -224,8 +230,9 @@ impl<M: Memory> Ledger<M> {
         self.version
     }
 
-    /// Writes `version` from now on, or the nearest one that there is. A newer one: as records change. An older one: all records are
-    /// written anew, and lose what only newer ones have; afterwards a build can go on that knows no other. Returns the version.
+    /// Writes `version` from now on, or the nearest one that there is. A newer one: as records change. An
+    /// older one: all records are written anew, and lose what only newer ones have; afterwards a build can go
+    /// on that knows no other. Returns the version.
     pub fn convert(&mut self, version: u32) -> u32 {
         let version = version.clamp(LEDGER_OLDEST, self.newest);
         if version >= self.version {
@@ -367,12 +374,14 @@ impl<M: Memory> Ledger<M> {
             }
         }
         self.memory.store64_release(H_COMMIT, 0);
-        // Nothing that is staged from now on may be stored before that: a successor would take it for the batch that has just been applied.
-        // A release keeps earlier stores from moving down; this keeps later ones from moving up, and costs no fence.
+        // Nothing that is staged from now on may be stored before that: a successor would take it for the
+        // batch that has just been applied. A release keeps earlier stores from moving down; this keeps later
+        // ones from moving up, and costs no fence.
         let _ = self.memory.load64_acquire(H_COMMIT);
     }
 
-    /// Progress of the connection at `place`, which has a record. Before what it says leaves, or is shown to anybody.
+    /// Progress of the connection at `place`, which has a record. Before what it says leaves, or is shown to
+    /// anybody.
     #[inline]
     pub fn store_progress(&self, place: u32, progress: &Progress) {
         if place < self.config.connections {
@@ -394,7 +403,8 @@ impl<M: Memory> Ledger<M> {
 
     // ---- reading ----
 
-    /// Those that have entered TIME-WAIT, youngest first, up to the first place that has none. The place that comes next may have half of one.
+    /// Those that have entered TIME-WAIT, youngest first, up to the first place that has none. The place that
+    /// comes next may have half of one.
     pub fn time_waits(&self) -> impl Iterator<Item = TimeWaitRecord> + '_ {
         let (next, count) = (self.next_time_wait(), self.config.time_waits());
         (1..count).map_while(move |age| {
@@ -420,7 +430,8 @@ impl<M: Memory> Ledger<M> {
         ConnectionRecord::decode(place, &bytes, self.newest)
     }
 
-    /// A record that [`Ledger::connections`] has found to be good. Nobody else writes here, so its check is not computed again.
+    /// A record that [`Ledger::connections`] has found to be good. Nobody else writes here, so its check is
+    /// not computed again.
     pub fn connection_again(&self, place: u32) -> Option<ConnectionRecord> {
         let mut bytes = [0; CONNECTION_BYTES];
         if place >= self.connections {
@@ -460,8 +471,8 @@ impl<M: Memory> Ledger<M> {
     }
 }
 
-/// The check over a record: a hash whose seed is the record's table and place, so that one in the wrong place is none. Not against
-/// people: nobody but the replica can write here.
+/// The check over a record: a hash whose seed is the record's table and place, so that one in the wrong place
+/// is none. Not against people: nobody but the replica can write here.
 #[inline]
 fn check(table: u32, place: u32, words: impl Iterator<Item = u64>) -> u32 {
     let mut hash = (u64::from(table) << 32 | u64::from(place)) ^ 0x9e37_79b9_7f4a_7c15;

@@ -1,7 +1,8 @@
 //! Which sessions does a ledger name? Of any other session its writer has left nothing that is in force.
 //!
-//! A successor asks this after it has opened the ledger. The supervisor asks before, of a writer that is gone: it only reads, so a batch
-//! whose commit was interrupted still lies in the journal, and counts from there.
+//! A successor asks this after it has opened the ledger. The supervisor asks before, of a writer that is
+//! gone: it only reads, so a batch whose commit was interrupted still lies in the journal, and counts from
+//! there.
 
 use alloc::collections::BTreeSet;
 
@@ -13,8 +14,8 @@ use super::{
 };
 use crate::memory::Memory;
 
-/// The sessions that are named in the ledger in `memory`, whose writer has died, and which nobody has opened since. Writes nothing.
-/// Numbers in damaged records may be those of sessions that never were.
+/// The sessions that are named in the ledger in `memory`, whose writer has died, and which nobody has opened
+/// since. Writes nothing. Numbers in damaged records may be those of sessions that never were.
 ///
 /// # Errors
 /// As [`Ledger::open`]; memory of zeros is [`Unreadable::NoLedger`].
@@ -26,8 +27,8 @@ pub fn sessions_in(memory: impl Memory, config: LedgerConfig) -> Result<BTreeSet
 }
 
 impl<M: Memory> Ledger<M> {
-    /// The sessions that a successor needs: connections, requests in force, deaths that are put down to a session, and the work during
-    /// which the predecessor died.
+    /// The sessions that a successor needs: connections, requests in force, deaths that are put down to a
+    /// session, and the work during which the predecessor died.
     pub fn sessions(&self) -> BTreeSet<SessionId> {
         let mut last = None;
         let connections = (0..self.connections).filter_map(|place| self.session_at(self.connection_at(place)));

@@ -1,5 +1,5 @@
-//! What has an application asked for that is in force? A lease, a listener, an acceptor, an option, a datagram socket, a membership:
-//! as the command that a successor carries out again.
+//! What has an application asked for that is in force? A lease, a listener, an acceptor, an option, a
+//! datagram socket, a membership: as the command that a successor carries out again.
 
 use atoll_base::SessionId;
 

@@ -1,4 +1,5 @@
-//! Where is text that was acknowledged before anybody has accepted its connection? In units of the ledger, chained.
+//! Where is text that was acknowledged before anybody has accepted its connection? In units of the ledger,
+//! chained.
 
 use alloc::vec::Vec;
 
@@ -34,7 +35,8 @@ impl TextPool {
         TextPool { free: (0..fresh).filter(|unit| used.binary_search(unit).is_err()).collect(), fresh }
     }
 
-    /// Writes `text`, and returns the head of its chain; 0: there is none, because there is no text or not enough room.
+    /// Writes `text`, and returns the head of its chain; 0: there is none, because there is no text or not
+    /// enough room.
     pub fn write<M: Memory>(&mut self, area: &TextArea<'_, M>, text: &[u8]) -> u32 {
         if text.len().div_ceil(IN_UNIT) > self.free.len() + (area.units - self.fresh) as usize {
             return 0;

@@ -1,7 +1,9 @@
-//! Which connections were closed a short while ago? A ring of entries of a cache line each, of which the oldest is written over.
+//! Which connections were closed a short while ago? A ring of entries of a cache line each, of which the
+//! oldest is written over.
 //!
-//! An entry is written when the connection enters TIME-WAIT, and never again: it ends at its deadline. Whoever dies in the middle leaves one
-//! whose check does not fit, and the record of the connection, which goes later.
+//! An entry is written when the connection enters TIME-WAIT, and never again: it ends at its deadline.
+//! Whoever dies in the middle leaves one whose check does not fit, and the record of the connection, which
+//! goes later.
 
 use atoll_base::{Addr, Endpoint, FourTuple};
 
@@ -27,7 +29,8 @@ pub struct TimeWaitRecord {
     pub snd_nxt: u32,
     /// See above.
     pub rcv_nxt: u32,
-    /// The last window that was announced, and by how much it was scaled, so that what it admits is not less than it was.
+    /// The last window that was announced, and by how much it was scaled, so that what it admits is not less
+    /// than it was.
     pub window: u16,
     /// See above.
     pub window_shift: u8,

@@ -1,7 +1,8 @@
 //! What was a server at work on when it died, and which sessions have servers died of?
 //!
-//! One word of the header says what the writer works on now: its own epoch, the kind of work, and whose work it is. It is stored when work
-//! begins, so that it is there after the death. A table of words counts, for each session, how many servers have died at work for it.
+//! One word of the header says what the writer works on now: its own epoch, the kind of work, and whose work
+//! it is. It is stored when work begins, so that it is there after the death. A table of words counts, for
+//! each session, how many servers have died at work for it.
 
 use atoll_base::SessionId;
 
@@ -68,7 +69,8 @@ impl Work {
         (kind as u64) << KIND_SHIFT | number as u64
     }
 
-    /// The work that a word of the incarnation `epoch` names; that of another one, or an unknown kind, is nothing.
+    /// The work that a word of the incarnation `epoch` names; that of another one, or an unknown kind, is
+    /// nothing.
     pub(super) const fn decode(word: u64, epoch: u32) -> Work {
         if word >> EPOCH_SHIFT != owner(epoch) >> EPOCH_SHIFT {
             return Work::Nothing;
@@ -91,7 +93,8 @@ impl Work {
         }
     }
 
-    /// The place of the connection that the work was for, if it was for one: a segment or a timer of its own, or its record.
+    /// The place of the connection that the work was for, if it was for one: a segment or a timer of its own,
+    /// or its record.
     pub const fn connection(self) -> Option<u32> {
         match self {
             Work::Segment(place)
@@ -103,7 +106,8 @@ impl Work {
         }
     }
 
-    /// The session that has caused the work, if one has. (Not that of a connection: its peer may be the cause as well.)
+    /// The session that has caused the work, if one has. (Not that of a connection: its peer may be the cause
+    /// as well.)
     pub const fn session(self) -> Option<SessionId> {
         match self {
             Work::Commands(session) | Work::Datagrams(session) | Work::Opening(session) | Work::Cleanup(session) => {
@@ -120,7 +124,8 @@ impl<M: Memory> Ledger<M> {
         (0..SUSPECTS_MAX).filter_map(|at| self.suspect(at))
     }
 
-    /// So many servers have died of the session; 0: it is forgotten. A single store. If the table is full, the least suspicious one goes.
+    /// So many servers have died of the session; 0: it is forgotten. A single store. If the table is full,
+    /// the least suspicious one goes.
     pub fn set_deaths(&self, session: SessionId, deaths: u8) {
         let known = (0..SUSPECTS_MAX).find(|at| self.suspect(*at).is_some_and(|(other, _)| other == session));
         let place = match known {

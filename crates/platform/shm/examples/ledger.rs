@@ -1,4 +1,5 @@
-//! What does it cost to write a connection down? Nanoseconds for each record, in shared memory as replicas have it.
+//! What does it cost to write a connection down? Nanoseconds for each record, in shared memory as replicas
+//! have it.
 //!
 //!     cargo run --release -p atoll-shm --example ledger
 //!

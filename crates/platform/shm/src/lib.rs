@@ -1,12 +1,14 @@
 //! Shared memory as the layouts of `atoll-ipc` see it: [`Memory`] over a mapping of sealed memory.
 //!
 //! Invariants of this crate (its `unsafe` rests on them):
-//! 1. `base` and `len` describe a live `MAP_SHARED` mapping, because every [`ShmMemory`] holds a reference to it.
-//! 2. The mapping is sealed against shrinking (checked by `Mapping::new`), or a page of the stack that nobody cuts who has a
-//!    descriptor for that (`Mapping::of_views`), so an access inside it never raises SIGBUS.
+//! 1. `base` and `len` describe a live `MAP_SHARED` mapping, because every [`ShmMemory`] holds a reference to
+//!    it.
+//! 2. The mapping is sealed against shrinking (checked by `Mapping::new`), or a page of the stack that nobody
+//!    cuts who has a descriptor for that (`Mapping::of_views`), so an access inside it never raises SIGBUS.
 //! 3. Every offset is checked against `len` and, for words, against alignment before a pointer is made of it.
-//! 4. No reference into the memory is ever made: words are accessed through atomics, bytes through raw copies into or
-//!    out of private memory. Another process may be writing the same bytes; torn bytes are judged after the copy.
+//! 4. No reference into the memory is ever made: words are accessed through atomics, bytes through raw copies
+//!    into or out of private memory. Another process may be writing the same bytes; torn bytes are judged
+//!    after the copy.
 //! 5. Stores go only to mappings with write access; on a read-only mapping they are dropped.
 
 use std::os::fd::AsFd;
@@ -27,8 +29,8 @@ pub struct ShmMemory {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: the mapping belongs to the process; every access is atomic or a raw copy that tolerates concurrent writers
-// (invariant 4), which other threads are no different from.
+// SAFETY: the mapping belongs to the process; every access is atomic or a raw copy that tolerates concurrent
+// writers (invariant 4), which other threads are no different from.
 unsafe impl Send for ShmMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ShmMemory {}
@@ -44,7 +46,8 @@ impl ShmMemory {
         Ok(ShmMemory::of(Mapping::of_views(fd, len, access)?))
     }
 
-    /// Creates sealed memory of `len` bytes under a `name` that shows in `/proc/PID/maps`, and maps it for writing.
+    /// Creates sealed memory of `len` bytes under a `name` that shows in `/proc/PID/maps`, and maps it for
+    /// writing.
     pub fn create(name: &str, len: usize) -> io::Result<(std::os::fd::OwnedFd, ShmMemory)> {
         let (fd, mapping) = Mapping::create(name, len, Prefault::No)?;
         Ok((fd, ShmMemory::of(mapping)))
@@ -56,16 +59,18 @@ impl ShmMemory {
         Ok((fd, ShmMemory::of(mapping)))
     }
 
-    /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. Ranges that are out
-    /// of bounds copy nothing. The regions are different mappings, so they do not overlap for this process.
+    /// Copies `len` bytes from `from_at` of another region to `at`, without a private copy in between. Ranges
+    /// that are out of bounds copy nothing. The regions are different mappings, so they do not overlap for
+    /// this process.
     pub fn copy_from(&self, at: usize, from: &ShmMemory, from_at: usize, len: usize) {
         let (Ok(to), Ok(source)) = (self.range(at, len), from.range(from_at, len)) else {
             debug_assert!(false, "{len} bytes from {from_at} to {at}");
             return;
         };
         if self.writable && self.base != from.base {
-            // SAFETY: both ranges are inside their mappings (invariants 1, 3), the target is writable (5), and different
-            // mappings do not overlap; bytes that a peer writes meanwhile come out torn, which is allowed (4).
+            // SAFETY: both ranges are inside their mappings (invariants 1, 3), the target is writable (5),
+            // and different mappings do not overlap; bytes that a peer writes meanwhile come out torn, which
+            // is allowed (4).
             unsafe { std::ptr::copy_nonoverlapping(source, to, len) };
         }
     }
@@ -98,8 +103,8 @@ impl ShmMemory {
         }
         // SAFETY: `at + 4 <= len`, so the result is inside the mapping (invariants 1, 3).
         let word = unsafe { self.base.add(at) };
-        // SAFETY: aligned (mappings are page-aligned, `at` is a multiple of 4), live as long as `self`, and accessed
-        // only atomically by everybody who treats it as a word.
+        // SAFETY: aligned (mappings are page-aligned, `at` is a multiple of 4), live as long as `self`, and
+        // accessed only atomically by everybody who treats it as a word.
         Some(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
@@ -112,11 +117,13 @@ impl ShmMemory {
         }
         // SAFETY: `at + 8 <= len`, so the result is inside the mapping (invariants 1, 3).
         let word = unsafe { self.base.add(at) };
-        // SAFETY: aligned, live as long as `self`, and accessed only atomically by everybody who treats it as a word.
+        // SAFETY: aligned, live as long as `self`, and accessed only atomically by everybody who treats it as
+        // a word.
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
-    /// A word to be read and waited for, wherever it may be written: whoever stores to it where this process may not, dies. `None` as below.
+    /// A word to be read and waited for, wherever it may be written: whoever stores to it where this process
+    /// may not, dies. `None` as below.
     pub fn watched32(&self, at: usize) -> Option<&AtomicU32> {
         self.word32(at)
     }
@@ -192,10 +199,18 @@ impl Memory for ShmMemory {
     }
 
     #[inline]
+    fn next_odd32(&self, at: usize) {
+        if let Some(word) = self.atomic32(at) {
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(word.wrapping_add(1) | 1));
+        }
+    }
+
+    #[inline]
     fn read(&self, at: usize, out: &mut [u8]) {
         match self.range(at, out.len()) {
-            // SAFETY: the source is `out.len()` bytes inside the mapping (invariants 1, 3); the destination is private
-            // and therefore does not overlap it; bytes that a peer writes meanwhile come out torn, which is allowed.
+            // SAFETY: the source is `out.len()` bytes inside the mapping (invariants 1, 3); the destination
+            // is private and therefore does not overlap it; bytes that a peer writes meanwhile come out torn,
+            // which is allowed.
             Ok(from) => unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) },
             Err(_) => {
                 debug_assert!(false, "{} bytes at {at} of {}", out.len(), self.len);
@@ -207,8 +222,8 @@ impl Memory for ShmMemory {
     #[inline]
     fn write(&self, at: usize, bytes: &[u8]) {
         match self.range(at, bytes.len()) {
-            // SAFETY: the destination is `bytes.len()` writable bytes inside the mapping (invariants 1, 3, 5); the source
-            // is private and does not overlap it.
+            // SAFETY: the destination is `bytes.len()` writable bytes inside the mapping (invariants 1, 3,
+            // 5); the source is private and does not overlap it.
             Ok(to) if self.writable => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) },
             _ => debug_assert!(false, "{} bytes at {at} of {}", bytes.len(), self.len),
         }

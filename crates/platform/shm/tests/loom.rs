@@ -1,4 +1,5 @@
-//! Do the rings and the claim protocol hold under every interleaving and every reordering that the memory model allows?
+//! Do the rings and the claim protocol hold under every interleaving and every reordering that the memory
+//! model allows?
 //!
 //! The code under test is generic over `Memory`; here the memory consists of loom's atomics.
 
@@ -12,8 +13,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
-/// Eight bytes per cell, from an offset on. Halves of a cell are only ever written by the same side, so a store of one half may be a load
-/// and a store.
+/// Eight bytes per cell, from an offset on. Halves of a cell are only ever written by the same side, so a
+/// store of one half may be a load and a store.
 struct LoomMemory {
     start: usize,
     cells: Vec<AtomicU64>,
@@ -139,7 +140,8 @@ fn messages_arrive_whole_in_order_and_once_over_a_wrap() {
 
 #[test]
 fn a_message_is_never_left_behind_with_a_sleeper() {
-    // Sleep word at the end; the sleeper publishes it and looks again, the sender pushes and looks at the word.
+    // Sleep word at the end; the sleeper publishes it and looks again, the sender pushes and looks at the
+    // word.
     let sleep = ring_bytes(2);
     loom::model(move || {
         let memory = Arc::new(LoomMemory::new(sleep + 8));
@@ -159,8 +161,8 @@ fn a_message_is_never_left_behind_with_a_sleeper() {
     });
 }
 
-/// A ring of a channel with both its sides. They are resumed before the threads start: loom does not try all orders of a store and the loads
-/// of another thread if the storing thread has loaded the word before.
+/// A ring of a channel with both its sides. They are resumed before the threads start: loom does not try all
+/// orders of a store and the loads of another thread if the storing thread has loaded the word before.
 fn channel_ring() -> (Arc<LoomMemory>, Sender, Receiver) {
     let memory = LoomMemory::new(channel::ring_bytes(4));
     let sender = Sender::resume(&memory, 0, 4, Epoch(7));

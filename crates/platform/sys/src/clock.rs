@@ -1,7 +1,7 @@
 //! What time is it? CLOCK_MONOTONIC, read from the time stamp counter where that is trustworthy.
 //!
-//! Arming timers and, in a virtual machine, leaving it costs microseconds, while the stack wants to know the time
-//! for every batch. `rdtsc` and one multiplication are ~10 ns; the vDSO needs about twice that.
+//! Arming timers and, in a virtual machine, leaving it costs microseconds, while the stack wants to know the
+//! time for every batch. `rdtsc` and one multiplication are ~10 ns; the vDSO needs about twice that.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// How time stamp counter values become nanoseconds: `ns0 + ((tsc - tsc0) * mult >> 48)`.
 ///
 /// Plain data. The supervisor measures it once and puts it into a shared page, so that every process converts
-/// identically and instants can be compared between processes. A page that an attacker scribbles on yields wrong
-/// times, never undefined behaviour.
+/// identically and instants can be compared between processes. A page that an attacker scribbles on yields
+/// wrong times, never undefined behaviour.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
@@ -30,9 +30,10 @@ impl Calibration {
 
     /// Compares the counter with CLOCK_MONOTONIC for 25 ms, sleeping. Meant to be called once per machine.
     ///
-    /// Gives [`Calibration::KERNEL`] where the counter is not invariant or the kernel itself does not trust it.
-    /// Error of the rate: ~2 ppm from the measurement, plus whatever NTP slews later (at most 500 ppm); so instants
-    /// may drift from CLOCK_MONOTONIC by microseconds per second, but never differ between processes.
+    /// Gives [`Calibration::KERNEL`] where the counter is not invariant or the kernel itself does not trust
+    /// it. Error of the rate: ~2 ppm from the measurement, plus whatever NTP slews later (at most 500 ppm);
+    /// so instants may drift from CLOCK_MONOTONIC by microseconds per second, but never differ between
+    /// processes.
     pub fn measure() -> Calibration {
         if !counter_is_trustworthy() {
             return Calibration::KERNEL;
@@ -95,7 +96,8 @@ pub const MEASURING_TIME: Duration = Duration::from_millis(25);
 
 const SHIFT: u32 = 48;
 
-/// How long the calling thread has had a processor. CLOCK_THREAD_CPUTIME_ID, clock_gettime(2). Cost: a system call.
+/// How long the calling thread has had a processor. CLOCK_THREAD_CPUTIME_ID, clock_gettime(2). Cost: a system
+/// call.
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
@@ -122,7 +124,8 @@ fn read_both() -> (u64, u64) {
     (best.1, best.2)
 }
 
-/// Whether the counter ticks at one rate in all power states and the kernel, which watches it, uses it as its clock.
+/// Whether the counter ticks at one rate in all power states and the kernel, which watches it, uses it as its
+/// clock.
 ///
 /// Where sysfs cannot be read the answer is no: a clock that jumps is worse than one that takes 10 ns longer.
 fn counter_is_trustworthy() -> bool {
@@ -147,7 +150,8 @@ fn counter_is_invariant() -> bool {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_counter() -> u64 {
-    // SAFETY: RDTSC exists on every x86_64 processor, touches no memory, and Linux leaves it enabled for user space.
+    // SAFETY: RDTSC exists on every x86_64 processor, touches no memory, and Linux leaves it enabled for user
+    // space.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -1,8 +1,9 @@
 //! Who hears first that a process ends? Who waits on a word that the kernel marks: get_robust_list(2).
 //!
-//! A pidfd tells that a process has ended, which it has when the kernel has taken its memory apart: a millisecond or more, with much memory many. The word is
-//! marked before that, and after the last instruction of the program. It may also be marked by whoever else can write it: what the kernel
-//! says of the process has to be asked.
+//! A pidfd tells that a process has ended, which it has when the kernel has taken its memory apart: a
+//! millisecond or more, with much memory many. The word is marked before that, and after the last instruction
+//! of the program. It may also be marked by whoever else can write it: what the kernel says of the process
+//! has to be asked.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -22,16 +23,18 @@ struct RobustList {
     pending: AtomicUsize,
 }
 
-/// The kernel marks the word when the calling thread ends, and wakes who waits in [`await_mark`]. For a thread that uses no robust mutexes, and one
-/// word. The word has to stay where it is for as long as the thread lives.
+/// The kernel marks the word when the calling thread ends, and wakes who waits in [`await_mark`]. For a
+/// thread that uses no robust mutexes, and one word. The word has to stay where it is for as long as the
+/// thread lives.
 ///
 /// Fails with ENOSYS where there are no such lists.
 pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     let (mut list, mut len): (*const RobustList, usize) = (std::ptr::null(), 0);
     // SAFETY: two words to be written, which outlive the call.
     let found = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut len) };
-    // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as long as the thread. Others than the
-    // thread itself do not look at it, and it is reached here through an atomic only.
+    // SAFETY: the C library has given the kernel this list for the running thread, in memory that lives as
+    // long as the thread. Others than the thread itself do not look at it, and it is reached here through an
+    // atomic only.
     let list = unsafe { list.as_ref() }.filter(|_| found == 0 && len == size_of::<RobustList>());
     let list = list.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSYS))?;
     word.store(gettid().as_raw_nonzero().get().cast_unsigned() | libc::FUTEX_WAITERS, Ordering::Release);
@@ -39,9 +42,10 @@ pub fn mark_at_end(word: &AtomicU32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT.
-/// What another process sends is no fault of its own, and may not be deadly: the word stays what it was. It
-/// dies of it as it would anyway. Call it once, and before handlers of these signals cannot be changed any more. sigaction(2).
+/// Lets the process write the number of the signal to `word` by which it dies of its own fault: SIGSEGV,
+/// SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT. What another process sends is no fault of its own, and may not
+/// be deadly: the word stays what it was. It dies of it as it would anyway. Call it once, and before handlers
+/// of these signals cannot be changed any more. sigaction(2).
 pub fn report_faults_to(word: &'static AtomicU32) -> io::Result<()> {
     // Relaxed, as the others: the handler runs in this thread.
     WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
@@ -96,7 +100,8 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     }
 }
 
-/// Whether the process itself has caused the signal: by an instruction, or by raising it. sigaction(2), si_code.
+/// Whether the process itself has caused the signal: by an instruction, or by raising it. sigaction(2),
+/// si_code.
 fn is_own(info: &libc::siginfo_t) -> bool {
     // SAFETY: where a process has sent the signal (not above 0), its number is there.
     info.si_code > 0 || unsafe { info.si_pid() } == getpid().as_raw_nonzero().get()

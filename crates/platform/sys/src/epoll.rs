@@ -33,8 +33,8 @@ impl Epoll {
         Ok(sys::delete(&self.0, fd)?)
     }
 
-    /// Waits until something happens, for at most `timeout_ms` milliseconds (`None`: for ever; 0: just look), and
-    /// returns how many of `events` were filled. A signal ends the wait with 0 events. epoll_wait(2).
+    /// Waits until something happens, for at most `timeout_ms` milliseconds (`None`: for ever; 0: just look),
+    /// and returns how many of `events` were filled. A signal ends the wait with 0 events. epoll_wait(2).
     ///
     /// Timeouts above 0 arm a timer, which costs tens of microseconds in a virtual machine.
     pub fn wait(&self, events: &mut [Event], timeout_ms: Option<u32>) -> io::Result<usize> {

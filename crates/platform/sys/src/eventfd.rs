@@ -1,15 +1,17 @@
 //! How does one process ring another that sleeps in epoll? eventfd(2).
 //!
-//! A bell is given to others who are not trusted, and all have the same rights to it: each may add to its counter, take away from
-//! it, or make it block (O_NONBLOCK belongs to the bell, not to a descriptor of it). So nothing is said by the counter. It stands so
-//! high from the start that the bell always is readable and writable. What wakes is that somebody has touched it: to be watched
-//! edge-triggered for both ([`WATCHED`]), and never to be read otherwise. A watch begins with one event.
+//! A bell is given to others who are not trusted, and all have the same rights to it: each may add to its
+//! counter, take away from it, or make it block (O_NONBLOCK belongs to the bell, not to a descriptor of it).
+//! So nothing is said by the counter. It stands so high from the start that the bell always is readable and
+//! writable. What wakes is that somebody has touched it: to be watched edge-triggered for both ([`WATCHED`]),
+//! and never to be read otherwise. A watch begins with one event.
 //!
-//! It is rung by taking one from the counter (EFD_SEMAPHORE), because that never blocks whatever flags the bell has: nobody lives long
-//! enough to empty it. Writing, be it nothing, would wait for ever at a counter that asynchronous input and output has filled to its last
-//! number.
+//! It is rung by taking one from the counter (EFD_SEMAPHORE), because that never blocks whatever flags the
+//! bell has: nobody lives long enough to empty it. Writing, be it nothing, would wait for ever at a counter
+//! that asynchronous input and output has filled to its last number.
 //!
-//! A bell belongs to one session, or to servers: whoever may watch it can make ringing it slow, by watching it many thousand times.
+//! A bell belongs to one session, or to servers: whoever may watch it can make ringing it slow, by watching
+//! it many thousand times.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +20,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Rings, or readings by others, that it would take to empty a bell, one by one: ten million a second for 29,000 years.
+/// Rings, or readings by others, that it would take to empty a bell, one by one: ten million a second for
+/// 29,000 years.
 const HIGH: u64 = 1 << 63;
 
 /// What who sleeps on a bell watches it for.
@@ -31,7 +34,8 @@ pub fn create() -> io::Result<OwnedFd> {
     Ok(bell)
 }
 
-/// Wakes those who watch `fd`. Cost: ~150 ns, and up to 12 us when it wakes a processor that sleeps in another virtual CPU.
+/// Wakes those who watch `fd`. Cost: ~150 ns, and up to 12 us when it wakes a processor that sleeps in
+/// another virtual CPU.
 pub fn ring(fd: impl AsFd) -> io::Result<()> {
     match rustix::io::read(fd, &mut [0; 8]) {
         // AGAIN: it is none of ours.
@@ -44,8 +48,8 @@ pub fn ring(fd: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Whoever may ring a bell may also fill it, take from it, and make it block. Who sleeps hears of every ring all the same, and who rings
-    /// does not wait.
+    /// Whoever may ring a bell may also fill it, take from it, and make it block. Who sleeps hears of every
+    /// ring all the same, and who rings does not wait.
     #[test]
     fn others_who_have_a_bell_cannot_silence_it() {
         use crate::epoll::{EMPTY, Epoll};
@@ -81,8 +85,8 @@ mod tests {
         assert_eq!(woken(), 1);
     }
 
-    /// As above, but the counter is at the one number that writing cannot reach: by asynchronous input and output, which says by a bell
-    /// that it is done. To write even nothing would wait for ever then.
+    /// As above, but the counter is at the one number that writing cannot reach: by asynchronous input and
+    /// output, which says by a bell that it is done. To write even nothing would wait for ever then.
     #[test]
     fn who_rings_a_bell_that_the_kernel_has_filled_does_not_wait() {
         use crate::epoll::{EMPTY, Epoll};

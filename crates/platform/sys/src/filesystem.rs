@@ -12,8 +12,8 @@ use crate::process::{UnshareFlags, set_no_new_privs, unshare};
 /// What keeps a process from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
-    /// Landlock: no file may be opened, changed or run, no TCP port bound or reached, and no process outside signalled, as far as the
-    /// kernel's version of it goes.
+    /// Landlock: no file may be opened, changed or run, no TCP port bound or reached, and no process outside
+    /// signalled, as far as the kernel's version of it goes.
     Landlock,
     /// Its root is a folder in which there is nothing but what it knows already.
     EmptyRoot,
@@ -21,8 +21,9 @@ pub enum Confinement {
     None,
 }
 
-/// Leaves the file system for good, in the best way that there is; descriptors that are open stay so. For the calling thread and what
-/// it starts; sets `no_new_privs`. Call it in a process of one thread, and before capabilities are given up.
+/// Leaves the file system for good, in the best way that there is; descriptors that are open stay so. For the
+/// calling thread and what it starts; sets `no_new_privs`. Call it in a process of one thread, and before
+/// capabilities are given up.
 pub fn leave() -> io::Result<Confinement> {
     set_no_new_privs()?;
     if leave_by_landlock()? {
@@ -31,7 +32,8 @@ pub fn leave() -> io::Result<Confinement> {
     Ok(if leave_by_empty_root().is_ok() { Confinement::EmptyRoot } else { Confinement::None })
 }
 
-/// Whether Landlock, with nothing allowed, now holds. False: the kernel has none, or it is switched off. landlock(7).
+/// Whether Landlock, with nothing allowed, now holds. False: the kernel has none, or it is switched off.
+/// landlock(7).
 pub fn leave_by_landlock() -> io::Result<bool> {
     let restrict = || -> Result<RestrictionStatus, RulesetError> {
         // Of what is asked for, older kernels do what they can.
@@ -46,8 +48,9 @@ pub fn leave_by_landlock() -> io::Result<bool> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Changes the root to this process's own /proc/PID/fdinfo, in which there are no folders, and only numbers of its own descriptors.
-/// Without CAP_SYS_CHROOT it takes a user namespace, and so a process of one thread. chroot(2), user_namespaces(7).
+/// Changes the root to this process's own /proc/PID/fdinfo, in which there are no folders, and only numbers
+/// of its own descriptors. Without CAP_SYS_CHROOT it takes a user namespace, and so a process of one thread.
+/// chroot(2), user_namespaces(7).
 pub fn leave_by_empty_root() -> io::Result<()> {
     const EMPTY: &str = "/proc/self/fdinfo";
     if chroot(EMPTY).is_err() {

@@ -20,8 +20,8 @@ pub enum Woken {
 
 /// Sleeps while `*word == expected`, for at most `timeout` (`None`: for ever).
 ///
-/// The word may be in memory shared with any process; a hostile one can wake us early or never, so every wait on
-/// such a word needs a timeout or another doorbell.
+/// The word may be in memory shared with any process; a hostile one can wake us early or never, so every wait
+/// on such a word needs a timeout or another doorbell.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
     let timeout = timeout
         .map(|t| Timespec { tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX), tv_nsec: t.subsec_nanos().into() });

@@ -1,5 +1,5 @@
-//! How are bytes written to a device straight from memory that other processes are writing? writev(2) over a list
-//! of parts that never become slices.
+//! How are bytes written to a device straight from memory that other processes are writing? writev(2) over a
+//! list of parts that never become slices.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ pub const PARTS_MAX: usize = 8;
 
 /// A list of byte ranges to be written with one system call, in private or in shared memory.
 ///
-/// The kernel copies the shared parts while their owner may be changing them; what it reads is then what goes out.
-/// Nothing in this process ever looks at those bytes, so a changing byte can do no harm here.
+/// The kernel copies the shared parts while their owner may be changing them; what it reads is then what goes
+/// out. Nothing in this process ever looks at those bytes, so a changing byte can do no harm here.
 pub struct Gather<'memory> {
     parts: [libc::iovec; PARTS_MAX],
     used: usize,
@@ -68,8 +68,9 @@ impl<'memory> Gather<'memory> {
     #[inline]
     pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
         let fd = fd.as_fd().as_raw_fd();
-        // SAFETY: the first `used` entries describe memory that is readable while `self` lives (module invariant 3);
-        // the kernel only reads it; a descriptor has no rule beyond being open, which the borrow guarantees.
+        // SAFETY: the first `used` entries describe memory that is readable while `self` lives (module
+        // invariant 3); the kernel only reads it; a descriptor has no rule beyond being open, which the
+        // borrow guarantees.
         let written = unsafe { libc::syscall(libc::SYS_writev, fd, self.parts.as_ptr(), self.used) };
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }

@@ -1,19 +1,23 @@
 //! How is a process's own memory there before it is needed? mallopt(3), madvise(2).
 //!
-//! A page that is touched for the first time costs about as much as the work of a connection, and a process that stands by has time.
+//! A page that is touched for the first time costs about as much as the work of a connection, and a process
+//! that stands by has time.
 
 use std::hint::black_box;
 use std::io;
 use std::ops::Range;
 
-/// Takes `bytes` of memory for the heap, touches it, and keeps it there: what is allocated next, up to so much, comes from it.
+/// Takes `bytes` of memory for the heap, touches it, and keeps it there: what is allocated next, up to so
+/// much, comes from it.
 ///
-/// At most [`HELD_MAX`]. For a process with one thread, because others have heaps of their own; from then on blocks below 32 MiB come from the heap
-/// (mallopt(3), M_MMAP_THRESHOLD) and the heap gives back only what it has free beyond twice of `bytes`.
+/// At most [`HELD_MAX`]. For a process with one thread, because others have heaps of their own; from then on
+/// blocks below 32 MiB come from the heap (mallopt(3), M_MMAP_THRESHOLD) and the heap gives back only what it
+/// has free beyond twice of `bytes`.
 pub fn hold(bytes: usize) {
     let bytes = bytes.min(HELD_MAX);
     keep(bytes);
-    // In pieces that the allocator does not map apart. All are there before the first one is given back, behind which they become one again.
+    // In pieces that the allocator does not map apart. All are there before the first one is given back,
+    // behind which they become one again.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(PIECE)).map(|_| vec![1; PIECE]).collect();
     drop(black_box(pieces));
 }
@@ -32,15 +36,17 @@ fn keep(bytes: usize) {
 #[cfg(not(target_env = "gnu"))]
 fn keep(_: usize) {}
 
-/// Maps the pages of the program, its libraries and its own memory that are not mapped yet: code as it is in the page cache, what can be
-/// written as its own copy. Memory that is shared with others is left alone, and so is what a kernel before 5.14 cannot do.
+/// Maps the pages of the program, its libraries and its own memory that are not mapped yet: code as it is in
+/// the page cache, what can be written as its own copy. Memory that is shared with others is left alone, and
+/// so is what a kernel before 5.14 cannot do.
 ///
 /// Reads /proc/self/maps; fails if that cannot be read.
 pub fn populate() -> io::Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     for (range, advice) in maps.lines().filter_map(worth) {
-        // SAFETY: populating changes no octet; pages of a mapping that is gone meanwhile, or that was never there, give ENOMEM. The result does
-        // not matter: pages that are not there yet come when they are touched.
+        // SAFETY: populating changes no octet; pages of a mapping that is gone meanwhile, or that was never
+        // there, give ENOMEM. The result does not matter: pages that are not there yet come when they are
+        // touched.
         unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) };
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! How does memory that several processes share come into being, and how is it mapped? memfd_create(2), mmap(2).
+//! How does memory that several processes share come into being, and how is it mapped? memfd_create(2),
+//! mmap(2).
 
 use std::fmt;
 use std::io;
@@ -12,12 +13,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is CLOEXEC.
+/// Creates `len` bytes of zeroed shareable memory; `name` shows up in `/proc/PID/maps`. The descriptor is
+/// CLOEXEC.
 ///
 /// Nobody but its owner may open it again (a memfd is open to everybody otherwise, through /proc/self/fd).
-/// The size is sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`): nobody who gets the descriptor can cut
-/// memory away under the others, or add a write seal that keeps a restarted server from mapping it again.
-/// memfd_create(2), fcntl(2).
+/// The size is sealed for good (`F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`): nobody who gets the descriptor
+/// can cut memory away under the others, or add a write seal that keeps a restarted server from mapping it
+/// again. memfd_create(2), fcntl(2).
 pub fn create_memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = private_memfd(name, len)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -57,8 +59,9 @@ pub enum Prefault {
 
 /// A shared mapping of sealed memory, unmapped on drop.
 ///
-/// Other processes write to it at any time, so it gives out pointers and lengths and never a slice. Reading through
-/// [`Mapping::as_ptr`] is the caller's `unsafe`, and its rules are those of the memory's layout (see atoll-shm).
+/// Other processes write to it at any time, so it gives out pointers and lengths and never a slice. Reading
+/// through [`Mapping::as_ptr`] is the caller's `unsafe`, and its rules are those of the memory's layout (see
+/// atoll-shm).
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -67,14 +70,15 @@ pub struct Mapping {
 
 // SAFETY: the mapping belongs to the process, not to a thread, and this type gives out no references to it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method of `&Mapping` reads or writes the memory, except that `punch_hole` asks the kernel to.
+// SAFETY: as above; no method of `&Mapping` reads or writes the memory, except that `punch_hole` asks the
+// kernel to.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `len` bytes of `fd`, MAP_SHARED.
     ///
-    /// Fails with `InvalidInput` if `len` is 0, if the file is shorter, or if it is not sealed against shrinking: then
-    /// whoever else holds the descriptor could make our accesses raise SIGBUS. mmap(2).
+    /// Fails with `InvalidInput` if `len` is 0, if the file is shorter, or if it is not sealed against
+    /// shrinking: then whoever else holds the descriptor could make our accesses raise SIGBUS. mmap(2).
     pub fn new(fd: impl AsFd, len: usize, access: Access, prefault: Prefault) -> io::Result<Mapping> {
         let fd = fd.as_fd();
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
@@ -83,9 +87,10 @@ impl Mapping {
         Mapping::of(fd, len, access, prefault)
     }
 
-    /// Maps a page of the stack: memory as [`Mapping::new`] takes it, or a file of [`crate::Views`], which cannot be sealed. Only who has a
-    /// descriptor of that which writes could cut it: the supervisor, and the server whose page it is, which has no system call for it.
-    /// So this is for descriptors that the supervisor gave.
+    /// Maps a page of the stack: memory as [`Mapping::new`] takes it, or a file of [`crate::Views`], which
+    /// cannot be sealed. Only who has a descriptor of that which writes could cut it: the supervisor, and the
+    /// server whose page it is, which has no system call for it. So this is for descriptors that the
+    /// supervisor gave.
     ///
     /// Fails with `InvalidInput` if it is neither, or as above.
     pub fn of_views(fd: impl AsFd, len: usize, access: Access) -> io::Result<Mapping> {
@@ -110,7 +115,8 @@ impl Mapping {
             Prefault::Yes => MapFlags::SHARED | MapFlags::POPULATE,
             Prefault::No => MapFlags::SHARED,
         };
-        // SAFETY: the address is left to the kernel (null hint, no MAP_FIXED), so no existing mapping is touched.
+        // SAFETY: the address is left to the kernel (null hint, no MAP_FIXED), so no existing mapping is
+        // touched.
         let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0)? };
         let base = NonNull::new(base.cast()).expect("mmap never returns null on success");
         Ok(Mapping { base, len, access })
@@ -123,8 +129,9 @@ impl Mapping {
         Ok((fd, mapping))
     }
 
-    /// Creates memory that this mapping alone can write: whoever gets the descriptor, or opens it again by /proc, may map it for reading
-    /// only, a later process of the same program included. `F_SEAL_FUTURE_WRITE`, fcntl(2); kernels before 5.1 go without.
+    /// Creates memory that this mapping alone can write: whoever gets the descriptor, or opens it again by
+    /// /proc, may map it for reading only, a later process of the same program included.
+    /// `F_SEAL_FUTURE_WRITE`, fcntl(2); kernels before 5.1 go without.
     pub fn create_own(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
         let fd = private_memfd(name, len)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -159,15 +166,16 @@ impl Mapping {
     #[inline]
     pub fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(len) {
-            // SAFETY: `offset <= offset + len <= self.len`, so the result stays inside the mapping or one past its end.
+            // SAFETY: `offset <= offset + len <= self.len`, so the result stays inside the mapping or one
+            // past its end.
             Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
             _ => Err(OutOfBounds),
         }
     }
 
-    /// Gives the memory of the whole pages inside `range` back to the system; they read as zeros afterwards, in all
-    /// processes. Bytes of partly covered pages stay. Touching such a page, even by reading, allocates it again.
-    /// madvise(2), MADV_REMOVE.
+    /// Gives the memory of the whole pages inside `range` back to the system; they read as zeros afterwards,
+    /// in all processes. Bytes of partly covered pages stay. Touching such a page, even by reading, allocates
+    /// it again. madvise(2), MADV_REMOVE.
     ///
     /// Fails with `InvalidInput` if `range` leaves the mapping, with EACCES on a read-only mapping.
     pub fn punch_hole(&self, range: Range<usize>) -> io::Result<()> {
@@ -181,7 +189,8 @@ impl Mapping {
         }
         // SAFETY: `start < end <= self.len`, so the address lies inside the mapping.
         let address = unsafe { self.base.as_ptr().add(start) };
-        // SAFETY: the pages are inside our mapping; zeroing them is one more writer of memory that is never referenced.
+        // SAFETY: the pages are inside our mapping; zeroing them is one more writer of memory that is never
+        // referenced.
         unsafe { madvise(address.cast(), end - start, Advice::LinuxRemove)? };
         Ok(())
     }
@@ -189,7 +198,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap gave, unmapped only here; whoever kept a pointer has broken its rule.
+        // SAFETY: `base` and `len` are what mmap gave, unmapped only here; whoever kept a pointer has broken
+        // its rule.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,7 +1,7 @@
 //! How are links, addresses, routes and neighbours set up? rtnetlink(7), blocking.
 //!
-//! A [`Netlink`] belongs to the network namespace that the thread was in when it was opened. For the control plane
-//! only: it allocates, and waits for the kernel's answer.
+//! A [`Netlink`] belongs to the network namespace that the thread was in when it was opened. For the control
+//! plane only: it allocates, and waits for the kernel's answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -107,7 +107,8 @@ impl Netlink {
         self.set_attribute(index, LinkAttribute::Address(mac.to_vec()))
     }
 
-    /// Sets how many packets the transmit queue holds; on TAP, how many wait for user space before they are dropped.
+    /// Sets how many packets the transmit queue holds; on TAP, how many wait for user space before they are
+    /// dropped.
     pub fn set_queue_len(&mut self, index: u32, packets: u32) -> io::Result<()> {
         self.set_attribute(index, LinkAttribute::TxQueueLen(packets))
     }
@@ -117,8 +118,8 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelLink(link_message(index)))
     }
 
-    /// Gives a link an address, and thereby a route to its network of `prefix` bits. Repeating it changes nothing.
-    /// An IPv6 address is not tried out first: the link has one other end.
+    /// Gives a link an address, and thereby a route to its network of `prefix` bits. Repeating it changes
+    /// nothing. An IPv6 address is not tried out first: the link has one other end.
     pub fn add_address(&mut self, index: u32, address: impl Into<IpAddr>, prefix: u8) -> io::Result<()> {
         let address = address.into();
         let mut message = AddressMessage::default();
@@ -136,7 +137,8 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewAddress(message))
     }
 
-    /// Routes `network`/`prefix` over a link, through `gateway` if one is given. Replaces a route to the same network.
+    /// Routes `network`/`prefix` over a link, through `gateway` if one is given. Replaces a route to the same
+    /// network.
     pub fn add_route(
         &mut self,
         index: u32,
@@ -184,8 +186,8 @@ impl Netlink {
         self.request(message, NLM_F_ACK).map(drop)
     }
 
-    /// Sends one request and waits for its acknowledgement, or for its one answer. The kernel answers at once, so the
-    /// wait has no deadline.
+    /// Sends one request and waits for its acknowledgement, or for its one answer. The kernel answers at
+    /// once, so the wait has no deadline.
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();

@@ -22,8 +22,8 @@ pub const FIRST_INHERITED: RawFd = 3;
 
 /// A process about to be started.
 ///
-/// It gets descriptors 0, 1 and 2 of this process, the ones passed to [`Spawn::inherit`], and no others. It is
-/// spawned, not forked: the parent's page tables are not copied, however many arenas it has mapped.
+/// It gets descriptors 0, 1 and 2 of this process, the ones passed to [`Spawn::inherit`], and no others. It
+/// is spawned, not forked: the parent's page tables are not copied, however many arenas it has mapped.
 #[derive(Debug)]
 pub struct Spawn<'fd> {
     program: CString,
@@ -53,8 +53,8 @@ impl<'fd> Spawn<'fd> {
         Ok(Spawn { program, args, env, inherited: Vec::new(), file: None, captures_errors: false })
     }
 
-    /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It finds the descriptor open, behind
-    /// those that are passed on: a script is read by its interpreter.
+    /// The program in `file` (O_PATH suffices), whatever became of its name; `name` becomes `argv[0]`. It
+    /// finds the descriptor open, behind those that are passed on: a script is read by its interpreter.
     pub fn file(file: BorrowedFd<'fd>, name: impl AsRef<OsStr>) -> io::Result<Spawn<'fd>> {
         Ok(Spawn { file: Some(file), ..Spawn::program(Path::new(""), name)? })
     }
@@ -85,8 +85,8 @@ impl<'fd> Spawn<'fd> {
         FIRST_INHERITED + self.inherited.len() as RawFd - 1
     }
 
-    /// Makes the standard error of the new process a pipe, whose other end is [`Child::take_errors`]. Neither end waits for the other: what does
-    /// not fit into the pipe is refused with EAGAIN. pipe(7).
+    /// Makes the standard error of the new process a pipe, whose other end is [`Child::take_errors`]. Neither
+    /// end waits for the other: what does not fit into the pipe is refused with EAGAIN. pipe(7).
     pub fn capture_errors(&mut self) -> &mut Self {
         self.captures_errors = true;
         self
@@ -101,7 +101,8 @@ impl<'fd> Spawn<'fd> {
     pub fn start(&self) -> io::Result<Child> {
         let all = || self.inherited.iter().chain(&self.file);
         let end = FIRST_INHERITED + all().count() as RawFd;
-        // First out of the way: otherwise placing one descriptor could overwrite another that is still to be placed.
+        // First out of the way: otherwise placing one descriptor could overwrite another that is still to be
+        // placed.
         let mut sources: Vec<OwnedFd> = all().map(|fd| fcntl_dupfd_cloexec(fd, end)).collect::<Result<_, Errno>>()?;
         let of_file = self.file.map(|_| CString::new(format!("/proc/self/fd/{}", end - 1))).transpose()?;
         let program = of_file.as_ref().unwrap_or(&self.program);
@@ -124,8 +125,9 @@ impl<'fd> Spawn<'fd> {
         let mut envp: Vec<*mut libc::c_char> = self.env.iter().map(|s| s.as_ptr().cast_mut()).collect();
         envp.push(ptr::null_mut());
         let mut pid = 0;
-        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings that outlive the call; both
-        // arrays end with a null pointer; `actions` is initialised; no attributes are given. posix_spawn writes to none.
+        // SAFETY: `program` and all elements of `argv` and `envp` are NUL-terminated strings that outlive the
+        // call; both arrays end with a null pointer; `actions` is initialised; no attributes are given.
+        // posix_spawn writes to none.
         let error = unsafe {
             libc::posix_spawn(&mut pid, program.as_ptr(), &actions.0, ptr::null(), argv.as_ptr(), envp.as_ptr())
         };
@@ -181,7 +183,8 @@ impl Child {
         self.pidfd.as_fd()
     }
 
-    /// The pipe that its standard error leads to, once, if [`Spawn::capture_errors`] was called. Reading does not wait.
+    /// The pipe that its standard error leads to, once, if [`Spawn::capture_errors`] was called. Reading does
+    /// not wait.
     pub fn take_errors(&mut self) -> Option<OwnedFd> {
         self.errors.take()
     }
@@ -199,7 +202,8 @@ impl Child {
         reap(&self.pidfd, WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
-    /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it. waitid(2).
+    /// Waits until it ends, without a deadline (poll the descriptor if you need one), and reaps it.
+    /// waitid(2).
     pub fn wait(&self) -> io::Result<Exit> {
         loop {
             if self.is_foster {
@@ -248,10 +252,11 @@ pub fn send_signal(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     Ok(sys::pidfd_send_signal(pidfd, signal)?)
 }
 
-/// Takes ownership of the `count` descriptors that the parent passed with [`Spawn::inherit`], and marks them CLOEXEC.
+/// Takes ownership of the `count` descriptors that the parent passed with [`Spawn::inherit`], and marks them
+/// CLOEXEC.
 ///
-/// Fails with EBADF if one of them is not open, and with `AlreadyExists` on a second call in one process, because then
-/// two owners would close the same number.
+/// Fails with EBADF if one of them is not open, and with `AlreadyExists` on a second call in one process,
+/// because then two owners would close the same number.
 pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else is published by this flag.
@@ -264,14 +269,15 @@ pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         fcntl_setfd(fd, fcntl_getfd(fd)? | FdFlags::CLOEXEC)?;
     }
-    // SAFETY: all are open (checked above), were opened by the parent for this purpose, and are taken only once.
+    // SAFETY: all are open (checked above), were opened by the parent for this purpose, and are taken only
+    // once.
     Ok((FIRST_INHERITED..end).map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
 }
 
 /// Makes the kernel kill this process (SIGKILL) when its parent thread ends. PR_SET_PDEATHSIG(2const).
 ///
-/// `parent` is the pid that the parent passed along; if it is not our parent any more, it ended before this call
-/// could take effect, and the error is ESRCH: the caller should exit.
+/// `parent` is the pid that the parent passed along; if it is not our parent any more, it ended before this
+/// call could take effect, and the error is ESRCH: the caller should exit.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     sys::set_parent_process_death_signal(Some(Signal::KILL))?;
     if sys::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()) != Some(parent) {
@@ -285,13 +291,14 @@ pub fn outlive_parent() -> io::Result<()> {
     Ok(sys::set_parent_process_death_signal(None)?)
 }
 
-/// Gives up, for this process and its descendants, gaining privileges by execve(2). PR_SET_NO_NEW_PRIVS(2const).
+/// Gives up, for this process and its descendants, gaining privileges by execve(2).
+/// PR_SET_NO_NEW_PRIVS(2const).
 pub fn set_no_new_privs() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// Raises the limit of open descriptors to `wanted`, or as far as this process may; returns the limit reached.
-/// setrlimit(2), RLIMIT_NOFILE.
+/// Raises the limit of open descriptors to `wanted`, or as far as this process may; returns the limit
+/// reached. setrlimit(2), RLIMIT_NOFILE.
 pub fn raise_nofile_limit(wanted: u64) -> io::Result<u64> {
     raise_limit(Resource::Nofile, Some(wanted))?;
     Ok(sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
@@ -302,7 +309,8 @@ pub fn nofile_limit() -> u64 {
     sys::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Allows any amount of locked memory (root), or as much as the hard limit does. setrlimit(2), RLIMIT_MEMLOCK.
+/// Allows any amount of locked memory (root), or as much as the hard limit does. setrlimit(2),
+/// RLIMIT_MEMLOCK.
 pub fn raise_memlock_limit() -> io::Result<()> {
     raise_limit(Resource::Memlock, None)
 }
@@ -325,7 +333,8 @@ pub fn effective_user() -> u32 {
     sys::geteuid().as_raw()
 }
 
-/// Whether this process's user namespace has more users than one; that of `become_root_in_user_namespace` has not. user_namespaces(7).
+/// Whether this process's user namespace has more users than one; that of `become_root_in_user_namespace` has
+/// not. user_namespaces(7).
 pub fn has_other_users() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum::<u64>() > 1
@@ -344,8 +353,8 @@ pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves this single-threaded process into a new user namespace in which it is root, so that it may make the other
-/// namespaces; outside it stays who it was. user_namespaces(7).
+/// Moves this single-threaded process into a new user namespace in which it is root, so that it may make the
+/// other namespaces; outside it stays who it was. user_namespaces(7).
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let (uid, gid) = (sys::geteuid().as_raw(), sys::getegid().as_raw());
     unshare(UnshareFlags::NEWUSER)?;

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Makes the calling thread SCHED_BATCH: it is not preempted by others that wake up, so it finishes its batch first.
-/// sched(7).
+/// Makes the calling thread SCHED_BATCH: it is not preempted by others that wake up, so it finishes its batch
+/// first. sched(7).
 pub fn set_batch() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameters` is a valid sched_param that outlives the call; pid 0 is the calling thread.
@@ -23,7 +23,8 @@ pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set_of(cpus))?)
 }
 
-/// The same for the first thread of the process `pid`, of the same user. Fails with `InvalidInput` if that is no number of a process.
+/// The same for the first thread of the process `pid`, of the same user. Fails with `InvalidInput` if that is
+/// no number of a process.
 pub fn set_affinity_of(pid: u32, cpus: &[usize]) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(sched_setaffinity(Some(pid), &set_of(cpus))?)
@@ -47,7 +48,8 @@ pub fn yield_now() {
     rustix::thread::sched_yield();
 }
 
-/// Names the calling thread, as `ps` and `top` show it: at most 15 bytes, longer names are cut. pthread_setname_np(3).
+/// Names the calling thread, as `ps` and `top` show it: at most 15 bytes, longer names are cut.
+/// pthread_setname_np(3).
 pub fn set_name(name: &str) -> io::Result<()> {
     let end = name.len().min(15);
     let name = std::ffi::CString::new(&name.as_bytes()[..end]).map_err(io::Error::from)?;
@@ -66,11 +68,13 @@ pub fn set_niceness(niceness: i32) -> io::Result<()> {
 
 /// While it lives, idle processors of the whole machine poll instead of sleeping.
 ///
-/// In a virtual machine this takes a wake-up across processors from ~40 us to ~2 us, at the price of a busy host.
+/// In a virtual machine this takes a wake-up across processors from ~40 us to ~2 us, at the price of a busy
+/// host.
 #[derive(Debug)]
 pub struct DmaLatency(#[expect(dead_code, reason = "the kernel withdraws the request when the file closes")] File);
 
-/// Asks for no wake-up latency at all. Needs /dev/cpu_dma_latency (root). Documentation/power/pm_qos_interface.
+/// Asks for no wake-up latency at all. Needs /dev/cpu_dma_latency (root).
+/// Documentation/power/pm_qos_interface.
 pub fn dma_latency_zero() -> io::Result<DmaLatency> {
     let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
     file.write_all(&0i32.to_ne_bytes())?;

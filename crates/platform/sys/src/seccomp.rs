@@ -1,9 +1,11 @@
-//! Which system calls may a process make? A list, kept by the kernel for good. seccomp(2), `SECCOMP_SET_MODE_FILTER`.
+//! Which system calls may a process make? A list, kept by the kernel for good. seccomp(2),
+//! `SECCOMP_SET_MODE_FILTER`.
 //!
-//! A call that is not on the list is not made: the process dies of SIGSYS. Before it does, its handler writes the number of the call to
-//! a word that others read ([`report_to`]). The kernel delivers a second such signal while the handler runs as if there were no
-//! handler (`force_sig` on a blocked signal), so the handler ends the process by one more call that is not on the list. Nobody can
-//! replace the handler, because lists do not allow that; and whoever could make it do something else still has not made the call.
+//! A call that is not on the list is not made: the process dies of SIGSYS. Before it does, its handler writes
+//! the number of the call to a word that others read ([`report_to`]). The kernel delivers a second such
+//! signal while the handler runs as if there were no handler (`force_sig` on a blocked signal), so the
+//! handler ends the process by one more call that is not on the list. Nobody can replace the handler, because
+//! lists do not allow that; and whoever could make it do something else still has not made the call.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,14 +18,16 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
-/// System calls that may be made, by number, each with alternatives of conditions; none: whatever its arguments are.
+/// System calls that may be made, by number, each with alternatives of conditions; none: whatever its
+/// arguments are.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(BTreeMap<i64, Vec<Vec<Condition>>>);
 
 /// What an argument of a call, counted from 0, has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// This number. Of the argument, the low 32 bits count: those that the kernel looks at where an `int` is meant.
+    /// This number. Of the argument, the low 32 bits count: those that the kernel looks at where an `int` is
+    /// meant.
     Is(u8, u32),
     /// Of all 64 bits of the argument, those of the first number are those of the second.
     Bits(u8, u64, u64),
@@ -63,8 +67,8 @@ impl Calls {
         self.0.get(&call).is_some_and(|cases| cases.is_empty() || cases.iter().any(|case| case.iter().all(holds)))
     }
 
-    /// From now on the calling thread, and what it starts, makes these calls only; a process that makes another one dies of SIGSYS.
-    /// Sets `no_new_privs`. Returns false if the kernel has no such filters.
+    /// From now on the calling thread, and what it starts, makes these calls only; a process that makes
+    /// another one dies of SIGSYS. Sets `no_new_privs`. Returns false if the kernel has no such filters.
     pub fn enforce(&self) -> io::Result<bool> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
         let program: BpfProgram = SeccompFilter::new(self.rules()?, SeccompAction::Trap, SeccompAction::Allow, arch)
@@ -101,8 +105,8 @@ impl Calls {
 /// Where the handler writes.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Lets the process write the number of the first call that is not allowed, plus one, to `word` before it dies of it. Call it before
-/// [`Calls::enforce`].
+/// Lets the process write the number of the first call that is not allowed, plus one, to `word` before it
+/// dies of it. Call it before [`Calls::enforce`].
 pub fn report_to(word: &'static AtomicU32) -> io::Result<()> {
     // Relaxed: the handler runs in this thread.
     WORD.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
@@ -136,8 +140,8 @@ const BY_FILTER: i32 = 1;
 
 /// The handler: writes down which call it was, and ends the process.
 extern "C" fn end(_: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs; it is larger than a `Violation`,
-    // aligned alike, and any bytes are one.
+    // SAFETY: SA_SIGINFO makes the kernel pass a valid siginfo_t, alive while the handler runs; it is larger
+    // than a `Violation`, aligned alike, and any bytes are one.
     let violation = unsafe { &*info.cast::<Violation>() };
     // SAFETY: null, or made from a reference that lives for ever.
     if let (BY_FILTER, Some(word)) = (violation.code, unsafe { WORD.load(Ordering::Relaxed).as_ref() }) {

@@ -1,7 +1,8 @@
-//! How does an event loop learn of signals? A handler that passes them on through a socket. sigaction(2), signal-safety(7).
+//! How does an event loop learn of signals? A handler that passes them on through a socket. sigaction(2),
+//! signal-safety(7).
 //!
-//! Not signalfd(2): that needs the signals blocked, and programs started later would inherit the mask over execve(2);
-//! handlers are reset there.
+//! Not signalfd(2): that needs the signals blocked, and programs started later would inherit the mask over
+//! execve(2); handlers are reset there.
 
 use std::io;
 use std::mem;
@@ -25,14 +26,15 @@ pub struct Signals(OwnedFd);
 pub struct Caught {
     /// Which one.
     pub signal: i32,
-    /// Whether the kernel sent it by itself. On SIGINT, SIGQUIT and SIGTSTP that means a key of the terminal, which has
-    /// gone to all processes of the foreground group.
+    /// Whether the kernel sent it by itself. On SIGINT, SIGQUIT and SIGTSTP that means a key of the terminal,
+    /// which has gone to all processes of the foreground group.
     pub by_kernel: bool,
 }
 
 impl Signals {
-    /// From now on, `signals` do not have their default effect in this process but come out of [`Signals::next`]. Those
-    /// that are ignored stay ignored, here and in programs started from here: nohup(1) relies on that.
+    /// From now on, `signals` do not have their default effect in this process but come out of
+    /// [`Signals::next`]. Those that are ignored stay ignored, here and in programs started from here:
+    /// nohup(1) relies on that.
     ///
     /// Once per process: a second call is `AlreadyExists`. They keep being caught when the value is dropped.
     pub fn catch(signals: &[Signal]) -> io::Result<Signals> {
@@ -46,7 +48,8 @@ impl Signals {
         for signal in signals {
             // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask.
             let mut action: libc::sigaction = unsafe { mem::zeroed() };
-            // SAFETY: a null pointer changes nothing; the present action is written to `action`, which is valid.
+            // SAFETY: a null pointer changes nothing; the present action is written to `action`, which is
+            // valid.
             if unsafe { libc::sigaction(signal.as_raw(), ptr::null(), &mut action) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -74,8 +77,8 @@ impl Signals {
     }
 }
 
-/// Lets a write to a pipe whose reader has gone end the process quietly, as for any program in a pipeline; Rust ignores
-/// SIGPIPE otherwise. signal(7).
+/// Lets a write to a pipe whose reader has gone end the process quietly, as for any program in a pipeline;
+/// Rust ignores SIGPIPE otherwise. signal(7).
 pub fn die_of_broken_pipes() {
     // SAFETY: SIG_DFL is a valid disposition, and no handler of this process is replaced.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -1,4 +1,5 @@
-//! How does a process write to its standard error without ever waiting for whoever reads it? pipe(7), tty(4), unix(7).
+//! How does a process write to its standard error without ever waiting for whoever reads it? pipe(7), tty(4),
+//! unix(7).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,8 @@ use rustix::stdio::stderr;
 
 /// The standard error of this process, for writes that do not wait.
 ///
-/// O_NONBLOCK belongs to the open file, which others share - the shell, for one -, so that it is never set here.
+/// O_NONBLOCK belongs to the open file, which others share - the shell, for one -, so that it is never set
+/// here.
 #[derive(Debug)]
 pub struct ErrorOutput(Way);
 
@@ -23,7 +25,8 @@ enum Way {
     /// A pipe or terminal: opened once more, for us alone, with O_NONBLOCK.
     Own(OwnedFd),
     Socket,
-    /// What cannot be opened again: it is asked before each write whether it has room. Others who write to it may take the room meanwhile.
+    /// What cannot be opened again: it is asked before each write whether it has room. Others who write to it
+    /// may take the room meanwhile.
     Asked,
 }
 
@@ -43,8 +46,8 @@ impl ErrorOutput {
         })
     }
 
-    /// Standard error as it is, which is asked before each write whether it has room, and a reader: a program in which nobody ignores SIGPIPE
-    /// does not die of it. For one that is not ours: it gets no descriptor.
+    /// Standard error as it is, which is asked before each write whether it has room, and a reader: a program
+    /// in which nobody ignores SIGPIPE does not die of it. For one that is not ours: it gets no descriptor.
     pub fn asking() -> ErrorOutput {
         ErrorOutput(Way::Asked)
     }
@@ -73,7 +76,8 @@ impl ErrorOutput {
         (is_it && is_file).then(|| u64::try_from(own.st_size).unwrap_or(0))
     }
 
-    /// Empties it, if it is a file. Whoever has opened it with O_APPEND goes on at its beginning. ftruncate(2).
+    /// Empties it, if it is a file. Whoever has opened it with O_APPEND goes on at its beginning.
+    /// ftruncate(2).
     pub fn truncate(&self) -> io::Result<()> {
         Ok(ftruncate(stderr(), 0)?)
     }

@@ -1,7 +1,8 @@
 //! How does a sleeping process wake in time without arming a kernel timer at every sleep? timerfd_create(2).
 //!
-//! Arming and disarming a kernel timer costs more than ten microseconds under virtualisation. [`LazyTimer`] leaves an
-//! armed timer alone as long as it fires early enough: a spurious wake-up now and then is far cheaper.
+//! Arming and disarming a kernel timer costs more than ten microseconds under virtualisation. [`LazyTimer`]
+//! leaves an armed timer alone as long as it fires early enough: a spurious wake-up now and then is far
+//! cheaper.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,13 +28,14 @@ impl LazyTimer {
         Ok(LazyTimer { fd, armed: None, slack })
     }
 
-    /// Makes sure that the descriptor becomes readable at or before `deadline` plus the slack. `now` is the current time of
-    /// the same clock (CLOCK_MONOTONIC).
+    /// Makes sure that the descriptor becomes readable at or before `deadline` plus the slack. `now` is the
+    /// current time of the same clock (CLOCK_MONOTONIC).
     pub fn wake_at(&mut self, now: Instant, deadline: Instant) -> io::Result<()> {
         if self.armed.is_some_and(|at| at > now && at <= deadline + self.slack) {
             return Ok(());
         }
-        // At least the slack ahead: what is due sooner is late by the slack at most, and the timer is not armed twice.
+        // At least the slack ahead: what is due sooner is late by the slack at most, and the timer is not
+        // armed twice.
         let at = deadline.max(now + self.slack);
         let spec = Timespec {
             tv_sec: i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX),

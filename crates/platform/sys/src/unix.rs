@@ -28,21 +28,22 @@ pub enum Blocking {
     No,
 }
 
-/// A process as the kernel recorded it: at connect time ([`Channel::peer`]), or when it sent a message ([`Channel::receive_from`]). `pid` may have
-/// ended and been reused since.
+/// A process as the kernel recorded it: at connect time ([`Channel::peer`]), or when it sent a message
+/// ([`Channel::receive_from`]). `pid` may have ended and been reused since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Process; 0 if it has no number in this pid namespace.
     pub pid: u32,
-    /// User: the effective one at connect time. With a message it is the real one, or one that the sender named and may become
-    /// ([`Channel::send_as_effective`]).
+    /// User: the effective one at connect time. With a message it is the real one, or one that the sender
+    /// named and may become ([`Channel::send_as_effective`]).
     pub uid: u32,
     /// Group, likewise.
     pub gid: u32,
 }
 
 impl Peer {
-    /// Whether a process of user `own` may trust it with what it has to say: it is the same user's, or root's. Root trusts whomever it names.
+    /// Whether a process of user `own` may trust it with what it has to say: it is the same user's, or
+    /// root's. Root trusts whomever it names.
     pub fn is_trusted_by(&self, own: u32) -> bool {
         own == 0 || self.uid == own || self.uid == 0
     }
@@ -53,8 +54,8 @@ impl Peer {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens at `path`, of any length. A socket file that is there already is replaced: whoever held it is gone, or
-    /// is being succeeded. bind(2), listen(2).
+    /// Listens at `path`, of any length. A socket file that is there already is replaced: whoever held it is
+    /// gone, or is being succeeded. bind(2), listen(2).
     pub fn bind(path: &Path, backlog: u32, blocking: Blocking) -> io::Result<Listener> {
         let socket = socket(blocking)?;
         let address = Address::new(path)?;
@@ -85,9 +86,9 @@ impl Channel {
         Ok(Channel(socket))
     }
 
-    /// Connects to `path` if this user or root listens there; otherwise fails with `PermissionDenied`: a name in a folder that is open to all
-    /// may lead to anybody. Connecting, and later each blocking operation, fails with `WouldBlock` after `timeout`: connect(2) waits
-    /// while the backlog of the listener is full.
+    /// Connects to `path` if this user or root listens there; otherwise fails with `PermissionDenied`: a name
+    /// in a folder that is open to all may lead to anybody. Connecting, and later each blocking operation,
+    /// fails with `WouldBlock` after `timeout`: connect(2) waits while the backlog of the listener is full.
     pub fn connect_to_own(path: &Path, timeout: Duration) -> io::Result<Channel> {
         let channel = Channel(socket(Blocking::Yes)?);
         channel.set_timeouts(timeout)?;
@@ -99,13 +100,15 @@ impl Channel {
         }
     }
 
-    /// Lets nobody pass descriptors to this end, or to those that are accepted from it: closing what somebody else has opened can take as
-    /// long as that one likes. SO_PASSRIGHTS, unix(7); kernels before 6.16 have no such option, and let them come.
+    /// Lets nobody pass descriptors to this end, or to those that are accepted from it: closing what somebody
+    /// else has opened can take as long as that one likes. SO_PASSRIGHTS, unix(7); kernels before 6.16 have
+    /// no such option, and let them come.
     pub fn refuse_descriptors(fd: impl AsFd) -> io::Result<()> {
         const SO_PASSRIGHTS: libc::c_int = 83;
         let no: libc::c_int = 0;
         let (fd, value) = (fd.as_fd().as_raw_fd(), &raw const no);
-        // SAFETY: the value is an int, as the length says, and outlives the call; the descriptor is open while it is borrowed.
+        // SAFETY: the value is an int, as the length says, and outlives the call; the descriptor is open
+        // while it is borrowed.
         let set = unsafe {
             libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, size_of_val(&no))
         };
@@ -128,8 +131,8 @@ impl Channel {
         Ok((Channel(a), Channel(b)))
     }
 
-    /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing. A message without
-    /// bytes is `InvalidInput`, because the receiver could not tell it from the end. sendmsg(2).
+    /// Sends one message of at least one byte with at most [`FDS_MAX`] descriptors, all or nothing. A message
+    /// without bytes is `InvalidInput`, because the receiver could not tell it from the end. sendmsg(2).
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if message.is_empty() || fds.len() > FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty message or too many descriptors"));
@@ -144,8 +147,8 @@ impl Channel {
         Ok(())
     }
 
-    /// As [`Channel::send`] without descriptors, and names the effective user and group of this process as the sender's: without that, who asks for
-    /// credentials is told the real ones. SCM_CREDENTIALS, unix(7).
+    /// As [`Channel::send`] without descriptors, and names the effective user and group of this process as
+    /// the sender's: without that, who asks for credentials is told the real ones. SCM_CREDENTIALS, unix(7).
     pub fn send_as_effective(&self, message: &[u8]) -> io::Result<()> {
         match self.send_with(message, UCred { pid: getpid(), uid: geteuid(), gid: getegid() }) {
             // A user that has no number in the user namespace of this process cannot be named.
@@ -154,7 +157,8 @@ impl Channel {
         }
     }
 
-    /// As [`Channel::send_as_effective`], but names `uid`: for tests. `PermissionDenied` if this process may not become that one.
+    /// As [`Channel::send_as_effective`], but names `uid`: for tests. `PermissionDenied` if this process may
+    /// not become that one.
     #[doc(hidden)]
     pub fn send_as(&self, message: &[u8], uid: u32) -> io::Result<()> {
         let sender = UCred { pid: getpid(), uid: rustix::process::Uid::from_raw(uid), gid: getegid() };
@@ -169,17 +173,17 @@ impl Channel {
         net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// Has the kernel say of each message who sent it, also of those that wait already; what is accepted from a listener has it, too.
-    /// SO_PASSCRED, unix(7).
+    /// Has the kernel say of each message who sent it, also of those that wait already; what is accepted from
+    /// a listener has it, too. SO_PASSCRED, unix(7).
     pub fn ask_for_senders(fd: impl AsFd) -> io::Result<()> {
         Ok(sockopt::set_socket_passcred(fd, true)?)
     }
 
-    /// Receives one message into `buffer` and appends its descriptors (CLOEXEC) to `fds`; returns its length, 0 at the
-    /// end of the connection. recvmsg(2).
+    /// Receives one message into `buffer` and appends its descriptors (CLOEXEC) to `fds`; returns its length,
+    /// 0 at the end of the connection. recvmsg(2).
     ///
-    /// A message longer than `buffer`, or one of which descriptors were lost (our descriptor table is full), is
-    /// `InvalidData`: it is gone, its descriptors are closed, and the channel can be used further.
+    /// A message longer than `buffer`, or one of which descriptors were lost (our descriptor table is full),
+    /// is `InvalidData`: it is gone, its descriptors are closed, and the channel can be used further.
     pub fn receive(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -195,14 +199,15 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// As [`Channel::receive`] at an end with [`Channel::set_timeouts`], but goes on when a signal was handled meanwhile: with a timeout
-    /// the kernel restarts no call, whatever SA_RESTART says (signal(7)). For `timeout` at least, and at most about twice as long.
+    /// As [`Channel::receive`] at an end with [`Channel::set_timeouts`], but goes on when a signal was
+    /// handled meanwhile: with a timeout the kernel restarts no call, whatever SA_RESTART says (signal(7)).
+    /// For `timeout` at least, and at most about twice as long.
     pub fn receive_within(&self, timeout: Duration, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         uninterrupted(timeout, || self.receive(buffer, fds))
     }
 
-    /// As [`Channel::receive`], and says who sent it; `None` unless [`Channel::ask_for_senders`] was called before. To be used then: for rustix a
-    /// sender without a number in this pid namespace cannot be.
+    /// As [`Channel::receive`], and says who sent it; `None` unless [`Channel::ask_for_senders`] was called
+    /// before. To be used then: for rustix a sender without a number in this pid namespace cannot be.
     pub fn receive_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
         self.receive_with(buffer, fds, 0)
     }
@@ -227,7 +232,8 @@ impl Channel {
         header.msg_control = space.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&space) as _;
         let (fd, flags) = (self.0.as_raw_fd(), flags | libc::MSG_CMSG_CLOEXEC);
-        // SAFETY: the header, and all that it points to, outlives the call. By number, because a library that replaces recvmsg(2) uses this.
+        // SAFETY: the header, and all that it points to, outlives the call. By number, because a library that
+        // replaces recvmsg(2) uses this.
         let len = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
         let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
         let (mut sender, mut received) = (None, Vec::new());
@@ -242,7 +248,8 @@ impl Channel {
             match (message.cmsg_level, message.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for at in 0..octets / size_of::<libc::c_int>() {
-                        // SAFETY: the kernel has put as many numbers of descriptors there, which are nobody else's.
+                        // SAFETY: the kernel has put as many numbers of descriptors there, which are nobody
+                        // else's.
                         received
                             .push(unsafe { OwnedFd::from_raw_fd(data.cast::<libc::c_int>().add(at).read_unaligned()) });
                     }
@@ -263,8 +270,8 @@ impl Channel {
         Ok((len, sender))
     }
 
-    /// As [`Channel::receive_from`], but the message stays where it is: the descriptors are duplicates, and what is `InvalidData` is there
-    /// again.
+    /// As [`Channel::receive_from`], but the message stays where it is: the descriptors are duplicates, and
+    /// what is `InvalidData` is there again.
     pub fn look_from(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<(usize, Option<Peer>)> {
         self.receive_with(buffer, fds, libc::MSG_PEEK)
     }
@@ -325,7 +332,8 @@ impl From<Listener> for OwnedFd {
     }
 }
 
-/// Repeats a call that fails with EINTR. Signals that come faster than it works end it with EAGAIN after `timeout`.
+/// Repeats a call that fails with EINTR. Signals that come faster than it works end it with EAGAIN after
+/// `timeout`.
 fn uninterrupted<T>(timeout: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = std::time::Instant::now() + timeout;
     loop {
@@ -358,8 +366,8 @@ pub fn is_visible(path: &Path) -> bool {
     rustix::fs::stat(path).is_ok()
 }
 
-/// The address of a socket file. A path that does not fit into `sun_path` (108 bytes) is reached through the directory,
-/// which then has to stay open.
+/// The address of a socket file. A path that does not fit into `sun_path` (108 bytes) is reached through the
+/// directory, which then has to stay open.
 struct Address {
     address: SocketAddrUnix,
     _directory: Option<OwnedFd>,

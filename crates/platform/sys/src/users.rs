@@ -23,8 +23,8 @@ pub fn user(name: &str) -> io::Result<Option<u32>> {
     })
 }
 
-/// The numbers of a user of this name, and of its primary group; `None`: there is no such user. A number without an entry is that of a user whose
-/// group has the same number.
+/// The numbers of a user of this name, and of its primary group; `None`: there is no such user. A number
+/// without an entry is that of a user whose group has the same number.
 pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     let Some(uid) = user(name)? else { return Ok(None) };
     let gid = with_room(|room: &mut [c_char]| {
@@ -38,8 +38,8 @@ pub fn account(name: &str) -> io::Result<Option<(u32, u32)>> {
     Ok(Some((uid, gid.unwrap_or(uid))))
 }
 
-/// The number of a group of this name, and the users that are listed as members (others have it as their primary group); `None`: there is
-/// no such group. A number is its own name, and has no list.
+/// The number of a group of this name, and the users that are listed as members (others have it as their
+/// primary group); `None`: there is no such group. A number is its own name, and has no list.
 pub fn group(name: &str) -> io::Result<Option<(u32, Vec<u32>)>> {
     if let Ok(number) = name.parse() {
         return Ok(Some((number, Vec::new())));

@@ -1,15 +1,18 @@
-//! How is memory handed out for reading, so that nobody who gets it can open it again for writing? mount_setattr(2), open_tree(2).
+//! How is memory handed out for reading, so that nobody who gets it can open it again for writing?
+//! mount_setattr(2), open_tree(2).
 //!
-//! A descriptor of a memfd can be opened again through /proc/self/fd with other rights: by its owner, and by anybody whom its mode lets.
-//! A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to everybody, also to the next process that has to write the memory. So
-//! memory that has writers to come lies in files of a small file system in memory, which is mounted nowhere:
+//! A descriptor of a memfd can be opened again through /proc/self/fd with other rights: by its owner, and by
+//! anybody whom its mode lets. A seal against writing (`F_SEAL_FUTURE_WRITE`) forbids that to everybody, also
+//! to the next process that has to write the memory. So memory that has writers to come lies in files of a
+//! small file system in memory, which is mounted nowhere:
 //!
 //! ```text
 //!   tmpfs --mount that may write----> descriptors of those who write
 //!         `-mount that may only read-> descriptors of those who read: opened again for writing they fail with EROFS, for root as well
 //! ```
 //! A file has no name once it is made, and neither mount is in any namespace, so there is no other way to it.
-//! Such a file cannot be sealed against shrinking. Only who has a descriptor that writes could cut it, see [`crate::Mapping::of_views`].
+//! Such a file cannot be sealed against shrinking. Only who has a descriptor that writes could cut it, see
+//! [`crate::Mapping::of_views`].
 
 use std::ffi::CStr;
 use std::io;
@@ -39,7 +42,8 @@ pub struct View {
 }
 
 impl Views {
-    /// Makes one. It takes a mount namespace and, without privileges, a user namespace, both of a child that lives for a moment.
+    /// Makes one. It takes a mount namespace and, without privileges, a user namespace, both of a child that
+    /// lives for a moment.
     ///
     /// Fails with EPERM where a process may have neither, and with ENOSYS before Linux 5.12.
     pub fn new() -> io::Result<Views> {
@@ -47,8 +51,8 @@ impl Views {
         let (users, groups) = (map(geteuid().as_raw()), map(getegid().as_raw()));
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: as fork(2), but for a table of descriptors in common. The child makes system calls only, with what is prepared above, and
-        // leaves by `_exit`; what it drops are descriptors.
+        // SAFETY: as fork(2), but for a table of descriptors in common. The child makes system calls only,
+        // with what is prepared above, and leaves by `_exit`; what it drops are descriptors.
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
         if pid == 0 {
             let words = match prepare(users.as_bytes(), groups.as_bytes()) {
@@ -86,7 +90,8 @@ impl Views {
         Ok(Views { write, read })
     }
 
-    /// Creates `len` bytes of zeroed memory, for the owner alone; `name` shows up in `/proc/PID/maps`. The descriptors are CLOEXEC.
+    /// Creates `len` bytes of zeroed memory, for the owner alone; `name` shows up in `/proc/PID/maps`. The
+    /// descriptors are CLOEXEC.
     pub fn create(&self, name: &str, len: usize) -> io::Result<View> {
         let (owner, flags) = (Mode::RUSR | Mode::WUSR, OFlags::CLOEXEC | OFlags::NOFOLLOW);
         let write = openat(&self.write, name, flags | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, owner)?;
@@ -97,8 +102,9 @@ impl Views {
     }
 }
 
-/// In the child: makes the file system, with a mount that may write and one that may not. Allocates nothing. `users`, `groups`: the only user
-/// and group of a user namespace, if it takes one; they are the same inside and outside.
+/// In the child: makes the file system, with a mount that may write and one that may not. Allocates nothing.
+/// `users`, `groups`: the only user and group of a user namespace, if it takes one; they are the same inside
+/// and outside.
 fn prepare(users: &[u8], groups: &[u8]) -> Result<(OwnedFd, OwnedFd), Errno> {
     // SAFETY: descriptors stay as they are.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {

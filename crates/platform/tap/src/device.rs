@@ -19,8 +19,9 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// How many frames wait in a queue before the kernel drops them, silently.
 ///
-/// The driver's default is 1000. A frame in the queue counts as sent for the kernel's TCP, so nothing else holds a
-/// sender back: with 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing was lost.
+/// The driver's default is 1000. A frame in the queue counts as sent for the kernel's TCP, so nothing else
+/// holds a sender back: with 1000, bulk traffic in packets of 1500 bytes fell to 0.2 Gb/s; with 10000 nothing
+/// was lost.
 pub const QUEUE_LEN: u32 = 10_000;
 
 /// What kind of device to open.
@@ -30,7 +31,8 @@ pub struct TapOptions<'name> {
     pub name: Option<&'name str>,
     /// How many queues, `1..=QUEUES_MAX`: one for every replica there may ever be.
     ///
-    /// Closing a queue later renumbers the last one into its place, so queues are opened once and idle ones stay.
+    /// Closing a queue later renumbers the last one into its place, so queues are opened once and idle ones
+    /// stay.
     pub queues: usize,
     /// What the stack is ready to receive.
     pub offloads: Offloads,
@@ -53,7 +55,8 @@ pub struct Offloads {
 pub enum Existing {
     /// Fail with [`OpenError::Busy`]. Otherwise two stacks could end up sharing one device without noticing.
     Refuse,
-    /// Attach to it: `ip tuntap add mode tap multi_queue vnet_hdr user USER` made it for a user without privileges.
+    /// Attach to it: `ip tuntap add mode tap multi_queue vnet_hdr user USER` made it for a user without
+    /// privileges.
     Attach,
 }
 
@@ -95,7 +98,8 @@ impl Tap {
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         match set_queue_len(&name) {
-            // The owner of a device that somebody else made may not change it; then its length is that one's choice.
+            // The owner of a device that somebody else made may not change it; then its length is that one's
+            // choice.
             Err(error) if !(options.existing == Existing::Attach && error.raw_os_error() == Some(libc::EPERM)) => {
                 return Err(OpenError::Other("setting the queue length", error.raw_os_error().unwrap_or(0)));
             }
@@ -191,7 +195,8 @@ pub enum OpenError {
     NotPermitted,
     /// There is a device of that name, or all its queues are in use.
     Busy,
-    /// There is a link of that name, but it is not a multi-queue TAP with offloads; or the name is not a valid one.
+    /// There is a link of that name, but it is not a multi-queue TAP with offloads; or the name is not a
+    /// valid one.
     WrongKind,
     /// The existing device has all the queues it can have.
     DeviceFull,

@@ -49,7 +49,8 @@ pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> Result<()> {
 
 /// Lets a socket filter choose the queue of each frame; -1 removes it. TUNSETSTEERINGEBPF.
 pub(crate) fn set_steering(fd: BorrowedFd<'_>, program: i32) -> Result<()> {
-    // SAFETY: TUNSETSTEERINGEBPF, although numbered as if it wrote, reads one int: a descriptor, which it checks.
+    // SAFETY: TUNSETSTEERINGEBPF, although numbered as if it wrote, reads one int: a descriptor, which it
+    // checks.
     let request = unsafe { Setter::<{ libc::TUNSETSTEERINGEBPF as Opcode }, libc::c_int>::new(program) };
     // SAFETY: as above.
     unsafe { ioctl(fd, request) }

@@ -6,23 +6,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use atoll_sys::Gather;
 use rustix::io::{Errno, read, write};
 
-/// Length of the `virtio_net_hdr` before each frame, in bytes. With the Ethernet header that is 24, so the IP header is
-/// aligned to 8 bytes if the buffer is. (The 12-byte form adds a count of buffers, which TAP does not use.)
+/// Length of the `virtio_net_hdr` before each frame, in bytes. With the Ethernet header that is 24, so the IP
+/// header is aligned to 8 bytes if the buffer is. (The 12-byte form adds a count of buffers, which TAP does
+/// not use.)
 pub const VNET_HEADER_LEN: usize = 10;
 
-/// The largest frame a queue hands out or takes, with its vnet header: the largest IP packet, Ethernet, one VLAN tag.
+/// The largest frame a queue hands out or takes, with its vnet header: the largest IP packet, Ethernet, one
+/// VLAN tag.
 pub const FRAME_LEN_MAX: usize = VNET_HEADER_LEN + 14 + 4 + 65_535;
 
 /// One queue of a [`crate::Tap`], nonblocking. To sleep, wait until the descriptor is readable.
 ///
-/// Survives the process if another one (the supervisor) holds a copy of the descriptor: frames then wait in it.
+/// Survives the process if another one (the supervisor) holds a copy of the descriptor: frames then wait in
+/// it.
 #[derive(Debug)]
 pub struct Queue {
     fd: OwnedFd,
 }
 
 impl Queue {
-    /// The queue behind a descriptor that a [`crate::Tap`] gave, in this process or in the one that sent it here.
+    /// The queue behind a descriptor that a [`crate::Tap`] gave, in this process or in the one that sent it
+    /// here.
     pub fn from_fd(fd: OwnedFd) -> Queue {
         Queue { fd }
     }
@@ -34,8 +38,8 @@ impl Queue {
 
     /// Takes the next frame out, vnet header first; `None` if there is none. ~220 ns.
     ///
-    /// `buf`: of [`FRAME_LEN_MAX`] bytes; the kernel cuts a longer frame off without saying so. Without TSO and USO the
-    /// MTU plus 28 suffices. Fails with EBADFD once the device is gone.
+    /// `buf`: of [`FRAME_LEN_MAX`] bytes; the kernel cuts a longer frame off without saying so. Without TSO
+    /// and USO the MTU plus 28 suffices. Fails with EBADFD once the device is gone.
     #[inline]
     pub fn receive(&mut self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
@@ -48,7 +52,8 @@ impl Queue {
         }
     }
 
-    /// Puts a frame in: vnet header, headers and payload, in one piece or in several, in private or shared memory.
+    /// Puts a frame in: vnet header, headers and payload, in one piece or in several, in private or shared
+    /// memory.
     ///
     /// The kernel processes it before this returns (up to the receiving socket): 300 ns and more.
     #[inline]

@@ -1,4 +1,5 @@
-//! Which queue gets the frames of a flow group? The one in the steering table, a map of the program `bpf/steer.c`.
+//! Which queue gets the frames of a flow group? The one in the steering table, a map of the program
+//! `bpf/steer.c`.
 
 use std::error::Error;
 use std::fmt;
@@ -26,10 +27,12 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Steers the device of `queue` (any of its queues) by `table`, with the hash keyed by `key`. Replaces what was there.
+    /// Steers the device of `queue` (any of its queues) by `table`, with the hash keyed by `key`. Replaces
+    /// what was there.
     ///
     /// Loading a program needs CAP_BPF in the first user namespace. Without it the error is
-    /// [`SteeringError::NotPermitted`]; frames then go to queues of the kernel's choice, and replicas must forward them.
+    /// [`SteeringError::NotPermitted`]; frames then go to queues of the kernel's choice, and replicas must
+    /// forward them.
     pub fn attach(queue: impl AsFd, key: FlowKey, table: &Table) -> Result<Steering, SteeringError> {
         let mut loaded = load(key)?;
         let map = loaded.take_map("steering_table").ok_or(SteeringError::BadProgram)?;
@@ -86,8 +89,8 @@ impl Steering {
         }
     }
 
-    /// Changes what differs from `table`, group by group. If it fails, the groups before the failure have changed, and
-    /// [`Steering::table`] tells which.
+    /// Changes what differs from `table`, group by group. If it fails, the groups before the failure have
+    /// changed, and [`Steering::table`] tells which.
     pub fn set_all(&mut self, table: &Table) -> Result<(), SteeringError> {
         (0..).zip(table).try_for_each(|(group, &queue)| self.set(FlowGroup(group), queue))
     }
@@ -130,7 +133,8 @@ unsafe impl Pod for ProgramKey {}
 /// The program, loaded but not attached, with its key in place.
 fn load(key: FlowKey) -> Result<Ebpf, SteeringError> {
     const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.o"));
-    // Without the kernel's type information, which takes milliseconds to parse: the program looks at packets only.
+    // Without the kernel's type information, which takes milliseconds to parse: the program looks at packets
+    // only.
     let mut loaded = EbpfLoader::new().load(OBJECT).map_err(|error| cause("creating the maps", &error))?;
     let map = loaded.map_mut("flow_key").ok_or(SteeringError::BadProgram)?;
     let mut map: Array<_, ProgramKey> = Array::try_from(map).map_err(|error| cause("finding the key", &error))?;

@@ -1,4 +1,5 @@
-//! Does the kernel give each flow to the queue that the table names, on a real device, while the table changes?
+//! Does the kernel give each flow to the queue that the table names, on a real device, while the table
+//! changes?
 
 mod common;
 

@@ -19,7 +19,8 @@ pub enum Cast {
 /// Our place in the address space. Pure; another takes its place when the address changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
-    /// [`NO_ADDRESS`], which is that of no packet, as long as there is none: so "is it ours" is one comparison.
+    /// [`NO_ADDRESS`], which is that of no packet, as long as there is none: so "is it ours" is one
+    /// comparison.
     own: u64,
     /// Its 33rd bit is set, so that without an address nothing is on the link.
     mask: u64,
@@ -51,7 +52,8 @@ impl Addresses {
         addr as u64 == self.own
     }
 
-    /// What `addr` means as a destination; `None` if it means nothing: 0.0.0.0/8, 127.0.0.0/8 and 240.0.0.0/4.
+    /// What `addr` means as a destination; `None` if it means nothing: 0.0.0.0/8, 127.0.0.0/8 and
+    /// 240.0.0.0/4.
     pub(crate) const fn cast(&self, addr: u32) -> Option<Cast> {
         if addr == u32::MAX || addr == self.broadcast {
             return Some(Cast::Broadcast);
@@ -75,8 +77,9 @@ impl Addresses {
         (addr as u64 ^ self.own) & self.mask == 0
     }
 
-    /// Whether a packet that arrives over `link` may have come from `src`. Everything else is a martian (RFC 1812 §5.3.7): groups,
-    /// broadcasts, 0/8 and 240/4 anywhere; our own address and 127/8 from outside; others' addresses from inside.
+    /// Whether a packet that arrives over `link` may have come from `src`. Everything else is a martian (RFC
+    /// 1812 §5.3.7): groups, broadcasts, 0/8 and 240/4 anywhere; our own address and 127/8 from outside;
+    /// others' addresses from inside.
     #[inline]
     pub(crate) const fn is_source(&self, link: Link, src: u32) -> bool {
         match link {
@@ -85,7 +88,8 @@ impl Addresses {
         }
     }
 
-    /// Whether `addr` is one of ours on `link`; the loopback addresses exist inside only (RFC 1122 §3.2.1.3 (g)).
+    /// Whether `addr` is one of ours on `link`; the loopback addresses exist inside only (RFC 1122 §3.2.1.3
+    /// (g)).
     #[inline]
     pub(crate) const fn is_ours(&self, link: Link, addr: u32) -> bool {
         self.is_own(addr) || (matches!(link, Link::Inside) && is_loopback(addr))

@@ -1,8 +1,8 @@
 //! How are stations asked for, answered, and believed? RFC 826; announcements and conflicts by RFC 5227.
 //!
-//! ARP has no proof, so belief is rationed. A station is believed about itself when it asks *us* (it wants to talk to us), or when
-//! it answers a question that this stack asked; but what contradicts a station that is known is at most a reason to ask that one
-//! (see `neighbours.rs`).
+//! ARP has no proof, so belief is rationed. A station is believed about itself when it asks *us* (it wants to
+//! talk to us), or when it answers a question that this stack asked; but what contradicts a station that is
+//! known is at most a reason to ask that one (see `neighbours.rs`).
 
 use atoll_base::Instant;
 use atoll_wire::arp::{self, Operation, Packet};
@@ -14,9 +14,10 @@ use crate::ip::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, Frame, Ip, Link};
 use crate::neighbours::{Basis, Claim};
 
 impl Ip {
-    /// Announces our address to the link, now and once more after two seconds (RFC 5227 §2.3). Called by one replica of a stack, when
-    /// its link comes up: neighbours that knew the address under another station learn the new one. IPv6 addresses are tried out
-    /// (RFC 4862 §5.4), routers asked for, and servers of DHCP, if those are to give an address.
+    /// Announces our address to the link, now and once more after two seconds (RFC 5227 §2.3). Called by one
+    /// replica of a stack, when its link comes up: neighbours that knew the address under another station
+    /// learn the new one. IPv6 addresses are tried out (RFC 4862 §5.4), routers asked for, and servers of
+    /// DHCP, if those are to give an address.
     pub fn announce(&mut self, now: Instant) {
         self.announce_v4(now);
         self.start_v6(now);
@@ -58,7 +59,8 @@ impl Ip {
 
     /// Somebody asks for us: answer, and take note of who asks.
     fn handle_question(&mut self, now: Instant, packet: &Packet) {
-        // A probe (RFC 5227 §2.1.1) comes from 0.0.0.0, which is no neighbour: it is answered and teaches nothing.
+        // A probe (RFC 5227 §2.1.1) comes from 0.0.0.0, which is no neighbour: it is answered and teaches
+        // nothing.
         if self.addresses.is_neighbour(packet.sender_addr) {
             let claim = self.learn(now, packet.sender_addr, packet.sender_mac);
             self.pass_on(claim, packet);
@@ -95,8 +97,8 @@ impl Ip {
         self.pass_on(claim, packet);
     }
 
-    /// What follows from a claim that was heard: the other replicas hear of it, and judge it for themselves; the station that it
-    /// contradicts is asked.
+    /// What follows from a claim that was heard: the other replicas hear of it, and judge it for themselves;
+    /// the station that it contradicts is asked.
     fn pass_on(&mut self, claim: Claim, packet: &Packet) {
         if let Claim::Ask { of } = claim {
             self.ask(packet.sender_addr, of);
@@ -115,7 +117,8 @@ impl Ip {
         }
     }
 
-    /// Asks `of` (one station, or everybody) for `addr`. Without an address of our own there is nobody to ask for.
+    /// Asks `of` (one station, or everybody) for `addr`. Without an address of our own there is nobody to ask
+    /// for.
     pub(crate) fn ask(&mut self, addr: u32, of: Mac) {
         if let Some(own) = self.addresses.own() {
             self.ask_as(own, addr, of);

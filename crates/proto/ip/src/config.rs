@@ -11,31 +11,35 @@ use crate::v6::V6Config;
 pub struct Config {
     /// Hardware address of the stack; shared by its replicas.
     pub mac: Mac,
-    /// IPv4 address of the stack; shared by its replicas. Without meaning, as prefix and gateway, if `dhcp` gives one.
+    /// IPv4 address of the stack; shared by its replicas. Without meaning, as prefix and gateway, if `dhcp`
+    /// gives one.
     pub addr: u32,
     /// Bits of the on-link prefix, 0 to 32. With 31 and 32 there is no directed broadcast (RFC 3021).
     pub prefix_len: u8,
     /// Next hop of everything that is not on the link; `None`: nothing else can be reached.
     pub gateway: Option<u32>,
-    /// Whether the address comes by DHCP: there is none at first. The first replica asks, and the others are told.
+    /// Whether the address comes by DHCP: there is none at first. The first replica asks, and the others are
+    /// told.
     pub dhcp: bool,
     /// Largest IPv4 packet the link carries, at least [`Config::MTU_MIN`].
     pub mtu: u16,
-    /// Neighbours kept at most, 1 to [`Config::NEIGHBOURS_LIMIT`]; beyond it the one that was not used for longest goes (about).
+    /// Neighbours kept at most, 1 to [`Config::NEIGHBOURS_LIMIT`]; beyond it the one that was not used for
+    /// longest goes (about).
     pub neighbours_max: usize,
     /// Whether the stack has an internal link, over which it reaches its own address and 127.0.0.0/8.
     pub loopback: bool,
     /// What is kept of packets that arrive in fragments.
     pub reassembly: Limits,
-    /// Which of how many this is that send from the stack's addresses: they share identifications, and the first one speaks for all
-    /// (IGMP, DHCP), unless it is apart.
+    /// Which of how many this is that send from the stack's addresses: they share identifications, and the
+    /// first one speaks for all (IGMP, DHCP), unless it is apart.
     pub sibling: (u8, u8),
     /// IPv6 on the link; `None`: it is spoken inside the stack only, as `::1`.
     pub v6: Option<V6Config>,
-    /// Whether this is the half of IP that stays with a transport server, and the other half is in an IP server
-    /// ([`Told`](crate::Told)).
+    /// Whether this is the half of IP that stays with a transport server, and the other half is in an IP
+    /// server ([`Told`](crate::Told)).
     pub apart: bool,
-    /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and counted.
+    /// Frames waiting for [`Ip::poll_frame`](crate::Ip::poll_frame) at most; further ones are dropped and
+    /// counted.
     pub frames_max: usize,
 }
 

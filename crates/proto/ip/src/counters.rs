@@ -26,8 +26,8 @@ pub enum Reason {
     FragmentDuplicate,
     /// To a multicast group that nobody here has joined.
     Multicast,
-    /// To everyone, but of a protocol that is spoken with one host only; or to one host, but over a hardware broadcast
-    /// (RFC 1122 §3.3.6).
+    /// To everyone, but of a protocol that is spoken with one host only; or to one host, but over a hardware
+    /// broadcast (RFC 1122 §3.3.6).
     Broadcast,
     /// Neither TCP, UDP nor ICMP; answered with "protocol unreachable".
     UnknownProtocol,
@@ -73,7 +73,8 @@ pub struct Counters {
     pub arp_replies: u64,
     /// ARP packets that claimed our address for another station (RFC 5227 §2.4).
     pub arp_conflicts: u64,
-    /// Answers of DHCP servers that were not believed: for others, not what was asked for, or nothing that a host could live by.
+    /// Answers of DHCP servers that were not believed: for others, not what was asked for, or nothing that a
+    /// host could live by.
     pub dhcp_ignored: u64,
     /// Neighbour solicitations sent.
     pub nd_solicitations: u64,

@@ -1,5 +1,5 @@
-//! How does a host take packets apart, and how does it get them whole again? IPv4: RFC 791 §3.2, RFC 1122 §3.3.2 and §3.3.3. What is
-//! IPv6's alone is in `v6/fragments.rs`; both families share the bounds.
+//! How does a host take packets apart, and how does it get them whole again? IPv4: RFC 791 §3.2, RFC 1122
+//! §3.3.2 and §3.3.3. What is IPv6's alone is in `v6/fragments.rs`; both families share the bounds.
 
 use alloc::boxed::Box;
 
@@ -31,7 +31,8 @@ impl FragmentKey for PacketKey {
     /// Linux's `ipfrag_time`, and the 60 seconds of RFC 8200.
     const TIMEOUTS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 
-    /// Of an IPv6 address the network: its hosts, and whoever has taken more than one address there, share what a source may have.
+    /// Of an IPv6 address the network: its hosts, and whoever has taken more than one address there, share
+    /// what a source may have.
     fn source(&self) -> (u64, u32, bool) {
         let octets = u128::from_be_bytes(self.src.octets());
         ((octets >> 64) as u64, self.src.to_v4().unwrap_or_default(), self.inside)
@@ -51,7 +52,8 @@ impl FragmentKey for PacketKey {
     }
 }
 
-/// Multiply-shift for each word, with a secret multiplier, from `start` on. Words that differ in one place never collide in all bits.
+/// Multiply-shift for each word, with a secret multiplier, from `start` on. Words that differ in one place
+/// never collide in all bits.
 fn hash<const N: usize>(secret: [u64; 2], start: u64, words: [u64; N]) -> u64 {
     words.into_iter().fold(start, |hash, word| {
         let product = (hash ^ word).wrapping_mul(secret[1] | 1);
@@ -70,8 +72,8 @@ pub struct Part {
     pub more: bool,
 }
 
-/// The parts of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on, in packets of at most `mtu` octets (at least
-/// 68, RFC 791; with IPv6 1280).
+/// The parts of a payload of `len` octets to `dst`, from octet `from` (a multiple of 8) on, in packets of at
+/// most `mtu` octets (at least 68, RFC 791; with IPv6 1280).
 pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item = Part> {
     let headers = if dst.is_v4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN + ipv6::FRAGMENT_LEN };
     let room = (usize::from(mtu).saturating_sub(headers) & !7).max(8);
@@ -81,9 +83,9 @@ pub fn parts(dst: Addr, len: usize, from: usize, mtu: u16) -> impl Iterator<Item
     })
 }
 
-/// The identifications of what may be fragmented. RFC 6864 §4.3 wants them not to repeat for a source, destination and protocol,
-/// RFC 7739 §5.4 not to tell how much is sent to others: each destination counts from a place of its own, in one of some counters.
-/// IPv4 has room for the lower half.
+/// The identifications of what may be fragmented. RFC 6864 §4.3 wants them not to repeat for a source,
+/// destination and protocol, RFC 7739 §5.4 not to tell how much is sent to others: each destination counts
+/// from a place of its own, in one of some counters. IPv4 has room for the lower half.
 #[derive(Debug)]
 pub(crate) struct Identifications {
     counters: Box<[u32; COUNTERS]>,
@@ -118,8 +120,8 @@ impl Identifications {
 }
 
 impl Ip {
-    /// The next packet that is whole again, from the Ethernet header on: to be handled, by the owner of its flow, like a frame of its
-    /// link about which the link says nothing.
+    /// The next packet that is whole again, from the Ethernet header on: to be handled, by the owner of its
+    /// flow, like a frame of its link about which the link says nothing.
     pub fn poll_whole(&mut self) -> Option<Frame> {
         self.wholes.pop_front()
     }
@@ -129,8 +131,8 @@ impl Ip {
         self.identifications.next(dst.into(), protocol)
     }
 
-    /// Writes the headers of one part of `packet`, as [`Ip::emit_headers`] does for all of it; returns their length, at most
-    /// [`FRAGMENT_HEADERS_LEN_MAX`]. When the link has taken it, call [`Ip::fragment_sent`].
+    /// Writes the headers of one part of `packet`, as [`Ip::emit_headers`] does for all of it; returns their
+    /// length, at most [`FRAGMENT_HEADERS_LEN_MAX`]. When the link has taken it, call [`Ip::fragment_sent`].
     pub fn emit_fragment(&self, out: &mut [u8], packet: &Outgoing, id: u32, part: &Part) -> usize {
         if !packet.dst.is_v4() {
             return self.emit_fragment_v6(out, packet, id, part);
@@ -195,8 +197,8 @@ impl Ip {
         }
     }
 
-    /// Gives up packets whose fragments have not all arrived in time. RFC 1122 §3.3.2, RFC 8200 §4.5: their senders are told, if the
-    /// first fragment was there.
+    /// Gives up packets whose fragments have not all arrived in time. RFC 1122 §3.3.2, RFC 8200 §4.5: their
+    /// senders are told, if the first fragment was there.
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
         while let Some((key, expired)) = self.reassembly.expire(now) {
             self.counters.reassembly_timeouts += 1;

@@ -1,5 +1,5 @@
-//! How are routers of IPv4 told which groups are wanted? IGMP as a host speaks it: RFC 3376, RFC 2236, RFC 1112. When what is said is
-//! decided in [`crate::membership`].
+//! How are routers of IPv4 told which groups are wanted? IGMP as a host speaks it: RFC 3376, RFC 2236,
+//! RFC 1112. When what is said is decided in [`crate::membership`].
 
 use alloc::vec;
 
@@ -28,7 +28,8 @@ impl Group for u32 {
 }
 
 impl Ip {
-    /// A socket joins `group`: packets to it are taken, and routers are told, if it is the first. `false`: no group, or too many.
+    /// A socket joins `group`: packets to it are taken, and routers are told, if it is the first. `false`: no
+    /// group, or too many.
     pub fn join_group(&mut self, now: Instant, link: Link, group: impl Into<Addr>) -> bool {
         let group = group.into();
         let joined = self.cast(group) == Some(Cast::Multicast)

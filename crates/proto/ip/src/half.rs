@@ -1,13 +1,13 @@
-//! What of IP stays with a transport server whose IP server is another process (N6)? What a transport asks for every packet; the
-//! rest it is told.
+//! What of IP stays with a transport server whose IP server is another process (N6)? What a transport asks
+//! for every packet; the rest it is told.
 //!
 //! ```text
 //!   here    own addresses, what a destination means, headers and fragments of own packets, checksums,       <--Told, unreachable--
 //!           whose error it is, the groups of sockets, paths, and all of the inside link                     --Request-->
 //!   there   ARP and neighbour discovery, routers, DHCP, IGMP and MLD, echo, packets in fragments
 //! ```
-//! Frames leave without a hardware destination, which the IP server fills in. What comes from outside is whole and was checked once; it
-//! is judged here as if it had not been, but for its checksum.
+//! Frames leave without a hardware destination, which the IP server fills in. What comes from outside is
+//! whole and was checked once; it is judged here as if it had not been, but for its checksum.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -75,7 +75,8 @@ pub(crate) struct Half {
 
 /// Unreachable destinations that are remembered at most: beyond it packets to some leave in vain.
 const UNREACHABLE_MAX: usize = 256;
-/// Neighbours whose progress is passed on in a second at most; of the others the IP server finds out itself, by asking.
+/// Neighbours whose progress is passed on in a second at most; of the others the IP server finds out itself,
+/// by asking.
 const PROGRESS_MAX: usize = 64;
 
 impl Ip {
@@ -92,7 +93,8 @@ impl Ip {
         }
     }
 
-    /// Takes what the IP server has told. It is hostile until proven plausible; ignored where there is no IP server.
+    /// Takes what the IP server has told. It is hostile until proven plausible; ignored where there is no IP
+    /// server.
     pub fn handle_told(&mut self, told: Told) {
         let Some(half) = &mut self.half else { return };
         if half.dhcp != told.dhcp {
@@ -107,8 +109,8 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// Takes from the IP server that packets to `dst` have nobody who takes them. That is believed for a second, as of a neighbour that does
-    /// not answer.
+    /// Takes from the IP server that packets to `dst` have nobody who takes them. That is believed for a
+    /// second, as of a neighbour that does not answer.
     pub fn handle_unreachable(&mut self, now: Instant, dst: Addr) {
         let Some(half) = &mut self.half else { return };
         half.unreachable.retain(|_, until| *until > now);
@@ -131,7 +133,8 @@ impl Ip {
         self.half.as_ref().is_some_and(|half| half.is_behind || !half.paths.is_empty() || !half.progress_due.is_empty())
     }
 
-    /// Passes what there is to ask to `send`, which says whether it was taken; what was not is offered again next time.
+    /// Passes what there is to ask to `send`, which says whether it was taken; what was not is offered again
+    /// next time.
     pub fn send_requests(&mut self, mut send: impl FnMut(Request) -> bool) {
         let Some(half) = &mut self.half else { return };
         if half.is_behind {

@@ -1,4 +1,5 @@
-//! What is answered by ICMP, what is told by it, and when is silence required? RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.
+//! What is answered by ICMP, what is told by it, and when is silence required? RFC 792, RFC 1122 §3.2.2, RFC
+//! 1812 §4.3.2.
 
 use atoll_base::{Addr, FourTuple, Instant, SeqNum};
 use atoll_wire::ethernet::EtherType;
@@ -19,9 +20,11 @@ pub struct NetworkError {
     pub kind: ErrorKind,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Whose packet it was: local is ours. Nothing proves that there is such a connection, or that the packet was sent.
+    /// Whose packet it was: local is ours. Nothing proves that there is such a connection, or that the packet
+    /// was sent.
     pub tuple: FourTuple,
-    /// Its sequence number, if TCP. An error about data that is not in flight is forged or late (RFC 5927 §4.1).
+    /// Its sequence number, if TCP. An error about data that is not in flight is forged or late (RFC 5927
+    /// §4.1).
     pub quoted_seq: Option<SeqNum>,
     /// Who says so.
     pub reporter: Addr,
@@ -32,8 +35,8 @@ pub struct NetworkError {
 pub enum ErrorKind {
     /// It was larger than a link on its way carries, and not to be fragmented.
     FragNeeded {
-        /// Size of the packets that pass, at least 68, of IPv6 at least 1280. Routers older than RFC 1191 do not say; then it is the next
-        /// plateau below the size of the lost packet (RFC 1191 §7.1).
+        /// Size of the packets that pass, at least 68, of IPv6 at least 1280. Routers older than RFC 1191 do
+        /// not say; then it is the next plateau below the size of the lost packet (RFC 1191 §7.1).
         mtu: u16,
     },
     /// It could not be delivered.
@@ -83,10 +86,12 @@ impl Ip {
         self.attribute(link, header.src, kind, body).map(Received::Error)
     }
 
-    /// Queues "destination unreachable" with `code` about `frame`, which arrived over `link` (from the Ethernet header on).
+    /// Queues "destination unreachable" with `code` about `frame`, which arrived over `link` (from the
+    /// Ethernet header on).
     ///
-    /// Does nothing where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors, broadcasts, later fragments, packets from
-    /// no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is counted.
+    /// Does nothing where an error is forbidden (RFC 1122 §3.2.2: about ICMP errors, broadcasts, later
+    /// fragments, packets from no single host) or where too many were sent (RFC 1812 §4.3.2.8); that is
+    /// counted.
     #[inline(never)]
     pub fn unreachable(&mut self, now: Instant, link: Link, frame: &[u8], code: u8) {
         let is_v6 = frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes());
@@ -124,8 +129,8 @@ impl Ip {
         if !self.echo_limit.take(now, 1 + (len / usize::from(self.mtu())) as u32) {
             return Err(Reason::EchoLimit);
         }
-        // Answered to the station it came from, without asking ARP: that also holds where another replica was asked.
-        // RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
+        // Answered to the station it came from, without asking ARP: that also holds where another replica was
+        // asked. RFC 1122 §3.2.1.6 returns the TOS; congestion marks are not echoed.
         let outgoing = Outgoing {
             dst_mac: from,
             src: Addr::v4(header.dst),
@@ -174,7 +179,8 @@ impl Ip {
         if !about_one_host || about_an_error || header.fragment_offset != 0 || ethernet.src.is_group() {
             return None;
         }
-        // The cost is random, so that nobody can count our other errors by the ones he still gets (CVE-2020-25705).
+        // The cost is random, so that nobody can count our other errors by the ones he still gets
+        // (CVE-2020-25705).
         let cost = 1 + self.rng.below(3);
         if !self.error_limit.take(now, cost) {
             return None;

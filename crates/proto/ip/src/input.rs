@@ -57,7 +57,8 @@ pub enum Received<'a> {
         cast: Cast,
         /// DSCP and ECN.
         tos: u8,
-        /// The text, without the UDP header; several datagrams one after another where the link has merged them (USO).
+        /// The text, without the UDP header; several datagrams one after another where the link has merged
+        /// them (USO).
         payload: &'a [u8],
         /// What is known about its checksum.
         checksum: ChecksumState,
@@ -71,9 +72,11 @@ pub enum Received<'a> {
 }
 
 impl Ip {
-    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload`: from the link's vnet header.
+    /// Judges `frame` (from the Ethernet header on), which arrived over `link`. `offload`: from the link's
+    /// vnet header.
     ///
-    /// Never panics, whatever the bytes are. Cost of a TCP segment whose checksum need not be compared: a few ns.
+    /// Never panics, whatever the bytes are. Cost of a TCP segment whose checksum need not be compared: a few
+    /// ns.
     #[inline]
     pub fn handle_frame<'a>(
         &mut self,
@@ -138,7 +141,8 @@ impl Ip {
                 self.handle_dhcp(now, ethernet.src, &header, payload, offload)
             }
             Protocol::UDP => udp(&header, cast, payload, offload),
-            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of amplifications.
+            // RFC 1122 §3.2.2.6: an echo request to a broadcast may be ignored; that keeps us out of
+            // amplifications.
             Protocol::ICMP if cast == Cast::Unicast => self.handle_icmp(now, link, ethernet.src, &header, payload),
             Protocol::IGMP => self.handle_igmp(now, link, &header, payload).map(|()| Received::Consumed),
             // RFC 1122 §4.2.3.10, §3.2.2: no other protocol is spoken with groups.
@@ -177,8 +181,8 @@ impl Ip {
     }
 }
 
-/// Whether a packet is the business of the half that stays with a transport server: everything on the inside link, and of what comes from
-/// outside segments, datagrams and errors.
+/// Whether a packet is the business of the half that stays with a transport server: everything on the inside
+/// link, and of what comes from outside segments, datagrams and errors.
 fn is_for_transport(link: Link, header: &ipv4::Header, payload: &[u8]) -> bool {
     link == Link::Inside
         || !header.is_fragment()

@@ -24,11 +24,13 @@ use crate::v6::V6;
 // structure: Ip: the two families are not parts of their own yet
 /// IPv4 with ARP and ICMP, and IPv6 with neighbour discovery, of one replica.
 ///
-/// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an empty neighbour cache and is told or
-/// asks. Frames, news and failures not fetched are lost with it; peers and siblings ask again.
+/// Of a crash survives what others have given for a time ([`Ip::resume`]). A new incarnation starts with an
+/// empty neighbour cache and is told or asks. Frames, news and failures not fetched are lost with it; peers
+/// and siblings ask again.
 ///
-/// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`], [`Ip::poll_neighbour`],
-/// [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer for [`Ip::next_timeout`].
+/// After any `handle_*`, [`Ip::route`] or [`Ip::unreachable`], poll until empty: [`Ip::poll_frame`],
+/// [`Ip::poll_neighbour`], [`Ip::poll_unreachable`], [`Ip::poll_path`], [`Ip::poll_whole`]; then arm a timer
+/// for [`Ip::next_timeout`].
 #[derive(Debug)]
 pub struct Ip {
     pub(crate) config: Config,
@@ -85,7 +87,8 @@ pub(crate) struct Announcements {
 }
 
 impl Ip {
-    /// A replica's view of `config`. `seed`: unpredictable from outside; decides hash keys and identifications.
+    /// A replica's view of `config`. `seed`: unpredictable from outside; decides hash keys and
+    /// identifications.
     pub fn new(config: Config, seed: u64, now: Instant) -> Result<Ip, BadConfig> {
         config.check()?;
         let mut rng = Rng::new(seed);
@@ -134,14 +137,15 @@ impl Ip {
         self.updates.pop_front()
     }
 
-    /// The next neighbour that did not answer, if any. Every destination whose [`Ip::next_hop`] it is cannot be reached for now:
-    /// packets kept for it are to be dropped, and sockets told (EHOSTUNREACH) where the protocol wants it.
+    /// The next neighbour that did not answer, if any. Every destination whose [`Ip::next_hop`] it is cannot
+    /// be reached for now: packets kept for it are to be dropped, and sockets told (EHOSTUNREACH) where the
+    /// protocol wants it.
     pub fn poll_unreachable(&mut self) -> Option<u32> {
         self.failed.pop_front()
     }
 
-    /// Takes what another replica heard. It is hostile until proven plausible; news about addresses that are no neighbours of
-    /// ours are ignored.
+    /// Takes what another replica heard. It is hostile until proven plausible; news about addresses that are
+    /// no neighbours of ours are ignored.
     pub fn handle_neighbour(&mut self, now: Instant, update: NeighbourUpdate) {
         let NeighbourUpdate { addr, mac, basis } = update;
         if self.half.is_some() || !mac.is_station() || mac == self.config.mac || !self.addresses.is_neighbour(addr) {
@@ -157,8 +161,8 @@ impl Ip {
         self.check_invariants();
     }
 
-    /// Packets to `dst` arrive: a transport has seen progress that needs them (RFC 4861 §7.3.1). Good for the neighbour that they go
-    /// through. Cheap, but not for every segment.
+    /// Packets to `dst` arrive: a transport has seen progress that needs them (RFC 4861 §7.3.1). Good for the
+    /// neighbour that they go through. Cheap, but not for every segment.
     pub fn note_progress(&mut self, now: Instant, dst: Addr) {
         let Some(hop) = self.next_hop(dst) else { return };
         if self.half.is_some() {
@@ -168,8 +172,9 @@ impl Ip {
         }
     }
 
-    /// Takes from a transport server in another process that packets arrive through the neighbour `hop`. It is believed where nobody
-    /// contradicts: not where two stations claim the address, which concerns others as well.
+    /// Takes from a transport server in another process that packets arrive through the neighbour `hop`. It
+    /// is believed where nobody contradicts: not where two stations claim the address, which concerns others
+    /// as well.
     pub fn handle_progress(&mut self, now: Instant, hop: Addr) {
         self.confirm_neighbour(now, hop, false);
         self.check_invariants();
@@ -219,8 +224,8 @@ impl Ip {
         all.into_iter().flatten().min()
     }
 
-    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station, or failed, or own
-    /// addresses have changed; and whenever there is something new to tell about these.
+    /// Grows whenever [`Ip::route`] may answer differently: something was resolved, moved to another station,
+    /// or failed, or own addresses have changed; and whenever there is something new to tell about these.
     pub fn neighbour_generation(&self) -> u64 {
         self.neighbours.generation() + self.v6.generation() + self.v4.news()
     }
@@ -257,8 +262,8 @@ impl Ip {
         self.paths.get(now, dst.into())
     }
 
-    /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The caller has found that the
-    /// ICMP error was about a packet of ours.
+    /// Believes that the way to `dst` takes packets of `mtu` only, and lets the other replicas know. The
+    /// caller has found that the ICMP error was about a packet of ours.
     pub fn learn_path_mtu(&mut self, now: Instant, dst: impl Into<Addr>, mtu: u16) {
         let dst = dst.into();
         if self.paths.learn(now, dst, mtu, self.mtu_for(dst)) {
@@ -348,7 +353,8 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize, counters: &m
 pub(crate) const ECHO_PER_SECOND: u32 = 10_000;
 const ECHO_BURST: u32 = 1_000;
 
-/// Tokens for ICMP errors per second; each costs 1 to 3, so about 500 errors. Linux: icmp_msgs_per_sec 1000, icmp_msgs_burst 50.
+/// Tokens for ICMP errors per second; each costs 1 to 3, so about 500 errors. Linux: icmp_msgs_per_sec 1000,
+/// icmp_msgs_burst 50.
 const ERRORS_PER_SECOND: u32 = 1_000;
 const ERRORS_BURST: u32 = 100;
 

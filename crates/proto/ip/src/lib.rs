@@ -1,7 +1,9 @@
-//! IPv4 with ARP, ICMP, IGMP and DHCP, and IPv6 with neighbour discovery, of one replica, as one sans-IO state machine: [`Ip`].
+//! IPv4 with ARP, ICMP, IGMP and DHCP, and IPv6 with neighbour discovery, of one replica, as one sans-IO
+//! state machine: [`Ip`].
 //!
-//! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a clock, draws randomness
-//! or logs. Every replica has its own [`Ip`]; they agree about neighbours by [`NeighbourUpdate`] messages (N8).
+//! Frames and moments go in (`handle_*`), facts, frames and news come out (`poll_*`); nothing here reads a
+//! clock, draws randomness or logs. Every replica has its own [`Ip`]; they agree about neighbours by
+//! [`NeighbourUpdate`] messages (N8).
 //!
 //! Deliberately absent: IP options (skipped), filters by source (RFC 3376 §3), redirects, forwarding.
 //!

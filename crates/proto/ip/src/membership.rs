@@ -1,9 +1,10 @@
-//! Which multicast groups of a family are listened to, and when is what said about them? RFC 3376, RFC 3810, and the older versions while
-//! a router is heard that knows no better.
+//! Which multicast groups of a family are listened to, and when is what said about them? RFC 3376, RFC 3810,
+//! and the older versions while a router is heard that knows no better.
 //!
-//! IGMP and MLD are one protocol in two alphabets: [`crate::groups`] and `v6/listeners.rs` read and write them. Every replica knows all
-//! groups, because every socket is known to every replica. One of them speaks for the stack; the others only listen. Sources are not
-//! filtered: to routers a group is wanted from everybody, or not at all.
+//! IGMP and MLD are one protocol in two alphabets: [`crate::groups`] and `v6/listeners.rs` read and write
+//! them. Every replica knows all groups, because every socket is known to every replica. One of them speaks
+//! for the stack; the others only listen. Sources are not filtered: to routers a group is wanted from
+//! everybody, or not at all.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -106,7 +107,8 @@ impl<A: Group> Groups<A> {
         self.find_due();
     }
 
-    /// Whether packets to `group` are wanted. Loop copies of what leaves over the outside link arrive over the inside link.
+    /// Whether packets to `group` are wanted. Loop copies of what leaves over the outside link arrive over
+    /// the inside link.
     pub(crate) fn has(&self, link: Link, group: A) -> bool {
         let outside = group.is_everybodys() || self.outside.get(&group).is_some_and(|group| group.users > 0);
         outside || (link == Link::Inside && self.inside.contains_key(&group))
@@ -144,7 +146,8 @@ impl<A: Group> Groups<A> {
         true
     }
 
-    /// Something is to be said at `at`. (Whoever joins and leaves again and again would otherwise have all groups looked at each time.)
+    /// Something is to be said at `at`. (Whoever joins and leaves again and again would otherwise have all
+    /// groups looked at each time.)
     fn is_due_at(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
@@ -296,11 +299,13 @@ fn random(rng: &mut Rng, window: Duration) -> Duration {
 pub(crate) const GROUPS_MAX: usize = 1024;
 /// Those of the stack itself, beside them.
 const OWN_GROUPS_MAX: usize = 32;
-/// Groups that were left and of which routers are still to be told. What is left beyond that they find out when nobody answers their query.
+/// Groups that were left and of which routers are still to be told. What is left beyond that they find out
+/// when nobody answers their query.
 const LEFT_MAX: usize = 256;
 /// RFC 3376 §8.1, RFC 3810 §9.1.
 const ROBUSTNESS: u8 = 2;
-/// RFC 3376 §8.11, RFC 2236 §8.10, RFC 3810 §9.11, RFC 2710 §7.10: how long after the first time news is told again, at most.
+/// RFC 3376 §8.11, RFC 2236 §8.10, RFC 3810 §9.11, RFC 2710 §7.10: how long after the first time news is told
+/// again, at most.
 const REPORT_INTERVAL_V3: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL_V2: Duration = Duration::from_secs(10);
 /// RFC 3376 §8.12, RFC 3810 §9.12: twice the interval of queries (125 s) and the time to answer (10 s).

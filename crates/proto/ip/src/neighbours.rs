@@ -1,4 +1,5 @@
-//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2) and neighbour discovery (RFC 4861 §7.3).
+//! Which station has which address? The bounded cache behind ARP (RFC 826, RFC 1122 §2.3.2) and neighbour
+//! discovery (RFC 4861 §7.3).
 //!
 //! ```text
 //!                            question or claim of its own
@@ -11,9 +12,10 @@
 //!       +----------- Failed                                       (absent)  +---------------------------+  |
 //!                       ^----------------------------------------------------------------------------------+
 //! ```
-//! A claim that contradicts what is known is not believed at once, because ARP and neighbour discovery have no proof: the station that
-//! is known is asked first, and only if it says nothing, twice, the *rival* takes its place, and is asked in turn. What is known is
-//! used meanwhile. Whatever shows that our packets arrive counts as an answer (RFC 4861 §7.3.1).
+//! A claim that contradicts what is known is not believed at once, because ARP and neighbour discovery have
+//! no proof: the station that is known is asked first, and only if it says nothing, twice, the *rival* takes
+//! its place, and is asked in turn. What is known is used meanwhile. Whatever shows that our packets arrive
+//! counts as an answer (RFC 4861 §7.3.1).
 
 use alloc::vec::Vec;
 
@@ -23,9 +25,9 @@ use hashbrown::HashTable;
 
 /// News about a neighbour, from one replica to all others of its stack (N8).
 ///
-/// Sent by the replica that saw an ARP packet; if it is lost, the others ask for themselves; late or repeated, it confirms what is
-/// known or is corrected by the next packet. A queue of the device delivers each ARP packet to one replica only, which need not
-/// be the one that asked.
+/// Sent by the replica that saw an ARP packet; if it is lost, the others ask for themselves; late or
+/// repeated, it confirms what is known or is corrected by the next packet. A queue of the device delivers
+/// each ARP packet to one replica only, which need not be the one that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourUpdate {
     /// IPv4 address of the neighbour.
@@ -41,11 +43,13 @@ pub struct NeighbourUpdate {
 pub enum Basis {
     /// It asked for it, or was asked by the neighbour: all replicas may take it.
     Learned,
-    /// It did not ask: only a replica that did ask may take it (else anybody could tell us anything, RFC 826 has no proof).
+    /// It did not ask: only a replica that did ask may take it (else anybody could tell us anything, RFC 826
+    /// has no proof).
     Overheard,
 }
 
-/// The cache. Lookup, insertion and eviction cost O(1) (amortised); expiry is a scan, at most one per `COALESCE`.
+/// The cache. Lookup, insertion and eviction cost O(1) (amortised); expiry is a scan, at most one per
+/// `COALESCE`.
 #[derive(Debug)]
 pub(crate) struct Neighbours<A = u32> {
     /// Dense, in no particular but a repeatable order.
@@ -134,7 +138,8 @@ pub(crate) trait Key: Copy + Eq {
 }
 
 impl<A: Key> Neighbours<A> {
-    /// `max`: 1 to 65,535 neighbours. `keep` is never evicted as long as there is another. `key`: secret, so that nobody can choose addresses that collide.
+    /// `max`: 1 to 65,535 neighbours. `keep` is never evicted as long as there is another. `key`: secret, so
+    /// that nobody can choose addresses that collide.
     pub(crate) fn new(max: usize, keep: Option<A>, key: [u64; 2]) -> Neighbours<A> {
         Neighbours {
             entries: Vec::new(),
@@ -196,7 +201,8 @@ impl<A: Key> Neighbours<A> {
         self.find(addr).and_then(|at| self.entries.get(at)).is_some_and(|entry| entry.state == State::Failed)
     }
 
-    /// Starts the resolution of an absent `addr`; the caller asks everybody. Returns whether another neighbour was evicted.
+    /// Starts the resolution of an absent `addr`; the caller asks everybody. Returns whether another
+    /// neighbour was evicted.
     pub(crate) fn resolve(&mut self, now: Instant, addr: A) -> bool {
         let due = deadline(now, RETRY);
         self.insert(Entry {
@@ -213,8 +219,8 @@ impl<A: Key> Neighbours<A> {
         })
     }
 
-    /// `addr` itself spoke to us, or a replica heard it: takes `mac` if nothing else is known. Returns what became of it, and
-    /// whether another neighbour was evicted.
+    /// `addr` itself spoke to us, or a replica heard it: takes `mac` if nothing else is known. Returns what
+    /// became of it, and whether another neighbour was evicted.
     pub(crate) fn learn(&mut self, now: Instant, addr: A, mac: Mac) -> (Claim, bool) {
         if let Some(at) = self.find(addr) {
             return (self.judge(now, at, mac, Asked::No), false);
@@ -240,14 +246,15 @@ impl<A: Key> Neighbours<A> {
         self.find(addr).map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::Perhaps))
     }
 
-    /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It proves nothing, but
-    /// where it contradicts what we use, the station that is known is asked.
+    /// Somebody announced to everybody that `addr` is at `mac` (a gratuitous ARP, as after a failover). It
+    /// proves nothing, but where it contradicts what we use, the station that is known is asked.
     pub(crate) fn doubt(&mut self, now: Instant, addr: A, mac: Mac) -> Claim {
         let known = self.find(addr).filter(|at| self.entries.get(*at).is_some_and(Entry::is_known));
         known.map_or(Claim::Ignored, |at| self.judge(now, at, mac, Asked::No))
     }
 
-    /// What was sent to `addr` has arrived, as its answers on a higher layer show (RFC 4861 §7.3.1). `settles`: also whether a rival is right.
+    /// What was sent to `addr` has arrived, as its answers on a higher layer show (RFC 4861 §7.3.1).
+    /// `settles`: also whether a rival is right.
     pub(crate) fn progress(&mut self, now: Instant, addr: A, settles: bool) {
         let Some(entry) = self.find(addr).and_then(|at| self.entries.get_mut(at)) else { return };
         entry.recently_used = true;
@@ -435,7 +442,8 @@ impl<A: Copy> Entry<A> {
                 act(Due::Ask { addr: self.addr, of: Mac::BROADCAST });
             }
             State::Probing => {
-                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks everybody, who may know a new one.
+                // RFC 1122 §2.3.2.1 (2) asks the known station; the last try asks everybody, who may know a
+                // new one.
                 self.tries += 1;
                 let of = if self.tries == TRIES { Mac::BROADCAST } else { self.mac };
                 act(Due::Ask { addr: self.addr, of });
@@ -454,19 +462,20 @@ enum Asked {
     No,
 }
 
-/// Time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is remembered.
+/// Time between two questions (RFC 1122 §2.3.2.1: at most one a second), and how long a failure is
+/// remembered.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// Questions before a neighbour counts as unreachable.
 pub(crate) const TRIES: u8 = 3;
 
-/// Questions to the known station before a rival takes its place, and the time between them: after a failover by an
-/// announcement, packets go to a station that is gone for this long.
+/// Questions to the known station before a rival takes its place, and the time between them: after a failover
+/// by an announcement, packets go to a station that is gone for this long.
 const CONTEST_TRIES: u8 = 2;
 const CONTEST_RETRY: Duration = Duration::from_millis(300);
 
-/// How long a station that has only spoken for itself is used before it is asked, unless something confirms it meanwhile.
-/// DEVIATION: RFC 4861 §10 has 5 s (DELAY_FIRST_PROBE_TIME), for which a lie would be believed.
+/// How long a station that has only spoken for itself is used before it is asked, unless something confirms
+/// it meanwhile. DEVIATION: RFC 4861 §10 has 5 s (DELAY_FIRST_PROBE_TIME), for which a lie would be believed.
 const DELAY: Duration = Duration::from_secs(1);
 
 /// Time for which an answer is believed (RFC 1122 §2.3.2.1 suggests a minute).

@@ -34,8 +34,8 @@ pub enum Route {
         /// The hardware destination.
         mac: Mac,
     },
-    /// The station is being asked for. Keep the packet (one to three per neighbour are worth it) and try again when
-    /// [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
+    /// The station is being asked for. Keep the packet (one to three per neighbour are worth it) and try
+    /// again when [`Ip::neighbour_generation`] has grown, or drop it and rely on retransmission.
     Resolving,
     /// There is no way: no gateway, no such address, or the neighbour does not answer.
     Unreachable,
@@ -52,7 +52,8 @@ pub struct Outgoing {
     pub dst: Addr,
     /// What the payload is.
     pub protocol: Protocol,
-    /// Bytes behind the headers, at most [`ipv4::PAYLOAD_MAX`]; more than the MTU only where the link cuts it (TSO, USO).
+    /// Bytes behind the headers, at most [`ipv4::PAYLOAD_MAX`]; more than the MTU only where the link cuts it
+    /// (TSO, USO).
     pub payload_len: usize,
     /// DSCP and ECN.
     pub tos: u8,
@@ -96,7 +97,8 @@ impl Ip {
         }
     }
 
-    /// The neighbour that takes packets for `dst`; `None` where there is none: our own addresses, groups, no gateway.
+    /// The neighbour that takes packets for `dst`; `None` where there is none: our own addresses, groups, no
+    /// gateway.
     pub fn next_hop(&self, dst: impl Into<Addr>) -> Option<Addr> {
         let dst = dst.into();
         let Some(dst) = dst.to_v4() else {

@@ -1,5 +1,5 @@
-//! What that a replica has learned about its network does its successor know? Addresses, prefixes and routers with their ends: all that
-//! others have given for a time, and would not give again at once.
+//! What that a replica has learned about its network does its successor know? Addresses, prefixes and routers
+//! with their ends: all that others have given for a time, and would not give again at once.
 
 use alloc::vec::Vec;
 
@@ -26,8 +26,9 @@ pub struct Past {
 }
 
 impl Ip {
-    /// Goes on with what a predecessor knew, as far as it holds at `now` and nothing speaks against it. Before [`Ip::announce`], which then asks
-    /// for no address that is there, and tries none out that was tried out.
+    /// Goes on with what a predecessor knew, as far as it holds at `now` and nothing speaks against it.
+    /// Before [`Ip::announce`], which then asks for no address that is there, and tries none out that was
+    /// tried out.
     pub fn resume(&mut self, now: Instant, past: &Past) {
         match (&past.lease, past.v4) {
             (Some(lease), _) => self.resume_dhcp(now, lease),

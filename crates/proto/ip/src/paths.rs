@@ -1,4 +1,5 @@
-//! How large may packets to a destination be? What ICMP says of paths, for as long as it is to be believed (RFC 1191 §6.3, RFC 8201 §5.3).
+//! How large may packets to a destination be? What ICMP says of paths, for as long as it is to be believed
+//! (RFC 1191 §6.3, RFC 8201 §5.3).
 
 use alloc::collections::BTreeMap;
 
@@ -7,8 +8,9 @@ use atoll_wire::ipv6;
 
 /// News about a path, from one replica to all others of its stack (N8).
 ///
-/// Sent by the replica that was told by ICMP about a packet that a socket of ours may have sent; if it is lost, the others send packets
-/// that are too large until they are told themselves; late or repeated, it makes packets small for longer than necessary.
+/// Sent by the replica that was told by ICMP about a packet that a socket of ours may have sent; if it is
+/// lost, the others send packets that are too large until they are told themselves; late or repeated, it
+/// makes packets small for longer than necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathUpdate {
     /// The destination.
@@ -22,8 +24,8 @@ pub struct PathUpdate {
 pub struct PathMtu {
     /// Packets of this size pass, as far as is known.
     pub mtu: u16,
-    /// Whether packets of this size may be too large after all: the path has said less than is believed, so that "don't fragment" would
-    /// lose them. Never so with IPv6.
+    /// Whether packets of this size may be too large after all: the path has said less than is believed, so
+    /// that "don't fragment" would lose them. Never so with IPv6.
     pub is_doubtful: bool,
 }
 
@@ -40,8 +42,8 @@ struct Path {
 }
 
 impl Paths {
-    /// Believes that the way to `dst` takes packets of `mtu`, for ten minutes, if that is less than `link_mtu` and than what was known.
-    /// Returns whether it did.
+    /// Believes that the way to `dst` takes packets of `mtu`, for ten minutes, if that is less than
+    /// `link_mtu` and than what was known. Returns whether it did.
     pub(crate) fn learn(&mut self, now: Instant, dst: Addr, mtu: u16, link_mtu: u16) -> bool {
         // RFC 8201 §4: every link carries 1280 octets, and who says otherwise is not heard.
         if !dst.is_v4() && mtu < ipv6::MTU_MIN {
@@ -72,7 +74,8 @@ impl Paths {
     }
 }
 
-/// Linux's `min_pmtu`: a smaller one is not believed, because it only multiplies packets (RFC 5927 §7 names the attack).
+/// Linux's `min_pmtu`: a smaller one is not believed, because it only multiplies packets (RFC 5927 §7 names
+/// the attack).
 const PATH_MTU_MIN: u16 = 552;
 /// RFC 1191 §6.3 recommends ten minutes; Linux's `mtu_expires`.
 const LIFETIME: Duration = Duration::from_secs(600);

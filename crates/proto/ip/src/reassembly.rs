@@ -1,8 +1,9 @@
 //! How do the parts of a packet find each other again? RFC 791 §3.2, RFC 1122 §3.3.2, RFC 8200 §4.5.
 //!
-//! Of no address family: [`Reassembly`] knows keys, offsets and octets. Anybody can send first fragments without ever sending
-//! the last, so everything here is bounded: octets, packets, fragments of a packet, and what one source may hold of it all.
-//! When there is no room, the oldest packet goes: the fragments of a packet that is still wanted follow each other closely.
+//! Of no address family: [`Reassembly`] knows keys, offsets and octets. Anybody can send first fragments
+//! without ever sending the last, so everything here is bounded: octets, packets, fragments of a packet, and
+//! what one source may hold of it all. When there is no room, the oldest packet goes: the fragments of a
+//! packet that is still wanted follow each other closely.
 //!
 //! ```text
 //!   offset   0            1480          2960        end (known from the last fragment)
@@ -54,8 +55,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Linux's `ipfrag_high_thresh`. A packet of 65535 octets in 256 fragments has 256 octets in each: less than the
-    /// smallest MTU in use (RFC 1191 §7.1 lists 296 for serial lines).
+    /// Linux's `ipfrag_high_thresh`. A packet of 65535 octets in 256 fragments has 256 octets in each: less
+    /// than the smallest MTU in use (RFC 1191 §7.1 lists 296 for serial lines).
     pub const USUAL: Limits = Limits { bytes_max: 4 << 20, packets_max: 512, fragments_max: 256 };
 }
 
@@ -66,7 +67,8 @@ pub struct Fragment<'a> {
     pub offset: u32,
     /// Whether others follow behind it.
     pub more: bool,
-    /// What stands before its octets in the frame; that of the fragment with offset 0 stands before the whole.
+    /// What stands before its octets in the frame; that of the fragment with offset 0 stands before the
+    /// whole.
     pub head: &'a [u8],
     /// Its octets.
     pub payload: &'a [u8],
@@ -103,7 +105,8 @@ pub enum Outcome {
 pub enum Refusal {
     /// No packet can have such a fragment, or not one with those that came before; the packet is discarded.
     Malformed,
-    /// It covers octets of another fragment in part: the packet is discarded, because only attacks do that (RFC 5722, for both families).
+    /// It covers octets of another fragment in part: the packet is discarded, because only attacks do that
+    /// (RFC 5722, for both families).
     Overlap,
     /// Its octets are there already: sent twice, or by another way. The first ones count.
     Duplicate,
@@ -118,9 +121,10 @@ pub struct Expired {
 
 /// The packets of which some fragments have arrived. Lost with its process: those who sent them send again.
 ///
-/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a scan: which packet is
-/// meant, which is the oldest, which is the oldest of a source, and which is due first. What one packet has taken - places,
-/// blocks - goes to the next one, so that a flood costs neither memory nor the work of getting it.
+/// Every question that a hostile fragment can raise has an index of its own, so that none is answered by a
+/// scan: which packet is meant, which is the oldest, which is the oldest of a source, and which is due first.
+/// What one packet has taken - places, blocks - goes to the next one, so that a flood costs neither memory
+/// nor the work of getting it.
 #[derive(Debug)]
 pub struct Reassembly<K: FragmentKey> {
     limits: Limits,
@@ -186,7 +190,8 @@ impl<K: FragmentKey> Reassembly<K> {
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in fragments of the packet, and O(1) for each packet that is evicted.
+    /// Takes a fragment of the packet `key`. Cost: O(log n) in fragments of the packet, and O(1) for each
+    /// packet that is evicted.
     pub fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
         let hashes = key.hashes(self.secret);
         let found = self.packets.find(hashes[0], |packet| packet.key == key);
@@ -289,8 +294,8 @@ impl<K: FragmentKey> Reassembly<K> {
         self.total.bytes
     }
 
-    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment that costs `cost` fits
-    /// into the packet at `at`.
+    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment that
+    /// costs `cost` fits into the packet at `at`.
     fn make_room(&mut self, at: u32, source: u32, cost: usize) {
         let limits = self.limits;
         let fits = |used: Usage, share: usize| {
@@ -395,8 +400,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Where a fragment ends; `None` if no packet can have it: without octets, not a multiple of 8 octets although others follow, or beyond
-/// the longest packet.
+/// Where a fragment ends; `None` if no packet can have it: without octets, not a multiple of 8 octets
+/// although others follow, or beyond the longest packet.
 fn end_of(fragment: &Fragment<'_>) -> Option<u32> {
     let len = u32::try_from(fragment.payload.len()).ok()?;
     let end = fragment.offset.checked_add(len)?;

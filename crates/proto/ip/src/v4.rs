@@ -1,6 +1,7 @@
 //! Which IPv4 address has the stack now, and what comes with it?
 //!
-//! The first replica of a stack gets it from its configuration or by DHCP; the others have the same configuration, or are told.
+//! The first replica of a stack gets it from its configuration or by DHCP; the others have the same
+//! configuration, or are told.
 
 use atoll_base::Instant;
 
@@ -94,12 +95,14 @@ impl Ip {
         self.v4.address()
     }
 
-    /// Grows whenever [`Ip::v4_address`] has changed. The replica that asks for the address lets the others know then.
+    /// Grows whenever [`Ip::v4_address`] has changed. The replica that asks for the address lets the others
+    /// know then.
     pub fn v4_generation(&self) -> u64 {
         self.v4.generation
     }
 
-    /// Takes what the replica that asks for the address has told. It is hostile until proven plausible; ignored where nobody asks.
+    /// Takes what the replica that asks for the address has told. It is hostile until proven plausible;
+    /// ignored where nobody asks.
     pub fn handle_v4_address(&mut self, address: Option<V4Address>) {
         let is_told = self.config.dhcp && self.dhcp.is_none();
         if is_told && address.is_none_or(|address| address.check().is_ok()) {
@@ -108,8 +111,8 @@ impl Ip {
         }
     }
 
-    /// Has another address from now on, or none. Who knows the old one's neighbours forgets them. Connections stay; as on Linux, those of
-    /// an address that is gone have no way to their peers.
+    /// Has another address from now on, or none. Who knows the old one's neighbours forgets them. Connections
+    /// stay; as on Linux, those of an address that is gone have no way to their peers.
     pub(crate) fn set_v4_address(&mut self, address: Option<V4Address>) {
         let stays = match (self.v4.address(), &address) {
             (Some(old), Some(new)) => old.is_same_network(new),

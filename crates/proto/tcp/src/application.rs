@@ -1,4 +1,5 @@
-//! What may the application ask for? RFC 9293 §3.9.1: SEND, RECEIVE, CLOSE, ABORT, as positions instead of bytes.
+//! What may the application ask for? RFC 9293 §3.9.1: SEND, RECEIVE, CLOSE, ABORT, as positions instead of
+//! bytes.
 
 use atoll_base::Instant;
 
@@ -8,9 +9,9 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// The application's send buffer holds the text `[..tail)`. Repeating it or going backwards is harmless; after
-    /// [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond that `tail` is
-    /// clipped.
+    /// The application's send buffer holds the text `[..tail)`. Repeating it or going backwards is harmless;
+    /// after [`Connection::shutdown_send`] it has no effect. Nobody can have more than 1 GiB waiting: beyond
+    /// that `tail` is clipped.
     pub fn handle_send_tail(&mut self, _now: Instant, tail: u64) {
         if self.snd.fin {
             return;
@@ -23,8 +24,8 @@ impl Connection {
         }
     }
 
-    /// The application has read the text `[..head)`; a window update may become due. Repeating it or going backwards is
-    /// harmless; what was not received is clipped.
+    /// The application has read the text `[..head)`; a window update may become due. Repeating it or going
+    /// backwards is harmless; what was not received is clipped.
     pub fn handle_read_head(&mut self, _now: Instant, head: u64) {
         let head = i64::try_from(head).unwrap_or(i64::MAX).min(self.rcv.text_end());
         self.rcv.head = self.rcv.head.max(head);
@@ -33,8 +34,9 @@ impl Connection {
         }
     }
 
-    /// Offset up to which the application has to read before the peer must be told that the window is open again;
-    /// `None` while the window is open enough. The caller asks the application to report as soon as it has got there.
+    /// Offset up to which the application has to read before the peer must be told that the window is open
+    /// again; `None` while the window is open enough. The caller asks the application to report as soon as it
+    /// has got there.
     pub fn receive_read_mark(&self) -> Option<u64> {
         if !self.may_update_window() {
             return None;
@@ -42,8 +44,8 @@ impl Connection {
         self.rcv.read_mark(self.options.rcv_scale).map(text_offset)
     }
 
-    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts once the
-    /// window has been used up. Less than four units of the window scale count as four.
+    /// The receive buffer has `bytes` now. The advertised right edge never shrinks: a smaller buffer counts
+    /// once the window has been used up. Less than four units of the window scale count as four.
     pub fn set_receive_capacity(&mut self, bytes: u32) {
         self.rcv.capacity = bytes.max(4 << self.options.rcv_scale);
         if self.may_update_window() && self.rcv.update_is_due(self.rcv.head, self.options.rcv_scale) {
@@ -51,7 +53,8 @@ impl Connection {
         }
     }
 
-    /// No more text will be written: a FIN follows what there is (RFC 9293 §3.10.4). Repeating it is harmless.
+    /// No more text will be written: a FIN follows what there is (RFC 9293 §3.10.4). Repeating it is
+    /// harmless.
     pub fn shutdown_send(&mut self, _now: Instant) {
         if self.snd.fin {
             return;
@@ -76,8 +79,8 @@ impl Connection {
         }
     }
 
-    /// The application is gone: no more text is written or read. Text that still arrives is answered by a RST (RFC 9293
-    /// §3.6.1, SHLD-3), and FIN-WAIT-2 ends by `linger2`. A caller that knows of unread text calls
+    /// The application is gone: no more text is written or read. Text that still arrives is answered by a RST
+    /// (RFC 9293 §3.6.1, SHLD-3), and FIN-WAIT-2 ends by `linger2`. A caller that knows of unread text calls
     /// [`Connection::abort`] instead. In SYN-SENT the connection is just forgotten.
     pub fn close(&mut self, now: Instant) {
         self.orphan = true;
@@ -88,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once (RFC 9293 §3.10.5): the state is CLOSED afterwards, and the next poll gives a RST if
-    /// the state wants one.
+    /// Ends the connection at once (RFC 9293 §3.10.5): the state is CLOSED afterwards, and the next poll
+    /// gives a RST if the state wants one.
     pub fn abort(&mut self) {
         if matches!(
             self.state(),
@@ -106,6 +109,6 @@ impl Connection {
     }
 }
 
-/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the largest
-/// window.
+/// Most octets that may wait to be sent or acknowledged: half of what sequence numbers can tell apart at the
+/// largest window.
 const WAITING_MAX: i64 = 1 << 30;

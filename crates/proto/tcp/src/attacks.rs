@@ -1,4 +1,5 @@
-//! What do strangers who guess, and peers who lie, achieve? One test per row of `docs/attacks.md` that this crate keeps.
+//! What do strangers who guess, and peers who lie, achieve? One test per row of `docs/attacks.md` that this
+//! crate keeps.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;

@@ -22,10 +22,11 @@ use crate::timers::{Retransmit, Timer, Timers};
 // structure: Connection: the parts of a connection, nearly each a struct of its own
 /// One TCP connection: a transmission control block without ports and without text.
 ///
-/// Survives a crash: what is in its [`Record`](crate::Record), that is the positions in `snd` and `rcv`, what the SYNs agreed upon, and
-/// the settings. Round-trip times, congestion window and scoreboard are lost.
+/// Survives a crash: what is in its [`Record`](crate::Record), that is the positions in `snd` and `rcv`, what
+/// the SYNs agreed upon, and the settings. Round-trip times, congestion window and scoreboard are lost.
 ///
-/// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either direction.
+/// Positions in the public interface are stream offsets: the first octet of text has offset 0 in either
+/// direction.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) snd: Snd,
@@ -185,8 +186,8 @@ impl Connection {
         text_offset(self.snd.una.min(self.snd.tail))
     }
 
-    /// Whether text is sent again now, and not for long: the retransmission timer has expired once or twice in a row (RFC 6298 §5), so that the next
-    /// attempt may still succeed.
+    /// Whether text is sent again now, and not for long: the retransmission timer has expired once or twice
+    /// in a row (RFC 6298 §5), so that the next attempt may still succeed.
     pub fn is_trying_again(&self) -> bool {
         self.snd.una < self.snd.nxt && (1..=2).contains(&self.recovery.rtt.backoff)
     }
@@ -260,7 +261,8 @@ impl Connection {
         }
     }
 
-    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due, and, as tcp(7) has it, what the cork did.
+    /// TCP_NODELAY. Poll afterwards: what Nagle's rule held back is due, and, as tcp(7) has it, what the cork
+    /// did.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         if nodelay && self.snd.nxt < self.snd.tail {
             self.pending.set(Pending::PUSH);
@@ -268,7 +270,8 @@ impl Connection {
         self.config.nodelay = nodelay;
     }
 
-    /// TCP_CORK. Poll afterwards: pulling the cork makes the rest due, whatever Nagle's rule says (as on Linux).
+    /// TCP_CORK. Poll afterwards: pulling the cork makes the rest due, whatever Nagle's rule says (as on
+    /// Linux).
     pub fn set_cork(&mut self, cork: bool) {
         if self.config.cork && !cork {
             self.snd.small_end = self.snd.small_end.min(self.snd.una);
@@ -335,6 +338,6 @@ pub(crate) fn text_offset(offset: i64) -> u64 {
     u64::try_from(offset).unwrap_or(0)
 }
 
-/// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would run out
-/// otherwise.
+/// DEVIATION: RFC 9293 takes MSL as 2 minutes; TIME-WAIT here lasts 60 s, as on Linux, because ports would
+/// run out otherwise.
 pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

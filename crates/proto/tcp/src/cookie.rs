@@ -1,7 +1,8 @@
-//! How is a SYN answered without remembering it? SYN cookies: RFC 4987 §3.6, with what D. J. Bernstein and Linux made of them.
+//! How is a SYN answered without remembering it? SYN cookies: RFC 4987 §3.6, with what D. J. Bernstein and
+//! Linux made of them.
 //!
-//! Everything that is needed later travels to the peer and back: in our initial sequence number, and, where the peer uses
-//! timestamps, in the low bits of ours.
+//! Everything that is needed later travels to the peer and back: in our initial sequence number, and, where
+//! the peer uses timestamps, in the low bits of ours.
 //!
 //! ```text
 //!   sequence number   | period 2 | MSS 3 |             MAC 27              |
@@ -58,8 +59,8 @@ pub fn stamp_cookie(syn_ack: &mut Segment, syn: &Segment) {
     timestamps.value = if SeqNum(value).after(SeqNum(clock)) { value.wrapping_sub(LOW_BITS + 1) } else { value };
 }
 
-/// The SYN that an acknowledgement answers for, as [`simplify_for_cookie`] has made it; `None` if it acknowledges no cookie of
-/// this and the last period.
+/// The SYN that an acknowledgement answers for, as [`simplify_for_cookie`] has made it; `None` if it
+/// acknowledges no cookie of this and the last period.
 pub fn check_syn_cookie(secret: &[u8; 16], tuple: &FourTuple, ack: &Segment, now: Instant) -> Option<Segment> {
     if !ack.has(Flags::ACK) || ack.flags.intersects(Flags::SYN | Flags::RST) {
         return None;

@@ -18,8 +18,9 @@ use crate::settings::EcnMode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnState {
     kind: Kind,
-    /// Kind RFC 3168: a mark has arrived; the peer is told until it says that it has heard. Kind RFC 9768: the counters are not in use
-    /// yet; our next acknowledgement says how the peer's SYN came, or the peer's does.
+    /// Kind RFC 3168: a mark has arrived; the peer is told until it says that it has heard. Kind RFC 9768:
+    /// the counters are not in use yet; our next acknowledgement says how the peer's SYN came, or the peer's
+    /// does.
     owed: bool,
     /// Kind RFC 3168: the window was reduced; the peer is to be told.
     reduced: bool,
@@ -67,8 +68,8 @@ impl EcnState {
         }
     }
 
-    /// What a successor has to know: the kind, whether text is marked, and the count of the marks received (RFC 9768), which may be an
-    /// old one: then the peer hears of marks that were none, and slows down once.
+    /// What a successor has to know: the kind, whether text is marked, and the count of the marks received
+    /// (RFC 9768), which may be an old one: then the peer hears of marks that were none, and slows down once.
     pub(crate) fn to_bits(self) -> u8 {
         let kind = match self.kind {
             Kind::None | Kind::Offered | Kind::OfferedAccurate => 0,
@@ -95,7 +96,8 @@ impl EcnState {
         matches!(self.kind, Kind::Classic | Kind::Accurate)
     }
 
-    /// Whether text has to leave in single segments: where a link cuts a larger one, the CWR bit stays on the first piece.
+    /// Whether text has to leave in single segments: where a link cuts a larger one, the CWR bit stays on the
+    /// first piece.
     pub(crate) fn needs_single_segments(self) -> bool {
         self.reduced || self.kind == Kind::Accurate && self.echo().contains(Flags::CWR)
     }
@@ -111,7 +113,8 @@ impl EcnState {
 }
 
 impl Connection {
-    /// The flags of our SYN. One that is sent again does not ask any more (RFC 3168 §6.1.1.1), or asks once more (RFC 9768 §3.1.4.1).
+    /// The flags of our SYN. One that is sent again does not ask any more (RFC 3168 §6.1.1.1), or asks once
+    /// more (RFC 9768 §3.1.4.1).
     pub(crate) fn ecn_of_syn(&mut self, retransmit: bool) -> Flags {
         self.ecn.kind = match self.config.ecn {
             EcnMode::Request => Kind::Offered,
@@ -167,7 +170,8 @@ impl Connection {
         }
     }
 
-    /// Whether the peer is to hear how its SYN-ACK came, by an ACK without text before there is any (RFC 9768 §3.2.2.1).
+    /// Whether the peer is to hear how its SYN-ACK came, by an ACK without text before there is any (RFC 9768
+    /// §3.2.2.1).
     pub(crate) fn owes_syn_mark(&self) -> bool {
         self.ecn.kind == Kind::Accurate && self.ecn.owed && !self.passive
     }
@@ -180,8 +184,8 @@ impl Connection {
         }
     }
 
-    /// The peer's SYN has come again. What was agreed stays agreed, but if it does not ask any more the first was lost for asking,
-    /// perhaps: then we send no ECT (RFC 3168 §6.1.1, RFC 9768 §3.1.5).
+    /// The peer's SYN has come again. What was agreed stays agreed, but if it does not ask any more the first
+    /// was lost for asking, perhaps: then we send no ECT (RFC 3168 §6.1.1, RFC 9768 §3.1.5).
     pub(crate) fn hear_syn_again(&mut self, syn: &Segment) {
         if ace(syn.flags) == 0 {
             self.ecn.ect = Ect::Withheld;
@@ -189,8 +193,8 @@ impl Connection {
         self.ecn.syn_mark = syn.ecn;
     }
 
-    /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns whether it should
-    /// hear at once.
+    /// Whether the network has marked the segment, and whether the peer has heard of marks before. Returns
+    /// whether it should hear at once.
     pub(crate) fn take_mark(&mut self, segment: &Segment) -> bool {
         if segment.has(Flags::SYN) {
             return false;
@@ -215,8 +219,8 @@ impl Connection {
         }
     }
 
-    /// An acknowledgement of something may tell of marks that ours got (RFC 3168 §6.1.2, RFC 9768 §3.2.2): as if a segment had been
-    /// lost, once for what is in flight. `advances`: it is not one that was overtaken.
+    /// An acknowledgement of something may tell of marks that ours got (RFC 3168 §6.1.2, RFC 9768 §3.2.2): as
+    /// if a segment had been lost, once for what is in flight. `advances`: it is not one that was overtaken.
     pub(crate) fn take_echo(&mut self, now: Instant, segment: &Segment, advances: bool) {
         if segment.has(Flags::SYN) {
             return;
@@ -225,12 +229,13 @@ impl Connection {
             Kind::Classic => segment.has(Flags::ECE),
             Kind::Accurate if self.ecn.owed && self.passive => {
                 self.ecn.owed = false;
-                // Somebody on the way clears the bits: then nothing would be heard of marks (RFC 9768 §3.2.2.1, note 1). What comes to us
-                // is told all the same.
+                // Somebody on the way clears the bits: then nothing would be heard of marks (RFC 9768
+                // §3.2.2.1, note 1). What comes to us is told all the same.
                 if ace(segment.flags) == 0 {
                     self.ecn.ect = Ect::Deaf;
                 }
-                // RFC 9768 §3.2.2.1: an ACK alone says how the SYN-ACK came, anything else counts. Both call one mark 6.
+                // RFC 9768 §3.2.2.1: an ACK alone says how the SYN-ACK came, anything else counts. Both call
+                // one mark 6.
                 let marked = ace(segment.flags) == CODE_CE;
                 self.ecn.told += u8::from(marked);
                 marked

@@ -1,9 +1,9 @@
 //! How does text travel on the SYN? TCP Fast Open, RFC 7413.
 //!
-//! A client that has talked to a server before holds a cookie of it; with the cookie the server takes the text of a SYN, gives it to the
-//! application and sends its answer at once. Everything that goes wrong leaves an ordinary handshake: a SYN that is sent again
-//! carries neither text nor cookie, because what drops the one may drop all of that kind; and text that the SYN-ACK does
-//! not acknowledge counts as never sent.
+//! A client that has talked to a server before holds a cookie of it; with the cookie the server takes the
+//! text of a SYN, gives it to the application and sends its answer at once. Everything that goes wrong leaves
+//! an ordinary handshake: a SYN that is sent again carries neither text nor cookie, because what drops the
+//! one may drop all of that kind; and text that the SYN-ACK does not acknowledge counts as never sent.
 //!
 //! ```text
 //!   client                                     server
@@ -41,8 +41,9 @@ pub(crate) struct Early {
 }
 
 impl Connection {
-    /// Client, before the SYN leaves: it carries `option`; if that is a cookie, it waits for text of the application, and takes as much
-    /// of it along as a segment of `mss` octets (the server's, as known from before) holds.
+    /// Client, before the SYN leaves: it carries `option`; if that is a cookie, it waits for text of the
+    /// application, and takes as much of it along as a segment of `mss` octets (the server's, as known from
+    /// before) holds.
     pub fn open_fast(&mut self, option: FastOpen, mss: u16) {
         let has_cookie = !option.is_request();
         let room = self.config.clamp_mss(self.snd.mss_path.min(mss)).saturating_sub(OPTIONS_MAX);
@@ -76,8 +77,9 @@ impl Connection {
     }
 
     // structure: accept_fast: a SYN with text has as many facts
-    /// Passive open by `syn`, whose cookie is good: as [`Connection::accept`], but the first `len` octets of its text are taken (at most as
-    /// many as there is window for), and the application gets the connection at once. `option`: a newer cookie for the peer.
+    /// Passive open by `syn`, whose cookie is good: as [`Connection::accept`], but the first `len` octets of
+    /// its text are taken (at most as many as there is window for), and the application gets the connection
+    /// at once. `option`: a newer cookie for the peer.
     #[allow(clippy::too_many_arguments)] // Those of `accept`.
     pub fn accept_fast(
         now: Instant,
@@ -141,7 +143,8 @@ impl Connection {
             .map_or(0, |early| i64::from(early.room).min(self.snd.tail))
     }
 
-    /// The SYN-ACK acknowledges everything before `ack`: the rest of the SYN's text is to be sent as if it never had been.
+    /// The SYN-ACK acknowledges everything before `ack`: the rest of the SYN's text is to be sent as if it
+    /// never had been.
     pub(crate) fn judge_syn_text(&mut self, ack: i64) {
         if self.snd.nxt > ack {
             self.snd.nxt = ack;
@@ -156,15 +159,17 @@ impl Connection {
     }
 }
 
-/// The cookie that a server gives to the client of `tuple` (RFC 7413 §4.1.2): only who receives at that address has it.
+/// The cookie that a server gives to the client of `tuple` (RFC 7413 §4.1.2): only who receives at that
+/// address has it.
 ///
-/// `key`: random, the same for all that answer at one address. The key of the hash changes every [`PERIOD_S`] seconds with `now`.
+/// `key`: random, the same for all that answer at one address. The key of the hash changes every [`PERIOD_S`]
+/// seconds with `now`.
 pub fn fast_open_cookie(key: &[u8; 16], tuple: &FourTuple, now: Instant) -> FastOpen {
     cookie_of(key, tuple, period(now))
 }
 
-/// Whether `option` is a cookie of this server's, of this period or the one before; and the present one if it is of the one before, for the
-/// client to use from now on.
+/// Whether `option` is a cookie of this server's, of this period or the one before; and the present one if it
+/// is of the one before, for the client to use from now on.
 pub fn check_fast_open(key: &[u8; 16], tuple: &FourTuple, option: &FastOpen, now: Instant) -> CookieVerdict {
     let now = period(now);
     let newest = cookie_of(key, tuple, now);

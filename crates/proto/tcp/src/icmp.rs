@@ -1,4 +1,5 @@
-//! What do the network's own messages change? RFC 1191, RFC 5461, and RFC 5927 for how little they are to be believed.
+//! What do the network's own messages change? RFC 1191, RFC 5461, and RFC 5927 for how little they are to be
+//! believed.
 
 use atoll_base::{Instant, SeqNum};
 
@@ -17,9 +18,9 @@ pub enum Unreachable {
 }
 
 impl Connection {
-    /// "Fragmentation needed": the way takes packets of `mtu` octets. Ignored unless `quoted_seq` is in flight (RFC
-    /// 5927 §4.1) and the segment size really falls; what is in flight is sent again in smaller segments, at once or when it has timed
-    /// out. Returns whether it was believed at once.
+    /// "Fragmentation needed": the way takes packets of `mtu` octets. Ignored unless `quoted_seq` is in
+    /// flight (RFC 5927 §4.1) and the segment size really falls; what is in flight is sent again in smaller
+    /// segments, at once or when it has timed out. Returns whether it was believed at once.
     pub fn handle_mtu(&mut self, now: Instant, mtu: u16, quoted_seq: SeqNum) -> bool {
         let mss = path_mss(mtu);
         if !self.is_in_flight(quoted_seq) {
@@ -45,11 +46,12 @@ impl Connection {
         self.update_mss();
     }
 
-    /// "Destination unreachable". Ends a handshake at once; an open connection only remembers it as the likely cause of
-    /// a later time-out, because anybody who guesses a sequence number could have sent it (RFC 5927 §5.2).
+    /// "Destination unreachable". Ends a handshake at once; an open connection only remembers it as the
+    /// likely cause of a later time-out, because anybody who guesses a sequence number could have sent it
+    /// (RFC 5927 §5.2).
     ///
-    /// DEVIATION: RFC 9293 §3.9.2.2 (MUST-56) does not let soft errors end a handshake. Linux does, and applications
-    /// expect to hear EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
+    /// DEVIATION: RFC 9293 §3.9.2.2 (MUST-56) does not let soft errors end a handshake. Linux does, and
+    /// applications expect to hear EHOSTUNREACH quickly (RFC 5461 §4.1 describes the practice).
     pub fn handle_unreachable(&mut self, _now: Instant, kind: Unreachable, quoted_seq: SeqNum) -> Events {
         if !self.is_in_flight(quoted_seq) {
             return Events::NONE;

@@ -5,10 +5,11 @@ use core::hash::Hasher;
 use atoll_base::{FourTuple, Instant, SeqNum};
 use siphasher::sip::SipHasher24;
 
-/// ISS = M + F(4-tuple, secret) (RFC 6528 §3): unpredictable for outsiders, rising from one incarnation to the next.
+/// ISS = M + F(4-tuple, secret) (RFC 6528 §3): unpredictable for outsiders, rising from one incarnation to
+/// the next.
 ///
-/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that moves 10
-/// Gb/s is outrun.
+/// `secret`: random, for the life of the stack. M ticks every 64 ns, as on Linux, so that a connection that
+/// moves 10 Gb/s is outrun.
 pub fn initial_sequence(secret: &[u8; 16], tuple: &FourTuple, now: Instant) -> SeqNum {
     let hasher = keyed_hasher(secret, tuple);
     // Both summands wrap by design.
@@ -25,8 +26,8 @@ pub(crate) fn keyed_hasher(secret: &[u8; 16], tuple: &FourTuple) -> SipHasher24 
     hasher
 }
 
-/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of one host
-/// keep rising across connections (RFC 6191 needs that) without telling the uptime.
+/// What is added to the clock of the timestamps: one value per pair of addresses, so that the timestamps of
+/// one host keep rising across connections (RFC 6191 needs that) without telling the uptime.
 pub fn timestamp_offset(secret: &[u8; 16], tuple: &FourTuple) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(&tuple.local.addr.octets());

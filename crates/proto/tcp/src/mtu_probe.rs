@@ -1,9 +1,10 @@
-//! How large may segments be, when the network does not say? Packetization-layer path MTU discovery, RFC 4821 (RFC 8899 says the same of
-//! datagrams), with the numbers of Linux's `tcp_mtu_probing=1`.
+//! How large may segments be, when the network does not say? Packetization-layer path MTU discovery, RFC 4821
+//! (RFC 8899 says the same of datagrams), with the numbers of Linux's `tcp_mtu_probing=1`.
 //!
-//! A path that loses large packets in silence shows as time-outs: then segments become small, and the search begins for what
-//! passes. A probe is one segment that is larger than the others, with text that is to be sent anyway. If it arrives, segments become as
-//! large; if it alone is lost, it was too large, and that is no congestion.
+//! A path that loses large packets in silence shows as time-outs: then segments become small, and the search
+//! begins for what passes. A probe is one segment that is larger than the others, with text that is to be
+//! sent anyway. If it arrives, segments become as large; if it alone is lost, it was too large, and that is
+//! no congestion.
 //!
 //! ```text
 //!     low: passes, and is what is sent       high: may pass      link
@@ -22,8 +23,8 @@ use crate::pending::Pending;
 use crate::recovery::Phase;
 use crate::settings::MSS_MIN;
 
-/// The search of one connection; there is none until something was lost by its size. Sizes are of segments without options, as
-/// `snd.mss_path`: the MTU less 40.
+/// The search of one connection; there is none until something was lost by its size. Sizes are of segments
+/// without options, as `snd.mss_path`: the MTU less 40.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
     low: u16,
@@ -33,7 +34,8 @@ pub(crate) struct MtuSearch {
     probe: Option<Probe>,
     /// Not before this is a probe sent.
     next_at: Instant,
-    /// A smaller size that ICMP has claimed, and the offset of the segment that it quoted: believed when that times out.
+    /// A smaller size that ICMP has claimed, and the offset of the segment that it quoted: believed when that
+    /// times out.
     claim: Option<(u16, i64)>,
 }
 
@@ -50,7 +52,8 @@ impl MtuSearch {
         MtuSearch { low: size, high: size, link: size, probe: None, next_at: Instant::FAR_FUTURE, claim: None }
     }
 
-    /// The search may have come to its end: then it begins again after ten minutes, because paths change (RFC 1191 §6.3).
+    /// The search may have come to its end: then it begins again after ten minutes, because paths change (RFC
+    /// 1191 §6.3).
     fn settle(&mut self, now: Instant) {
         if self.high.saturating_sub(self.low) < THRESHOLD {
             self.high = self.link;
@@ -60,8 +63,8 @@ impl MtuSearch {
 }
 
 impl Connection {
-    /// Octets of text into which a transmit is cut, if it has more (gso_size): [`Connection::mss`] but for a probe, which is one
-    /// segment, and a SYN, whose text is no more than fits before a size is agreed upon.
+    /// Octets of text into which a transmit is cut, if it has more (gso_size): [`Connection::mss`] but for a
+    /// probe, which is one segment, and a SYN, whose text is no more than fits before a size is agreed upon.
     pub fn segment_size(&self, transmit: &Transmit) -> u16 {
         let is_probe = |probe: Probe| {
             !transmit.retransmit
@@ -75,10 +78,11 @@ impl Connection {
         }
     }
 
-    /// ICMP says that segments of `size` pass, and has quoted what is at `offset`. Returns whether that was believed at once.
+    /// ICMP says that segments of `size` pass, and has quoted what is at `offset`. Returns whether that was
+    /// believed at once.
     ///
-    /// RFC 5927 §7.2: while larger segments were acknowledged it is not, because then it is more likely to be forged than true, until the
-    /// segment in question has timed out.
+    /// RFC 5927 §7.2: while larger segments were acknowledged it is not, because then it is more likely to be
+    /// forged than true, until the segment in question has timed out.
     pub(crate) fn hear_claim(&mut self, now: Instant, size: u16, offset: i64) -> bool {
         // Behind the end of the last small segment all were full.
         if self.state().is_synchronized() && self.snd.una > self.snd.small_end.max(0) {
@@ -89,7 +93,8 @@ impl Connection {
         true
     }
 
-    /// ICMP says of the probe that what is not larger than `size` passes, and that is more than what is sent now.
+    /// ICMP says of the probe that what is not larger than `size` passes, and that is more than what is sent
+    /// now.
     pub(crate) fn limit_search(&mut self, size: u16, offset: i64) {
         let Some(search) = &mut self.mtu else { return };
         if search.probe.is_some_and(|probe| probe.from == offset && probe.size > size) {
@@ -97,7 +102,8 @@ impl Connection {
         }
     }
 
-    /// What is in flight has timed out once more. Its size may be the reason if it did so several times, and is if ICMP said so.
+    /// What is in flight has timed out once more. Its size may be the reason if it did so several times, and
+    /// is if ICMP said so.
     pub(crate) fn suspect_size(&mut self, now: Instant) {
         let una = self.snd.una;
         if let Some((size, offset)) = self.mtu.as_mut().and_then(|search| search.claim.take())
@@ -108,9 +114,9 @@ impl Connection {
             return;
         }
         let (before, floor) = (self.snd.mss_path, SIZE_MIN.min(self.snd.mss_peer));
-        // The segment that is lost may be smaller than others: the last one, or all that the peer has room for.
-        // Beyond a closed window one whole segment asks for it (RFC 9293 §3.8.6); who answers that has room for nothing, and who does not may
-        // not have got it.
+        // The segment that is lost may be smaller than others: the last one, or all that the peer has room
+        // for. Beyond a closed window one whole segment asks for it (RFC 9293 §3.8.6); who answers that has
+        // room for nothing, and who does not may not have got it.
         let asks = self.snd.edge <= una && self.heard_at < self.sent_at;
         let room = if asks { i64::from(self.snd.mss) } else { self.snd.edge - una };
         let lost = self.snd.flight().min(room).clamp(0, i64::from(self.snd.mss)) as u16;
@@ -131,7 +137,8 @@ impl Connection {
         self.update_mss();
     }
 
-    /// `una` has moved: perhaps past a probe, which then has arrived, or past what a claim was about, which then was none.
+    /// `una` has moved: perhaps past a probe, which then has arrived, or past what a claim was about, which
+    /// then was none.
     #[inline]
     pub(crate) fn note_mtu_news(&mut self, now: Instant) {
         if self.mtu.is_some() {
@@ -168,7 +175,8 @@ impl Connection {
         }
     }
 
-    /// Whether a probe is all that is lost: no sign of congestion (RFC 4821 §7.6.2). Then what is lost is sent again, and that is all.
+    /// Whether a probe is all that is lost: no sign of congestion (RFC 4821 §7.6.2). Then what is lost is
+    /// sent again, and that is all.
     pub(crate) fn only_probe_is_lost(&mut self) -> bool {
         let Some(probe) = self.mtu.as_ref().and_then(|search| search.probe) else { return false };
         let alone =
@@ -189,7 +197,8 @@ impl Connection {
         self.probe_that_fits(search)
     }
 
-    /// Probes are sent where they do no harm, and where their loss will show: nothing is lost or doubtful, and other segments follow.
+    /// Probes are sent where they do no harm, and where their loss will show: nothing is lost or doubtful,
+    /// and other segments follow.
     fn probe_that_fits(&self, search: &MtuSearch) -> Option<(u16, i64)> {
         let mss = i64::from(self.snd.mss);
         let size = search.low + (search.high - search.low).div_ceil(2);
@@ -230,7 +239,8 @@ impl Connection {
         }
     }
 
-    /// What is lost was too large, and is sent again in smaller segments; that is not congestion (RFC 1191 §6.4).
+    /// What is lost was too large, and is sent again in smaller segments; that is not congestion (RFC 1191
+    /// §6.4).
     fn resend_for_size(&mut self) {
         let cwnd = self.congestion.cwnd;
         self.recovery.enter_recovery(&self.snd, 0, None);
@@ -247,7 +257,8 @@ impl Connection {
 
 /// Linux's `tcp_base_mss`: passes nearly everywhere.
 const SIZE_BASE: u16 = 1024;
-/// Nothing is made smaller than this by time-outs: the MTU of the slowest links that there were (RFC 1191 §7.1) less 40.
+/// Nothing is made smaller than this by time-outs: the MTU of the slowest links that there were (RFC 1191
+/// §7.1) less 40.
 const SIZE_MIN: u16 = 256;
 /// Time-outs in a row until size is suspected: Linux's `tcp_retries1`.
 const RETRIES_BEFORE: u8 = 3;

@@ -22,8 +22,8 @@ impl Connection {
         Connection::open(now, State::SynSent, iss, ts_offset, path, settings)
     }
 
-    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are ignored; the
-    /// peer sends them again.
+    /// Passive open by `syn`: SYN-RECEIVED; the next poll gives the SYN-ACK. Text and FIN on the SYN are
+    /// ignored; the peer sends them again.
     pub fn accept(
         now: Instant,
         syn: &Segment,
@@ -38,8 +38,9 @@ impl Connection {
         connection
     }
 
-    /// The SYN-ACK has left already, and was forgotten: what [`Connection::accept`] was given is what its cookie says (see
-    /// [`crate::check_syn_cookie`]). Before anything else; the acknowledgement is to follow at once.
+    /// The SYN-ACK has left already, and was forgotten: what [`Connection::accept`] was given is what its
+    /// cookie says (see [`crate::check_syn_cookie`]). Before anything else; the acknowledgement is to follow
+    /// at once.
     pub fn skip_syn_ack(&mut self, now: Instant) {
         self.pending.clear(Pending::SYN);
         self.snd.nxt = 0;
@@ -74,8 +75,8 @@ impl Connection {
         self.snd.wl2 = self.snd.seq(-1);
     }
 
-    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every segment
-    /// take room from the text.
+    /// The segment size after a change of path, peer or options (RFC 9293 §3.7.1, MUST-16): options on every
+    /// segment take room from the text.
     pub(crate) fn update_mss(&mut self) {
         let options = if self.options.timestamps { TIMESTAMPS_LEN } else { 0 };
         let smallest = self.config.clamp_mss(self.snd.mss_path.min(self.snd.mss_peer));
@@ -127,7 +128,8 @@ impl Connection {
     }
 }
 
-/// RFC 6928 §2: one SYN sent again may have been too early; after more the window begins with one segment (RFC 5681 §3.1).
+/// RFC 6928 §2: one SYN sent again may have been too early; after more the window begins with one segment
+/// (RFC 5681 §3.1).
 const SYN_LOSSES_FORGIVEN: u32 = 1;
 /// NOP NOP TS.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;

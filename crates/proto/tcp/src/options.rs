@@ -14,7 +14,8 @@ pub(crate) struct Negotiated {
     pub(crate) ts_recent: u32,
     /// When TS.Recent was set, in seconds: it is worth nothing after 24 days.
     ts_recent_at: u32,
-    /// TS.Recent is a predecessor's, and too old to be echoed: the peer would take the time since for a round trip.
+    /// TS.Recent is a predecessor's, and too old to be echoed: the peer would take the time since for a round
+    /// trip.
     is_inherited: bool,
     pub(crate) timestamps: bool,
     pub(crate) sack: bool,
@@ -41,8 +42,9 @@ impl Negotiated {
         }
     }
 
-    /// Those of a predecessor. TS.Recent may be older than what it had heard last, which makes PAWS milder for a moment. Nothing is echoed until the
-    /// peer has said something (but its SYN): an acknowledgement of what it has sent twice would make it believe in round trips of seconds.
+    /// Those of a predecessor. TS.Recent may be older than what it had heard last, which makes PAWS milder
+    /// for a moment. Nothing is echoed until the peer has said something (but its SYN): an acknowledgement of
+    /// what it has sent twice would make it believe in round trips of seconds.
     pub(crate) fn resume(now: Instant, record: &Record) -> Negotiated {
         Negotiated {
             ts_offset: record.ts_offset,
@@ -84,8 +86,8 @@ impl Negotiated {
         self.timestamps.then(|| Timestamps { value: self.clock(now), echo })
     }
 
-    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A millisecond at
-    /// least.
+    /// Round-trip time in microseconds by the echo of an acknowledgement, if it can be believed. A
+    /// millisecond at least.
     pub(crate) fn rtt_us(&self, now: Instant, peer: &Options) -> Option<u32> {
         let echo = peer.timestamps.filter(|_| self.timestamps)?.echo;
         let elapsed_ms = self.clock(now).wrapping_sub(echo);

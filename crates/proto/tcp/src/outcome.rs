@@ -39,8 +39,8 @@ impl Events {
     pub const TEXT_REFUSED: Events = Events(1 << 13);
     /// What the peer had selectively acknowledged is taken as lost again: it has thrown it away, or lied.
     pub const SACK_RENEGED: Events = Events(1 << 14);
-    /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`], unless too many
-    /// were sent of late for other connections.
+    /// The segment deserves a challenge ACK (RFC 5961): call [`crate::Connection::send_challenge`], unless
+    /// too many were sent of late for other connections.
     pub const CHALLENGE: Events = Events(1 << 15);
 
     /// The facts of both.
@@ -161,8 +161,8 @@ pub struct Text {
 /// One segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The header, with ports 0 for the caller to fill in. `segment.len` may exceed the MSS, up to the caller's
-    /// `len_max`.
+    /// The header, with ports 0 for the caller to fill in. `segment.len` may exceed the MSS, up to the
+    /// caller's `len_max`.
     pub segment: Segment,
     /// Stream offset of the first octet of text.
     pub offset: u64,

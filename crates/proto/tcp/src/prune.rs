@@ -1,10 +1,12 @@
-//! How much memory does a connection hold, and what is given up when it is short? RFC 2018 §8: text out of order may be thrown away, although it was reported.
+//! How much memory does a connection hold, and what is given up when it is short? RFC 2018 §8: text out of
+//! order may be thrown away, although it was reported.
 
 use crate::connection::Connection;
 use crate::rcv::NO_FIN;
 
 impl Connection {
-    /// Octets of heap that the connection holds beside itself: records of what is in flight, and of what is out of order.
+    /// Octets of heap that the connection holds beside itself: records of what is in flight, and of what is
+    /// out of order.
     pub fn heap_bytes(&self) -> usize {
         let reassembly = self
             .rcv
@@ -14,8 +16,8 @@ impl Connection {
         self.recovery.flight.as_ref().map_or(0, |flight| flight.heap_bytes()) + reassembly
     }
 
-    /// Forgets all text out of order, and a FIN behind it, as if they had never come: the peer sends them again. Text in
-    /// order stays. Returns the octets forgotten.
+    /// Forgets all text out of order, and a FIN behind it, as if they had never come: the peer sends them
+    /// again. Text in order stays. Returns the octets forgotten.
     pub fn drop_out_of_order(&mut self) -> u64 {
         let Some(reassembly) = self.rcv.reassembly.take() else { return 0 };
         if self.rcv.fin > self.rcv.nxt {

@@ -1,8 +1,10 @@
-//! Which stretches of a stream are present? A sorted list of disjoint, non-touching ranges, bounded in number.
+//! Which stretches of a stream are present? A sorted list of disjoint, non-touching ranges, bounded in
+//! number.
 
 use alloc::vec::Vec;
 
-/// Disjoint half-open ranges of stream offsets, ascending, never touching each other, at most [`RangeSet::MAX`].
+/// Disjoint half-open ranges of stream offsets, ascending, never touching each other, at most
+/// [`RangeSet::MAX`].
 ///
 /// ```text
 ///      [ 10..20 )      [ 35..40 )   [ 41..99 )
@@ -16,8 +18,9 @@ impl RangeSet {
     /// Most ranges kept. A peer that makes more holes is served more slowly, not at our memory's expense.
     pub(crate) const MAX: usize = 128;
 
-    /// Adds `[left, right)`. Returns how many octets were not covered before, or `None` if the set is full and the
-    /// range touches no other: then nothing changes. An empty range adds nothing. Cost: O(log n) plus moves.
+    /// Adds `[left, right)`. Returns how many octets were not covered before, or `None` if the set is full
+    /// and the range touches no other: then nothing changes. An empty range adds nothing. Cost: O(log n) plus
+    /// moves.
     pub(crate) fn insert(&mut self, left: i64, right: i64) -> Option<i64> {
         if left >= right {
             return Some(0);

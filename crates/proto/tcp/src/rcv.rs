@@ -6,7 +6,8 @@ use atoll_base::SeqNum;
 
 use crate::reassembly::Reassembly;
 
-/// The receive side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the last text.
+/// The receive side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the
+/// last text.
 ///
 /// ```text
 ///            head           nxt                      edge
@@ -119,9 +120,9 @@ impl Rcv {
 
     /// Moves the window and returns the field that says so.
     ///
-    /// RFC 9293 §3.8.6.2.2 (MUST-39): the right edge stays until it can move by a segment or half of the buffer. It
-    /// never goes back; what rounding to the scale takes from the field is still accepted when it comes (RFC 7323
-    /// §2.4).
+    /// RFC 9293 §3.8.6.2.2 (MUST-39): the right edge stays until it can move by a segment or half of the
+    /// buffer. It never goes back; what rounding to the scale takes from the field is still accepted when it
+    /// comes (RFC 7323 §2.4).
     pub(crate) fn advertise(&mut self, scale: u8) -> u16 {
         let possible = self.head + i64::from(self.capacity);
         if possible - self.edge >= self.step_min() {
@@ -130,8 +131,9 @@ impl Rcv {
         u16::try_from((self.edge - self.nxt).max(0) >> scale).unwrap_or(u16::MAX)
     }
 
-    /// Whether an ACK is due for the sake of the window alone once the application has read up to `head`: the window
-    /// has been used up by half or more and would at least double. As long as text flows its ACKs carry the window.
+    /// Whether an ACK is due for the sake of the window alone once the application has read up to `head`: the
+    /// window has been used up by half or more and would at least double. As long as text flows its ACKs
+    /// carry the window.
     pub(crate) fn update_is_due(&self, head: i64, scale: u8) -> bool {
         let possible = head + i64::from(self.capacity);
         possible - self.edge >= self.step_min() && possible - self.nxt >= 2 * self.usable(scale)

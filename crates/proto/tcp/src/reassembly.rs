@@ -20,7 +20,8 @@ impl Reassembly {
         inserted
     }
 
-    /// Text at `offset` has come now, perhaps again: the range that holds it is reported first, the others keep their order.
+    /// Text at `offset` has come now, perhaps again: the range that holds it is reported first, the others
+    /// keep their order.
     pub(crate) fn touch(&mut self, offset: i64) {
         let Some((from, to)) = self.ranges.range_at(offset) else { return };
         // A range has one place: one that grows must not push the others out.

@@ -1,8 +1,9 @@
 //! What of a connection outlives the process that has it, and how does the next one go on?
 //!
-//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip times and scoreboard may be
-//! lost: the successor takes everything as lost that may have been in flight, and sends it again. Text out of order may be lost, too (RFC
-//! 2018 §8), but a peer that was told of it notices late: what can be kept of it is.
+//! Kept is what the peer or the application was told, and what they told us. Congestion window, round-trip
+//! times and scoreboard may be lost: the successor takes everything as lost that may have been in flight, and
+//! sends it again. Text out of order may be lost, too (RFC 2018 §8), but a peer that was told of it notices
+//! late: what can be kept of it is.
 
 use alloc::boxed::Box;
 
@@ -59,16 +60,18 @@ pub struct Record {
     pub orphan: bool,
     /// Smoothed round-trip time in microseconds; 0: not measured.
     pub srtt_us: u32,
-    /// Text received out of order, `[from, to)`, ascending, the empty ones last. Who resumes has to have it at its place.
+    /// Text received out of order, `[from, to)`, ascending, the empty ones last. Who resumes has to have it
+    /// at its place.
     pub beyond: [(i64, i64); BEYOND_MAX],
 }
 
-/// Stretches of text out of order that a record names: the first ones, which the next text in order is likely to reach.
+/// Stretches of text out of order that a record names: the first ones, which the next text in order is likely
+/// to reach.
 pub const BEYOND_MAX: usize = 4;
 
 impl Connection {
-    /// First offset that is not acknowledged (-1: our SYN is not), end of the text in order, right edge of what may have been sent:
-    /// what changes all the time in a record.
+    /// First offset that is not acknowledged (-1: our SYN is not), end of the text in order, right edge of
+    /// what may have been sent: what changes all the time in a record.
     #[inline]
     pub fn progress(&self) -> (i64, i64, i64) {
         (self.snd.una, self.rcv.text_end(), self.snd.edge.max(self.snd.nxt))
@@ -109,10 +112,11 @@ impl Connection {
         }
     }
 
-    /// Goes on with the connection of a predecessor. `head`: the application has read so far. `None`: the record contradicts itself.
+    /// Goes on with the connection of a predecessor. `head`: the application has read so far. `None`: the
+    /// record contradicts itself.
     ///
-    /// What may be in flight is sent again at the next polls, beginning with the first segment, because nobody knows what of it has
-    /// left. Nothing else leaves by itself: see [`Connection::greet`].
+    /// What may be in flight is sent again at the next polls, beginning with the first segment, because
+    /// nobody knows what of it has left. Nothing else leaves by itself: see [`Connection::greet`].
     pub fn resume(now: Instant, record: &Record, head: u64) -> Option<Connection> {
         if !record.is_consistent() {
             return None;
@@ -121,7 +125,8 @@ impl Connection {
         let fin = i64::from(record.receive_fin.is_some());
         let end = record.send_tail + i64::from(record.send_fin);
         let is_opening = matches!(state, State::SynSent | State::SynReceived);
-        // Any text that was there may have gone along with the SYN (Fast Open): the SYN-ACK says how much of it has arrived.
+        // Any text that was there may have gone along with the SYN (Fast Open): the SYN-ACK says how much of
+        // it has arrived.
         let on_syn = if state == State::SynSent { record.send_tail } else { 0 };
         let edge = if state == State::SynSent { 0 } else { record.edge.max(record.acked) };
         let mut snd = Snd::new(record.send_start.plus(u32::MAX), record.mss_path);
@@ -154,7 +159,8 @@ impl Connection {
         connection.ecn = EcnState::from_bits(record.ecn);
         connection.recovery.reno = !record.sack;
         connection.recovery.rtt.resume(record.srtt_us);
-        // Nobody knows when what is in flight left: long enough ago to be lost, not so long that its rate would mean anything.
+        // Nobody knows when what is in flight left: long enough ago to be lost, not so long that its rate
+        // would mean anything.
         let ago = Duration::from_micros(u64::from(record.srtt_us.min(SRTT_MAX_US)) * 2).max(AGO_MIN);
         connection.sent_at = Instant::from_nanos(now.as_nanos().saturating_sub(ago.as_nanos() as u64));
         connection.update_mss();

@@ -15,7 +15,8 @@ pub struct Settings {
     pub keep_alive: Option<KeepAlive>,
     /// Congestion control (TCP_CONGESTION).
     pub congestion: Algorithm,
-    /// Give up when sent data stays unacknowledged for this long (TCP_USER_TIMEOUT); `None`: after the usual retries.
+    /// Give up when sent data stays unacknowledged for this long (TCP_USER_TIMEOUT); `None`: after the usual
+    /// retries.
     pub user_timeout: Option<Duration>,
     /// Acknowledge every segment at once (TCP_QUICKACK).
     pub quick_ack: bool,
@@ -23,7 +24,8 @@ pub struct Settings {
     pub mss_max: Option<u16>,
     /// Bytes of receive buffer: the basis of the advertised window.
     pub receive_capacity: u32,
-    /// Bytes to which the receive buffer may ever grow; together with `receive_capacity` it decides the window scale.
+    /// Bytes to which the receive buffer may ever grow; together with `receive_capacity` it decides the
+    /// window scale.
     pub receive_capacity_max: u32,
     /// How long a closed socket stays in FIN-WAIT-2 (TCP_LINGER2).
     pub linger2: Duration,
@@ -193,8 +195,8 @@ fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
-/// Segments smaller than this are never agreed to: Linux's `tcp_min_snd_mss`, which keeps room for eight octets beside
-/// all options. It bounds the work that a peer can cause per octet (CVE-2019-11479).
+/// Segments smaller than this are never agreed to: Linux's `tcp_min_snd_mss`, which keeps room for eight
+/// octets beside all options. It bounds the work that a peer can cause per octet (CVE-2019-11479).
 pub(crate) const MSS_MIN: u16 = 48;
 
 const _: () = assert!(size_of::<Config>() <= 24);

@@ -2,7 +2,8 @@
 
 use atoll_base::SeqNum;
 
-/// The send side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the last text.
+/// The send side. Positions are stream offsets: the SYN is at -1, text begins at 0, the FIN follows the last
+/// text.
 ///
 /// ```text
 ///            una            nxt            tail  (+1 with FIN = end)

@@ -56,7 +56,8 @@ impl State {
         matches!(self, State::Established | State::CloseWait | State::FinWait1 | State::Closing | State::LastAck)
     }
 
-    /// The edges of the diagram in RFC 9293 §3.3.2; every state may also end in CLOSED (reset, abort, time-out).
+    /// The edges of the diagram in RFC 9293 §3.3.2; every state may also end in CLOSED (reset, abort,
+    /// time-out).
     pub(crate) const fn may_become(self, next: State) -> bool {
         use State::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent, TimeWait,

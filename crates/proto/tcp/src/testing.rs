@@ -1,5 +1,5 @@
-//! How do tests talk about an exchange? Segments with sequence numbers relative to the SYN (which is 0; text begins at
-//! 1), fields left out filled from the connection when sent, and not looked at when expected.
+//! How do tests talk about an exchange? Segments with sequence numbers relative to the SYN (which is 0; text
+//! begins at 1), fields left out filled from the connection when sent, and not looked at when expected.
 
 use std::format;
 use std::ops::Range;
@@ -98,7 +98,8 @@ impl Seg {
         Seg { retransmit: true, ..self }
     }
 
-    /// Blocks in the space of whoever receives the segment: ours when it is received, the peer's when it is expected.
+    /// Blocks in the space of whoever receives the segment: ours when it is received, the peer's when it is
+    /// expected.
     pub(crate) fn sack(mut self, range: Range<u32>) -> Seg {
         self.options.sack.push(SeqNum(range.start), SeqNum(range.end));
         self
@@ -130,7 +131,8 @@ impl Seg {
     }
 }
 
-/// A connection under test. Unless a test asks for more: MSS 1000, SACK, no timestamps, no window scaling, no Nagle.
+/// A connection under test. Unless a test asks for more: MSS 1000, SACK, no timestamps, no window scaling, no
+/// Nagle.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     pub(crate) conn: Connection,

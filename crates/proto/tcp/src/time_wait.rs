@@ -1,8 +1,8 @@
 //! How is a closed connection remembered, and what do late segments get? RFC 9293 §3.6.1, RFC 6191.
 //!
-//! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early. What ends the wait early
-//! here is a SYN or a RST, and only one that a late segment can hardly be: a SYN that is newer than everything, a RST at the very
-//! sequence number that is expected.
+//! RFC 1337 names what late segments can do to a connection that takes the place of an old one too early.
+//! What ends the wait early here is a SYN or a RST, and only one that a late segment can hardly be: a SYN
+//! that is newer than everything, a RST at the very sequence number that is expected.
 
 use atoll_base::{Duration, Instant, SeqNum};
 use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
@@ -10,7 +10,8 @@ use atoll_wire::tcp::{Flags, Options, Segment, Timestamps};
 use crate::connection::{Connection, TIME_WAIT};
 use crate::timers::Timer;
 
-/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; survives a crash by its [`TimeWaitFacts`].
+/// A connection in TIME-WAIT: what is left of it. Needs no memory elsewhere; survives a crash by its
+/// [`TimeWaitFacts`].
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
     deadline: Instant,
@@ -49,8 +50,8 @@ pub struct TimeWaitFacts {
 pub enum TimeWaitAnswer {
     /// Send this, ports filled in; the deadline may have moved.
     Ack(Segment),
-    /// A new SYN that cannot be confused with the old connection: treat it as a SYN to the listener, and delete the record if
-    /// that takes it, with an initial sequence number above this one.
+    /// A new SYN that cannot be confused with the old connection: treat it as a SYN to the listener, and
+    /// delete the record if that takes it, with an initial sequence number above this one.
     Reuse {
         /// The last sequence number in use.
         iss_above: SeqNum,
@@ -111,8 +112,8 @@ impl TimeWait {
         self.deadline
     }
 
-    /// The last sequence number in use, if a new connection that this end opens can take the place of the old one: its timestamps tell
-    /// their segments apart (RFC 6191, RFC 7323 §5.8; Linux' `tcp_tw_reuse`).
+    /// The last sequence number in use, if a new connection that this end opens can take the place of the old
+    /// one: its timestamps tell their segments apart (RFC 6191, RFC 7323 §5.8; Linux' `tcp_tw_reuse`).
     pub fn reusable(&self) -> Option<SeqNum> {
         self.timestamps.then_some(self.snd_nxt)
     }
@@ -122,13 +123,14 @@ impl TimeWait {
         let timestamps = segment.options.timestamps.filter(|_| self.timestamps);
         let is_old = timestamps.is_some_and(|peer| SeqNum(peer.value).before(SeqNum(self.ts_recent)));
         if segment.has(Flags::RST) {
-            // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would pass over every RST; like Linux, this stack believes those that a
-            // late duplicate cannot be, because they tell that the peer has forgotten the connection, too.
+            // RFC 5961 §3: only an exact match counts. RFC 1337 §3 would pass over every RST; like Linux,
+            // this stack believes those that a late duplicate cannot be, because they tell that the peer has
+            // forgotten the connection, too.
             return if segment.seq == self.rcv_nxt && !is_old { TimeWaitAnswer::Delete } else { TimeWaitAnswer::Drop };
         }
         if segment.has(Flags::SYN) && !segment.has(Flags::ACK) {
-            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection. So is one with timestamps where the
-            // old one had none: PAWS will tell their segments apart.
+            // RFC 6191 §2: a later timestamp, or else a later sequence number, is a new connection. So is one
+            // with timestamps where the old one had none: PAWS will tell their segments apart.
             let later = timestamps.is_some_and(|peer| SeqNum(peer.value).after(SeqNum(self.ts_recent)));
             let first = !self.timestamps && segment.options.timestamps.is_some();
             if later || first || (!is_old && segment.seq.after(self.rcv_nxt)) {
@@ -139,14 +141,14 @@ impl TimeWait {
         let end = segment.seq.plus(segment.sequence_len());
         let in_window = end.at_or_after(self.rcv_nxt) && segment.seq.at_or_before(self.rcv_nxt.plus(self.rcv_window));
         if segment.has(Flags::FIN) && !is_old && end == self.rcv_nxt {
-            // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth). No other FIN counts, or
-            // strangers could keep the record for ever.
+            // Our last ACK was lost: repeat it and wait once more (RFC 9293 §3.10.7.4, eighth). No other FIN
+            // counts, or strangers could keep the record for ever.
             self.deadline = now + TIME_WAIT;
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if segment.len > 0 {
-            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop comes of
-            // it.
+            // Text comes again because an ACK was lost; only text is answered every time, so no endless loop
+            // comes of it.
             return TimeWaitAnswer::Ack(self.ack(now));
         }
         if is_old || !in_window {

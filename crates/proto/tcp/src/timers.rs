@@ -22,8 +22,8 @@ pub(crate) enum Timer {
 pub(crate) enum Retransmit {
     /// Something is in flight: when to give up waiting for its acknowledgement (RFC 6298).
     Rto,
-    /// Nothing is in flight but something waits: when to probe the window (RFC 9293 §3.8.6.1), or to push out what
-    /// Nagle, cork or silly-window avoidance hold back.
+    /// Nothing is in flight but something waits: when to probe the window (RFC 9293 §3.8.6.1), or to push out
+    /// what Nagle, cork or silly-window avoidance hold back.
     Persist,
     /// Something is in flight and its end may be lost: when to probe (RFC 8985 §7).
     TailProbe,

@@ -1,8 +1,8 @@
 //! What is urgent, and how does the other end learn of it? RFC 9293 §3.8.5, as RFC 6093 found it in use.
 //!
-//! Urgent text is part of the stream; what travels beside it is a pointer to where it ends. Programs on Linux know only of its
-//! last octet, *the mark*: that is where reading stops, and what `recv(MSG_OOB)` takes out of the stream. A newer pointer takes the
-//! older one's place.
+//! Urgent text is part of the stream; what travels beside it is a pointer to where it ends. Programs on Linux
+//! know only of its last octet, *the mark*: that is where reading stops, and what `recv(MSG_OOB)` takes out
+//! of the stream. A newer pointer takes the older one's place.
 //!
 //! ```text
 //!         una        nxt                             nxt
@@ -35,8 +35,8 @@ impl Default for Urgent {
 }
 
 impl Connection {
-    /// The application calls the text before `end` urgent (MSG_OOB). Repeating it or going backwards is harmless; what is
-    /// acknowledged, or not written yet, is passed over.
+    /// The application calls the text before `end` urgent (MSG_OOB). Repeating it or going backwards is
+    /// harmless; what is acknowledged, or not written yet, is passed over.
     pub fn handle_urgent(&mut self, end: u64) {
         let Ok(end) = i64::try_from(end) else { return };
         if end <= self.snd.una.max(0) || end > self.snd.tail || self.snd.fin {
@@ -46,21 +46,23 @@ impl Connection {
         urgent.snd_up = urgent.snd_up.max(end);
     }
 
-    /// Stream offset of the octet that the peer called urgent last, wherever it is: read, received, or on its way.
+    /// Stream offset of the octet that the peer called urgent last, wherever it is: read, received, or on its
+    /// way.
     pub fn receive_mark(&self) -> Option<u64> {
         let mark = self.rare.as_ref()?.urgent.mark;
         (mark != NO_MARK).then(|| text_offset(mark))
     }
 
-    /// Where the reader of the stream stands; to be told before a segment with URG, because of [`Connection::passed_marks`].
+    /// Where the reader of the stream stands; to be told before a segment with URG, because of
+    /// [`Connection::passed_marks`].
     pub fn note_reader(&mut self, head: u64) {
         if let Some(rare) = &mut self.rare {
             rare.urgent.reader = i64::try_from(head).unwrap_or(0);
         }
     }
 
-    /// Octets that were marked when the reader stood before them, and are no more: the first, and how many. As on Linux they are
-    /// none of the stream, as if the mark were still there.
+    /// Octets that were marked when the reader stood before them, and are no more: the first, and how many.
+    /// As on Linux they are none of the stream, as if the mark were still there.
     pub fn passed_marks(&self) -> Option<(u64, u8)> {
         let (from, count) = self.rare.as_ref()?.urgent.passed;
         (count > 0).then(|| (text_offset(from), count))
@@ -73,8 +75,8 @@ impl Connection {
         }
     }
 
-    /// Goes on where a predecessor stood: the text before `end` is urgent; the peer has called the octet at `mark` urgent; the reader stands at
-    /// `head`, where `passed` marks were passed over.
+    /// Goes on where a predecessor stood: the text before `end` is urgent; the peer has called the octet at
+    /// `mark` urgent; the reader stands at `head`, where `passed` marks were passed over.
     pub fn resume_urgent(&mut self, end: u64, mark: Option<u64>, head: u64, passed: u64) {
         let offset = |offset: u64| i64::try_from(offset).ok().filter(|offset| *offset < OFFSET_MAX);
         let end = offset(end).filter(|end| *end > self.snd.una.max(0) && *end <= self.snd.tail);
@@ -103,8 +105,8 @@ impl Connection {
         if !segment.has(Flags::URG) || !self.state().may_receive() {
             return Events::NONE;
         }
-        // RFC 6093 §2.1: pointers show the octet after the urgent ones (MUST-62), by some the last of them; like Linux, a
-        // pointer of 0 is taken for the latter.
+        // RFC 6093 §2.1: pointers show the octet after the urgent ones (MUST-62), by some the last of them;
+        // like Linux, a pointer of 0 is taken for the latter.
         let mark = seq + i64::from(segment.urgent.max(1)) - 1;
         // What is in order already may have been read: a mark there would come too late.
         if mark < self.rcv.nxt {
@@ -131,8 +133,8 @@ impl Connection {
             Ok(0) => return,
             Ok(pointer) => pointer,
             Err(_) if end < from => return,
-            // MUST-31: urgent text may be longer than a pointer. As on Linux, the segments at the end of what has been sent tell the
-            // peer that there is more of it than they can say.
+            // MUST-31: urgent text may be longer than a pointer. As on Linux, the segments at the end of what
+            // has been sent tell the peer that there is more of it than they can say.
             Err(_) if from + POINTER_MAX > self.snd.nxt => u16::MAX,
             Err(_) => return,
         };
@@ -142,7 +144,8 @@ impl Connection {
 }
 
 impl Urgent {
-    /// The mark is about to move: if the reader stands at it, and its octet is there, that octet is passed over.
+    /// The mark is about to move: if the reader stands at it, and its octet is there, that octet is passed
+    /// over.
     fn pass_mark(&mut self, rcv_nxt: i64) {
         let (from, count) = self.passed;
         let goes_on = count > 0 && self.reader == from;

@@ -4,8 +4,8 @@
 //!   0        4      6       8                       24
 //!   | len    | port | flags | addr                  | payload (len bytes) ... | padding |
 //! ```
-//! All fields are in the byte order of the machine, which both sides share. Whoever writes the buffer may be hostile: the head is
-//! copied out and decoded, and only the copy is used.
+//! All fields are in the byte order of the machine, which both sides share. Whoever writes the buffer may be
+//! hostile: the head is copied out and decoded, and only the copy is used.
 
 use atoll_base::{Addr, Endpoint};
 

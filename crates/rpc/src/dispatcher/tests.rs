@@ -41,7 +41,8 @@ fn memory() -> HeapMemory {
     HeapMemory::new(2 * ring_bytes(CAPACITY))
 }
 
-/// A server that takes notices of paths, and answers `Hello` with its epoch, having asked the one behind it, if there is one.
+/// A server that takes notices of paths, and answers `Hello` with its epoch, having asked the one behind it,
+/// if there is one.
 fn server(own: Epoch) -> Server {
     let mut server = Server::new(own, Limits { threads_max: 4, calls_max: 4, backlog_max: 4 }, at(0));
     server.on(

@@ -39,7 +39,8 @@ fn the_way_to_the_text_leads_over_extension_headers() {
         (protocol, at, named_at)
     };
     assert_eq!(found(6, &[]), (Protocol::TCP, 0, 6));
-    // Hop-by-hop with a router alert, destination options with padding, a routing header whose way has been gone.
+    // Hop-by-hop with a router alert, destination options with padding, a routing header whose way has been
+    // gone.
     let mut bytes = Vec::from([60, 0, 5, 2, 0, 0, 1, 0]);
     bytes.extend([43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend([58, 0, 4, 0, 0, 0, 0, 0]);

@@ -1,8 +1,8 @@
 //! Is a batch whole wherever its writer dies, also if the compiler has moved its stores as far as it may?
 //!
-//! When a process has died, the stores are there of all instructions that it has carried out; but which instruction comes first is the
-//! compiler's business, within what the orderings say. So a dead writer may leave any set of stores that has with each store those that
-//! have to come before it:
+//! When a process has died, the stores are there of all instructions that it has carried out; but which
+//! instruction comes first is the compiler's business, within what the orderings say. So a dead writer may
+//! leave any set of stores that has with each store those that have to come before it:
 //!
 //! ```text
 //!   every store              before a later store with release
@@ -10,8 +10,9 @@
 //!   a store that an acquire  before every store behind that load
 //!   load has read
 //! ```
-//! Checked are all sets that are a prefix of the program, with one more store (and what it needs) moved up, or with one (and what needs it) left
-//! behind. A tool that tries out all sets would not come to an end; loom and shuttle move no stores at all.
+//! Checked are all sets that are a prefix of the program, with one more store (and what it needs) moved up,
+//! or with one (and what needs it) left behind. A tool that tries out all sets would not come to an end; loom
+//! and shuttle move no stores at all.
 
 use alloc::collections::BTreeSet;
 use core::cell::RefCell;

@@ -6,7 +6,8 @@ use crate::{Access, Mapping, Prefault};
 
 const INSIDE: &str = "ATOLL_TEST_INSIDE";
 
-/// Runs this test again in a process of its own, which does `what`. Returns how it ended, and what it wrote down of it.
+/// Runs this test again in a process of its own, which does `what`. Returns how it ended, and what it wrote
+/// down of it.
 fn again(test: &str, what: &str) -> (Exit, u32) {
     let (fd, mapping) = Mapping::create("atoll-test", 4096, Prefault::No).unwrap();
     let mut spawn = Spawn::this_binary("atoll-test").unwrap();

@@ -1,4 +1,5 @@
-//! The program against the Rust hash, frame by frame, through BPF_PROG_TEST_RUN: no device is needed, only root.
+//! The program against the Rust hash, frame by frame, through BPF_PROG_TEST_RUN: no device is needed, only
+//! root.
 
 use super::*;
 use atoll_base::{Addr, Endpoint, FourTuple, Rng};
@@ -6,7 +7,8 @@ use aya::programs::{TestRun, TestRunOptions};
 
 const FIXTURES: &str = include_str!("../../../../../bpf/fixtures/steer.txt");
 
-/// The rule of `bpf/steer.c`, written to be read: the group of a frame, `None` for "queue 0 whatever the table says".
+/// The rule of `bpf/steer.c`, written to be read: the group of a frame, `None` for "queue 0 whatever the
+/// table says".
 fn oracle(key: FlowKey, frame: &[u8]) -> Option<FlowGroup> {
     let packet = frame.strip_prefix(frame.get(..12)?)?;
     if let Some(ip) = packet.strip_prefix(&[0x86, 0xdd]) {
@@ -68,7 +70,8 @@ impl Program {
     }
 
     fn group(&mut self, frame: &[u8]) -> Option<FlowGroup> {
-        // The test harness of the kernel strips an Ethernet header before it calls a socket filter, the TAP does not.
+        // The test harness of the kernel strips an Ethernet header before it calls a socket filter, the TAP
+        // does not.
         let wrapped = [&[0; 14][..], frame].concat();
         let mut options = TestRunOptions::new();
         options.data_in = Some(&wrapped);

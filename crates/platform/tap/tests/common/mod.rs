@@ -16,7 +16,8 @@ pub const STACK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const KERNEL_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Runs `test` in a network namespace of its own. Who is not root is told why it was skipped; as root that is a failure.
+/// Runs `test` in a network namespace of its own. Who is not root is told why it was skipped; as root that is
+/// a failure.
 pub fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     let run = || match netns::unshare() {
         Ok(()) => test(),
@@ -37,7 +38,8 @@ pub fn options(queues: usize) -> TapOptions<'static> {
 /// A TAP that is up, with [`KERNEL`] on the kernel's side and [`STACK`] known to it as a neighbour.
 pub fn network(queues: usize) -> Tap {
     let tap = Tap::open(&options(queues)).unwrap();
-    // No router solicitations among the frames. Where there is no IPv6 at all, there is nothing to switch off.
+    // No router solicitations among the frames. Where there is no IPv6 at all, there is nothing to switch
+    // off.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", tap.name()), "1");
     let mut netlink = Netlink::open().unwrap();
     let link = netlink.link(tap.name()).unwrap();
@@ -102,9 +104,10 @@ pub fn receive(queues: &mut [Queue], wanted: impl Fn(&Arrival) -> bool) -> Arriv
     panic!("the awaited frame did not come");
 }
 
-/// Vnet header (checksum to be completed at `checksum_at` of the transport header), Ethernet and IPv4 from [`STACK`] to
-/// [`KERNEL`], for `transport` of which `payload_len` bytes follow separately. The checksum field is filled in as far as
-/// the sender of an unfinished checksum has to: with the sum of the pseudo header.
+/// Vnet header (checksum to be completed at `checksum_at` of the transport header), Ethernet and IPv4 from
+/// [`STACK`] to [`KERNEL`], for `transport` of which `payload_len` bytes follow separately. The checksum
+/// field is filled in as far as the sender of an unfinished checksum has to: with the sum of the pseudo
+/// header.
 pub fn frame(protocol: u8, transport: &[u8], checksum_at: usize, payload_len: usize) -> Vec<u8> {
     let len = (transport.len() + payload_len) as u16;
     const NEEDS_CSUM: u8 = 1;

@@ -1,4 +1,5 @@
-//! How does a host come by its address, and how long may it keep it? The state machine of a DHCP client, RFC 2131 §4.4.
+//! How does a host come by its address, and how long may it keep it? The state machine of a DHCP client, RFC
+//! 2131 §4.4.
 //!
 //! ```text
 //!   Init --DISCOVER--> Selecting --offer: REQUEST--> Requesting --ACK--> Probing --nobody has it--> Bound <----------+
@@ -6,7 +7,8 @@
 //!    |  +-----------------------------------------------+-------------------+                          v              |
 //!    +---- NAK, end of the lease ------- Rebinding <------ T2: REQUEST to all ------------------- Renewing ---------+
 //! ```
-//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends; a server that is restarted goes on: [`Client::resume`]), INFORM, authentication (RFC 3118).
+//! Deliberately absent: INIT-REBOOT (a stack keeps nothing when it ends; a server that is restarted goes on:
+//! [`Client::resume`]), INFORM, authentication (RFC 3118).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,8 +21,8 @@ use super::lease::{Lease, is_server};
 
 /// Asks servers for an address, keeps it, and gives it back.
 ///
-/// Sans-IO: messages and moments go in, [`Output`]s come out. Of a crash the lease survives, on the replica's page; a question that was open
-/// is asked anew, and servers know the client by its hardware address.
+/// Sans-IO: messages and moments go in, [`Output`]s come out. Of a crash the lease survives, on the replica's
+/// page; a question that was open is asked anew, and servers know the client by its hardware address.
 #[derive(Debug)]
 pub struct Client {
     mac: Mac,
@@ -52,7 +54,8 @@ pub struct Client {
     outputs: VecDeque<Output>,
 }
 
-/// What a client is about to do (RFC 2131, figure 5). `Probing` is what RFC 2131 §4.4.1 wants between an ACK and BOUND.
+/// What a client is about to do (RFC 2131, figure 5). `Probing` is what RFC 2131 §4.4.1 wants between an ACK
+/// and BOUND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -119,14 +122,16 @@ impl Client {
 
     /// Looks for an address; does nothing if it does so already.
     ///
-    /// DEVIATION: RFC 2131 §4.4.1 wants 1 to 10 seconds of waiting first; as dhclient and systemd-networkd we begin at once.
+    /// DEVIATION: RFC 2131 §4.4.1 wants 1 to 10 seconds of waiting first; as dhclient and systemd-networkd we
+    /// begin at once.
     pub fn start(&mut self, now: Instant, rng: &mut Rng) {
         if self.state == State::Init && self.due == Instant::FAR_FUTURE {
             self.discover(now, rng);
         }
     }
 
-    /// Goes on with the lease of a predecessor, if it holds and a host can live by it. Does nothing once started.
+    /// Goes on with the lease of a predecessor, if it holds and a host can live by it. Does nothing once
+    /// started.
     pub fn resume(&mut self, now: Instant, lease: &Lease) {
         let is_fine = lease.address.valid_until > now && lease.address.check().is_ok() && is_server(lease.server);
         if self.state != State::Init || self.due != Instant::FAR_FUTURE || !is_fine {
@@ -182,9 +187,11 @@ impl Client {
         self.outputs.pop_front()
     }
 
-    /// Judges the text of a datagram to port 68, which the station `from` has sent. Returns whether it was believed.
+    /// Judges the text of a datagram to port 68, which the station `from` has sent. Returns whether it was
+    /// believed.
     ///
-    /// Never panics, whatever the bytes are. There is no proof: whoever on the link hears what is broadcast may answer first.
+    /// Never panics, whatever the bytes are. There is no proof: whoever on the link hears what is broadcast
+    /// may answer first.
     pub fn handle(&mut self, now: Instant, from: Mac, bytes: &[u8], rng: &mut Rng) -> bool {
         let Ok(message) = dhcp::parse(bytes) else { return false };
         let Some(server) = message.word(option::SERVER_IDENTIFIER).filter(|server| is_server(*server)) else {
@@ -245,7 +252,8 @@ impl Client {
         self.begin_again(now, DECLINE_WAIT, rng);
     }
 
-    /// Whether it answers what this client has asked. RFC 6842 §3: an identifier that comes back has to be ours.
+    /// Whether it answers what this client has asked. RFC 6842 §3: an identifier that comes back has to be
+    /// ours.
     fn is_for_us(&self, message: &Message<'_>) -> bool {
         let mut identifier = [0; 32];
         let identifier = message.option(option::CLIENT_IDENTIFIER, &mut identifier);
@@ -442,7 +450,8 @@ impl Client {
     }
 }
 
-/// RFC 2132 §9.14: the kind of hardware, and the address. Servers that know hosts by their hardware address find them by it.
+/// RFC 2132 §9.14: the kind of hardware, and the address. Servers that know hosts by their hardware address
+/// find them by it.
 fn identifier_of(mac: Mac) -> [u8; 7] {
     let Mac([a, b, c, d, e, f]) = mac;
     [1, a, b, c, d, e, f]
@@ -476,8 +485,9 @@ const DECLINE_WAIT: Duration = Duration::from_secs(10);
 const NAK_WAIT: Duration = Duration::from_secs(1);
 /// RFC 5227 §1.1, PROBE_NUM.
 const PROBES: u8 = 3;
-/// DEVIATION: RFC 5227 §1.1 asks for 1 to 2 seconds between probes and 4 to 7 in all, which a program at start would wait for. Stations on
-/// today's links answer within milliseconds; NetworkManager waits for 200 ms in all.
+/// DEVIATION: RFC 5227 §1.1 asks for 1 to 2 seconds between probes and 4 to 7 in all, which a program at
+/// start would wait for. Stations on today's links answer within milliseconds; NetworkManager waits for 200
+/// ms in all.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// At random before the first probe, and on top of each interval.
 const PROBE_WAIT_MS: u32 = 200;

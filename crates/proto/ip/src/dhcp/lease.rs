@@ -1,4 +1,5 @@
-//! What has a DHCP server given, and may it be believed? RFC 2131 §3.3, §4.4.5; options by RFC 2132 and RFC 3442.
+//! What has a DHCP server given, and may it be believed? RFC 2131 §3.3, §4.4.5; options by RFC 2132 and
+//! RFC 3442.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,7 +34,8 @@ impl Lease {
     /// Octets of a domain's name at most (RFC 1035 §2.3.4).
     pub const DOMAIN_MAX: usize = 253;
 
-    /// A lease of which nothing is known any more but that it holds: it is renewed when half of what is left has passed.
+    /// A lease of which nothing is known any more but that it holds: it is renewed when half of what is left
+    /// has passed.
     pub fn resumed(now: Instant, address: V4Address, server: u32, dns: Vec<u32>, domain: String) -> Lease {
         let left = address.valid_until.since(now).as_nanos() as u64;
         let after = |part: u64| match address.valid_until {
@@ -43,7 +45,8 @@ impl Lease {
         Lease { address, server, renew_at: after(4), rebind_at: after(7), dns, domain }
     }
 
-    /// What an offer or acknowledgement says; `None` if no host could live by it. `since`: when it was asked for. `mtu`: of the link.
+    /// What an offer or acknowledgement says; `None` if no host could live by it. `since`: when it was asked
+    /// for. `mtu`: of the link.
     pub(super) fn read(message: &Message<'_>, since: Instant, mtu: u16, rng: &mut Rng) -> Option<Lease> {
         let server = message.word(option::SERVER_IDENTIFIER)?;
         let addr = message.header.your_addr;
@@ -75,7 +78,8 @@ impl Lease {
     }
 }
 
-/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth, or an hour, earlier, so that not all hosts of a network ask at once.
+/// T1, T2 and the end (RFC 2131 §4.4.5). T1 is up to a sixteenth, or an hour, earlier, so that not all hosts
+/// of a network ask at once.
 fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> [Instant; 3] {
     if seconds == u32::MAX {
         return [Instant::FAR_FUTURE; 3];
@@ -92,7 +96,8 @@ fn times(message: &Message<'_>, since: Instant, seconds: u32, rng: &mut Rng) -> 
     [renew - u64::from(early), rebind, millis].map(|millis| since + Duration::from_millis(millis))
 }
 
-/// The default router. RFC 3442: where there are classless routes, the other option does not count; of these, only the default route does.
+/// The default router. RFC 3442: where there are classless routes, the other option does not count; of these,
+/// only the default route does.
 fn gateway(message: &Message<'_>) -> Option<u32> {
     let mut routes = [0; ROUTES_BYTES];
     let Some(mut routes) = message.option(option::CLASSLESS_ROUTES, &mut routes) else {

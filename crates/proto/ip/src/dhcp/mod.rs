@@ -1,6 +1,8 @@
-//! How does the stack get its IPv4 address from a DHCP server? What [`Client`] wants, done: datagrams, ARP probes, the address.
+//! How does the stack get its IPv4 address from a DHCP server? What [`Client`] wants, done: datagrams, ARP
+//! probes, the address.
 //!
-//! Of a stack's replicas the first one asks; the link server gives it all answers, and what ARP says about an address that is probed.
+//! Of a stack's replicas the first one asks; the link server gives it all answers, and what ARP says about an
+//! address that is probed.
 
 mod client;
 mod lease;
@@ -154,7 +156,8 @@ impl Ip {
     fn send_dhcp(&mut self, now: Instant, client: &Client, src: u32, dst: u32, message: &[u8]) {
         let mac = match self.route(now, dst) {
             Route::Via { mac } => Some(mac),
-            // Its answers came from that station, be it the server's own or a relay's. What is sent there in vain is sent again.
+            // Its answers came from that station, be it the server's own or a relay's. What is sent there in
+            // vain is sent again.
             Route::Resolving | Route::Unreachable => client.station(),
             Route::Local => None,
         };

@@ -93,7 +93,8 @@ fn the_longest_packet_is_the_longest() {
 
 #[test]
 fn options_of_the_first_fragment_stay_and_count() {
-    // The first fragment has a header of 24 octets: the packet may be 65511 octets long behind it, and not one more.
+    // The first fragment has a header of 24 octets: the packet may be 65511 octets long behind it, and not
+    // one more.
     for (last, fits) in [(65_511, true), (65_512, false)] {
         let mut ip = ip();
         let mut fragments = torn(&packet(Protocol(99), &std::vec![3; last]), 16_000);
@@ -221,7 +222,8 @@ fn identifications_do_not_repeat_soon() {
             assert!(seen.insert(sibling.next(PEER.into(), Protocol::UDP) as u16));
         }
     }
-    // RFC 7739 §4.1: with IPv6 for all protocols together, because the identification is all that tells packets apart.
+    // RFC 7739 §4.1: with IPv6 for all protocols together, because the identification is all that tells
+    // packets apart.
     let dst = Addr::from_octets([0x20; 16]);
     let mut seen = BTreeSet::new();
     for n in 0..100_000 {

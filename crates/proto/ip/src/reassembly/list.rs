@@ -1,5 +1,6 @@
-//! Lists of places, in which the oldest is found, and any taken out, at once. The links stand apart from what is at the places, close
-//! together: most of what a flood touches are links of neighbours, and these should be in the cache.
+//! Lists of places, in which the oldest is found, and any taken out, at once. The links stand apart from what
+//! is at the places, close together: most of what a flood touches are links of neighbours, and these should
+//! be in the cache.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,6 @@
-//! Where the octets of fragments are kept: in blocks of equal size, which go from one fragment to the next. So a flood of fragments
-//! neither takes nor gives memory, and what it costs to keep a fragment is what it really takes.
+//! Where the octets of fragments are kept: in blocks of equal size, which go from one fragment to the next.
+//! So a flood of fragments neither takes nor gives memory, and what it costs to keep a fragment is what it
+//! really takes.
 
 use alloc::boxed::Box;
 use alloc::vec;

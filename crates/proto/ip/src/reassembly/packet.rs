@@ -59,14 +59,15 @@ impl<K> Packet<K> {
         match self.pieces.get(at) {
             None => Ok(at),
             Some(next) if end <= next.offset => Ok(at),
-            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another does harm.
+            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another
+            // does harm.
             Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
             Some(_) => Err(Refusal::Overlap),
         }
     }
 
-    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than that, so a
-    /// repeated fragment costs no more pieces than it has octets.
+    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than
+    /// that, so a repeated fragment costs no more pieces than it has octets.
     fn reaches(&self, at: usize, wanted: u32) -> bool {
         let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
         for (n, piece) in rest.iter().enumerate() {
@@ -78,7 +79,8 @@ impl<K> Packet<K> {
         end >= wanted
     }
 
-    /// Takes a fragment up to `end`, which belongs at `at` among the pieces. Returns whether it was the last one missing.
+    /// Takes a fragment up to `end`, which belongs at `at` among the pieces. Returns whether it was the last
+    /// one missing.
     pub(super) fn keep(&mut self, octets: &mut Octets, at: usize, fragment: &Fragment<'_>, end: u32) -> bool {
         let head = fragment.kept_head();
         if fragment.offset == 0 {

@@ -1,5 +1,5 @@
-//! Entries with places that stay, found by keyed hash. Places are used again, so a table that is full of what nobody wanted takes and
-//! gives no memory for the next.
+//! Entries with places that stay, found by keyed hash. Places are used again, so a table that is full of what
+//! nobody wanted takes and gives no memory for the next.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,5 @@
-//! Which IPv6 addresses are ours, for how long, and which one do packets leave from? RFC 4862 §5.5.4, RFC 6724.
+//! Which IPv6 addresses are ours, for how long, and which one do packets leave from? RFC 4862 §5.5.4,
+//! RFC 6724.
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -112,8 +113,8 @@ impl Ip {
         self.is_own_v6(addr) || (link == Link::Inside && addr == Addr::LOOPBACK)
     }
 
-    /// Whether a packet that arrives over `link` may have come from `src`; see `Addresses::is_source`. The unspecified address is
-    /// none here.
+    /// Whether a packet that arrives over `link` may have come from `src`; see `Addresses::is_source`. The
+    /// unspecified address is none here.
     pub(super) fn is_source_v6(&self, link: Link, src: Addr) -> bool {
         match link {
             Link::Outside => cast(src) == Some(Cast::Unicast) && !self.is_own_v6(src),
@@ -121,8 +122,8 @@ impl Ip {
         }
     }
 
-    /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no deprecated one, rule 8
-    /// the longest common prefix.
+    /// RFC 6724 §5, as far as one interface needs it: rule 1 the address itself, rule 2 its scope, rule 3 no
+    /// deprecated one, rule 8 the longest common prefix.
     fn source_for_v6(&self, dst: Addr) -> Option<Addr> {
         let is_local = dst.is_link_scoped();
         let candidates = self.v6.own.iter().filter(|own| own.is_usable() && own.addr.is_link_local() == is_local);
@@ -163,8 +164,8 @@ pub(super) fn common_bits(a: Addr, b: Addr) -> u32 {
 
 /// The address that the station has in the network `prefix`, whose length is 64 (RFC 4291, appendix A).
 ///
-/// DEVIATION: RFC 8064 wants identifiers that say nothing about the hardware (RFC 7217). Here the hardware address itself is random
-/// unless somebody has chosen it, and all replicas know it.
+/// DEVIATION: RFC 8064 wants identifiers that say nothing about the hardware (RFC 7217). Here the hardware
+/// address itself is random unless somebody has chosen it, and all replicas know it.
 pub(super) fn with_identifier(prefix: Addr, mac: Mac) -> Addr {
     let Mac([a, b, c, d, e, f]) = mac;
     let mut octets = prefix.octets();

@@ -1,4 +1,5 @@
-//! What is different about fragments of IPv6? Only the sender makes them, and the first one holds all headers: RFC 8200 §4.5, RFC 7112.
+//! What is different about fragments of IPv6? Only the sender makes them, and the first one holds all
+//! headers: RFC 8200 §4.5, RFC 7112.
 
 use atoll_base::Instant;
 use atoll_wire::ethernet::{self, EtherType};
@@ -44,14 +45,16 @@ impl Ip {
             problem(code::ERRONEOUS_HEADER, HEADER_LEN + before + 2);
             return Err(Reason::FragmentMalformed);
         }
-        // RFC 8200 §4.3: these stand behind the first header of a packet. Here they would come to stand there when it is whole.
+        // RFC 8200 §4.3: these stand behind the first header of a packet. Here they would come to stand there
+        // when it is whole.
         if offset == 0 && upper.protocol == Protocol(HOP_BY_HOP) {
             problem(code::UNRECOGNIZED_NEXT_HEADER, upper.named_at);
             return Err(Reason::Extension);
         }
         if offset == 0 {
             match ipv6::first_fragment(upper.protocol, text) {
-                // RFC 6980 §5: neighbour discovery comes whole. Later fragments say nothing of their kind, and never become whole.
+                // RFC 6980 §5: neighbour discovery comes whole. Later fragments say nothing of their kind,
+                // and never become whole.
                 Ok(first) if first.protocol == Protocol::ICMPV6 && is_discovery(text.get(first.at..)) => {
                     return Err(Reason::NdIgnored);
                 }

@@ -46,12 +46,14 @@ impl Ip {
         }
         let body = bytes.get(head..).unwrap_or_default();
         let kind = match message {
-            // DEVIATION: RFC 4443 §4.2 would have requests to groups answered, too. As with IPv4, that keeps us out of amplifications.
+            // DEVIATION: RFC 4443 §4.2 would have requests to groups answered, too. As with IPv4, that keeps
+            // us out of amplifications.
             Message::EchoRequest { id, seq } if !header.dst.is_v6_multicast() => {
                 self.answer_echo_v6(now, link, from, header, Message::EchoReply { id, seq }, body)?;
                 return Ok(Received::Consumed);
             }
-            // RFC 8201 §4, RFC 8021: less than every link carries is not believed, and makes no atomic fragments.
+            // RFC 8201 §4, RFC 8021: less than every link carries is not believed, and makes no atomic
+            // fragments.
             Message::PacketTooBig { mtu } if mtu < u32::from(ipv6::MTU_MIN) => return Err(Reason::IcmpIgnored),
             Message::PacketTooBig { mtu } => ErrorKind::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) },
             Message::Unreachable { code } => ErrorKind::Unreachable { code: code_of(code) },

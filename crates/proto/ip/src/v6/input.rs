@@ -89,7 +89,8 @@ impl Ip {
     ) -> Result<Cast, Reason> {
         if !self.is_ours_v6(link, header.dst) {
             return Err(match (link, cast(header.dst)) {
-                // From an address of ours as well: where another host has it, too, neighbour discovery has to hear of it.
+                // From an address of ours as well: where another host has it, too, neighbour discovery has to
+                // hear of it.
                 (Link::Outside, Some(Cast::Multicast)) if self.is_member_v6(link, header.dst) => {
                     let may_be = header.src == Addr::ANY || cast(header.src) == Some(Cast::Unicast);
                     return if may_be { Ok(Cast::Multicast) } else { Err(Reason::Martian) };

@@ -1,5 +1,5 @@
-//! How are routers of IPv6 told which groups are wanted? MLD as a host speaks it: RFC 3810, RFC 2710. When what is said is decided in
-//! [`crate::membership`].
+//! How are routers of IPv6 told which groups are wanted? MLD as a host speaks it: RFC 3810, RFC 2710. When
+//! what is said is decided in [`crate::membership`].
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -64,7 +64,8 @@ impl Ip {
         }
     }
 
-    /// Judges a message of listener discovery, whose checksum was verified. What a router asks is answered by the leader.
+    /// Judges a message of listener discovery, whose checksum was verified. What a router asks is answered by
+    /// the leader.
     pub(super) fn handle_listeners(&mut self, now: Instant, header: &ipv6::Header, bytes: &[u8]) -> Result<(), Reason> {
         let message = mld::parse(bytes).map_err(|_| Reason::Malformed)?;
         // RFC 3810 §5.1.14, RFC 2710 §5: only what comes from the link itself counts.

@@ -1,11 +1,11 @@
 //! IPv6 of one replica: the state behind the second half of [`Ip`], and its timers.
 //!
-//! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on), draw the same
-//! conclusions, and so have the same addresses; one of them, the leader, speaks for the stack where nobody has asked: it solicits,
-//! probes and reports.
+//! All replicas of a stack hear every router and neighbour advertisement (the link server passes copies on),
+//! draw the same conclusions, and so have the same addresses; one of them, the leader, speaks for the stack
+//! where nobody has asked: it solicits, probes and reports.
 //!
-//! Deliberately absent: filters by source (RFC 3810 §4), sending extension headers other than fragment headers and the one that
-//! MLD wants.
+//! Deliberately absent: filters by source (RFC 3810 §4), sending extension headers other than fragment
+//! headers and the one that MLD wants.
 
 mod addresses;
 mod fragments;
@@ -108,7 +108,8 @@ impl V6Config {
 }
 
 impl V6 {
-    /// The state at the start: every address is tried out first (RFC 4862 §5.4), and may be used meanwhile (RFC 4429).
+    /// The state at the start: every address is tried out first (RFC 4862 §5.4), and may be used meanwhile
+    /// (RFC 4429).
     pub(crate) fn new(config: &Config, key: [u64; 2], now: Instant) -> V6 {
         let mut v6 = V6 {
             config: config.v6.clone(),
@@ -287,7 +288,8 @@ impl Ip {
         !self.v6.routers.is_empty()
     }
 
-    /// Judges a message of neighbour discovery, whose checksum was verified. `from`: the station that sent the frame.
+    /// Judges a message of neighbour discovery, whose checksum was verified. `from`: the station that sent
+    /// the frame.
     #[inline(never)]
     fn handle_nd(
         &mut self,

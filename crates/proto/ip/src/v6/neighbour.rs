@@ -1,5 +1,5 @@
-//! How are stations asked for, answered, and believed? RFC 4861 §7, RFC 4862 §5.4. As with ARP there is no proof, and belief is
-//! rationed in the same way (see `arp.rs`).
+//! How are stations asked for, answered, and believed? RFC 4861 §7, RFC 4862 §5.4. As with ARP there is no
+//! proof, and belief is rationed in the same way (see `arp.rs`).
 
 use atoll_base::{Addr, Instant};
 use atoll_wire::Mac;
@@ -30,7 +30,8 @@ impl Ip {
             if header.dst != solicited_node(target) || source_mac.is_some() {
                 return Err(Reason::NdIgnored);
             }
-            // RFC 4862 §5.4.3: two try the same address out; neither gets it. Later ones are told that it is taken.
+            // RFC 4862 §5.4.3: two try the same address out; neither gets it. Later ones are told that it is
+            // taken.
             match tentative {
                 true => self.handle_conflict_v6(target),
                 false if usable => self.advertise(ALL_NODES, multicast_mac(ALL_NODES), target, false),
@@ -82,7 +83,8 @@ impl Ip {
             return Err(Reason::NdIgnored);
         }
         let claim = match (solicited, known == Some(mac)) {
-            // RFC 4861 §7.2.5 lets an overriding one replace what is known. DEVIATION: the known station is asked first.
+            // RFC 4861 §7.2.5 lets an overriding one replace what is known. DEVIATION: the known station is
+            // asked first.
             (true, _) if overriding || known.is_none_or(|known| known == mac) => {
                 self.v6.neighbours.answer(now, target, mac)
             }
@@ -97,7 +99,8 @@ impl Ip {
         Ok(())
     }
 
-    /// `addr` has said itself that it is at `mac`: taken if nothing else is known, else the station that is known is asked.
+    /// `addr` has said itself that it is at `mac`: taken if nothing else is known, else the station that is
+    /// known is asked.
     pub(super) fn learn_v6(&mut self, now: Instant, addr: Addr, mac: Mac) {
         let (claim, evicted) = self.v6.neighbours.learn(now, addr, mac);
         self.counters.neighbours_evicted += u64::from(evicted);

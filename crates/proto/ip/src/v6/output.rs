@@ -32,8 +32,8 @@ impl Ip {
         }
     }
 
-    /// The neighbour that takes packets for the unicast address `dst`. RFC 4861 §6.3.6: of the routers, the first that is not known
-    /// to be gone.
+    /// The neighbour that takes packets for the unicast address `dst`. RFC 4861 §6.3.6: of the routers, the
+    /// first that is not known to be gone.
     pub(crate) fn next_hop_v6(&self, dst: Addr) -> Option<Addr> {
         if self.v6.own.is_empty() {
             return None;

@@ -1,7 +1,8 @@
-//! Which destinations have a better way than the default router's? What that router itself has said of them: RFC 4861 §8.
+//! Which destinations have a better way than the default router's? What that router itself has said of them:
+//! RFC 4861 §8.
 //!
-//! Whoever can forge a redirect is on the link, and could as well forge advertisements; what is believed is as little as §8.1 allows, for
-//! ten minutes, and of a target that does not answer nothing.
+//! Whoever can forge a redirect is on the link, and could as well forge advertisements; what is believed is
+//! as little as §8.1 allows, for ten minutes, and of a target that does not answer nothing.
 
 use alloc::collections::BTreeMap;
 
@@ -58,7 +59,8 @@ impl Redirects {
         self.known.retain(|_, redirect| redirect.target != target);
     }
 
-    /// RFC 4861 §7.2.5: forgets what led by way of `router`, which is none any more; what it takes for itself it still takes.
+    /// RFC 4861 §7.2.5: forgets what led by way of `router`, which is none any more; what it takes for itself
+    /// it still takes.
     pub(super) fn forget_router(&mut self, router: Addr) {
         self.known.retain(|dst, redirect| redirect.target != router || *dst == router);
     }

@@ -579,7 +579,8 @@ fn a_router_that_asks_hears_the_groups() {
     ip.handle_timeout(at(7));
     let (_, header, payload) = next_packet(&mut ip).unwrap();
     assert_eq!((header.src, payload[..8].to_vec()), (local_us(), mld::ROUTER_ALERT.to_vec()));
-    // Two groups, of the link-local and of the static address, for both of which the last octets are the same here.
+    // Two groups, of the link-local and of the static address, for both of which the last octets are the same
+    // here.
     assert_eq!(payload[8 + 7], 1 + u8::from(solicited_node(local_us()) != solicited_node(us())));
     let far = asks.with(|build| build.header.hop_limit = 2).frame();
     assert_eq!(receive(&mut ip, at(8), &far), Received::Dropped(Reason::NdIgnored));
@@ -683,7 +684,8 @@ fn silence_where_errors_are_forbidden_v6() {
         ip.unreachable(at(3), Link::Outside, &case.frame(), port);
         assert_eq!(ip.poll_frame(), None, "{n}");
     }
-    // An option that asks for it is answered although it went to a group (§2.4 (e.3)), one that asks for less is not.
+    // An option that asks for it is answered although it went to a group (§2.4 (e.3)), one that asks for less
+    // is not.
     for (option, answered) in [(0x80, true), (0xc0, false)] {
         let mut ip = machine(true);
         let problem = packet(Protocol(60), &[59, 0, option, 0, 1, 2, 0, 0]).with(|b| {

@@ -51,7 +51,8 @@ impl Cubic {
         self.looked_at = now;
         let elapsed_ms = now.since(self.epoch).as_millis();
         let target_ms = (now + Duration::from_micros(srtt_us.into())).since(self.epoch).as_millis();
-        // W_est grows by alpha segments per window (§4.3); alpha is 0.53 until W_est has reached W_max, then 1.
+        // W_est grows by alpha segments per window (§4.3); alpha is 0.53 until W_est has reached W_max,
+        // then 1.
         let alpha = if self.w_est >= self.w_max { 1000 } else { ALPHA_PER_MILLE };
         let share = u64::from(acked) * u64::from(mss) * alpha / (u64::from(cwnd.max(1)) * 1000);
         self.w_est = self.w_est.saturating_add(u32::try_from(share).unwrap_or(u32::MAX));
@@ -64,8 +65,8 @@ impl Cubic {
         u32::try_from(step).unwrap_or(u32::MAX)
     }
 
-    /// A loss at window `cwnd`: returns the new slow-start threshold (§4.6) and remembers the plateau (§4.7, fast
-    /// convergence).
+    /// A loss at window `cwnd`: returns the new slow-start threshold (§4.6) and remembers the plateau (§4.7,
+    /// fast convergence).
     pub(crate) fn handle_loss(&mut self, cwnd: u32, mss: u16) -> u32 {
         self.epoch = Instant::FAR_FUTURE;
         self.w_max = if cwnd < self.w_max { per_mille(cwnd, (1000 + BETA_PER_MILLE) / 2) } else { cwnd };
@@ -87,7 +88,8 @@ impl Cubic {
     fn curve(&self, t_ms: u128, mss: u16) -> u32 {
         let t_ms = i64::try_from(t_ms).unwrap_or(DISTANCE_MAX_MS);
         let distance = (t_ms - i64::from(self.k_ms)).clamp(-DISTANCE_MAX_MS, DISTANCE_MAX_MS);
-        // ms^3 / 10^9 * 0.4 * mss, with the divisions spread so that nothing overflows: 2^48 / 10^6 * 2^16 * 4 < 2^48.
+        // ms^3 / 10^9 * 0.4 * mss, with the divisions spread so that nothing overflows: 2^48 / 10^6 * 2^16 *
+        // 4 < 2^48.
         let cubed = distance * distance * distance / 1_000_000;
         let offset = cubed * i64::from(mss) * 4 / 10_000;
         u32::try_from((i64::from(self.origin) + offset).max(0)).unwrap_or(u32::MAX)

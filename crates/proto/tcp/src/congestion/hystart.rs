@@ -1,7 +1,8 @@
 //! When has slow start filled the pipe? HyStart++, RFC 9406.
 //!
-//! DEVIATION: RFC 9406 §4.3 bounds the growth for one acknowledgement by L = 8 segments where nothing is paced. As on Linux there is no bound:
-//! with receivers that gather segments one acknowledgement covers many more.
+//! DEVIATION: RFC 9406 §4.3 bounds the growth for one acknowledgement by L = 8 segments where nothing is
+//! paced. As on Linux there is no bound: with receivers that gather segments one acknowledgement covers many
+//! more.
 
 /// The state of slow start.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,8 @@ impl HyStart {
         }
     }
 
-    /// Text up to `una` is acknowledged, after `rtt_us` if that was measured; `nxt`: what has been sent (§4.2).
+    /// Text up to `una` is acknowledged, after `rtt_us` if that was measured; `nxt`: what has been sent
+    /// (§4.2).
     pub(crate) fn handle_ack(&mut self, una: i64, nxt: i64, rtt_us: Option<u32>) -> Growth {
         if let Some(us) = rtt_us {
             self.current_min_us = self.current_min_us.min(us);

@@ -1,5 +1,5 @@
-//! How much may be in the network, and how fast may it leave? RFC 5681, with the growth function of RFC 9438, or the model of
-//! draft-ietf-ccwg-bbr.
+//! How much may be in the network, and how fast may it leave? RFC 5681, with the growth function of RFC 9438,
+//! or the model of draft-ietf-ccwg-bbr.
 
 mod bbr;
 mod cubic;
@@ -197,8 +197,8 @@ impl Congestion {
         }
     }
 
-    /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a row tells
-    /// something new about the network.
+    /// A retransmission time-out has passed (RFC 5681 §3.1: loss window of one segment). Only the first of a
+    /// row tells something new about the network.
     pub(crate) fn handle_timeout(&mut self, flight: u32, mss: u16, first: bool) {
         if self.has_model() {
             self.save_window();
@@ -234,8 +234,8 @@ impl Congestion {
         }
     }
 
-    /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one (RFC 2861,
-    /// as on Linux).
+    /// Nothing was sent for `idle`: the window is halved for every time-out passed, down to the initial one
+    /// (RFC 2861, as on Linux).
     pub(crate) fn handle_idle(&mut self, now: Instant, idle: Duration, rto: Duration, mss: u16) {
         if let Some(bbr) = &mut self.bbr {
             self.cwnd = bbr.handle_restart(now, self.cwnd);

@@ -23,8 +23,9 @@ impl Connection {
             return Err(Input::answered(Reason::AckUnsent, self.challenge(now)));
         }
         if ack < (self.snd.una - i64::from(self.snd.window_max)).max(0) {
-            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement. And, as on Linux since 6.7, not
-            // of what lies before our SYN: or a large window would make every other guess right.
+            // RFC 5961 §5.2: blind injection of text needs a plausible acknowledgement. And, as on Linux
+            // since 6.7, not of what lies before our SYN: or a large window would make every other guess
+            // right.
             return Err(Input::answered(Reason::AckOld, self.challenge(now)));
         }
         self.take_echo(now, segment, ack > self.snd.una);
@@ -88,7 +89,8 @@ impl Connection {
             self.congestion.end_recovery(self.snd.mss, phase_before == Phase::Recovery);
         }
         if phase_before != Phase::Recovery {
-            // What was SACKed has been counted, or will not be: it left while the window stood still (as on Linux).
+            // What was SACKed has been counted, or will not be: it left while the window stood still (as on
+            // Linux).
             let fresh = if self.recovery.reno { delivery.acked } else { delivery.delivered };
             let acked = u32::try_from(fresh.min(had_flight)).unwrap_or(u32::MAX);
             self.congestion.handle_ack(&Ack {
@@ -167,7 +169,8 @@ impl Connection {
         Undo::new(self.congestion.cwnd, self.congestion.ssthresh, stamp)
     }
 
-    /// The first acknowledgement of new text in an episode: if it answers what was sent before, nothing was lost.
+    /// The first acknowledgement of new text in an episode: if it answers what was sent before, nothing was
+    /// lost.
     fn undo_if_spurious(&mut self, segment: &Segment) {
         let Some(undo) = self.recovery.episode.as_mut().and_then(|episode| episode.undo.as_mut()) else { return };
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
@@ -178,7 +181,8 @@ impl Connection {
         }
     }
 
-    /// RFC 3708: a first block below the acknowledgement, or within the second, says what has arrived twice (RFC 2883 §4).
+    /// RFC 3708: a first block below the acknowledgement, or within the second, says what has arrived twice
+    /// (RFC 2883 §4).
     fn undo_if_all_arrived_twice(&mut self, segment: &Segment, ack: i64) {
         let Some((from, to)) = self.twice(segment, ack) else { return };
         let (una, nxt) = (self.snd.una, self.snd.nxt);
@@ -258,8 +262,8 @@ impl Connection {
         }
     }
 
-    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4, SND.WL1 and
-    /// SND.WL2). Returns whether the right edge moved.
+    /// Takes the peer's window unless the segment is older than the one that set it (RFC 9293 §3.10.7.4,
+    /// SND.WL1 and SND.WL2). Returns whether the right edge moved.
     fn update_window(&mut self, segment: &Segment, ack: i64) -> bool {
         // RFC 7323 §2.2: the window of a SYN is never scaled.
         let scale = if segment.has(Flags::SYN) { 0 } else { self.options.snd_scale };
@@ -291,7 +295,8 @@ impl Connection {
             return;
         }
         for (left, right) in segment.options.sack.iter() {
-            // Below the acknowledgement it is a D-SACK (RFC 2883 §4): text arrived twice. What was never sent is nonsense.
+            // Below the acknowledgement it is a D-SACK (RFC 2883 §4): text arrived twice. What was never sent
+            // is nonsense.
             let left = self.snd.offset_of(left).max(ack).max(self.snd.una);
             let right = self.snd.offset_of(right);
             if left >= right || right > self.snd.nxt {
@@ -338,7 +343,8 @@ impl Connection {
         }
     }
 
-    /// Tells congestion control, if it has a model of the path, what has been delivered and lost, and how fast.
+    /// Tells congestion control, if it has a model of the path, what has been delivered and lost, and how
+    /// fast.
     fn sample_path(&mut self, now: Instant, delivery: &Delivery) {
         if !self.congestion.has_model() {
             return;
@@ -412,8 +418,8 @@ impl Connection {
         self.pending.set(Pending::RETRANSMIT);
     }
 
-    /// The earliest text that was sent once and has been delivered now is measured; after a retransmission the echoed
-    /// timestamp tells which copy was acknowledged (RFC 7323 §4).
+    /// The earliest text that was sent once and has been delivered now is measured; after a retransmission
+    /// the echoed timestamp tells which copy was acknowledged (RFC 7323 §4).
     pub(super) fn take_round_trip_sample(&mut self, now: Instant, segment: &Segment, delivery: &Delivery) {
         let timed = delivery.rtt_us(now).filter(|_| !self.recovery.untimed);
         let sample = match timed {
@@ -427,8 +433,8 @@ impl Connection {
                 self.recovery.probed = false;
             }
             // DEVIATION: RFC 6298 §5.7 keeps the time-out backed off until something new is measured. Without
-            // timestamps nothing is while a long flight is repaired, and each further loss would wait for minutes; so
-            // progress takes back a doubling.
+            // timestamps nothing is while a long flight is repaired, and each further loss would wait for
+            // minutes; so progress takes back a doubling.
             None if delivery.acked > 0 && self.recovery.phase == Phase::Loss => self.recovery.rtt.ease_off(),
             None => {}
         }
@@ -455,7 +461,8 @@ pub(super) struct Delivery {
     /// Something that was sent once, before `recover`, has arrived.
     original: bool,
     recover: i64,
-    /// Right edge of what had been SACKed before this segment: of what it reports itself nobody knows the order.
+    /// Right edge of what had been SACKed before this segment: of what it reports itself nobody knows the
+    /// order.
     fack: i64,
     /// Where what a predecessor has sent ends: nobody knows when that was.
     guessed_until: i64,
@@ -481,7 +488,8 @@ impl Delivery {
         }
     }
 
-    /// The round trip of what left first, if all of it was sent once: else it may have waited for what was sent twice.
+    /// The round trip of what left first, if all of it was sent once: else it may have waited for what was
+    /// sent twice.
     fn rtt_us(&self, now: Instant) -> Option<u32> {
         let sent_at = self.first_sent_at.filter(|_| !self.retransmitted)?;
         Some(u32::try_from(now.since(sent_at).as_micros()).unwrap_or(u32::MAX))

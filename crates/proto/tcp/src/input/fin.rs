@@ -9,8 +9,8 @@ use crate::rcv::NO_FIN;
 use crate::state::State;
 
 impl Connection {
-    /// A FIN has been seen at `fin`; it may be ahead of the text. One beyond the window, or before text that has been
-    /// seen, is not believed.
+    /// A FIN has been seen at `fin`; it may be ahead of the text. One beyond the window, or before text that
+    /// has been seen, is not believed.
     pub(super) fn note_fin(&mut self, fin: i64) {
         if !self.state().may_receive() {
             // It comes again: our ACK was lost.

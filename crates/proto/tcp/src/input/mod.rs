@@ -72,13 +72,14 @@ impl Connection {
         Input::accepted(text, events)
     }
 
-    /// An acceptable segment: the peer lives, and its timestamp is the one to echo. Only after its acknowledgement was
-    /// judged, too: with a timestamp from the future somebody who has guessed a sequence number could make everything
-    /// that the peer sends look old (RFC 5961 §5.2 asks for both numbers).
+    /// An acceptable segment: the peer lives, and its timestamp is the one to echo. Only after its
+    /// acknowledgement was judged, too: with a timestamp from the future somebody who has guessed a sequence
+    /// number could make everything that the peer sends look old (RFC 5961 §5.2 asks for both numbers).
     fn heard(&mut self, now: Instant, segment: &Segment, seq: i64) {
         self.heard_at = now;
         self.keep_probes = 0;
-        // RFC 7323 §4.3 (2): only a segment that covers the last ACK sent, so that a delayed ACK echoes the earliest.
+        // RFC 7323 §4.3 (2): only a segment that covers the last ACK sent, so that a delayed ACK echoes the
+        // earliest.
         if let Some(timestamps) = segment.options.timestamps
             && self.options.timestamps
             && seq <= self.rcv.acked
@@ -104,9 +105,9 @@ impl Connection {
         Input::accepted(None, Events::NONE)
     }
 
-    /// An ACK is to tell a confused, or an attacking, peer where we are; rarely, so that two confused peers do not
-    /// answer each other forever (RFC 5961 §7). Whether it leaves is the caller's to decide, who knows of other
-    /// connections.
+    /// An ACK is to tell a confused, or an attacking, peer where we are; rarely, so that two confused peers
+    /// do not answer each other forever (RFC 5961 §7). Whether it leaves is the caller's to decide, who knows
+    /// of other connections.
     pub(crate) fn challenge(&mut self, now: Instant) -> Events {
         if self.may_answer_stray(now) { Events::CHALLENGE } else { Events::NONE }
     }

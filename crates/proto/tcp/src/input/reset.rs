@@ -7,8 +7,8 @@ use crate::outcome::{Events, Input, Reason};
 use crate::state::State;
 
 impl Connection {
-    /// A RST within the window: it counts only exactly at the left edge; elsewhere the peer is asked by a challenge
-    /// ACK.
+    /// A RST within the window: it counts only exactly at the left edge; elsewhere the peer is asked by a
+    /// challenge ACK.
     pub(super) fn process_reset(&mut self, now: Instant, seq: i64) -> Input {
         if seq != self.rcv.nxt {
             let events = if seq > self.rcv.nxt { self.challenge(now) } else { Events::NONE };

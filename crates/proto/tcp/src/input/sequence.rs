@@ -9,13 +9,14 @@ use crate::pending::Pending;
 use crate::state::State;
 
 impl Connection {
-    /// `seq`: stream offset of the segment. A segment that is not acceptable is answered by an ACK, unless it is a RST.
+    /// `seq`: stream offset of the segment. A segment that is not acceptable is answered by an ACK, unless it
+    /// is a RST.
     pub(super) fn check_sequence(&mut self, now: Instant, segment: &Segment, seq: i64) -> Result<(), Input> {
         let is_reset = segment.has(Flags::RST);
         if self.options.timestamps && !is_reset {
             match segment.options.timestamps {
-                // RFC 7323 §3.2: once negotiated, a segment without is dropped silently. But not a SYN (RFC 5961 §4.2):
-                // a peer that has restarted may not know timestamps any more.
+                // RFC 7323 §3.2: once negotiated, a segment without is dropped silently. But not a SYN (RFC
+                // 5961 §4.2): a peer that has restarted may not know timestamps any more.
                 None if segment.has(Flags::SYN) => {
                     return Err(Input::answered(Reason::NoTimestamp, self.challenge(now)));
                 }
@@ -34,14 +35,15 @@ impl Connection {
             self.pending.set(Pending::SYN);
             return Err(Input::dropped(Reason::UnexpectedSyn));
         }
-        // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could know
-        // better still carries a valid acknowledgement. Likewise a segment at the right edge of the window counts,
-        // without its text (MUST-66).
+        // RFC 9293 §3.4, table 6, but the left edge is the last ACK sent: what the peer sent before it could
+        // know better still carries a valid acknowledgement. Likewise a segment at the right edge of the
+        // window counts, without its text (MUST-66).
         let end = seq + i64::from(segment.sequence_len());
         if end >= self.rcv.acked && seq <= self.rcv.edge.max(self.rcv.nxt) {
             return Ok(());
         }
-        // Who stands at the edge of the window as it was told may be behind what rounding the field to the scale has hidden.
+        // Who stands at the edge of the window as it was told may be behind what rounding the field to the
+        // scale has hidden.
         let hidden = (1 << self.options.rcv_scale) - 1;
         if segment.sequence_len() == 0 && !is_reset && (self.rcv.acked - hidden..self.rcv.acked).contains(&seq) {
             // It may be a probe as well, and wants an answer.
@@ -52,8 +54,9 @@ impl Connection {
         Err(Input::answered(Reason::OutsideWindow, events))
     }
 
-    /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be an endless
-    /// loop. Only a SYN counts as an attack: what carries nothing may be a keep-alive, or a probe of the window.
+    /// Text that comes again means that an ACK was lost, and is answered every time; anything else might be
+    /// an endless loop. Only a SYN counts as an attack: what carries nothing may be a keep-alive, or a probe
+    /// of the window.
     fn answer_unacceptable(&mut self, now: Instant, segment: &Segment, seq: i64) -> Events {
         if segment.has(Flags::SYN) {
             return self.challenge(now);

@@ -9,10 +9,12 @@ use crate::pending::Pending;
 use crate::state::State;
 
 impl Connection {
-    /// The part of the segment's text that [`Connection::handle_segment`] would take now, without changing anything.
-    /// The caller makes room for it; if it has none, it passes [`Segment::without_text`] on instead.
+    /// The part of the segment's text that [`Connection::handle_segment`] would take now, without changing
+    /// anything. The caller makes room for it; if it has none, it passes [`Segment::without_text`] on
+    /// instead.
     ///
-    /// The answer may be too good: a segment that is dropped for another reason (an old timestamp, say) takes nothing.
+    /// The answer may be too good: a segment that is dropped for another reason (an old timestamp, say) takes
+    /// nothing.
     pub fn text_range(&self, segment: &Segment) -> Option<Text> {
         let receives = self.state().may_receive() || self.state() == State::SynReceived;
         if segment.len == 0 || self.orphan || !receives || segment.flags.intersects(Flags::SYN | Flags::RST) {

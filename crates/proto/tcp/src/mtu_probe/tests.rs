@@ -22,7 +22,8 @@ fn time_out(t: &mut Tcb) -> Vec<Transmit> {
     t.poll()
 }
 
-/// A connection behind a hole: it has found 500 octets to pass, everything is acknowledged, and its window is wide.
+/// A connection behind a hole: it has found 500 octets to pass, everything is acknowledged, and its window is
+/// wide.
 fn narrowed() -> Tcb {
     let mut t = full();
     for _ in 0..4 {

@@ -1,8 +1,9 @@
 //! When is received text acknowledged? RFC 5681 §4.2, RFC 9293 §3.8.6.3.
 //!
-//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. A batch with many segments of one connection is
-//! better ended early, which [`Connection::ack_is_overdue`] tells: a sender that hears little sends in bursts. Only a peer
-//! without SACK, which counts duplicate ACKs, gets one for every segment out of order.
+//! The caller handles a batch of segments and polls afterwards: one ACK answers the batch. A batch with many
+//! segments of one connection is better ended early, which [`Connection::ack_is_overdue`] tells: a sender
+//! that hears little sends in bursts. Only a peer without SACK, which counts duplicate ACKs, gets one for
+//! every segment out of order.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -39,8 +40,9 @@ impl Connection {
         }
     }
 
-    /// Whether an ACK should leave before more segments are looked at: RFC 5681 §4.2 asks for one for every second segment, and for
-    /// each while some are missing. What the link has gathered into one frame (GRO) comes so fast that four times as much may wait.
+    /// Whether an ACK should leave before more segments are looked at: RFC 5681 §4.2 asks for one for every
+    /// second segment, and for each while some are missing. What the link has gathered into one frame (GRO)
+    /// comes so fast that four times as much may wait.
     pub fn ack_is_overdue(&self) -> bool {
         let limit = if self.rcv.reassembly.is_some() { UNACKED_MAX_DISORDER } else { UNACKED_MAX };
         self.rcv.unacked >= limit && self.pending.has(Pending::ACK)
@@ -64,14 +66,14 @@ impl Connection {
         }
     }
 
-    /// How long an ACK waits. At the start the peer's window is small and it may wait for us: a request gets its
-    /// answer, or an ACK, at the next tick.
+    /// How long an ACK waits. At the start the peer's window is small and it may wait for us: a request gets
+    /// its answer, or an ACK, at the next tick.
     pub(crate) fn ack_delay(&self) -> Duration {
         if self.rcv.quick > 0 { ACK_DELAY_QUICK } else { ACK_DELAY }
     }
 
-    /// Text of ours leaves while an ACK waits: the connection is a conversation, and ACKs find a ride (Linux's
-    /// ping-pong mode).
+    /// Text of ours leaves while an ACK waits: the connection is a conversation, and ACKs find a ride
+    /// (Linux's ping-pong mode).
     pub(super) fn note_interactive(&mut self) {
         if self.timers.is_armed(Timer::Ack) {
             self.rcv.quick = 0;

@@ -19,8 +19,8 @@ use crate::state::State;
 use crate::timers::Timer;
 
 impl Connection {
-    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes, in octets
-    /// of text; below the MSS it is taken as the MSS.
+    /// The next segment to send; call until `None`. `len_max`: the largest super-segment that the link takes,
+    /// in octets of text; below the MSS it is taken as the MSS.
     ///
     /// Only the last call, which gives `None`, arms the timer that probes a closed window.
     pub fn poll_transmit(&mut self, now: Instant, len_max: u32) -> Option<Transmit> {
@@ -40,8 +40,8 @@ impl Connection {
             State::Closed => return self.pending.take(Pending::RESET).then(|| self.reset(now)),
             State::SynSent | State::SynReceived if self.pending.take(Pending::SYN) => return Some(self.syn(now)),
             State::SynSent => return None,
-            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that super-segments
-            // keep their size.
+            // What the peer has not got leaves first as a bare ACK: text carries no SACK blocks, so that
+            // super-segments keep their size.
             _ if self.pending.has(Pending::ACK) && (self.rcv.has_sack_news() || self.owes_syn_mark()) => {
                 return Some(self.bare_ack(now));
             }
@@ -151,21 +151,23 @@ impl Connection {
 
     /// A segment just before what the peer expects: it has to answer.
     ///
-    /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that nothing is
-    /// in flight that the peer has no room for.
+    /// DEVIATION: RFC 9293 §3.8.6.1 has window probes carry new text. As on Linux they carry none, so that
+    /// nothing is in flight that the peer has no room for.
     fn probe(&mut self, now: Instant) -> Transmit {
         let mut segment = self.acknowledging(now);
         segment.seq = self.snd.seq(self.snd.una - 1);
         self.acknowledged();
         if self.urgent_end().is_some() {
-            // The pointer of a segment before the window is not looked at. RFC 9293 §3.8.5: urgency is told in spite of it.
+            // The pointer of a segment before the window is not looked at. RFC 9293 §3.8.5: urgency is told
+            // in spite of it.
             self.pending.set(Pending::ACK);
         }
         Transmit { segment, offset: self.send_una(), retransmit: false }
     }
 
-    /// Whether a segment that was polled, but has not left since, is to be sent yet. Not if its text was acknowledged meanwhile, because an
-    /// earlier copy had arrived: the application may have taken the place of that text for another. What else it said an ACK says.
+    /// Whether a segment that was polled, but has not left since, is to be sent yet. Not if its text was
+    /// acknowledged meanwhile, because an earlier copy had arrived: the application may have taken the place
+    /// of that text for another. What else it said an ACK says.
     pub fn is_still_due(&mut self, transmit: &Transmit) -> bool {
         let is_due = transmit.segment.len == 0 || transmit.offset >= self.send_una();
         if !is_due {
@@ -174,8 +176,8 @@ impl Connection {
         is_due
     }
 
-    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes like; RFC 7323
-    /// §3.2 wants timestamps on it, too.
+    /// RFC 9293 §3.10.5: `<SEQ=SND.NXT><CTL=RST>`, with an ACK, which does no harm and which middleboxes
+    /// like; RFC 7323 §3.2 wants timestamps on it, too.
     fn reset(&mut self, now: Instant) -> Transmit {
         let segment = Segment {
             seq: self.snd.seq(self.snd.nxt),
@@ -189,8 +191,9 @@ impl Connection {
 
     /// A segment at `snd.nxt` with acknowledgement, window and timestamps as of now.
     ///
-    /// Where more was sent than the peer's window takes (it was taken back, or a SYN carried text), the segment is within the window all
-    /// the same, as on Linux: two ends that both stand beyond each other's window would drop each other's ACKs for ever.
+    /// Where more was sent than the peer's window takes (it was taken back, or a SYN carried text), the
+    /// segment is within the window all the same, as on Linux: two ends that both stand beyond each other's
+    /// window would drop each other's ACKs for ever.
     fn acknowledging(&mut self, now: Instant) -> Segment {
         let within = self.snd.nxt.min(self.snd.edge.max(self.snd.una));
         Segment {

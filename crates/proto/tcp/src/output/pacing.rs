@@ -1,7 +1,9 @@
-//! When may the next text leave? The pace of congestion control (draft-ietf-ccwg-bbr §5.6.2), and the owner's (SO_MAX_PACING_RATE).
+//! When may the next text leave? The pace of congestion control (draft-ietf-ccwg-bbr §5.6.2), and the owner's
+//! (SO_MAX_PACING_RATE).
 //!
-//! Timers are kept to a millisecond, so text leaves in bursts of about that much. `paced_until` is when the text sent so far would have
-//! left octet by octet; a burst may run ahead of it, and a timer that comes late loses nothing.
+//! Timers are kept to a millisecond, so text leaves in bursts of about that much. `paced_until` is when the
+//! text sent so far would have left octet by octet; a burst may run ahead of it, and a timer that comes late
+//! loses nothing.
 
 use core::num::NonZeroU64;
 
@@ -11,7 +13,8 @@ use crate::connection::Connection;
 use crate::timers::Timer;
 
 impl Connection {
-    /// SO_MAX_PACING_RATE: octets per second at which text leaves at most, at least 1; `None`: as fast as congestion control has it.
+    /// SO_MAX_PACING_RATE: octets per second at which text leaves at most, at least 1; `None`: as fast as
+    /// congestion control has it.
     pub fn set_pacing_rate_max(&mut self, now: Instant, rate: Option<NonZeroU64>) {
         if rate.is_none() && self.rare.is_none() {
             return;

@@ -9,10 +9,11 @@ use crate::recovery::RTO_MAX;
 use crate::timers::{Retransmit, Timer};
 
 impl Connection {
-    /// Nothing can be sent now. If something waits and nothing is in flight whose acknowledgement could change that, a
-    /// timer has to.
+    /// Nothing can be sent now. If something waits and nothing is in flight whose acknowledgement could
+    /// change that, a timer has to.
     ///
-    /// It also ends what Nagle's rule, cork (200 ms at most, as on Linux) and silly-window avoidance hold back.
+    /// It also ends what Nagle's rule, cork (200 ms at most, as on Linux) and silly-window avoidance hold
+    /// back.
     pub(super) fn watch_window(&mut self, now: Instant) {
         let waits = self.state().may_send()
             && self.snd.nxt < self.snd.end()
@@ -31,8 +32,8 @@ impl Connection {
         }
     }
 
-    /// The window has been closed for a while: probe it. MUST-37: as long as the peer answers, the connection stays
-    /// open.
+    /// The window has been closed for a while: probe it. MUST-37: as long as the peer answers, the connection
+    /// stays open.
     pub(crate) fn handle_persist(&mut self, now: Instant) -> Events {
         if self.is_hopeless(now) {
             return self.give_up();

@@ -1,5 +1,5 @@
-//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly windows), RFC 6675
-//! §5.
+//! How is text cut into segments, and when does it leave? RFC 9293 §3.7.4 (Nagle), §3.8.6.2.1 (silly
+//! windows), RFC 6675 §5.
 
 use atoll_base::Instant;
 
@@ -22,8 +22,8 @@ impl Connection {
         };
         let mss = i64::from(self.snd.mss);
         let mut text_end = hole_end.min(self.snd.tail);
-        // RFC 9293 §3.8.6, SHLD-16: where the peer has taken its window back only what lies in it is sent again, and the first
-        // segment, which asks for it.
+        // RFC 9293 §3.8.6, SHLD-16: where the peer has taken its window back only what lies in it is sent
+        // again, and the first segment, which asks for it.
         if from < self.snd.edge {
             text_end = text_end.min(self.snd.edge);
         } else if from > self.snd.una {
@@ -129,11 +129,12 @@ impl Connection {
         self.text(now, from, len, fin, false)
     }
 
-    /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text than that.
+    /// Whether a segment of `len` octets, smaller than the MSS, may leave. `is_all`: there is no more text
+    /// than that.
     fn small_may_leave(&self, is_all: bool, len: i64) -> bool {
         if !is_all {
-            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is worth a
-            // segment.
+            // Cut by the peer's window. RFC 9293 §3.8.6.2.1 (3): half of the largest window ever seen is
+            // worth a segment.
             return len >= i64::from(self.snd.window_max / 2).max(1);
         }
         // As on Linux, urgent text waits for nothing.
@@ -143,11 +144,13 @@ impl Connection {
         if self.config.cork && !self.pending.has(Pending::PUSH) {
             return false;
         }
-        // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this one wait.
+        // Minshall's variant of Nagle's rule, as on Linux: only another small segment in flight makes this
+        // one wait.
         self.config.nodelay || self.snd.small_end <= self.snd.una
     }
 
-    /// Everything written has been sent, and the network would take more: what it delivers now is not what it can.
+    /// Everything written has been sent, and the network would take more: what it delivers now is not what it
+    /// can.
     fn note_idle_application(&mut self) {
         let pipe = self.recovery.pipe(&self.snd);
         if let Some(flight) = &mut self.recovery.flight
@@ -158,9 +161,9 @@ impl Connection {
         }
     }
 
-    /// Notes whether the congestion window is what holds the sender back. In slow start a window that was used by more than half since
-    /// nothing was in flight last counts: ACKs that come one by one find ever less in flight (RFC 7661 §4.3, Linux's
-    /// `tcp_is_cwnd_limited`).
+    /// Notes whether the congestion window is what holds the sender back. In slow start a window that was
+    /// used by more than half since nothing was in flight last counts: ACKs that come one by one find ever
+    /// less in flight (RFC 7661 §4.3, Linux's `tcp_is_cwnd_limited`).
     fn note_limited(&mut self, blocked: bool) {
         let mss = i64::from(self.snd.mss);
         let segments = u16::try_from(self.snd.flight().div_euclid(mss)).unwrap_or(u16::MAX);

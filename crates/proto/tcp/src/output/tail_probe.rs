@@ -1,7 +1,8 @@
 //! Is the end of what was sent lost? Tail loss probes, RFC 8985 §7.
 //!
-//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent again; what
-//! the peer says to that shows the loss, and fast recovery does the rest, much earlier than a time-out.
+//! The loss of the last segments brings no SACK that could tell. After two round trips one segment is sent
+//! again; what the peer says to that shows the loss, and fast recovery does the rest, much earlier than a
+//! time-out.
 
 use atoll_base::{Duration, Instant};
 use atoll_wire::tcp::Segment;
@@ -33,7 +34,8 @@ impl Connection {
         let lone = self.snd.flight() <= i64::from(self.snd.mss);
         let delayed = if lone { DELAYED_ACK_MAX } else { TICKS };
         let wait = Duration::from_micros(2 * u64::from(recovery.rtt.srtt_us)) + delayed;
-        // §7.2: where the time-out would come first the probe takes its place, because it leaves the window as it is.
+        // §7.2: where the time-out would come first the probe takes its place, because it leaves the window
+        // as it is.
         Some(wait.min(rto))
     }
 
@@ -57,8 +59,8 @@ impl Connection {
         }
         let (una, nxt, mss) = (self.snd.una, self.snd.nxt, i64::from(self.snd.mss));
         if nxt < self.snd.tail && self.snd.edge - nxt >= mss.min(self.snd.tail - nxt) {
-            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by one
-            // segment.
+            // Text that was never sent tells the same and wastes nothing; the congestion window stretches by
+            // one segment.
             return self.probe_with_new_text(now);
         }
         let text_end = nxt.min(self.snd.tail);
@@ -79,8 +81,8 @@ impl Connection {
         transmit
     }
 
-    /// An acknowledgement of a probe that was a retransmission: had the original been lost (§7.4)? Then the probe has
-    /// repaired the loss, silently, and congestion control has to hear of it.
+    /// An acknowledgement of a probe that was a retransmission: had the original been lost (§7.4)? Then the
+    /// probe has repaired the loss, silently, and congestion control has to hear of it.
     pub(crate) fn judge_tail_probe(&mut self, segment: &Segment, ack: i64) {
         if ack < self.recovery.probe_end {
             return;

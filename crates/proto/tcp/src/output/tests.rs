@@ -282,7 +282,8 @@ fn text_that_comes_a_little_late_is_waited_for() {
     let (wait, _) = t.advance_to_timer();
     assert!(wait > ms(20) && wait < ms(25), "{wait:?}");
     t.expect([data(1..1001).retransmit()]);
-    // They were late indeed: the second arrives, then the first; from now on three segments beyond a hole prove nothing.
+    // They were late indeed: the second arrives, then the first; from now on three segments beyond a hole
+    // prove nothing.
     t.takes(ack(1).sack(1001..3001));
     t.takes(ack(3001));
     assert!(t.conn.recovery.reordering.seen);

@@ -20,8 +20,8 @@ impl Connection {
         self.timers.arm_retransmit(Retransmit::Rto, now + self.within_user_timeout(now, rto));
     }
 
-    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of the end
-    /// moves with the end (RFC 8985 §7.2), but not beyond the time-out.
+    /// New text has left. The time-out is running, if anything was in flight (RFC 6298 §5.1); the probe of
+    /// the end moves with the end (RFC 8985 §7.2), but not beyond the time-out.
     pub(super) fn arm_after_new_text(&mut self, now: Instant) {
         let rto = self.recovery.rtt.rto();
         let limit = (self.progress_at + self.within_user_timeout(now, rto)).max(now);
@@ -89,9 +89,10 @@ impl Connection {
         }
     }
 
-    /// Nobody waits for an orphan's text. A peer that keeps its window closed answers every probe, which sets `retries`
-    /// back, so that only a window that opens, or text that is acknowledged, counts. And one that makes every round trip
-    /// last for minutes is not waited for eight times: as on Linux, an orphan ends where the time-out is at its limit.
+    /// Nobody waits for an orphan's text. A peer that keeps its window closed answers every probe, which sets
+    /// `retries` back, so that only a window that opens, or text that is acknowledged, counts. And one that
+    /// makes every round trip last for minutes is not waited for eight times: as on Linux, an orphan ends
+    /// where the time-out is at its limit.
     fn is_hopeless_orphan(&self, retries_max: u8) -> bool {
         let rtt = &self.recovery.rtt;
         self.recovery.retries.max(rtt.backoff) >= retries_max || rtt.rto() >= RTO_MAX

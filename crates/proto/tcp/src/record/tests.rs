@@ -1,4 +1,5 @@
-//! Does a successor go on where its predecessor was? Whole exchanges with crashes at any moment are in the simulator (`testing/sim`).
+//! Does a successor go on where its predecessor was? Whole exchanges with crashes at any moment are in the
+//! simulator (`testing/sim`).
 
 use std::format;
 use std::prelude::v1::*;
@@ -38,8 +39,8 @@ fn a_successor_has_the_record_of_its_predecessor() {
     assert_eq!((first.offset, first.segment.len, first.retransmit), (0, 536, true));
 }
 
-/// When a predecessor has sent something is a guess. As a sample of the round trip it would raise the estimate with each death, until nothing
-/// moves any more (seed 10040 of the pairs).
+/// When a predecessor has sent something is a guess. As a sample of the round trip it would raise the
+/// estimate with each death, until nothing moves any more (seed 10040 of the pairs).
 #[test]
 fn what_a_predecessor_has_sent_is_no_sample_of_the_round_trip() {
     let mut connection = established();
@@ -67,8 +68,9 @@ fn who_has_nothing_in_flight_says_nothing_unless_he_is_told_to() {
     assert_eq!((greeting.segment.seq, greeting.segment.ack, greeting.segment.len), (SeqNum(8), SeqNum(100), 0));
 }
 
-/// A record has the timestamp that was heard when it was written. The peer would take an echo of that for the answer to something that it has
-/// sent long ago: one round trip of seconds, and its next time-out takes as long.
+/// A record has the timestamp that was heard when it was written. The peer would take an echo of that for the
+/// answer to something that it has sent long ago: one round trip of seconds, and its next time-out takes as
+/// long.
 #[test]
 fn who_has_heard_nothing_yet_echoes_nothing() {
     let stamp = |value| Some(Timestamps { value, echo: 0 });

@@ -41,8 +41,8 @@ pub(crate) enum Fate {
     Lost,
 }
 
-/// Everything between `una` and `nxt`, in order and without gaps. Neighbours that are SACKed are one record; what leaves at one
-/// moment is one record, until the peer tells its parts apart.
+/// Everything between `una` and `nxt`, in order and without gaps. Neighbours that are SACKed are one record;
+/// what leaves at one moment is one record, until the peer tells its parts apart.
 ///
 /// ```text
 ///   una                                                       nxt
@@ -106,7 +106,8 @@ impl Flight {
         self.records.push_back(Sent::once(from, to, now, counters));
     }
 
-    /// The application has less to send than the network would take, until what is sent now has been delivered.
+    /// The application has less to send than the network would take, until what is sent now has been
+    /// delivered.
     pub(crate) fn limit_by_application(&mut self, pipe: i64) {
         self.counters.app_limited = true;
         self.app_limited_until = self.counters.delivered + pipe;
@@ -143,7 +144,8 @@ impl Flight {
         }
     }
 
-    /// The peer reports `[left, right)` (RFC 2018 §4). `news` sees what is new. Returns the octets newly SACKed.
+    /// The peer reports `[left, right)` (RFC 2018 §4). `news` sees what is new. Returns the octets newly
+    /// SACKed.
     pub(crate) fn sack(&mut self, left: i64, right: i64, mut news: impl FnMut(&Sent)) -> i64 {
         let mut fresh = 0;
         let mut at = self.index_of(left);
@@ -215,8 +217,8 @@ impl Flight {
         self.lost = 0;
     }
 
-    /// All of it was sent by a predecessor. What is lost until now says nothing about the network: congestion control does not get to hear
-    /// of it. When it was sent is a guess, which is no round trip.
+    /// All of it was sent by a predecessor. What is lost until now says nothing about the network: congestion
+    /// control does not get to hear of it. When it was sent is a guess, which is no round trip.
     pub(crate) fn is_of_predecessor(&mut self, nxt: i64) {
         self.counters.lost = 0;
         self.lost_news = None;
@@ -287,8 +289,9 @@ impl Flight {
         }
     }
 
-    /// The same as [`Flight::split`], where the peer says so. It has no reason to cut what is in flight into more pieces than
-    /// the segments that it consists of; one that reports octets one by one (CVE-2019-11478) gets no further.
+    /// The same as [`Flight::split`], where the peer says so. It has no reason to cut what is in flight into
+    /// more pieces than the segments that it consists of; one that reports octets one by one (CVE-2019-11478)
+    /// gets no further.
     fn split_for_peer(&mut self, at: usize, edge: i64) -> bool {
         let octets =
             self.records.back().map_or(0, |back| back.end) - self.records.front().map_or(0, |front| front.start);
@@ -365,8 +368,8 @@ pub(crate) enum Judgement {
     Stop,
 }
 
-/// A peer that cuts what is in flight into more pieces than this is not understood any further: its blocks may still cover whole
-/// records.
+/// A peer that cuts what is in flight into more pieces than this is not understood any further: its blocks
+/// may still cover whole records.
 const RECORDS_MAX: usize = 8192;
 /// Small segments, and few of them, may be cut into so many pieces anyway.
 const PIECES_MIN: usize = 64;

@@ -46,14 +46,16 @@ pub(crate) enum Frto {
 /// What is known about losses.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// What is in flight. `None`: nothing, or all of it left at once and nothing has been heard of it since; nearly every answer
-    /// of a server is sent and acknowledged that way.
+    /// What is in flight. `None`: nothing, or all of it left at once and nothing has been heard of it since;
+    /// nearly every answer of a server is sent and acknowledged that way.
     pub(crate) flight: Option<Box<Flight>>,
-    /// The present episode; outlives it while text is in flight, because it may still turn out to have been for nothing.
+    /// The present episode; outlives it while text is in flight, because it may still turn out to have been
+    /// for nothing.
     pub(crate) episode: Option<Box<Episode>>,
     /// The episode ends when this is acknowledged: `nxt` at its start.
     pub(crate) recover: i64,
-    /// `nxt` after the end of what was sent has been probed; [`i64::MAX`]: no probe is under way (TLP.end_seq).
+    /// `nxt` after the end of what was sent has been probed; [`i64::MAX`]: no probe is under way
+    /// (TLP.end_seq).
     pub(crate) probe_end: i64,
     pub(crate) rtt: Rtt,
     /// Segments sent again in the life of the connection.
@@ -107,7 +109,8 @@ impl Recovery {
     // --- what is in flight
     // ---------------------------------------------------------------------------------------------
 
-    /// The records of what is in flight; from now on there are some. `sent_at`: when all of it left, if there are none yet.
+    /// The records of what is in flight; from now on there are some. `sent_at`: when all of it left, if there
+    /// are none yet.
     pub(crate) fn flight(&mut self, snd: &Snd, sent_at: Instant) -> &mut Flight {
         self.flight.get_or_insert_with(|| Box::new(Flight::new(snd.una, snd.nxt, sent_at)))
     }
@@ -162,8 +165,8 @@ impl Recovery {
     // --- episodes
     // --------------------------------------------------------------------------------------------------------
 
-    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2). `delivered`: octets that the acknowledgement that shows the loss has
-    /// reported.
+    /// Fast recovery begins (RFC 6675 §5, RFC 6582 §3.2). `delivered`: octets that the acknowledgement that
+    /// shows the loss has reported.
     pub(crate) fn enter_recovery(&mut self, snd: &Snd, delivered: i64, undo: Option<Undo>) {
         self.phase = Phase::Recovery;
         // RFC 8985 §7.4.1: from here on what arrives tells of this episode, not of the probe before.
@@ -174,20 +177,22 @@ impl Recovery {
         self.episode = Some(Box::new(Episode { prr: Prr::new(flight), undo }));
     }
 
-    /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the left.
+    /// A time-out has passed: what had time to arrive and is not SACKed is lost, and sent again from the
+    /// left.
     pub(crate) fn enter_loss(&mut self, now: Instant, snd: &Snd, sent_at: Instant, undo: Option<Undo>) {
         let first_end = self.first_segment_end(snd);
         let retries = self.retries;
         let (window, usual) = (self.reordering_window(snd), Duration::from_micros(self.rtt.srtt_us.into()));
         let flight = self.flight(snd, sent_at);
-        // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it does not
-        // acknowledge; and after a second time-out nothing is believed any more.
+        // RFC 2018 §8: the receiver may have dropped what it had SACKed. One that does SACKs at `una` what it
+        // does not acknowledge; and after a second time-out nothing is believed any more.
         let reneged = flight.first().is_some_and(|first| first.fate == flight::Fate::Sacked);
         if retries > 1 || reneged {
             flight.forget_sacks();
         }
         flight.mark_lost(snd.una, first_end);
-        // RFC 8985 §6.3: what left within the last round trip, or may only have been overtaken, is not lost yet.
+        // RFC 8985 §6.3: what left within the last round trip, or may only have been overtaken, is not lost
+        // yet.
         let rtt = if flight.rack.rtt.is_zero() { usual } else { flight.rack.rtt };
         let wait = rtt + window;
         flight.judge_outstanding(|record| {
@@ -231,8 +236,8 @@ impl Recovery {
             return;
         }
         if self.phase == Phase::Recovery && self.reno {
-            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the episode and
-            // would have been acknowledged had it arrived.
+            // RFC 6582 §3.2, step 3, partial acknowledgement: the text now at `una` was sent before the
+            // episode and would have been acknowledged had it arrived.
             let end = self.first_segment_end(snd);
             if let Some(flight) = &mut self.flight {
                 flight.mark_lost(snd.una, end);

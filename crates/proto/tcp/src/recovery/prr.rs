@@ -15,8 +15,8 @@ impl Prr {
         Prr { delivered: 0, out: 0, flight: u32::try_from(flight.max(1)).unwrap_or(u32::MAX) }
     }
 
-    /// §6.2: the congestion window after `delivered` octets have left the network. `pipe`: octets still there. `safe`: the
-    /// acknowledgement has moved `una` and shown no further loss.
+    /// §6.2: the congestion window after `delivered` octets have left the network. `pipe`: octets still
+    /// there. `safe`: the acknowledgement has moved `una` and shown no further loss.
     pub(super) fn window(&mut self, pipe: i64, delivered: i64, ssthresh: u32, mss: u32, safe: bool) -> u32 {
         let delivered = u32::try_from(delivered).unwrap_or(u32::MAX);
         let pipe = u32::try_from(pipe).unwrap_or(u32::MAX);

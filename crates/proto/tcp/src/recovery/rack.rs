@@ -57,7 +57,8 @@ impl Reordering {
 }
 
 impl Flight {
-    /// The peer has received something twice: what was sent again was not lost, and the window was too small. Once per round.
+    /// The peer has received something twice: what was sent again was not lost, and the window was too small.
+    /// Once per round.
     pub(crate) fn widen_reordering(&mut self, reordering: &mut Reordering, una: i64, nxt: i64) {
         if una < self.rack.dsack_round {
             return;
@@ -67,8 +68,8 @@ impl Flight {
         reordering.persist = PERSIST;
     }
 
-    /// Marks what is lost now (§6.2, step 5), with `window` for reordering. Returns how long to wait until the rest of what left
-    /// before the segment delivered last is lost, too; `None` if there is no such rest.
+    /// Marks what is lost now (§6.2, step 5), with `window` for reordering. Returns how long to wait until
+    /// the rest of what left before the segment delivered last is lost, too; `None` if there is no such rest.
     pub(crate) fn detect_by_time(&mut self, now: Instant, window: Duration) -> Option<Duration> {
         let (rack, fack) = (self.rack, self.fack);
         let mut wait = None;

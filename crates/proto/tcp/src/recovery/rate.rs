@@ -1,7 +1,8 @@
 //! How fast does the network deliver? draft-ietf-ccwg-bbr §4.1 (delivery rate estimation).
 //!
-//! Each segment remembers what had been delivered when it left. When it is delivered itself, the octets delivered in between,
-//! over the time in between, are a sample of the rate; but not more than was sent in the time that sending took.
+//! Each segment remembers what had been delivered when it left. When it is delivered itself, the octets
+//! delivered in between, over the time in between, are a sample of the rate; but not more than was sent in
+//! the time that sending took.
 
 use atoll_base::{Duration, Instant};
 
@@ -59,7 +60,8 @@ impl RateSample {
 }
 
 impl Counters {
-    /// The sample that `sent`, delivered now, gives; `self`: what the connection has counted, `sent` included.
+    /// The sample that `sent`, delivered now, gives; `self`: what the connection has counted, `sent`
+    /// included.
     pub(crate) fn sample(&self, sent: &Sent, min_rtt: Duration) -> RateSample {
         let then = &sent.counters;
         let send_elapsed = sent.sent_at.since(then.first_sent_at);

@@ -47,7 +47,8 @@ impl Rtt {
         self.backoff = 0;
     }
 
-    /// The handshake took several SYNs and has measured nothing: the initial time-out was too short, perhaps (RFC 6298 §5.7).
+    /// The handshake took several SYNs and has measured nothing: the initial time-out was too short, perhaps
+    /// (RFC 6298 §5.7).
     pub(crate) fn distrust_initial(&mut self) {
         self.rttvar_us = RTO_DISTRUSTED_US;
         self.backoff = 0;
@@ -55,8 +56,8 @@ impl Rtt {
 
     /// The time-out without backing off.
     ///
-    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms, so that
-    /// the time-out never undercuts the peer's delayed ACK.
+    /// DEVIATION: RFC 6298 §2.4 asks for a second at least. As on Linux the *variance* has a floor of 200 ms,
+    /// so that the time-out never undercuts the peer's delayed ACK.
     pub(crate) fn base(&self) -> Duration {
         if self.srtt_us == 0 {
             return RTO_INITIAL.max(Duration::from_micros(self.rttvar_us.into()));

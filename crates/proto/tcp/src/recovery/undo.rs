@@ -1,9 +1,9 @@
-//! Was that loss real? Eifel detection by timestamps (RFC 3522), detection by D-SACK (RFC 3708), and what follows (RFC 4015,
-//! with the window as on Linux).
+//! Was that loss real? Eifel detection by timestamps (RFC 3522), detection by D-SACK (RFC 3708), and what
+//! follows (RFC 4015, with the window as on Linux).
 //!
-//! The first acknowledgement of new text after a retransmission echoes the timestamp of what it answers. If that is older than the
-//! retransmission, the original had arrived after all: it was late, or out of order. And if everything that was sent again is
-//! reported to have arrived twice, nothing of it was lost.
+//! The first acknowledgement of new text after a retransmission echoes the timestamp of what it answers. If
+//! that is older than the retransmission, the original had arrived after all: it was late, or out of order.
+//! And if everything that was sent again is reported to have arrived twice, nothing of it was lost.
 
 use atoll_base::SeqNum;
 
@@ -14,7 +14,8 @@ pub(crate) struct Undo {
     pub(crate) cwnd: u32,
     /// Octets of slow-start threshold.
     pub(crate) ssthresh: u32,
-    /// Our clock when the first segment was sent again, until the first acknowledgement; `None` also without timestamps.
+    /// Our clock when the first segment was sent again, until the first acknowledgement; `None` also without
+    /// timestamps.
     stamp: Option<u32>,
     /// Octets sent again, and those of them that were not needed.
     resent: i64,
@@ -26,7 +27,8 @@ impl Undo {
         Undo { cwnd, ssthresh, stamp, resent: 0, twice: 0 }
     }
 
-    /// The first acknowledgement of new text since the episode began: whether it answers, by its `echo`, what was sent before.
+    /// The first acknowledgement of new text since the episode began: whether it answers, by its `echo`, what
+    /// was sent before.
     pub(crate) fn is_due_by(&mut self, echo: Option<u32>) -> bool {
         let stamp = self.stamp.take();
         stamp.zip(echo).is_some_and(|(stamp, echo)| SeqNum(echo).before(SeqNum(stamp)))

@@ -198,7 +198,8 @@ fn padding_of_a_short_frame_is_not_quoted() {
 
 #[test]
 fn silence_where_errors_are_forbidden() {
-    // RFC 1122 §3.2.2: about an ICMP error, a broadcast at either layer, a later fragment, a source that is no single host.
+    // RFC 1122 §3.2.2: about an ICMP error, a broadcast at either layer, a later fragment, a source that is
+    // no single host.
     let udp = || udp_packet(b"text");
     let forbidden = [
         message(Message::TimeExceeded { code: 0 }, &ours(Protocol::UDP, FAR)),

@@ -1,5 +1,5 @@
-//! The clear version of [`Reassembly`]: it has no index, looks at every packet whenever it wants the oldest one, and keeps octets in
-//! memory of their own.
+//! The clear version of [`Reassembly`]: it has no index, looks at every packet whenever it wants the oldest
+//! one, and keeps octets in memory of their own.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         }
     }
 
-    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, unless something must be evicted.
+    /// Takes a fragment of the packet `key`. Cost: O(log n) in packets and fragments, unless something must
+    /// be evicted.
     pub(super) fn insert(&mut self, now: Instant, key: K, fragment: &Fragment<'_>) -> Outcome {
         let outcome = self.place(now, key, fragment);
         match outcome {
@@ -122,7 +123,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         self.total.bytes
     }
 
-    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment of `key` fits.
+    /// Evicts what is oldest, of the source first if that has more than its share, until a fragment of `key`
+    /// fits.
     fn make_room(&mut self, key: &K, cost: usize) {
         let source = key.source();
         let is_new = !self.packets.contains_key(key);
@@ -136,7 +138,8 @@ impl<K: FragmentKey<Source: Ord> + Ord> Scanning<K> {
         while !fits(self.total, 1, &self.limits) && self.evict(|other| other != key) {}
     }
 
-    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. Cost: a look at every packet.
+    /// Discards the oldest of the packets that `may_go`. Returns whether there was one. Cost: a look at every
+    /// packet.
     fn evict(&mut self, may_go: impl Fn(&K) -> bool) -> bool {
         let candidates = self.packets.iter().filter(|(key, _)| may_go(key));
         let Some(key) = candidates.min_by_key(|(_, packet)| packet.serial).map(|(key, _)| *key) else { return false };
@@ -185,14 +188,15 @@ impl Partial {
         match self.pieces.get(at) {
             None => Ok(at),
             Some(next) if end <= next.offset => Ok(at),
-            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another does harm.
+            // As on Linux: what adds nothing was sent twice, and what adds something to a part of another
+            // does harm.
             Some(next) if next.offset <= fragment.offset && self.reaches(at, end) => Err(Refusal::Duplicate),
             Some(_) => Err(Refusal::Overlap),
         }
     }
 
-    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than that, so a
-    /// repeated fragment costs no more pieces than it has octets.
+    /// Whether the gapless run that begins with piece `at` reaches `wanted`. It is followed no further than
+    /// that, so a repeated fragment costs no more pieces than it has octets.
     fn reaches(&self, at: usize, wanted: u32) -> bool {
         let (mut end, rest) = (0, self.pieces.get(at..).unwrap_or_default());
         for (n, piece) in rest.iter().enumerate() {

@@ -11,7 +11,8 @@ use super::*;
 use crate::fragments::parts;
 use crate::{ChecksumOffload, Config, V6Config};
 
-/// The fragments of a packet in packets of `mtu` octets. `before`: extension headers that all of them have, of which the last names 44.
+/// The fragments of a packet in packets of `mtu` octets. `before`: extension headers that all of them have,
+/// of which the last names 44.
 fn torn(build: &Build, before: &[u8], mtu: u16) -> Vec<Vec<u8>> {
     let (whole, first) = (build.payload.clone(), build.header.next_header);
     parts(build.header.dst, whole.len(), 0, mtu)

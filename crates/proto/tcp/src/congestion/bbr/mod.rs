@@ -1,7 +1,7 @@
 //! How fast can the path deliver, and how much does it hold? BBRv3, draft-ietf-ccwg-bbr-05.
 //!
-//! A model of the path (bandwidth and round trip, `model.rs`) sets the pace and the window; bandwidth and round trip are probed in
-//! turns (`probe.rs`). Rates are octets per second, gains per mille.
+//! A model of the path (bandwidth and round trip, `model.rs`) sets the pace and the window; bandwidth and
+//! round trip are probed in turns (`probe.rs`). Rates are octets per second, gains per mille.
 //!
 //! ```text
 //!   STARTUP -> DRAIN -> DOWN -> CRUISE -> REFILL -> UP -> DOWN ...      PROBE-RTT every 5 s, from anywhere

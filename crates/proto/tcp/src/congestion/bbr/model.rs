@@ -31,7 +31,8 @@ pub(super) struct Model {
     loss_round_delivered: i64,
     pub(super) loss_in_round: bool,
     pub(super) loss_events: u8,
-    /// Octets that arrive in excess of the bandwidth, when ACKs come in bunches: maxima of this and the last five rounds.
+    /// Octets that arrive in excess of the bandwidth, when ACKs come in bunches: maxima of this and the last
+    /// five rounds.
     extra_acked: [u32; 2],
     extra_acked_rounds: u8,
     extra_acked_from: Instant,
@@ -123,7 +124,8 @@ impl Model {
         self.inflight_shortterm = self.inflight_latest.max(saturated(gain(self.inflight_shortterm.into(), BETA)));
     }
 
-    /// The end of what §5.2.3 does for an acknowledgement: the next round begins with what this one has shown.
+    /// The end of what §5.2.3 does for an acknowledgement: the next round begins with what this one has
+    /// shown.
     pub(super) fn advance_loss_round(&mut self, rate: &RateSample) {
         if self.loss_round_start {
             self.loss_in_round = false;

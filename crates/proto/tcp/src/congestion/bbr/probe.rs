@@ -1,4 +1,5 @@
-//! When is more bandwidth tried, and when is the round trip measured anew? draft-ietf-ccwg-bbr-05 §5.3.3, §5.3.4.
+//! When is more bandwidth tried, and when is the round trip measured anew? draft-ietf-ccwg-bbr-05 §5.3.3,
+//! §5.3.4.
 
 use atoll_base::{Duration, Instant};
 
