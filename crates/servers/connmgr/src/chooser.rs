@@ -1,8 +1,9 @@
 //! Who gets the next connection? The part of the CM that knows acceptors (P4, P5).
 //!
-//! It serves one transport server (TS) or several: those have the same listeners, because every listener is in all of them, and
-//! the same acceptors, because a session has an arena with each. So what is known of an acceptor is known once, and where it is
-//! registered is a bit for each TS. A connection stays with its TS, whoever gets it.
+//! It serves one transport server (TS) or several: those have the same listeners, because every listener is
+//! in all of them, and the same acceptors, because a session has an arena with each. So what is known of an
+//! acceptor is known once, and where it is registered is a bit for each TS. A connection stays with its TS,
+//! whoever gets it.
 //!
 //! A TS in the same process calls; others send messages (`clients`, `remote`).
 
@@ -60,7 +61,8 @@ struct Waiting {
     listener: ListenerId,
 }
 
-/// Connections that have waited and get an offer in one round, and those of one listener before others have theirs: an offer takes about a microsecond.
+/// Connections that have waited and get an offer in one round, and those of one listener before others have
+/// theirs: an offer takes about a microsecond.
 const TURNS: usize = 128;
 const TURNS_OF_ONE: usize = 32;
 
@@ -161,9 +163,9 @@ impl Chooser {
             return;
         }
         choice.acceptors.register(now, ts, session, lease, index, balancer);
-        // All have their turn once, and keep their order: it may be registered at one of several TSs. Whoever has let offers time out gets one, and
-        // the others when it has claimed that: a program that says that it would accept, and does not, could have thousands offered and taken back
-        // all the time.
+        // All have their turn once, and keep their order: it may be registered at one of several TSs. Whoever
+        // has let offers time out gets one, and the others when it has claimed that: a program that says that
+        // it would accept, and does not, could have thousands offered and taken back all the time.
         let is_doubtful = choice.acceptors.get_mut(session, lease).is_some_and(|acceptor| acceptor.is_doubtful);
         let count = if is_doubtful { choice.waiting.len().min(1) } else { choice.waiting.len() };
         if count > 0 {
@@ -184,7 +186,8 @@ impl Chooser {
         !self.turns.is_empty()
     }
 
-    /// Somebody has registered for whom thousands may have waited: so many of them in a round, and no listener before all others.
+    /// Somebody has registered for whom thousands may have waited: so many of them in a round, and no
+    /// listener before all others.
     fn give_turns(&mut self, now: Instant) {
         while self.turns_left > 0 && !self.turns.is_empty() {
             let index = self.turns.range(self.turn..).next().or(self.turns.first_key_value()).map(|(index, _)| *index);
@@ -219,8 +222,8 @@ impl Chooser {
         }
     }
 
-    /// The session asks `ts` for the connection that has waited longest, or (`takes` is false) whether there is one (P4's naive
-    /// accept).
+    /// The session asks `ts` for the connection that has waited longest, or (`takes` is false) whether there
+    /// is one (P4's naive accept).
     pub(crate) fn asked(&mut self, now: Instant, ts: u8, index: u32, session: SessionId, lease: u64, takes: bool) {
         let Some(choice) = self.table.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let at = choice.waiting.iter().position(|waiting| waiting.ts == ts);
@@ -262,8 +265,8 @@ impl Chooser {
         self.assign(now, index, Waiting { ts, connection, listener })
     }
 
-    /// The acceptor did not claim in time: it is removed, wherever it is registered. The connection is handed back by
-    /// [`Chooser::returned`].
+    /// The acceptor did not claim in time: it is removed, wherever it is registered. The connection is handed
+    /// back by [`Chooser::returned`].
     pub(crate) fn timed_out(&mut self, now: Instant, session: SessionId, lease: u64) {
         let Some((index, choice, balancer)) = self.of_lease(lease) else { return };
         choice.acceptors.timed_out(session, lease);
@@ -271,8 +274,8 @@ impl Chooser {
         self.tell_removed(tss, session, lease);
     }
 
-    /// An offer has come to an end without a claim, and the connection goes to another acceptor or waits. Returns as
-    /// [`Chooser::established`].
+    /// An offer has come to an end without a claim, and the connection goes to another acceptor or waits.
+    /// Returns as [`Chooser::established`].
     pub(crate) fn returned(
         &mut self,
         now: Instant,
@@ -311,8 +314,8 @@ impl Chooser {
         }
     }
 
-    /// The acceptor has claimed a connection that it was offered at `offered_at`. `measured`: [`Chooser::served`] will follow; `None`:
-    /// decide. Returns which.
+    /// The acceptor has claimed a connection that it was offered at `offered_at`. `measured`:
+    /// [`Chooser::served`] will follow; `None`: decide. Returns which.
     pub(crate) fn claimed(
         &mut self,
         now: Instant,

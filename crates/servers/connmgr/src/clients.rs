@@ -1,5 +1,6 @@
-//! How does a CM serve transport servers (TS) in other processes? It keeps what they have asked, because answers may cross with the end
-//! of a connection, and makes of their messages what a TS in the same process calls.
+//! How does a CM serve transport servers (TS) in other processes? It keeps what they have asked, because
+//! answers may cross with the end of a connection, and makes of their messages what a TS in the same process
+//! calls.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -44,7 +45,8 @@ struct Client {
     listeners: BTreeMap<u64, u32>,
     /// Its established connections that nobody has claimed.
     asked: BTreeMap<u32, Asked>,
-    /// What its ring has not taken yet. No more than it has asked, and an end for each acceptor that it has registered.
+    /// What its ring has not taken yet. No more than it has asked, and an end for each acceptor that it has
+    /// registered.
     outbox: VecDeque<ManagerBody>,
 }
 
@@ -56,7 +58,8 @@ struct Asked {
     offer: Option<(SessionId, u64, bool)>,
 }
 
-/// Unclaimed connections of a TS at most: beyond what any backlog allows. And listeners: as many as there are ports.
+/// Unclaimed connections of a TS at most: beyond what any backlog allows. And listeners: as many as there are
+/// ports.
 const ASKED_MAX: usize = 1 << 20;
 const LISTENERS_MAX: usize = 1 << 17;
 /// Messages that wait for a TS before it is not listened to.
@@ -276,7 +279,8 @@ impl Manager {
         client.outbox.push_back(body);
     }
 
-    /// Gives every message for another TS to `send`, as long as it takes them: what a ring does not take is offered to it the next time.
+    /// Gives every message for another TS to `send`, as long as it takes them: what a ring does not take is
+    /// offered to it the next time.
     pub fn send(&mut self, now: Instant, mut send: impl FnMut(ReplicaId, &ManagerMessage) -> bool) {
         if self.config.own.is_none() {
             self.chooser.end_round(now);

@@ -1,9 +1,10 @@
 //! The connection manager (CM, P1): which socket owns a port, and which application gets a new connection.
 //!
-//! It has no connections of its own: the transport server (TS) tells it what happens to them ([`ConnMgr`]'s `handle_*`) and carries out
-//! its [`Directive`]s. What must answer a SYN at once - ports, listeners, queues - is with every TS. Who gets a connection is decided
-//! by a [`Manager`], in the same process or in another, for one TS or for several (P2): in the same process a message is a function
-//! call, and otherwise a value of [`atoll_ipc::manager`].
+//! It has no connections of its own: the transport server (TS) tells it what happens to them ([`ConnMgr`]'s
+//! `handle_*`) and carries out its [`Directive`]s. What must answer a SYN at once - ports, listeners,
+//! queues - is with every TS. Who gets a connection is decided by a [`Manager`], in the same process or in
+//! another, for one TS or for several (P2): in the same process a message is a function call, and otherwise
+//! a value of [`atoll_ipc::manager`].
 //!
 //! ```text
 //!   application --Bind, Listen, AcceptConnection-->  CM  <--Syn, established, claimed, timed out, gone--  TS

@@ -1,5 +1,6 @@
-//! Who listens at which address? The part of the CM that is with every transport server, because a SYN is answered at once. Who gets a
-//! connection is decided in another part, which may be in another process (`place`).
+//! Who listens at which address? The part of the CM that is with every transport server, because a SYN is
+//! answered at once. Who gets a connection is decided in another part, which may be in another process
+//! (`place`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -31,7 +32,8 @@ pub(crate) struct Listeners {
     pub(crate) place: Place,
 }
 
-/// One address and port with everybody who listens there: one socket, or several that share the port (`SO_REUSEPORT`).
+/// One address and port with everybody who listens there: one socket, or several that share the port
+/// (`SO_REUSEPORT`).
 #[derive(Debug)]
 struct Listener {
     serial: u32,
@@ -74,8 +76,8 @@ pub struct ListenerView {
     pub session: Option<SessionId>,
 }
 
-/// Half-open connections that a listener may have whatever its backlog is: Linux's smallest `tcp_max_syn_backlog`. The SYN-ACK of
-/// these is repeated, and that of a cookie is not.
+/// Half-open connections that a listener may have whatever its backlog is: Linux's smallest
+/// `tcp_max_syn_backlog`. The SYN-ACK of these is repeated, and that of a cookie is not.
 const SYN_QUEUE_MIN: u32 = 128;
 /// Sockets that share one address and port at most (`SO_REUSEPORT`).
 const SHARERS_MAX: usize = 4096;
@@ -122,8 +124,8 @@ impl Listeners {
             self.by_session.insert(listen.session, listen.lease);
             return Ok(id);
         }
-        // Linux checks again at `listen()`, because `SO_REUSEADDR` lets two sockets bind. Elsewhere than at the authority of the port the earlier
-        // one has only not left yet, whatever it says.
+        // Linux checks again at `listen()`, because `SO_REUSEADDR` lets two sockets bind. Elsewhere than at
+        // the authority of the port the earlier one has only not left yet, whatever it says.
         let rivals: Vec<(u32, Grant)> = self.rivals(grant).collect();
         if rivals.iter().any(|(_, other)| is_authority || other.granted >= grant.granted) {
             return Err(Cause::AddressInUse);
@@ -284,8 +286,9 @@ impl Listeners {
         }
         let has_place = listener.embryonic < listener.backlog.max(SYN_QUEUE_MIN);
         if syn.by_cookie {
-            // Nobody repeats the SYN-ACK of a cookie, and a client that waits for the server to speak says nothing more. So one that
-            // finds the accept queue full waits in the SYN queue, as if it had been remembered from the start.
+            // Nobody repeats the SYN-ACK of a cookie, and a client that waits for the server to speak says
+            // nothing more. So one that finds the accept queue full waits in the SYN queue, as if it had been
+            // remembered from the start.
             if listener.is_accept_queue_full() && !has_place {
                 return SynVerdict::Full;
             }
@@ -303,8 +306,8 @@ impl Listeners {
         SynVerdict::Accept { listener: id, defer_accept: listener.defer_accept }
     }
 
-    /// The listener at an address of this stack, by index: one at that very address goes before one at any of its family, and that
-    /// one before one at any of both.
+    /// The listener at an address of this stack, by index: one at that very address goes before one at any of
+    /// its family, and that one before one at any of both.
     #[inline]
     pub(crate) fn index_at(&self, local: Endpoint) -> Option<u32> {
         let (port, addr) = (local.port, local.addr);

@@ -38,7 +38,8 @@ pub struct Config {
     pub session_leases_max: usize,
     /// Listening sockets of one session at most.
     pub session_listeners_max: usize,
-    /// Number of CMs that choose, 1 to `replicas`. CM n chooses for the replicas whose number modulo this is n.
+    /// Number of CMs that choose, 1 to `replicas`. CM n chooses for the replicas whose number modulo this is
+    /// n.
     pub managers: u8,
     /// Whether they are in processes of their own, and not in the replicas of the same numbers.
     pub managers_apart: bool,
@@ -58,7 +59,8 @@ impl Config {
     }
 }
 
-/// Ports and listeners of one replica, and its way to the CM that chooses, which is here or in another process.
+/// Ports and listeners of one replica, and its way to the CM that chooses, which is here or in another
+/// process.
 #[derive(Debug)]
 pub struct ConnMgr {
     config: Config,
@@ -96,8 +98,8 @@ impl ConnMgr {
         self.directives.pop_front()
     }
 
-    /// Leases a port; the same lease again adds the session as a holder. Returns the port. Whether the address is the stack's the
-    /// caller knows.
+    /// Leases a port; the same lease again adds the session as a holder. Returns the port. Whether the
+    /// address is the stack's the caller knows.
     pub fn handle_bind(&mut self, bind: &Bind) -> Result<u16, Cause> {
         self.ports.bind(bind)
     }
@@ -108,7 +110,8 @@ impl ConnMgr {
         self.listeners.release(session, lease, &mut self.directives);
     }
 
-    /// Opens a listener, adds the session as a holder, or changes the backlog. Address: see [`ConnMgr::handle_bind`].
+    /// Opens a listener, adds the session as a holder, or changes the backlog. Address: see
+    /// [`ConnMgr::handle_bind`].
     pub fn handle_listen(&mut self, listen: &Listen) -> Result<ListenerId, Cause> {
         let grant = self.grant_to_listen(listen).ok_or(Cause::Invalid)?;
         let is_authority = self.is_authority(listen.local.port);
@@ -119,7 +122,8 @@ impl ConnMgr {
         Ok(id)
     }
 
-    /// By what right a session listens: here, where the port is leased, or by what it has shown, or because it does already.
+    /// By what right a session listens: here, where the port is leased, or by what it has shown, or because
+    /// it does already.
     fn grant_to_listen(&mut self, listen: &Listen) -> Option<Grant> {
         let port = listen.local.port;
         let grant = if port != 0 && self.is_authority(port) {
@@ -151,13 +155,15 @@ impl ConnMgr {
         self.listeners.remove_acceptor(now, session, lease)
     }
 
-    /// The naive accept (P4): the session asks for a connection that waits (`takes`), or whether one does. A directive answers. `false`:
-    /// the session does not listen with this lease, or the CM that chooses is in another process; nothing answers.
+    /// The naive accept (P4): the session asks for a connection that waits (`takes`), or whether one does. A
+    /// directive answers. `false`: the session does not listen with this lease, or the CM that chooses is in
+    /// another process; nothing answers.
     pub fn handle_ask(&mut self, now: Instant, session: SessionId, lease: u64, takes: bool) -> bool {
         self.listeners.ask(now, session, lease, takes)
     }
 
-    /// A connection waits for somebody who asks, for a while already: whoever was told of it does not come, so all others are.
+    /// A connection waits for somebody who asks, for a while already: whoever was told of it does not come,
+    /// so all others are.
     pub fn handle_waits_long(&mut self, listener: ListenerId) {
         self.listeners.waits_long(listener);
     }
@@ -191,20 +197,21 @@ impl ConnMgr {
         self.listeners.has(listener)
     }
 
-    /// Whether the accept queue has room for one more: if not, the last ACK of the handshake is to be forgotten, as on Linux.
+    /// Whether the accept queue has room for one more: if not, the last ACK of the handshake is to be
+    /// forgotten, as on Linux.
     #[inline]
     pub fn may_establish(&self, listener: ListenerId) -> bool {
         self.listeners.may_establish(listener)
     }
 
-    /// An embryonic connection is established (and has text, where that is waited for). A directive may follow at once, or
-    /// when an acceptor registers.
+    /// An embryonic connection is established (and has text, where that is waited for). A directive may
+    /// follow at once, or when an acceptor registers.
     pub fn handle_established(&mut self, now: Instant, connection: ConnectionId, listener: ListenerId) {
         self.listeners.handle_established(now, connection, listener, &mut self.directives);
     }
 
-    /// CLAIM-CONNECTION (P4): a connection offered at `offered_at` is the application's. Returns whether its end is to be told, too,
-    /// by [`ConnMgr::handle_closed`].
+    /// CLAIM-CONNECTION (P4): a connection offered at `offered_at` is the application's. Returns whether its
+    /// end is to be told, too, by [`ConnMgr::handle_closed`].
     pub fn handle_claimed(
         &mut self,
         now: Instant,
@@ -218,13 +225,14 @@ impl ConnMgr {
         self.listeners.place.claimed(now, connection, session, lease, offered_at)
     }
 
-    /// The application has closed a connection that it had been offered at `offered_at`: its service time (P5). Session and lease are
-    /// those that have claimed it.
+    /// The application has closed a connection that it had been offered at `offered_at`: its service time
+    /// (P5). Session and lease are those that have claimed it.
     pub fn handle_closed(&mut self, now: Instant, session: SessionId, lease: u64, offered_at: Instant) {
         self.listeners.place.served(now, session, lease, offered_at);
     }
 
-    /// An offered connection was not claimed in time: the acceptor is removed, the connection goes to another or waits.
+    /// An offered connection was not claimed in time: the acceptor is removed, the connection goes to another
+    /// or waits.
     pub fn handle_claim_timeout(
         &mut self,
         now: Instant,
@@ -236,7 +244,8 @@ impl ConnMgr {
         self.listeners.handle_returned(now, connection, listener, (session, lease), true, &mut self.directives);
     }
 
-    /// An offer could not be made, or its session has ended: the connection goes to another acceptor or waits.
+    /// An offer could not be made, or its session has ended: the connection goes to another acceptor or
+    /// waits.
     pub fn handle_returned(
         &mut self,
         now: Instant,
@@ -285,8 +294,8 @@ impl ConnMgr {
         }
     }
 
-    /// The next message to other CMs, if there is one now. Ask once in a while and, with `last`, before the replica goes to sleep: there is
-    /// no timer, because who has nothing to do has nothing to tell.
+    /// The next message to other CMs, if there is one now. Ask once in a while and, with `last`, before the
+    /// replica goes to sleep: there is no timer, because who has nothing to do has nothing to tell.
     pub fn poll_peer(&mut self, now: Instant, reach: Reach, last: bool) -> Option<PeerOutput> {
         self.manager_mut()?.poll_peer(now, reach, last)
     }
@@ -309,7 +318,8 @@ impl ConnMgr {
         self.manager_mut().map(|manager| manager.acceptors(now)).unwrap_or_default()
     }
 
-    /// What balancing has done so far. `dropped` counts messages of other processes that did not count, from CMs and from TSs.
+    /// What balancing has done so far. `dropped` counts messages of other processes that did not count, from
+    /// CMs and from TSs.
     pub fn balance_counts(&self) -> BalanceCounts {
         match &self.listeners.place {
             Place::Here { manager, .. } => manager.balance_counts(),
@@ -339,8 +349,8 @@ impl ConnMgr {
         }
     }
 
-    /// The CM in another process lives in this epoch: it knows nothing of what an earlier one was told, and is told again. No connection is lost,
-    /// because none is kept there alone.
+    /// The CM in another process lives in this epoch: it knows nothing of what an earlier one was told, and
+    /// is told again. No connection is lost, because none is kept there alone.
     pub fn handle_manager_restarted(&mut self, now: Instant, epoch: Epoch) {
         if let Place::Apart(remote) = &mut self.listeners.place {
             remote.restarted(now, epoch);
@@ -348,8 +358,8 @@ impl ConnMgr {
         }
     }
 
-    /// Gives every message for another process to `send`, as long as it takes them: for the replica that is named or, where the CM is
-    /// apart, for that one.
+    /// Gives every message for another process to `send`, as long as it takes them: for the replica that is
+    /// named or, where the CM is apart, for that one.
     pub fn send_messages(&mut self, now: Instant, mut send: impl FnMut(Option<ReplicaId>, &ManagerMessage) -> bool) {
         match &mut self.listeners.place {
             Place::Here { manager, .. } => manager.send(now, |to, message| send(Some(to), message)),
@@ -372,8 +382,8 @@ impl ConnMgr {
         self.listeners.place.is_crowded()
     }
 
-    /// Asks again for answers that are late, and offers some of the connections that have waited for an acceptor. To be called in every round, before
-    /// directives are polled.
+    /// Asks again for answers that are late, and offers some of the connections that have waited for an
+    /// acceptor. To be called in every round, before directives are polled.
     pub fn handle_timers(&mut self, now: Instant) {
         match &mut self.listeners.place {
             Place::Here { manager, .. } => manager.chooser.end_round(now),

@@ -5,8 +5,8 @@ use atoll_ipc::command::Protocol;
 use atoll_ipc::control::User;
 use atoll_ipc::lease::Grant;
 
-/// A connection, as the transport server numbers them. The number is used again only after the CM was told that the
-/// connection is gone.
+/// A connection, as the transport server numbers them. The number is used again only after the CM was told
+/// that the connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
@@ -77,8 +77,8 @@ pub struct Listen {
 pub struct Syn {
     /// Where to.
     pub local: Endpoint,
-    /// It comes back with a cookie: the handshake is complete, and needs a place in the SYN queue only while the accept queue
-    /// is full.
+    /// It comes back with a cookie: the handshake is complete, and needs a place in the SYN queue only while
+    /// the accept queue is full.
     pub by_cookie: bool,
 }
 

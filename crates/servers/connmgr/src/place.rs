@@ -1,4 +1,5 @@
-//! Where is the part of the CM that chooses? In the same process it is called; in another it is sent messages.
+//! Where is the part of the CM that chooses? In the same process it is called; in another it is sent
+//! messages.
 
 use atoll_base::{Endpoint, Instant, SessionId};
 use atoll_ipc::manager::ManagerBody;
@@ -70,7 +71,8 @@ impl Place {
         }
     }
 
-    /// The session asks for a connection, or whether there is one (P4's naive accept). `false`: who chooses is apart.
+    /// The session asks for a connection, or whether there is one (P4's naive accept). `false`: who chooses
+    /// is apart.
     pub(crate) fn asked(&mut self, now: Instant, choice: u32, session: SessionId, lease: u64, takes: bool) -> bool {
         match self {
             Place::Here { ts, manager } => {

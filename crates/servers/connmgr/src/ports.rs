@@ -1,5 +1,6 @@
-//! Which socket owns a port? Leases of the ports whose authority this replica is (`port % replicas`), by the rules of
-//! Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`. Other replicas go by what this one has granted ([`atoll_ipc::lease`]).
+//! Which socket owns a port? Leases of the ports whose authority this replica is (`port % replicas`), by the
+//! rules of Linux's `inet_csk_bind_conflict` and `udp_lib_get_port`. Other replicas go by what this one has
+//! granted ([`atoll_ipc::lease`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -54,8 +55,8 @@ impl Held {
     }
 }
 
-/// The ephemeral ports whose authority this replica is - `first`, and each `step`th after it -, and which of them nobody has. Where few are left, the
-/// next one is found as fast as any.
+/// The ephemeral ports whose authority this replica is - `first`, and each `step`th after it -, and which of
+/// them nobody has. Where few are left, the next one is found as fast as any.
 #[derive(Debug)]
 struct FreePorts {
     first: u16,
@@ -108,7 +109,8 @@ struct Lease {
     holders: BTreeSet<SessionId>,
 }
 
-/// Where the incarnation stands in the number of a grant. In the 2^40 below nobody gets to the end: that is twelve days of a million a second.
+/// Where the incarnation stands in the number of a grant. In the 2^40 below nobody gets to the end: that is
+/// twelve days of a million a second.
 const EPOCH_SHIFT: u32 = 40;
 
 impl Ports {
@@ -200,8 +202,8 @@ impl Ports {
         lease.holders.contains(&session).then_some(lease.grant)
     }
 
-    /// What a session would hold if it listened. Later than what others have listened by, who may be gone here and not yet elsewhere.
-    /// `uid`: whose it is, if nobody had to know before.
+    /// What a session would hold if it listened. Later than what others have listened by, who may be gone
+    /// here and not yet elsewhere. `uid`: whose it is, if nobody had to know before.
     pub(crate) fn grant_listening(
         &mut self,
         session: SessionId,
@@ -267,8 +269,8 @@ impl Ports {
 
     /// A port that nobody has, from a random start on. Sockets without a port of their own never share one.
     fn free_port(&mut self, bind: &Bind) -> Option<u16> {
-        // By the lease's number, which is random: who carries the request out again, because a predecessor has died of it or after it, finds the
-        // same port.
+        // By the lease's number, which is random: who carries the request out again, because a predecessor
+        // has died of it or after it, finds the same port.
         let at = (bind.lease.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
         self.free_ports(bind.protocol).find(at)
     }
@@ -278,7 +280,8 @@ impl Ports {
     }
 }
 
-/// Whether two sockets, each with its address and `IPV6_V6ONLY`, could get the same packets: Linux's `ipv6_rcv_saddr_equal`.
+/// Whether two sockets, each with its address and `IPV6_V6ONLY`, could get the same packets: Linux's
+/// `ipv6_rcv_saddr_equal`.
 pub(crate) fn overlap((a, a_v6_only): (Addr, bool), (b, b_v6_only): (Addr, bool)) -> bool {
     let takes = |any: Addr, v6_only: bool, other: Addr| match any {
         Addr::V4_ANY => other.is_v4(),
@@ -298,22 +301,23 @@ pub fn covers(grant: &Grant, local: Endpoint) -> bool {
     local.port == grant.local.port && (takes || local.addr == grant.local.addr)
 }
 
-/// Whether two sockets of one protocol and port, both of which were granted it, cannot both have it: so the earlier grant is over, and its holder,
-/// who may have kept it where nobody has told, is to go.
+/// Whether two sockets of one protocol and port, both of which were granted it, cannot both have it: so the
+/// earlier grant is over, and its holder, who may have kept it where nobody has told, is to go.
 pub fn are_rivals(a: &Grant, b: &Grant) -> bool {
     let overlap = overlap((a.local.addr, a.v6_only), (b.local.addr, b.v6_only));
     let by_addr = a.reuse_addr && b.reuse_addr && !(a.listening && b.listening);
     a.lease != b.lease && overlap && !by_addr && !share_port(a, (b.reuse_port, b.uid))
 }
 
-/// `SO_REUSEPORT` on both, and the same user: whoever it is that has a port, no other user takes a part of what comes.
+/// `SO_REUSEPORT` on both, and the same user: whoever it is that has a port, no other user takes a part of
+/// what comes.
 fn share_port(a: &Grant, (reuse_port, uid): (bool, u32)) -> bool {
     a.reuse_port && reuse_port && a.is_of(uid)
 }
 
 impl Lease {
-    /// Addresses overlap, and the options do not allow it: `SO_REUSEADDR` on both as long as none of them listens (TCP) or in any
-    /// case (UDP), `SO_REUSEPORT` on both, of the same user, always.
+    /// Addresses overlap, and the options do not allow it: `SO_REUSEADDR` on both as long as none of them
+    /// listens (TCP) or in any case (UDP), `SO_REUSEPORT` on both, of the same user, always.
     fn conflicts_with(&self, bind: &Bind) -> bool {
         let own = &self.grant;
         let overlap = overlap((own.local.addr, own.v6_only), (bind.local.addr, bind.v6_only));

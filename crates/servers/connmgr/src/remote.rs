@@ -1,5 +1,5 @@
-//! How does a transport server (TS) speak with a CM in another process? It asks who is to have a connection, and goes on; the answer comes
-//! some day, or is asked for again.
+//! How does a transport server (TS) speak with a CM in another process? It asks who is to have a connection,
+//! and goes on; the answer comes some day, or is asked for again.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -59,8 +59,8 @@ pub(crate) enum Told {
     Lost(ConnectionId, ListenerId),
 }
 
-/// Messages that may wait for the CM before nothing new is begun: no SYN answered, no command taken. What is under way adds a few for
-/// each connection.
+/// Messages that may wait for the CM before nothing new is begun: no SYN answered, no command taken. What is
+/// under way adds a few for each connection.
 const OUTBOX_MAX: usize = 1024;
 
 impl Remote {
@@ -79,14 +79,15 @@ impl Remote {
         }
     }
 
-    /// The CM has a new incarnation, which knows nothing. What was still to be told to the last one is not; the caller says who listens now, and
-    /// then [`Remote::tell_again`].
+    /// The CM has a new incarnation, which knows nothing. What was still to be told to the last one is not;
+    /// the caller says who listens now, and then [`Remote::tell_again`].
     pub(crate) fn restarted(&mut self, now: Instant, manager: Epoch) {
         (self.manager, self.since) = (manager, now);
         self.outbox.clear();
     }
 
-    /// Tells a new CM what the last one knew: who accepts, what is offered to whom, and what waits, oldest first.
+    /// Tells a new CM what the last one knew: who accepts, what is offered to whom, and what waits, oldest
+    /// first.
     pub(crate) fn tell_again(&mut self, now: Instant) {
         for (listener, lease, session) in self.acceptors.clone() {
             self.tell(ManagerBody::Registered { listener: listener.to_bits(), session, lease });
@@ -127,7 +128,8 @@ impl Remote {
         self.tell(ManagerBody::Forgotten { listener: listener.to_bits(), session, lease });
     }
 
-    /// The application has closed what it had been offered at `offered_at`. The CM that has seen that offer is told.
+    /// The application has closed what it had been offered at `offered_at`. The CM that has seen that offer
+    /// is told.
     pub(crate) fn served(&mut self, session: SessionId, lease: u64, offered_at: Instant) {
         if offered_at >= self.since {
             self.tell(ManagerBody::Served { session, lease, offered_at });

@@ -8,7 +8,8 @@ use atoll_wire::ipv4::Protocol;
 
 use crate::news;
 
-/// A TS's side of the talk. Of what it knows the IP server learns again if either has ended: both say by their epochs who they are.
+/// A TS's side of the talk. Of what it knows the IP server learns again if either has ended: both say by
+/// their epochs who they are.
 #[derive(Debug)]
 pub struct Client {
     epoch: Epoch,
@@ -25,7 +26,8 @@ impl Client {
         Client { epoch, server: Epoch(0), greets: true, bad: 0 }
     }
 
-    /// Takes a message of the IP server. `ip`: the TS's half. Returns what the transport has to hear of one of its packets.
+    /// Takes a message of the IP server. `ip`: the TS's half. Returns what the transport has to hear of one
+    /// of its packets.
     pub fn handle(&mut self, now: Instant, ip: &mut Ip, message: &IpMessage) -> Option<NetworkError> {
         if message.epoch.0 < self.server.0 {
             self.bad += 1;
@@ -58,7 +60,8 @@ impl Client {
         None
     }
 
-    /// Passes what there is to say to `send`, which says whether the ring took it; what it did not is offered again next time.
+    /// Passes what there is to say to `send`, which says whether the ring took it; what it did not is offered
+    /// again next time.
     pub fn send(&mut self, ip: &mut Ip, mut send: impl FnMut(&IpMessage) -> bool) {
         let epoch = self.epoch;
         let mut say = |body| send(&IpMessage { epoch, body });

@@ -1,4 +1,5 @@
-//! Which transport servers want packets to which group? An IP server is in a group as long as one of those that it serves is.
+//! Which transport servers want packets to which group? An IP server is in a group as long as one of those
+//! that it serves is.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! How is what an IP server knows of the network put into a message, and taken out of one? The moment until which an address is tried out is
-//! the IP server's own business, and gets lost.
+//! How is what an IP server knows of the network put into a message, and taken out of one? The moment until
+//! which an address is tried out is the IP server's own business, and gets lost.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -40,11 +40,12 @@ pub enum Party {
 
 /// Where things go: the link, the rings.
 pub trait Egress {
-    /// Sends a frame (from the Ethernet header on) over the link. `false`: it is full, and is offered the frame again.
+    /// Sends a frame (from the Ethernet header on) over the link. `false`: it is full, and is offered the
+    /// frame again.
     fn send(&mut self, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]) -> bool;
 
-    /// Gives a packet that was checked, as a frame, to the TS that owns the flow. `tuple`: as its receiver sees it. What a TS does not take
-    /// is kept, or lost, as by a link server.
+    /// Gives a packet that was checked, as a frame, to the TS that owns the flow. `tuple`: as its receiver
+    /// sees it. What a TS does not take is kept, or lost, as by a link server.
     fn deliver(&mut self, tuple: &FourTuple, vnet: &[u8; vnet::HEADER_LEN], frame: &[u8]);
 
     /// Tells somebody something. `false`: his ring is full.
@@ -53,11 +54,12 @@ pub trait Egress {
 
 /// One IP server: all of IP, for the TSs that it serves and the packets that it is given.
 ///
-/// A round of its owner: [`IpServer::handle_frame`] for each frame of the link; [`IpServer::transmit`] for each frame of a TS, as long as it
-/// is not [crowded](IpServer::is_crowded); [`IpServer::handle_message`]; [`IpServer::handle_timeout`]; [`IpServer::flush`].
+/// A round of its owner: [`IpServer::handle_frame`] for each frame of the link; [`IpServer::transmit`] for
+/// each frame of a TS, as long as it is not [crowded](IpServer::is_crowded); [`IpServer::handle_message`];
+/// [`IpServer::handle_timeout`]; [`IpServer::flush`].
 ///
-/// Survives no crash. A new incarnation starts as [`Ip`] does, tells its TSs what it knows, and is told which groups they want; packets that
-/// waited for a neighbour are lost, as on a wire.
+/// Survives no crash. A new incarnation starts as [`Ip`] does, tells its TSs what it knows, and is told which
+/// groups they want; packets that waited for a neighbour are lost, as on a wire.
 #[derive(Debug)]
 pub struct IpServer {
     config: Config,
@@ -179,7 +181,8 @@ impl IpServer {
         egress.deliver(&tuple, &vnet, frame);
     }
 
-    /// A TS sends a frame (from the Ethernet header on): its station is filled in, unless it has one, as answers to a station have.
+    /// A TS sends a frame (from the Ethernet header on): its station is filled in, unless it has one, as
+    /// answers to a station have.
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -276,7 +279,8 @@ impl IpServer {
     /// Sends and tells what there is.
     pub fn flush(&mut self, now: Instant, egress: &mut impl Egress) {
         self.settle(now, egress);
-        // First what IP itself has to say: an answer to who asks for our station that gets lost costs a second.
+        // First what IP itself has to say: an answer to who asks for our station that gets lost costs a
+        // second.
         while let Some(frame) = self.ip.poll_frame() {
             // What is more gets lost, as in a busy network.
             if frame.link == Link::Outside && self.said.len() < SAID_MAX {
@@ -298,8 +302,8 @@ impl IpServer {
         self.tell(egress);
     }
 
-    /// When the next round is due even if nothing comes. What waits for a full link or ring is tried again by the owner: see
-    /// [`IpServer::has_work`].
+    /// When the next round is due even if nothing comes. What waits for a full link or ring is tried again by
+    /// the owner: see [`IpServer::has_work`].
     pub fn next_timeout(&self) -> Option<Instant> {
         self.ip.next_timeout()
     }
@@ -400,7 +404,8 @@ impl IpServer {
         }
     }
 
-    /// Who has not been told the network as it is: TSs that are served here and, by the one that asks for the IPv4 address, other IP servers.
+    /// Who has not been told the network as it is: TSs that are served here and, by the one that asks for the
+    /// IPv4 address, other IP servers.
     fn untold(&self) -> impl Iterator<Item = Party> + use<> {
         let Config { number, servers, replicas, .. } = self.config;
         let (clients, siblings, version) = (self.clients, self.siblings, self.version);

@@ -1,5 +1,5 @@
-//! Which packets wait until their neighbour is found? RFC 1122 §2.3.2.2 wants at least one kept for each; here, as on Linux, it is so many
-//! octets.
+//! Which packets wait until their neighbour is found? RFC 1122 §2.3.2.2 wants at least one kept for each;
+//! here, as on Linux, it is so many octets.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -32,8 +32,8 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Keeps a frame for the neighbour `hop`. Returns how many were given up for it: the oldest for the same neighbour go first; if all
-    /// that is kept is too much, it does itself.
+    /// Keeps a frame for the neighbour `hop`. Returns how many were given up for it: the oldest for the same
+    /// neighbour go first; if all that is kept is too much, it does itself.
     pub(crate) fn keep(&mut self, hop: Addr, kept: Kept) -> u64 {
         let size = kept.size();
         if self.size + size > SIZE_MAX {
@@ -58,7 +58,8 @@ impl Waiting {
         self.by_hop.is_empty()
     }
 
-    /// Gives up the frames for every neighbour about which `is_settled` says so, asked by the destination of one of them.
+    /// Gives up the frames for every neighbour about which `is_settled` says so, asked by the destination of
+    /// one of them.
     pub(crate) fn take(&mut self, mut is_settled: impl FnMut(Addr) -> bool) -> Vec<Kept> {
         let mut taken = Vec::new();
         let size = &mut self.size;

@@ -10,17 +10,18 @@ use atoll_wire::{arp, dhcp, icmp, icmpv6, ipv6, mld, nd};
 pub enum Class {
     /// It belongs to this flow, seen from us: to be handled by the flow's owner.
     Flow(FourTuple),
-    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1, DHCP, and ARP that is about an
-    /// address to be.
+    /// It concerns the stack as a whole, for which replica 0 speaks: IGMP, reports of MLD version 1, DHCP,
+    /// and ARP that is about an address to be.
     Stack,
     /// Whoever got it handles it: other ARP, echo, broadcasts, frames that will be dropped anyway.
     Any,
-    /// Every replica handles it: what routers and neighbours say to an IPv6 host, and what may contest its addresses.
+    /// Every replica handles it: what routers and neighbours say to an IPv6 host, and what may contest its
+    /// addresses.
     All,
 }
 
-/// Classifies `frame` (from the Ethernet header on). Never panics; what cannot be read is [`Class::Any`], and is judged by
-/// the IP component. The rule for packets with ports is the one in `bpf/steer.c`.
+/// Classifies `frame` (from the Ethernet header on). Never panics; what cannot be read is [`Class::Any`], and
+/// is judged by the IP component. The rule for packets with ports is the one in `bpf/steer.c`.
 pub fn classify(frame: &[u8]) -> Class {
     if frame.get(12..14) == Some(&EtherType::IPV6.0.to_be_bytes()) {
         return classify_v6(frame).unwrap_or(Class::Any);
@@ -31,7 +32,8 @@ pub fn classify(frame: &[u8]) -> Class {
         Class::Flow(FourTuple { local, remote })
     };
     match header.protocol {
-        // Later fragments have no ports. All fragments of a packet meet where this leads; then the packet goes to its owner.
+        // Later fragments have no ports. All fragments of a packet meet where this leads; then the packet
+        // goes to its owner.
         _ if header.is_fragment() => tuple(header.id, header.protocol.0.into()),
         // The address that it goes to may not be ours yet; the client is in replica 0.
         Protocol::UDP if payload.starts_with(&FROM_DHCP_SERVER) => Class::Stack,
@@ -45,14 +47,16 @@ pub fn classify(frame: &[u8]) -> Class {
     }
 }
 
-/// Probes (RFC 5227 §2.1.1) come from 0.0.0.0, and are answered there: they are about an address that somebody wants to have.
+/// Probes (RFC 5227 §2.1.1) come from 0.0.0.0, and are answered there: they are about an address that
+/// somebody wants to have.
 fn classify_arp(frame: &[u8]) -> Option<Class> {
     let (ethernet, at) = ethernet::parse(frame).ok()?;
     let (packet, _) = arp::parse(frame.get(at..).filter(|_| ethernet.ethertype == EtherType::ARP)?).ok()?;
     (packet.sender_addr == 0 || packet.target_addr == 0).then_some(Class::Stack)
 }
 
-/// As for IPv4. Unlike `bpf/steer.c` this looks behind extension headers: what the kernel has given to the wrong replica is passed on.
+/// As for IPv4. Unlike `bpf/steer.c` this looks behind extension headers: what the kernel has given to the
+/// wrong replica is passed on.
 fn classify_v6(frame: &[u8]) -> Option<Class> {
     let packet = frame.get(ethernet::HEADER_LEN..)?;
     let (header, at) = ipv6::parse(packet).ok()?;
@@ -60,7 +64,8 @@ fn classify_v6(frame: &[u8]) -> Option<Class> {
     let upper = ipv6::upper(&header, payload).ok()?;
     let tuple = |src, dst| FourTuple { local: Endpoint::at(header.dst, dst), remote: Endpoint::at(header.src, src) };
     let text = payload.get(upper.at..)?;
-    // As of IPv4. What stands for the ports is the identification alone: the fragments of a packet may name different protocols.
+    // As of IPv4. What stands for the ports is the identification alone: the fragments of a packet may name
+    // different protocols.
     if let Some(fragment) = upper.fragment.filter(|fragment| !fragment.is_atomic()) {
         return Some(Class::Flow(tuple((fragment.id >> 16) as u16, fragment.id as u16)));
     }

@@ -28,7 +28,8 @@ impl Steering {
         Steering { key, owners: [0; FLOW_GROUPS] }
     }
 
-    /// Copies the table from the stack page. Entries that name no replica of the stack are taken modulo `replicas`.
+    /// Copies the table from the stack page. Entries that name no replica of the stack are taken modulo
+    /// `replicas`.
     pub fn refresh<M: Memory>(&mut self, page: &StackPage<M>, replicas: u8) {
         let replicas = replicas.clamp(1, REPLICAS_MAX as u8);
         for (group, owner) in (0u16..).zip(self.owners.iter_mut()) {

@@ -1,5 +1,5 @@
-//! How does the connection manager (CM) of this replica speak with those of the others (P5), and with transport servers and CMs in other
-//! processes (P2)? The owner of the transport server carries the messages.
+//! How does the connection manager (CM) of this replica speak with those of the others (P5), and with
+//! transport servers and CMs in other processes (P2)? The owner of the transport server carries the messages.
 
 use alloc::vec::Vec;
 
@@ -18,13 +18,15 @@ impl<M: Memory> Transport<M> {
         self.run_directives(now);
     }
 
-    /// What replica `from` says to the CM in this process, or the CM in another to this replica. Before the flush.
+    /// What replica `from` says to the CM in this process, or the CM in another to this replica. Before the
+    /// flush.
     pub fn handle_message(&mut self, now: Instant, from: ReplicaId, message: &ManagerMessage) {
         self.cm.handle_message(now, from, message);
         self.run_directives(now);
     }
 
-    /// The CM in another process lives in this epoch: see [`atoll_connmgr::ConnMgr::handle_manager_restarted`]. Before the flush.
+    /// The CM in another process lives in this epoch: see
+    /// [`atoll_connmgr::ConnMgr::handle_manager_restarted`]. Before the flush.
     pub fn handle_manager_restarted(&mut self, now: Instant, epoch: Epoch) {
         self.cm.handle_manager_restarted(now, epoch);
         self.run_directives(now);

@@ -1,16 +1,16 @@
 //! How many challenge ACKs are sent? RFC 5961 §7, without what an attacker could learn from the limit.
 //!
-//! A connection has one every half second (`atoll_tcp`). All connections of a replica together have a number that is drawn anew
-//! each second, as on Linux since 4.7: with a fixed one, somebody who has a connection of his own sees by the challenges that he
-//! does *not* get whether his guesses have hit a stranger's (CVE-2016-5696). What he wants to see is one or two in a second; what
-//! he has to see it through is noise of a thousand.
+//! A connection has one every half second (`atoll_tcp`). All connections of a replica together have a number
+//! that is drawn anew each second, as on Linux since 4.7: with a fixed one, somebody who has a connection of
+//! his own sees by the challenges that he does *not* get whether his guesses have hit a stranger's
+//! (CVE-2016-5696). What he wants to see is one or two in a second; what he has to see it through is noise of
+//! a thousand.
 
 use atoll_base::{Duration, Instant, Rng};
-use atoll_ipc::Memory;
 use atoll_ipc::page::Stat;
-use atoll_tcp::Events;
+use atoll_tcp::{Connection, Events};
 
-use crate::transport::Transport;
+use crate::stats::Stats;
 
 /// What is left of this second's challenge ACKs.
 #[derive(Debug)]
@@ -34,28 +34,37 @@ impl Challenges {
         self.left = left;
         true
     }
-}
 
-impl<M: Memory> Transport<M> {
-    /// Counts what a connection found odd about a segment, or about its peer, and lets it answer.
-    #[inline]
-    pub(crate) fn note_suspicious(&mut self, now: Instant, index: u32, events: Events) {
-        if !events.intersects(SUSPICIOUS) {
-            return;
-        }
-        self.stats.add(Stat::SackIgnored, events.contains(Events::SACK_IGNORED).into());
-        self.stats.add(Stat::SackReneged, events.contains(Events::SACK_RENEGED).into());
-        self.stats.add(Stat::TextRefused, events.contains(Events::TEXT_REFUSED).into());
+    /// Counts what a connection found odd about a segment, or about its peer, and lets it answer: after
+    /// [`is_suspicious`]. `per_second`: see [`Config`](crate::Config).
+    #[cold]
+    pub(crate) fn note(
+        &mut self,
+        now: Instant,
+        events: Events,
+        connection: &mut Connection,
+        (per_second, rng): (u32, &mut Rng),
+        stats: &mut Stats,
+    ) {
+        stats.add(Stat::SackIgnored, events.contains(Events::SACK_IGNORED).into());
+        stats.add(Stat::SackReneged, events.contains(Events::SACK_RENEGED).into());
+        stats.add(Stat::TextRefused, events.contains(Events::TEXT_REFUSED).into());
         if !events.contains(Events::CHALLENGE) {
             return;
         }
-        if !self.challenges.take(now, self.config.challenges_per_second, &mut self.rng) {
-            self.stats.count(Stat::ChallengesWithheld);
-        } else if let Some(entry) = self.entries.get_mut(index) {
-            self.stats.count(Stat::ChallengesSent);
-            entry.connection.send_challenge();
+        if self.take(now, per_second, rng) {
+            stats.count(Stat::ChallengesSent);
+            connection.send_challenge();
+        } else {
+            stats.count(Stat::ChallengesWithheld);
         }
     }
+}
+
+/// Whether a connection found anything odd.
+#[inline]
+pub(crate) const fn is_suspicious(events: Events) -> bool {
+    events.intersects(SUSPICIOUS)
 }
 
 const SUSPICIOUS: Events =

@@ -14,7 +14,8 @@ pub struct Config {
     pub replica: ReplicaId,
     /// Number of replicas, 1 to 8.
     pub replicas: u8,
-    /// Number of connection managers, 1 to `replicas`: CM n chooses for the replicas whose number modulo this is n.
+    /// Number of connection managers, 1 to `replicas`: CM n chooses for the replicas whose number modulo this
+    /// is n.
     pub managers: u8,
     /// Whether they are in processes of their own, and not in the replicas of the same numbers.
     pub managers_apart: bool,
@@ -30,8 +31,8 @@ pub struct Config {
     pub backlog_max: u32,
     /// Connections at most, in any state but TIME-WAIT; further SYNs are dropped, further connects refused.
     pub connections_max: usize,
-    /// Connections at most that their application has closed and that are not over; what is closed beyond that is reset (Linux:
-    /// `net.ipv4.tcp_max_orphans`).
+    /// Connections at most that their application has closed and that are not over; what is closed beyond
+    /// that is reset (Linux: `net.ipv4.tcp_max_orphans`).
     pub orphans_max: usize,
     /// Challenge ACKs in a second, on average (Linux before 6.0: `net.ipv4.tcp_challenge_ack_limit`).
     pub challenges_per_second: u32,
@@ -67,11 +68,12 @@ pub struct Config {
     pub user_quota: Quota,
 }
 
-/// What one session, or one user, may have in one replica, so that none can use up what all share. Memory for text is bounded by a session's arena,
-/// and for a user by a part of what the replica may have.
+/// What one session, or one user, may have in one replica, so that none can use up what all share. Memory for
+/// text is bounded by a session's arena, and for a user by a part of what the replica may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of their options. ENOBUFS.
+    /// Requests in force: leases, listeners, acceptors, datagram sockets, memberships, and each of their
+    /// options. ENOBUFS.
     pub requests: u32,
     /// Leases of ports. ENOBUFS.
     pub leases: u32,
@@ -81,7 +83,8 @@ pub struct Quota {
     pub datagram_sockets: u32,
     /// Memberships in multicast groups, of all its sockets. ENOBUFS.
     pub groups: u32,
-    /// Sockets of all kinds. Of a session the slots of its arena bound them. ENOBUFS; what a peer opens waits in the backlog.
+    /// Sockets of all kinds. Of a session the slots of its arena bound them. ENOBUFS; what a peer opens waits
+    /// in the backlog.
     pub sockets: u32,
 }
 
@@ -109,16 +112,24 @@ impl Quota {
 /// Secrets of one replica, from the operating system's entropy.
 #[derive(Clone, Copy)]
 pub struct Secrets {
-    /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so that they keep rising.
+    /// Key of initial sequence numbers and timestamp offsets (RFC 6528). The same for all incarnations, so
+    /// that they keep rising.
     pub sequence: [u8; 16],
     /// Key of Fast Open cookies: the same for all replicas, because a client comes back to any.
     pub fast_open: [u8; 16],
-    /// Key of the seals of grants ([`atoll_ipc::lease`]): the same for all replicas, and for their successors.
+    /// Key of the seals of grants ([`atoll_ipc::lease`]): the same for all replicas, and for their
+    /// successors.
     pub leases: [u8; 16],
     /// Seed of hash tables.
     pub table: u64,
     /// Seed of port choices.
     pub ports: u64,
+}
+
+impl core::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secrets")
+    }
 }
 
 impl Config {

@@ -1,5 +1,5 @@
-//! What follows when a process ends, and how is it kept from holding up others? Its sockets may be thousands, so they are cleaned up in
-//! slices: some in each round, until nothing is left.
+//! What follows when a process ends, and how is it kept from holding up others? Its sockets may be thousands,
+//! so they are cleaned up in slices: some in each round, until nothing is left.
 //!
 //! ```text
 //!   commands   that it sent before it ended still count
@@ -8,58 +8,27 @@
 //!   sockets    those that nobody holds are closed; of others it is looked at what was stored and not told
 //!   requests   whatever else was asked for
 //! ```
-//! A server that dies in between is succeeded by one that begins from the start: the supervisor says who is gone until it hears that the
-//! session is over, and doing part of it again is harmless.
+//! A server that dies in between is succeeded by one that begins from the start: the supervisor says who is
+//! gone until it hears that the session is over, and doing part of it again is harmless.
 
-use atoll_base::{Instant, SessionId};
+use atoll_base::{Instant, SessionId, SlotId};
 use atoll_connmgr::ConnectionId;
-use atoll_ipc::arena::COMMANDS;
 use atoll_ipc::ledger::Work;
-use atoll_ipc::{Command, Memory};
+use atoll_ipc::slot::{REPLICA_CLOSED, REPLICA_RESET};
+use atoll_ipc::{Cause, Command, Event, Memory, Ready};
 
+use crate::departures::{Departure, Ending, Extent, SLICE};
+use crate::durability::Subject;
 use crate::entry::Stage;
-use crate::records::Subject;
+use crate::release::give_back_slot;
 use crate::session::Occupant;
 use crate::transport::Transport;
 
 /// The number, in its session, of the process that has attached: it takes the events.
 const OWNER: u8 = 0;
 
-/// What is left to do for a session of which processes have ended.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    /// Commands that may have been in the ring at that time.
-    pub(crate) commands: usize,
-    /// Processes that have ended, a bit each, and are still among the holders of sockets: of those from `held` on.
-    members: u64,
-    held: u32,
-    /// The owner has ended: its leases end with it, and its offers.
-    owner: bool,
-    /// There is none left.
-    all: bool,
-    /// Servers have died of it: what it has is not closed, but reset at both ends.
-    is_cut_off: bool,
-    /// Sockets before this one, in the order of [`crate::session::Session::occupied_from`], are done.
-    cursor: u32,
-    /// When the last slice was.
-    at: Instant,
-}
-
-/// Somebody has ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Departure {
-    /// One process of a session.
-    Member(SessionId, u8),
-    /// The last one.
-    Session(SessionId),
-    /// None, but nobody listens to it any more.
-    CutOff(SessionId),
-}
-
-/// What cleaning up may cost in one round, in the units of `Transport::handle_commands`.
-pub(crate) const SLICE: u32 = 2048;
-/// What closing a socket costs with what leaves because of it, what a lease does, what looking at a socket does, and what forgetting a
-/// request does.
+/// What closing a socket costs with what leaves because of it, what a lease does, what looking at a socket
+/// does, and what forgetting a request does.
 const CLOSE_COST: u32 = 16;
 const LEASE_COST: u32 = 8;
 const LOOK_COST: u32 = 2;
@@ -68,148 +37,125 @@ const REQUEST_COST: u32 = 2;
 const VACANT_PER_LOOK: u32 = 64;
 
 impl<M: Memory> Transport<M> {
-    /// One process of the session's family is gone: sockets that it alone held are closed, and what it has stored in others and not told
-    /// of counts. The session's owner has the listeners, too: those who inherited them have registered them for themselves.
+    /// One process of the session's family is gone: sockets that it alone held are closed, and what it has
+    /// stored in others and not told of counts. The session's owner has the listeners, too: those who
+    /// inherited them have registered them for themselves.
     pub fn member_gone(&mut self, now: Instant, id: SessionId, member: u8) {
         self.depart(now, Departure::Member(id, member));
     }
 
-    /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and its arena goes when
-    /// they are done, or when their time is up.
+    /// The last process of the session is gone: its sockets end as the kernel ends those of a process, and
+    /// its arena goes when they are done, or when their time is up.
     pub fn close_session(&mut self, now: Instant, id: SessionId) {
         self.depart(now, Departure::Session(id));
     }
 
+    /// Other servers have died of the session: it is not listened to any more, and what it has ends as by a
+    /// reset, in slices. Its memory goes with [`Transport::close_session`].
+    pub fn cut_off(&mut self, now: Instant, id: SessionId) {
+        if self.applications.cut_off(id) {
+            self.depart(now, Departure::CutOff(id));
+        }
+    }
+
     /// Somebody has ended. What a predecessor had of him has to go on first, which takes some rounds.
     pub(crate) fn depart(&mut self, now: Instant, departure: Departure) {
-        self.departures.push_back(departure);
+        self.applications.endings_mut().depart(departure);
         self.let_depart(now);
     }
 
     /// Cleaning up after those who have ended begins.
     pub(crate) fn let_depart(&mut self, now: Instant) {
-        while self.postponed.is_none()
-            && let Some(departure) = self.departures.pop_front()
+        while self.connections.postponed().is_none()
+            && let Some(departure) = self.applications.endings_mut().next_departure()
         {
+            let nothing = Extent::default();
             match departure {
                 Departure::Member(id, member) => {
-                    let Some(&index) = self.session_index.get(&id) else { continue };
-                    self.begin_to_end(now, index, |ending| {
-                        ending.members |= 1 << (member & 63);
-                        ending.owner |= member == OWNER;
-                    });
+                    let Some(place) = self.applications.place_of(id) else { continue };
+                    let extent = Extent { owner: member == OWNER, ..nothing };
+                    self.begin_to_end(now, place, 1 << (member & 63), extent);
                 }
                 Departure::Session(id) => self.end_session(now, id),
                 Departure::CutOff(id) => {
-                    let Some(&index) = self.session_index.get(&id) else { continue };
-                    self.begin_to_end(now, index, |ending| {
-                        (ending.all, ending.owner, ending.is_cut_off) = (true, true, true);
-                    });
+                    let Some(place) = self.applications.place_of(id) else { continue };
+                    self.begin_to_end(now, place, 0, Extent { all: true, owner: true, is_cut_off: true });
                 }
             }
         }
     }
 
     fn end_session(&mut self, now: Instant, id: SessionId) {
-        let Some(&index) = self.session_index.get(&id) else {
-            if self.sessions.iter().flatten().all(|session| session.id != id) {
-                self.ended.push(id);
-            }
-            return;
-        };
-        self.session_index.remove(&id);
+        let Some(place) = self.applications.end(id) else { return };
         let until = now + self.config.orphan_timeout;
-        if let Some(session) = self.session_mut(index) {
+        if let Some(session) = self.applications.get_mut(place) {
             session.gone = Some(until);
         }
-        self.begin_to_end(now, index, |ending| (ending.all, ending.owner) = (true, true));
+        self.begin_to_end(now, place, 0, Extent { all: true, owner: true, is_cut_off: false });
         self.expire_sessions(now);
     }
 
-    fn begin_to_end(&mut self, now: Instant, index: u32, note: impl FnOnce(&mut Ending)) {
-        let Some(session) = self.session_mut(index) else { return };
-        if session.ending.is_none() {
-            let fresh = Ending {
-                commands: 0,
-                members: 0,
-                held: 0,
-                owner: false,
-                all: false,
-                is_cut_off: false,
-                cursor: 0,
-                at: now,
-            };
-            session.ending = Some(fresh);
-            self.endings.push_back(index);
-        }
-        if let Some(ending) = self.session_mut(index).and_then(|session| session.ending.as_mut()) {
-            (ending.commands, ending.cursor, ending.held) = (COMMANDS, 0, 0);
-            note(ending);
+    fn begin_to_end(&mut self, now: Instant, place: u32, members: u64, extent: Extent) {
+        let Some(session) = self.applications.get_mut(place) else { return };
+        let is_new = session.ending.is_none();
+        session.ending.get_or_insert_with(|| Ending::new(now)).extend(members, extent);
+        if is_new {
+            self.applications.endings_mut().push(place);
         }
         // Most have little to clean up.
-        self.slice_left = self.slice_left.saturating_sub(self.handle_commands_of(now, index, self.slice_left));
+        let left = self.applications.endings().left();
+        let spent = self.handle_commands_of(now, place, left);
+        self.applications.endings_mut().set_left(left.saturating_sub(spent));
         self.clean_up(now);
     }
 
     /// One slice of cleaning up after processes that have ended. Sessions take turns.
     pub(crate) fn clean_up(&mut self, now: Instant) {
-        let mut left = self.slice_left;
-        for _ in 0..self.endings.len() {
-            let Some(index) = self.endings.pop_front() else { break };
-            let is_done = self.end_some(now, index, &mut left);
-            if !is_done {
-                self.endings.push_back(index);
+        let mut left = self.applications.endings().left();
+        for _ in 0..self.applications.endings().len() {
+            let Some(place) = self.applications.endings_mut().pop() else { break };
+            if !self.end_some(now, place, &mut left) {
+                self.applications.endings_mut().push(place);
             }
             if left == 0 {
                 break;
             }
         }
-        self.slice_left = left;
+        self.applications.endings_mut().set_left(left);
     }
 
-    /// Does some of what is left to do for a session, and takes what that costs from `left`. Returns whether that was all.
-    fn end_some(&mut self, now: Instant, index: u32, left: &mut u32) -> bool {
-        let Some(session) = self.session_mut(index) else { return true };
+    /// Does some of what is left to do for a session, and takes what that costs from `left`. Returns whether
+    /// that was all.
+    fn end_some(&mut self, now: Instant, place: u32, left: &mut u32) -> bool {
+        let Some(session) = self.applications.get_mut(place) else { return true };
         let id = session.id;
         let Some(ending) = &mut session.ending else { return true };
-        ending.at = now;
-        if ending.commands > 0 {
-            // They are taken with those of others.
-            return false;
-        }
-        let (owner, all, is_cut_off) = (ending.owner, ending.all, ending.is_cut_off);
-        self.mark(Work::Cleanup(id));
-        let is_done = self.end_parts(now, index, id, (owner, all, is_cut_off), left);
-        self.mark(Work::Nothing);
+        let Some(extent) = ending.begin_slice(now) else { return false };
+        self.durability.mark(Work::Cleanup(id));
+        let is_done = self.end_parts(now, (place, id), extent, left);
+        self.durability.mark(Work::Nothing);
         is_done
     }
 
-    fn end_parts(
-        &mut self,
-        now: Instant,
-        index: u32,
-        id: SessionId,
-        (owner, all, is_cut_off): (bool, bool, bool),
-        left: &mut u32,
-    ) -> bool {
-        if !all && !self.end_holders(index, left) {
+    fn end_parts(&mut self, now: Instant, (place, id): (u32, SessionId), extent: Extent, left: &mut u32) -> bool {
+        if !extent.all && !self.end_holders(place, left) {
             return false;
         }
-        if owner && !self.end_leases(now, id, left) {
+        if extent.owner && !self.end_leases(now, id, left) {
             return false;
         }
-        if !self.end_sockets(now, index, (owner, all, is_cut_off), left) {
+        if !self.end_sockets(now, place, extent, left) {
             return false;
         }
-        if owner {
+        if extent.owner {
             let max = (*left / REQUEST_COST) as usize;
-            let dropped = self.drop_some_requests(id, max, all);
+            let dropped = self.durability.drop_some_requests(id, max, extent.all);
             *left = left.saturating_sub(dropped as u32 * REQUEST_COST);
             if dropped >= max {
                 return false;
             }
         }
-        if let Some(session) = self.session_mut(index) {
+        if let Some(session) = self.applications.get_mut(place) {
             session.ending = None;
         }
         true
@@ -218,12 +164,8 @@ impl<M: Memory> Transport<M> {
     /// Whoever has ended holds no socket any more.
     fn end_holders(&mut self, index: u32, left: &mut u32) -> bool {
         loop {
-            let Some(session) = self.session_mut(index) else { return true };
-            let Some(Ending { members, held, .. }) = session.ending.as_ref() else { return true };
-            let (members, cursor) = (*members, *held);
-            if members == 0 {
-                return true;
-            }
+            let Some(session) = self.applications.get_mut(index) else { return true };
+            let Some((members, cursor)) = session.ending.as_ref().and_then(Ending::holders) else { return true };
             if *left < LOOK_COST {
                 *left = 0;
                 return false;
@@ -235,7 +177,7 @@ impl<M: Memory> Transport<M> {
             }
             let is_done = found.is_none() && next == cursor;
             if let Some(ending) = &mut session.ending {
-                (ending.held, ending.members) = (next, if is_done { 0 } else { members });
+                ending.released_before(next, is_done);
             }
         }
     }
@@ -248,31 +190,25 @@ impl<M: Memory> Transport<M> {
                 return false;
             }
             let Some(lease) = self.cm.release_one(id) else { return true };
-            self.drop_requests(id, Subject::Lease(lease));
+            self.durability.drop_requests(id, Subject::Lease(lease));
             self.run_directives(now);
             *left -= LEASE_COST;
         }
     }
 
     /// Sockets end, or are looked at.
-    fn end_sockets(
-        &mut self,
-        now: Instant,
-        index: u32,
-        (owner, all, is_cut_off): (bool, bool, bool),
-        left: &mut u32,
-    ) -> bool {
+    fn end_sockets(&mut self, now: Instant, index: u32, extent: Extent, left: &mut u32) -> bool {
         loop {
             if *left < CLOSE_COST {
                 *left = 0;
                 return false;
             }
-            let Some(session) = self.session_mut(index) else { return true };
+            let Some(session) = self.applications.get_mut(index) else { return true };
             let id = session.id;
-            let cursor = session.ending.as_ref().map_or(0, |ending| ending.cursor);
+            let cursor = session.ending.as_ref().map_or(0, Ending::cursor);
             let (next, found) = session.occupied_from(cursor, VACANT_PER_LOOK);
             if let Some(ending) = &mut session.ending {
-                ending.cursor = next;
+                ending.done_before(next);
             }
             *left -= LOOK_COST;
             let Some((slot, generation, occupant)) = found else {
@@ -282,11 +218,11 @@ impl<M: Memory> Transport<M> {
                 continue;
             };
             if let Occupant::Connection(connection) = occupant
-                && let Some(entry) = self.entries.get(connection)
+                && let Some(entry) = self.connections.get(connection)
                 && let Stage::Offered { listener, lease, .. } = entry.stage
             {
                 // An offer has no holder yet, and only the owner could claim it.
-                if !owner {
+                if !extent.owner {
                     continue;
                 }
                 if self.take_back(now, connection) {
@@ -296,11 +232,11 @@ impl<M: Memory> Transport<M> {
                     continue;
                 }
             }
-            let view = self.session(index).and_then(|session| session.slot(slot));
-            if is_cut_off {
+            let view = self.applications.get(index).and_then(|session| session.slot(slot));
+            if extent.is_cut_off {
                 self.cut_socket(now, index, (slot, generation), occupant);
                 *left = left.saturating_sub(CLOSE_COST);
-            } else if all || view.is_some_and(|view| view.holders() == 0) {
+            } else if extent.all || view.is_some_and(|view| view.holders() == 0) {
                 self.abandon(now, index, slot, occupant);
                 *left = left.saturating_sub(CLOSE_COST);
             } else {
@@ -309,29 +245,54 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    /// Drops the arenas of sessions that have ended: those that nothing uses, and those that have used them for too long.
+    /// A socket of a session that is cut off ends at both ends. Offers were taken back before.
+    fn cut_socket(&mut self, now: Instant, session: u32, at: (SlotId, u32), occupant: Occupant) {
+        let (slot, generation) = at;
+        match occupant {
+            Occupant::Connection(index) => {
+                if let Some(entry) = self.connections.get_mut(index) {
+                    if entry.cause == Cause::None {
+                        entry.cause = Cause::Lost;
+                    }
+                    entry.view.set_flags(REPLICA_RESET);
+                    entry.connection.abort();
+                }
+                self.connections.touch(index);
+            }
+            Occupant::Datagram(index) => {
+                self.remove_datagram(now, index);
+                if let Some(view) = self.applications.get(session).and_then(|session| session.slot(slot)) {
+                    view.set_error(Cause::Lost);
+                    view.set_replica_flags(view.replica_flags() | REPLICA_CLOSED | REPLICA_RESET);
+                }
+                let ready = Ready::IN | Ready::OUT | Ready::ERR | Ready::HUP;
+                self.applications.reply(&mut self.stats, session, &Event::Ready { slot, generation, ready });
+            }
+            Occupant::Lost | Occupant::Nobody => {}
+        }
+    }
+
+    /// Drops the arenas of sessions that have ended: those that nothing uses, and those that have used them
+    /// for too long.
     pub(crate) fn expire_sessions(&mut self, now: Instant) {
         let mut changed = false;
-        for session_index in 0..self.sessions.len() as u32 {
-            let Some(session) = self.session(session_index) else { continue };
+        for session_index in self.applications.places() {
+            let Some(session) = self.applications.get(session_index) else { continue };
             let (Some(until), id) = (session.gone, session.id) else { continue };
             if session.ending.is_some() {
                 continue;
             }
-            if session.sockets > 0 && now >= until {
-                self.mark(Work::Cleanup(id));
+            if session.sockets() > 0 && now >= until {
+                self.durability.mark(Work::Cleanup(id));
                 self.give_up_sockets(now, session_index);
-                self.mark(Work::Nothing);
+                self.durability.mark(Work::Nothing);
             }
-            if self.session(session_index).is_some_and(|session| session.sockets == 0) {
-                self.sessions[session_index as usize] = None;
-                self.free_sessions.push(session_index);
-                self.ended.push(id);
+            if self.applications.get(session_index).is_some_and(|session| session.sockets() == 0) {
+                self.applications.remove(session_index);
                 changed = true;
             }
         }
         if changed {
-            self.users.forget_absent();
             self.count_sessions();
         }
     }
@@ -339,20 +300,20 @@ impl<M: Memory> Transport<M> {
     /// The time of a session that has ended is up: some of its sockets end at once.
     fn give_up_sockets(&mut self, now: Instant, session_index: u32) {
         let mut left = SLICE;
-        let mut cursor = self.session(session_index).map_or(0, |session| session.expired);
+        let mut cursor = self.applications.get(session_index).map_or(0, |session| session.expired);
         while left >= CLOSE_COST {
-            let Some(session) = self.session(session_index) else { return };
+            let Some(session) = self.applications.get(session_index) else { return };
             let (next, found) = session.occupied_from(cursor, VACANT_PER_LOOK);
             let is_end = next == cursor && found.is_none();
             cursor = if is_end { 0 } else { next };
             left -= if found.is_some() { CLOSE_COST } else { LOOK_COST };
             match found {
                 Some((_, _, Occupant::Connection(index))) => {
-                    if let Some(entry) = self.entries.get_mut(index) {
+                    if let Some(entry) = self.connections.get_mut(index) {
                         entry.connection.abort();
                     }
-                    self.touch(index);
-                    self.give_back_slot(index);
+                    self.connections.touch(index);
+                    give_back_slot(index, &mut self.connections, &mut self.applications, &mut self.stats);
                 }
                 Some((_, _, Occupant::Datagram(index))) => self.remove_datagram(now, index),
                 Some((slot, _, occupant)) => self.abandon(now, session_index, slot, occupant),
@@ -360,15 +321,17 @@ impl<M: Memory> Transport<M> {
                 None => {}
             }
         }
-        if let Some(session) = self.session_mut(session_index) {
+        if let Some(session) = self.applications.get_mut(session_index) {
             session.expired = cursor;
         }
     }
 
     /// Whether cleaning up goes on in the next round, and since when it could.
     pub(crate) fn cleans_up_at(&self) -> Option<Instant> {
-        let departs = (!self.departures.is_empty()).then_some(Instant::ZERO);
-        let ending = self.endings.front().and_then(|index| self.session(*index)?.ending.as_ref());
-        ending.map(|ending| ending.at).into_iter().chain(self.resets.since()).chain(departs).min()
+        let endings = self.applications.endings();
+        let departs = endings.has_departures().then_some(Instant::ZERO);
+        let ending = endings.first().and_then(|place| self.applications.get(place)?.ending.as_ref());
+        let resets = self.handshakes.resets_since();
+        ending.map(Ending::last_slice).into_iter().chain(resets).chain(departs).min()
     }
 }

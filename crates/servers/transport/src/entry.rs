@@ -5,20 +5,17 @@ use alloc::vec::Vec;
 
 use atoll_base::Instant;
 use atoll_connmgr::ListenerId;
-use atoll_ipc::{Cause, Ready};
+use atoll_ipc::Cause;
 use atoll_tcp::Connection;
-use atoll_wire::Mac;
 
-use crate::flows::Name;
-use crate::options::Keep;
+use crate::keep::Keep;
+use crate::names::Name;
+use crate::next_hop::NextHop;
 use crate::rings::Rings;
 use crate::session::Place;
+use crate::view::View;
 
-// structure: Entry: what a server keeps of a connection; its part for the application is not apart yet
 /// One connection.
-///
-/// `published` fields are what the slot says now: only what differs is written, so that a cache line that the application reads
-/// is not taken from it for nothing.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) connection: Connection,
@@ -33,31 +30,24 @@ pub(crate) struct Entry {
     /// Text received while there is no slot. Boxed, because nearly no connection has any.
     #[allow(clippy::box_collection)]
     pub(crate) parked: Option<Box<Vec<u8>>>,
-    /// When the present stage ends by itself (claim time-out, TCP_DEFER_ACCEPT), or a drained buffer is looked for.
+    /// When the present stage ends by itself (claim time-out, TCP_DEFER_ACCEPT), or a drained buffer is
+    /// looked for.
     /// [`Instant::FAR_FUTURE`]: never.
     pub(crate) deadline: Instant,
     /// When the wheel will call; lazily moved.
     pub(crate) armed: Instant,
-    pub(crate) published_acked: u64,
-    pub(crate) published_tail: u64,
-    pub(crate) published_mark: u64,
+    /// What the slot says, and what the application is to be told.
+    pub(crate) view: View,
     /// Start of the present measurement of the receive buffer's growth.
     pub(crate) tuned_at: u64,
-    /// Neighbour generation for which `mac` holds.
-    pub(crate) route_generation: u64,
-    pub(crate) mac: Mac,
-    pub(crate) ttl: u8,
-    pub(crate) tos: u8,
+    pub(crate) next_hop: NextHop,
     pub(crate) send_limit: u32,
     /// TCP_NOTSENT_LOWAT: octets that may wait to be sent for the first time; 0: any number.
     pub(crate) unsent_low: u32,
     pub(crate) receive_capacity: u32,
     pub(crate) keep: Keep,
     pub(crate) flags: Flags,
-    /// What the application is to be told by the next event.
-    pub(crate) ready: Ready,
-    /// `REPLICA_*` flags of the slot.
-    pub(crate) replica_flags: u32,
+    /// Why it has failed.
     pub(crate) cause: Cause,
     /// What the record in the ledger says, in short; 0: there is none.
     pub(crate) recorded: u8,
@@ -89,7 +79,8 @@ pub(crate) enum Stage {
     Closing,
 }
 
-/// Whose service of the connection is measured, and since when (P5): the acceptor `lease` of the session that it has a slot in.
+/// Whose service of the connection is measured, and since when (P5): the acceptor `lease` of the session that
+/// it has a slot in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
     /// 0: nobody's.
@@ -102,7 +93,8 @@ impl Service {
     pub(crate) const UNMEASURED: Service = Service { lease: 0, offered_at: Instant::ZERO };
 }
 
-/// A moment in microseconds (of 1024 ns) modulo 2^32, which is enough for an hour and leaves [`Stage`] at 24 octets.
+/// A moment in microseconds (of 1024 ns) modulo 2^32, which is enough for an hour and leaves [`Stage`] at 24
+/// octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(u32);
 
@@ -225,21 +217,14 @@ impl Entry {
             parked: None,
             deadline: Instant::FAR_FUTURE,
             armed: Instant::FAR_FUTURE,
-            published_acked: 0,
-            published_tail: 0,
-            published_mark: u64::MAX,
+            view: View::new(),
             tuned_at: 0,
-            route_generation: u64::MAX,
-            mac: Mac::ZERO,
-            ttl: atoll_ip::TTL,
-            tos: 0,
+            next_hop: NextHop::new(),
             send_limit: 0,
             unsent_low: 0,
             receive_capacity: 0,
             keep: Keep::default(),
             flags: Flags::default(),
-            ready: Ready(0),
-            replica_flags: 0,
             cause: Cause::None,
             recorded: 0,
             progress_tick: 0,
@@ -252,14 +237,27 @@ impl Entry {
         self.connection.next_timeout().map_or(self.deadline, |due| due.min(self.deadline))
     }
 
+    /// Returns when the timer is to be armed, if it is to fire earlier than it would. Timers are moved
+    /// lazily: one that fires too early is armed again.
+    #[inline]
+    pub(crate) fn move_timer(&mut self) -> Option<Instant> {
+        let due = self.next_timeout();
+        let is_earlier = due < self.armed;
+        if is_earlier {
+            self.armed = due;
+        }
+        is_earlier.then_some(due)
+    }
+
     /// Octets of text that wait for a slot.
     pub(crate) fn parked_len(&self) -> usize {
         self.parked.as_ref().map_or(0, |text| text.len())
     }
 }
 
-/// An idle connection may take 1 KiB in all, besides its record in the ledger: slot 256, timer 24 (twice that while the table of timers grows), flow table 10 at
-/// half load, occupants of the slots 16, list of free and dirty connections 8.
+/// An idle connection may take 1 KiB in all, besides its record in the ledger: slot 256, timer 24 (twice that
+/// while the table of timers grows), flow table 10 at half load, occupants of the slots 16, list of free and
+/// dirty connections 8.
 const _: () = assert!(size_of::<Option<Entry>>() + 256 + 48 + 10 + 16 + 8 <= 1024);
 
 #[cfg(test)]

@@ -1,24 +1,19 @@
-//! Who may open a connection with text on its SYN, and which servers take such a one? RFC 7413; the TCB's part is in `atoll_tcp`.
+//! Who may open a connection with text on its SYN, and which servers take such a one? RFC 7413; the TCB's
+//! part is in `atoll_tcp`.
 //!
-//! As a server: a listener with TCP_FASTOPEN has a limit for connections that its application has before their handshake is complete,
-//! because each of them may be a lie (RFC 7413 §5.1); beyond it handshakes are ordinary ones. As a client: cookies of servers, a bounded
-//! number, with what is known about ways that drop such SYNs.
+//! As a server: a listener with TCP_FASTOPEN has a limit for connections that its application has before
+//! their handshake is complete, because each of them may be a lie (RFC 7413 §5.1); beyond it handshakes are
+//! ordinary ones. As a client: cookies of servers, a bounded number, with what is known about ways that drop
+//! such SYNs.
 
 use alloc::collections::VecDeque;
 
-use atoll_base::{Addr, Duration, FourTuple, Instant, SeqNum};
-use atoll_connmgr::ListenerId;
-use atoll_ipc::Memory;
-use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER, Stat};
-use atoll_tcp::{Connection, CookieVerdict, State, Text};
+use atoll_base::{Addr, Duration, Instant};
+use atoll_ipc::page::{FAST_OPEN_CLIENT, FAST_OPEN_SERVER};
+use atoll_tcp::{Connection, State};
 use atoll_wire::fast_open::FastOpen;
-use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
-
-use crate::entry::Flags;
-use crate::receive::PARKED_MAX;
-use crate::transport::Transport;
 
 /// Which sides of Fast Open are there, as Linux' `net.ipv4.tcp_fastopen` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +56,9 @@ impl Cookies {
         Cookies { servers: HashMap::with_hasher(FixedState::with_seed(seed)), order: VecDeque::new(), max }
     }
 
-    /// The option and the segment size for a SYN to `addr`; `None`: it goes without, because others were lost.
-    fn option_for(&self, now: Instant, addr: Addr) -> Option<(FastOpen, u16)> {
+    /// The option and the segment size for a SYN to `addr`; `None`: it goes without, because others were
+    /// lost.
+    pub(crate) fn option_for(&self, now: Instant, addr: Addr) -> Option<(FastOpen, u16)> {
         let Some(known) = self.servers.get(&addr) else { return Some((FastOpen::REQUEST, 0)) };
         // As Linux had it: who loses one after the other is spared, for twice as long each time.
         let wait = Duration::from_secs(LOSS_WAIT_S << known.losses.min(LOSSES_MAX));
@@ -71,7 +67,7 @@ impl Cookies {
     }
 
     /// What came of a SYN with an option: the answer's, and whether the first one was lost.
-    fn learn(&mut self, now: Instant, addr: Addr, answer: Option<FastOpen>, mss: u16, lost: bool) {
+    pub(crate) fn learn(&mut self, now: Instant, addr: Addr, answer: Option<FastOpen>, mss: u16, lost: bool) {
         if !self.servers.contains_key(&addr) {
             if answer.is_none() && !lost {
                 return;
@@ -95,107 +91,6 @@ impl Cookies {
         } else {
             known.losses = 0;
         }
-    }
-}
-
-impl<M: Memory> Transport<M> {
-    // ---- server ----
-
-    /// A SYN for a listener that does Fast Open. Takes its text if the cookie is good; otherwise the SYN-ACK brings one. Returns the
-    /// connection, and how much text is in it; `None`: it is an ordinary one.
-    pub(crate) fn accept_fast(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        syn: &Segment,
-        iss: SeqNum,
-        internal: bool,
-        listener: ListenerId,
-    ) -> Option<(Connection, Option<u32>)> {
-        let option = self.syn_option?;
-        let inherited = self.inherited(listener);
-        if !self.config.fast_open.server || inherited.fast_open == 0 {
-            return None;
-        }
-        let newer = match atoll_tcp::check_fast_open(&self.secrets.fast_open, &tuple, &option, now) {
-            CookieVerdict::Good { newer } => newer,
-            CookieVerdict::Bad { newest } => {
-                if !option.is_request() {
-                    self.stats.count(Stat::FastOpenRefused);
-                }
-                let mut connection = self.open_passively(now, tuple, syn, iss, internal, &inherited.settings);
-                connection.grant_fast(newest);
-                return Some((connection, None));
-            }
-        };
-        let pending = self.fast_open_pending.get(&listener).copied().unwrap_or(0);
-        if pending >= inherited.fast_open || !self.cm.may_establish(listener) {
-            self.stats.count(Stat::FastOpenRefused);
-            return None;
-        }
-        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
-        let (path, len) = (self.path(tuple.remote.addr, internal), syn.len.min(PARKED_MAX as u32));
-        let settings = &inherited.settings;
-        let connection = Connection::accept_fast(now, syn, iss, ts_offset, path, settings, len, newer);
-        let len = u32::try_from(connection.receive_nxt()).unwrap_or(0);
-        Some((connection, Some(len)))
-    }
-
-    /// The connection that took `len` octets of its SYN's text goes to the application at once.
-    pub(crate) fn establish_early(&mut self, now: Instant, index: u32, len: u32, text: &[u8]) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        let Some(listener) = entry.stage.listener() else { return };
-        entry.flags.set(Flags::FAST_OPEN);
-        self.stats.count(Stat::FastOpens);
-        *self.fast_open_pending.entry(listener).or_default() += 1;
-        if len > 0 {
-            self.place_text(index, Text { offset: 0, skip: 0, len }, text);
-        }
-        self.early_listeners.insert(index, listener);
-        self.establish(now, index);
-    }
-
-    /// The handshake of a connection that the application had before is complete, or never will be.
-    pub(crate) fn end_early(&mut self, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        if !entry.flags.take(Flags::FAST_OPEN) {
-            return;
-        }
-        let Some(listener) = self.early_listeners.remove(&index) else { return };
-        if let Some(pending) = self.fast_open_pending.get_mut(&listener) {
-            *pending -= 1;
-            if *pending == 0 {
-                self.fast_open_pending.remove(&listener);
-            }
-        }
-    }
-
-    // ---- client ----
-
-    /// A new connection whose application wants Fast Open. Returns how much text its SYN waits for.
-    pub(crate) fn open_fast(&self, now: Instant, tuple: &FourTuple, connection: &mut Connection) -> Option<u16> {
-        if !self.config.fast_open.client {
-            return None;
-        }
-        if let Some((option, mss)) = self.cookies.option_for(now, tuple.remote.addr) {
-            connection.open_fast(option, mss);
-        }
-        connection.text_wanted()
-    }
-
-    /// The server has answered.
-    #[cold]
-    pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
-        let Some(entry) = self.entries.get(index) else { return };
-        let connection = &entry.connection;
-        if connection.fast_open_option(false).is_none() {
-            return;
-        }
-        let info = connection.info(now);
-        let lost = info.total_retrans > 0;
-        let answer = self.syn_option.filter(|option| !option.is_request());
-        self.stats.add(Stat::FastOpens, info.syn_text.into());
-        self.cookies.learn(now, entry.name.remote_addr(), answer, connection.mss_of_peer(), lost);
     }
 }
 

@@ -1,5 +1,5 @@
-//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids that: ip(7), IP_MTU_DISCOVER;
-//! ipv6(7), IPV6_MTU_DISCOVER.
+//! How does a datagram leave that is larger than what its way takes? In fragments, unless its socket forbids
+//! that: ip(7), IP_MTU_DISCOVER; ipv6(7), IPV6_MTU_DISCOVER.
 
 use alloc::vec;
 
@@ -8,11 +8,11 @@ use atoll_ip::{FRAGMENT_HEADERS_LEN_MAX, Ip, Outgoing, headers_len, parts};
 use atoll_ipc::Memory;
 use atoll_wire::{ethernet, udp};
 
-use crate::output::Way;
+use crate::next_hop::Way;
 use crate::sink::{FrameSink, Offload, TextRef};
 
-/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are the option's values, and those of
-/// IPv6's). Routers fragment IPv4 only.
+/// Whether the datagrams of a socket are fragmented, and by what (ip(7), `IP_MTU_DISCOVER`; the numbers are
+/// the option's values, and those of IPv6's). Routers fragment IPv4 only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MtuDiscovery {
     /// By us and by routers.
@@ -87,8 +87,8 @@ impl MtuDiscovery {
 }
 
 // structure: send_fragments: a packet has as many facts
-/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. `Some`: the link is full; to be called again with what is
-/// returned, and the same datagram, when it is not.
+/// Sends the datagram `packet` with `text` in packets of at most `mtu` octets. `Some`: the link is full; to
+/// be called again with what is returned, and the same datagram, when it is not.
 #[allow(clippy::too_many_arguments)] // As `send_segment`: parts of one frame.
 pub(crate) fn send_fragments<M: Memory>(
     ip: &mut Ip,
@@ -101,7 +101,8 @@ pub(crate) fn send_fragments<M: Memory>(
     out: &mut impl FrameSink<M>,
 ) -> Option<Progress> {
     debug_assert!(!way.internal, "the internal link takes packets of every size");
-    // The checksum covers all fragments and stands in the first, so no link can complete it: the text is copied and read here.
+    // The checksum covers all fragments and stands in the first, so no link can complete it: the text is
+    // copied and read here.
     let mut datagram = vec![0; packet.payload_len];
     let header = udp::Header {
         src_port: tuple.local.port,

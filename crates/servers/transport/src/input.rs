@@ -14,28 +14,19 @@ use atoll_wire::ipv4::Ecn;
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::tcp::{self, Flags, Segment};
 
+use crate::accept::ByCookie;
+use crate::challenge::is_suspicious;
 use crate::entry::{self, Stage};
-use crate::transport::{Answer, Transport};
-
-/// Answers without connection that may wait for the link; what is more is forgotten, as by a busy network.
-const ANSWERS_MAX: usize = 1024;
+use crate::passive::{Arrival, Opening};
+use crate::transport::Transport;
 
 /// What shows that the peer has got something of ours (RFC 4861 §7.3.1).
 const PROGRESS: Events = Events::ESTABLISHED.union(Events::ACKED);
 
 impl<M: Memory> Transport<M> {
-    /// A frame (from the Ethernet header on) of a flow of this replica. `offload`: from its vnet header. `internal`: it came
-    /// over the stack's link to itself. Never panics, whatever the bytes are.
+    /// A frame of a flow of this replica: see [`Transport::handle_frame`].
     #[inline]
-    pub fn handle_frame(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
-        self.phases.frame_begins();
-        self.mark(Work::Frame);
-        self.frame_arrives(now, frame, offload, internal);
-        self.phases.frame_ends();
-    }
-
-    #[inline]
-    fn frame_arrives(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
+    pub(crate) fn frame_arrives(&mut self, now: Instant, frame: &[u8], offload: ChecksumOffload, internal: bool) {
         let link = if internal { Link::Inside } else { Link::Outside };
         match self.ip.handle_frame(now, link, frame, offload) {
             Received::Tcp { src, dst, tos, segment, .. } => {
@@ -49,10 +40,11 @@ impl<M: Memory> Transport<M> {
                     remote: atoll_base::Endpoint::at(src, header.src_port),
                 };
                 if header.has(Flags::SYN) {
-                    self.syn_option = fast_open::find(segment.get(..header_len).unwrap_or_default());
+                    let option = fast_open::find(segment.get(..header_len).unwrap_or_default());
+                    self.handshakes.note_syn_option(option);
                 }
                 let text = segment.get(header_len..).unwrap_or_default();
-                self.handle_segment(now, tuple, &header, text, internal);
+                self.handle_segment(now, &Arrival { tuple, segment: &header, text, internal });
             }
             Received::Udp { src, dst, cast, payload, .. } => {
                 let tuple = FourTuple { local: dst, remote: src };
@@ -67,25 +59,20 @@ impl<M: Memory> Transport<M> {
     }
 
     #[inline]
-    fn handle_segment(&mut self, now: Instant, tuple: FourTuple, segment: &Segment, text: &[u8], internal: bool) {
-        self.adopt_named(now, &tuple);
-        if let Some(index) = self.find(&tuple) {
+    fn handle_segment(&mut self, now: Instant, arrival: &Arrival<'_>) {
+        self.adopt_named(now, &arrival.tuple);
+        if let Some(index) = self.connections.find(&arrival.tuple) {
             self.stats.count(Stat::SegmentsIn);
-            self.segment_arrives(now, index, segment, text);
+            self.segment_arrives(now, index, arrival.segment, arrival.text);
         } else {
-            self.segment_without_connection(now, tuple, segment, text, internal);
+            self.segment_without_connection(now, arrival);
         }
     }
 
-    /// The connection of a tuple.
-    #[inline]
-    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
-        self.flows.find(&self.entries, &self.locals.find(tuple)?)
-    }
-
+    /// A segment for a connection.
     pub(crate) fn segment_arrives(&mut self, now: Instant, index: u32, segment: &Segment, text: &[u8]) {
-        self.mark(Work::Segment(index));
-        let Some(entry) = self.entries.get(index) else { return };
+        self.durability.mark(Work::Segment(index));
+        let Some(entry) = self.connections.get(index) else { return };
         match entry.stage {
             // As on Linux, the last ACK of the handshake is forgotten while the accept queue is full.
             Stage::Embryonic { listener, .. }
@@ -101,28 +88,37 @@ impl<M: Memory> Transport<M> {
             _ => {}
         }
         if segment.has(Flags::URG) {
-            self.note_reader(index);
+            self.connections.note_reader(index, &self.applications);
         }
-        let segment = &self.make_room(now, index, segment);
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let (segment, is_short) = self.connections.make_room(now, index, segment, &self.applications);
+        if is_short {
+            self.shortage.look_soon(now);
+        }
+        let segment = &segment;
+        let Some(entry) = self.connections.get_mut(index) else { return };
         let input = entry.connection.handle_segment(now, segment);
-        self.flush_is_due |= entry.connection.ack_is_overdue();
+        self.load.note_ack(entry.connection.ack_is_overdue());
         if let Some(taken) = input.text {
-            self.place_text(index, taken, text);
+            self.connections.place_text(index, taken, text, &self.applications);
         }
         if let Verdict::Dropped(reason) = input.verdict {
             self.stats.count(Stat::SegmentsDropped);
             self.stats.count_reason(reason);
         }
-        self.note_suspicious(now, index, input.events);
-        if input.events.contains(Events::ANSWER_RESET)
-            && let Some(entry) = self.entries.get(index)
+        if is_suspicious(input.events)
+            && let Some(entry) = self.connections.get_mut(index)
         {
-            let tuple = self.locals.tuple(&entry.name);
-            self.answer_by_reset(tuple, segment);
+            let limit = (self.config.challenges_per_second, &mut self.rng);
+            self.challenges.note(now, input.events, &mut entry.connection, limit, &mut self.stats);
+        }
+        if input.events.contains(Events::ANSWER_RESET)
+            && let Some(entry) = self.connections.get(index)
+        {
+            let tuple = self.connections.tuple(&entry.name);
+            self.egress.answer_by_reset(&mut self.stats, tuple, segment);
         }
         self.react(now, index, input.events);
-        self.touch(index);
+        self.connections.touch(index);
     }
 
     /// What the TCB reports becomes what the application and the CM are told.
@@ -130,7 +126,7 @@ impl<M: Memory> Transport<M> {
         if events.is_empty() {
             return;
         }
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
         if events.intersects(PROGRESS) {
             let tick = entry::progress_tick(now);
             if entry.progress_tick != tick && !entry.flags.has(entry::Flags::INTERNAL) {
@@ -139,23 +135,23 @@ impl<M: Memory> Transport<M> {
             }
         }
         if events.contains(Events::READABLE) {
-            entry.ready |= Ready::IN;
+            entry.view.tell(Ready::IN);
             if entry.connection.receive_mark().is_some() {
-                entry.ready |= Ready::PRI;
+                entry.view.tell(Ready::PRI);
             }
         }
         if events.contains(Events::URGENT) {
-            entry.ready |= Ready::PRI;
+            entry.view.tell(Ready::PRI);
             entry.flags.set(entry::Flags::MARK);
         }
         if events.contains(Events::FIN) {
-            entry.ready |= Ready::IN | Ready::RDHUP;
-            entry.replica_flags |= REPLICA_FIN;
+            entry.view.tell(Ready::IN | Ready::RDHUP);
+            entry.view.set_flags(REPLICA_FIN);
             entry.flags.set(entry::Flags::STATE);
         }
         if events.contains(Events::RESET) {
             entry.cause = Cause::ConnectionReset;
-            entry.replica_flags |= REPLICA_RESET;
+            entry.view.set_flags(REPLICA_RESET);
         }
         if events.contains(Events::REFUSED) {
             entry.cause = Cause::ConnectionRefused;
@@ -172,7 +168,7 @@ impl<M: Memory> Transport<M> {
                     self.stats.count(Stat::PassiveOpens);
                     if defer > 0 && !events.intersects(Events::READABLE | Events::FIN) {
                         entry.stage = Stage::Deferred { listener };
-                        self.deferred.insert((entry.name.local_port(), index));
+                        self.handshakes.defer(&entry.name, index);
                         entry.deadline = now + atoll_base::Duration::from_secs(defer.into());
                     } else {
                         self.establish(now, index);
@@ -180,13 +176,13 @@ impl<M: Memory> Transport<M> {
                 }
                 _ if entry.flags.has(entry::Flags::FAST_OPEN) => {
                     self.stats.count(Stat::PassiveOpens);
-                    self.end_early(index);
+                    self.handshakes.end_early(index, entry);
                 }
                 _ => {
                     self.stats.count(Stat::ActiveOpens);
-                    entry.ready |= Ready::OUT;
+                    entry.view.tell(Ready::OUT);
                     entry.flags.set(entry::Flags::STATE.with(entry::Flags::LIMIT));
-                    self.learn_fast_open(now, index);
+                    self.handshakes.learn_fast_open(now, entry, &mut self.stats);
                 }
             }
         } else if matches!(entry.stage, Stage::Deferred { .. }) && events.intersects(Events::READABLE | Events::FIN) {
@@ -194,27 +190,15 @@ impl<M: Memory> Transport<M> {
         }
     }
 
-    fn segment_without_connection(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        segment: &Segment,
-        text: &[u8],
-        internal: bool,
-    ) {
+    fn segment_without_connection(&mut self, now: Instant, arrival: &Arrival<'_>) {
+        let Arrival { tuple, segment, text, .. } = *arrival;
         let mut iss_above = None;
-        let remembered = match self.locals.find(&tuple) {
-            Some(name) => self.time_waits.handle_segment(now, &name, segment),
-            None => None,
-        };
-        if let (Some(TimeWaitAnswer::Delete), Some(name)) = (&remembered, self.locals.find(&tuple)) {
-            self.searches.give_back(&name);
-        }
+        let remembered = self.connections.answer_of_time_wait(now, &tuple, segment);
         match remembered {
             Some(TimeWaitAnswer::Ack(mut answer)) => {
                 answer.src_port = tuple.local.port;
                 answer.dst_port = tuple.remote.port;
-                self.answer(tuple, answer);
+                self.egress.answer(tuple, answer);
                 return;
             }
             Some(TimeWaitAnswer::Drop | TimeWaitAnswer::Delete) => {
@@ -225,35 +209,43 @@ impl<M: Memory> Transport<M> {
             None => {}
         }
         if segment.has(Flags::SYN) && !segment.flags.intersects(Flags::ACK | Flags::RST) {
-            self.handle_syn(now, tuple, segment, text, internal, iss_above);
-        } else if !self.accept_by_cookie(now, tuple, segment, text, internal) {
-            self.stats.count(Stat::SegmentsDropped);
-            // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
-            if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
-                self.answer_by_reset(tuple, segment);
+            self.handle_syn(now, arrival, iss_above);
+            return;
+        }
+        match self.accept_by_cookie(now, arrival) {
+            ByCookie::Opened(index) => {
+                self.segment_arrives(now, index, segment, text);
+                // If the accept queue is full, the segment was forgotten, and only the timer remembers to
+                // repeat the SYN-ACK.
+                self.connections.touch(index);
+            }
+            ByCookie::Forgotten => {}
+            ByCookie::None => {
+                self.stats.count(Stat::SegmentsDropped);
+                // RFC 9293 §3.10.7.2: in LISTEN, what has neither SYN nor ACK is dropped.
+                if segment.has(Flags::ACK) || !self.cm.has_listener(tuple.local) {
+                    self.egress.answer_by_reset(&mut self.stats, tuple, segment);
+                }
             }
         }
     }
 
-    fn handle_syn(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        segment: &Segment,
-        text: &[u8],
-        internal: bool,
-        iss_above: Option<SeqNum>,
-    ) {
-        let began = self.phases.cm_begins();
+    fn handle_syn(&mut self, now: Instant, arrival: &Arrival<'_>, iss_above: Option<SeqNum>) {
+        let Arrival { tuple, segment, .. } = *arrival;
+        let began = self.handshakes.phases().cm_begins();
         let verdict = self.cm.handle_syn(&Syn { local: tuple.local, by_cookie: false });
-        self.phases.cm_ends(began);
+        self.handshakes.phases().cm_ends(began);
         match verdict {
             SynVerdict::Refused => {
                 self.stats.count(Stat::SegmentsDropped);
-                self.answer_by_reset(tuple, segment);
+                self.egress.answer_by_reset(&mut self.stats, tuple, segment);
             }
             SynVerdict::Cookie { listener } if iss_above.is_none() => {
-                self.answer_by_cookie(now, tuple, segment, internal, listener);
+                let opening = Opening { config: &self.config, secrets: &self.secrets, ip: &self.ip };
+                if let Some(syn_ack) = self.handshakes.answer_by_cookie(now, &opening, arrival, listener) {
+                    self.stats.count(Stat::SynCookiesSent);
+                    self.egress.answer(tuple, syn_ack);
+                }
             }
             // A cookie cannot be made to lie above the sequence numbers of the connection before (RFC 6191).
             SynVerdict::Full | SynVerdict::Cookie { .. } => self.stats.count(Stat::SynDrops),
@@ -262,7 +254,7 @@ impl<M: Memory> Transport<M> {
                 if !self.has_room_for(listener) {
                     return;
                 }
-                self.accept(now, tuple, segment, text, internal, iss_above, listener, defer_accept);
+                self.accept(now, arrival, iss_above, (listener, defer_accept));
             }
         }
     }
@@ -277,12 +269,12 @@ impl<M: Memory> Transport<M> {
 
     fn network_error_of_connection(&mut self, now: Instant, error: &NetworkError) {
         self.adopt_named(now, &error.tuple);
-        let (Some(index), Some(seq)) = (self.find(&error.tuple), error.quoted_seq) else { return };
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let (Some(index), Some(seq)) = (self.connections.find(&error.tuple), error.quoted_seq) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
         let events = match error.kind {
             ErrorKind::FragNeeded { mtu } => {
                 // The TCB counts with the headers of IPv4.
-                let extra = if entry.name.is_v4() { 0 } else { crate::accept::V6_EXTRA };
+                let extra = if entry.name.is_v4() { 0 } else { crate::next_hop::V6_EXTRA };
                 if entry.connection.handle_mtu(now, mtu - extra, seq) {
                     self.stats.count(Stat::PathMtuLowered);
                     self.ip.learn_path_mtu(now, error.tuple.remote.addr, mtu);
@@ -297,19 +289,6 @@ impl<M: Memory> Transport<M> {
             }
         };
         self.react(now, index, events);
-        self.touch(index);
-    }
-
-    fn answer_by_reset(&mut self, tuple: FourTuple, segment: &Segment) {
-        if let Some(reset) = atoll_tcp::answer_for_closed(segment) {
-            self.stats.count(Stat::ResetsOut);
-            self.answer(tuple, reset);
-        }
-    }
-
-    pub(crate) fn answer(&mut self, tuple: FourTuple, segment: Segment) {
-        if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back(Answer { tuple, segment });
-        }
+        self.connections.touch(index);
     }
 }

@@ -1,5 +1,6 @@
-//! Where is the state of a receive pool? In zeroed memory of this process alone, allocated page by page when first written: the
-//! link table of a 1 GiB area would take 2 MiB, of which a session touches as much as it uses.
+//! Where is the state of a receive pool? In zeroed memory of this process alone, allocated page by page when
+//! first written: the link table of a 1 GiB area would take 2 MiB, of which a session touches as much as it
+//! uses.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,18 +1,23 @@
-//! The transport server (TS, P1): the connections and datagram sockets of one replica, between frames and session arenas.
+//! The transport server (TS, P1): the connections and datagram sockets of one replica, between frames and
+//! session arenas.
 //!
-//! Frames, commands and moments go in (`handle_*`); [`Transport::flush`] gives frames out, publishes positions to the
-//! applications' slots and says whom to wake. Nothing here makes a system call: arenas are [`atoll_ipc::Memory`], the link is a
-//! [`FrameSink`].
+//! Frames, commands and moments go in (`handle_*`); [`Transport::flush`] gives frames out, publishes
+//! positions to the applications' slots and says whom to wake. Nothing here makes a system call: arenas are
+//! [`atoll_ipc::Memory`], the link is a [`FrameSink`].
 //!
 //! ```text
-//!   frames ----> input --+                      +--> output ----> FrameSink
-//!   commands --> commands+--> entry (dirty) ----+--> publish ---> slots, event rings
-//!   timers ----> wheel --+        ^             +--> bells
+//!   frames ----> input --+                          +--> output ----> FrameSink
+//!   commands --> commands+--> connections (dirty) --+--> publish ---> slots, event rings
+//!   timers ----> timers -+        ^                 +--> bells
 //!                                 |
 //!                  accept <--> atoll_connmgr
 //! ```
-//! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so that what is
-//! shown can be recorded before (design 7).
+//! Everything that an application or a peer causes is first done here and only shown to others in `flush`, so
+//! that what is shown can be recorded before (design 7).
+//!
+//! The server is a struct of parts, each with private fields (`transport.rs`). In which order a round uses
+//! them, `round.rs` shows; what needs nearly all of them is a method of the server in a file above it, and
+//! calls only go down.
 //!
 //! Storey 3: `no_std` + alloc.
 #![no_std]
@@ -22,31 +27,45 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-// structure: cycle of accept, adopt, blame, challenge, commands, config, datagram, ending, entry, fast_open, flows, fragment, list, options, output, phases, ports, postponed, pressure, receive, record, records, resets, session, time_wait, transport: each file has a part of the server's one struct
-
 mod accept;
 mod adopt;
+mod aftermath;
+mod applications;
 mod balance;
 mod blame;
 mod challenge;
 mod close;
 mod commands;
 mod config;
-mod cookie;
+mod connections;
 mod datagram;
+mod datagrams;
+mod departures;
+mod durability;
+mod egress;
 mod ending;
 mod entry;
+mod facts;
 mod fast_open;
 mod flows;
 mod fragment;
+mod handshakes;
+mod holding;
 mod input;
+mod keep;
 mod lazy;
 mod lease;
 mod list;
+mod load;
+mod names;
+mod next_hop;
+mod offer;
 mod open;
 mod options;
 mod output;
+mod owners;
 mod pace;
+mod passive;
 mod past;
 mod phases;
 mod ports;
@@ -55,26 +74,32 @@ mod pressure;
 mod publish;
 mod receive;
 mod record;
-mod records;
+mod release;
 mod resets;
+mod resume;
 mod rings;
+mod round;
 mod session;
 mod sink;
 mod slab;
+mod standing;
 mod stats;
 mod time_wait;
+mod timers;
 mod transport;
+mod turn;
 mod unsent;
 mod urgent;
 mod users;
+mod view;
 
-pub use adopt::{Adoption, Loss, Recovery};
+pub use aftermath::{Adoption, Charge, Loss, Recovery};
 pub use atoll_tcp::EcnMode;
-pub use blame::Charge;
 pub use config::{Config, Quota, Secrets};
+pub use facts::SocketFacts;
 pub use fast_open::FastOpenSides;
 pub use lease::seal_pass;
-pub use list::{Listing, SocketFacts};
+pub use list::Listing;
 pub use past::past;
 pub use phases::{SAMPLE_EVERY, Stopwatch};
 pub use sink::{FrameSink, Offload, TextRef};

@@ -1,6 +1,6 @@
 //! How does an application open a connection, and which port does it get?
 
-use atoll_base::{Addr, Endpoint, FourTuple, Instant, SeqNum, SlotId};
+use atoll_base::{Addr, Endpoint, FourTuple, Instant, SlotId};
 use atoll_ip::{Cast, Route};
 use atoll_ipc::command::Protocol;
 use atoll_ipc::page::Stat;
@@ -8,56 +8,61 @@ use atoll_ipc::slot::{APP_FAST_OPEN, REPLICA_CLOSED, REPLICA_FAST_OPEN, SlotStat
 use atoll_ipc::{Cause, Event, Memory, Ready};
 use atoll_tcp::Connection;
 
+use crate::commands::Carried;
+use crate::connections::PortChoice;
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::options::Inherited;
+use crate::passive::Opening;
 use crate::ports::NoPort;
 use crate::session::{Occupant, Place, Session};
 use crate::transport::Transport;
 
 /// How far beyond the sequence numbers of the connection before a new one begins at least.
 const ABOVE_LAST: u32 = 65_537;
+/// What a look at one of our own ports costs, in the units of [`crate::commands::cost`]: some cache misses.
+const LOOK_COST: u32 = 4;
 
 impl<M: Memory> Transport<M> {
     // structure: connect: each check refuses with a cause of its own, in the order of Linux
-    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot; until it is known the command waits ([`Transport::comes_again`]).
-    #[allow(clippy::too_many_arguments)] // The fields of the command.
+    /// [`atoll_ipc::Command::Connect`]. The outcome is always told by the slot; until it is known the command
+    /// waits.
     pub(crate) fn connect(
         &mut self,
         now: Instant,
-        session_index: u32,
-        slot: SlotId,
-        generation: u32,
+        place: Place,
         lease: u64,
         local: Endpoint,
         remote: Endpoint,
-    ) {
+    ) -> Carried {
+        let Place { session: session_index, slot, generation } = place;
         if local.port != 0 {
             // A port of its own choice is one that it has.
-            let grant = self.grant(session_index, lease, Protocol::Tcp, local);
+            let grant = self.applications.grant(session_index, &self.cm, lease, Protocol::Tcp, local);
             if grant.is_none_or(|grant| self.cm.is_overtaken(&grant)) {
                 self.stats.count(Stat::BadCommands);
-                return self.refuse(session_index, slot, generation, Cause::Invalid);
+                self.refuse(place, Cause::Invalid);
+                return Carried::Out;
             }
         }
-        let has_room = self.session(session_index).is_some_and(Session::has_room_for_socket);
-        let has_room = has_room && self.connections() < self.config.connections_max;
-        let tuple = if has_room && self.may_connect(session_index) {
+        let has_room = self.applications.get(session_index).is_some_and(Session::has_room_for_socket);
+        let has_room = has_room && self.connections.count() < self.config.connections_max;
+        let tuple = if has_room && self.shortage.may_connect(&self.applications, session_index) {
             self.choose_tuple(now, local, remote)
         } else {
             Err(Cause::NoBuffers.into())
         };
         let tuple = match tuple {
             Ok(tuple) => tuple,
-            Err(NoPort::Refused(cause)) => return self.refuse(session_index, slot, generation, cause),
-            Err(NoPort::Unknown) => {
-                self.comes_again = true;
-                return;
+            Err(NoPort::Refused(cause)) => {
+                self.refuse(place, cause);
+                return Carried::Out;
             }
+            Err(NoPort::Unknown) => return Carried::Later,
         };
         let internal = matches!(self.ip.route(now, tuple.remote.addr), Route::Local);
         let inherited = Inherited::new(&self.config);
         let mut iss = atoll_tcp::initial_sequence(&self.secrets.sequence, &tuple, now);
-        if let Some(above) = self.replace_time_wait(&tuple)
+        if let Some(above) = self.connections.replace_time_wait(&tuple)
             && !iss.after(above)
         {
             // As Linux: beyond the window of the connection before.
@@ -65,51 +70,56 @@ impl<M: Memory> Transport<M> {
         }
         let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, &tuple);
         let remote = tuple.remote.addr;
-        let mut connection = Connection::connect(now, iss, ts_offset, self.path(remote, internal), &inherited.settings);
-        self.limit_path(now, &mut connection, remote, internal);
+        let opening = Opening { config: &self.config, secrets: &self.secrets, ip: &self.ip };
+        let path = opening.path(remote, internal);
+        let mut connection = Connection::connect(now, iss, ts_offset, path, &inherited.settings);
+        opening.limit_path(now, &mut connection, remote, internal);
         let wants_fast = self.app_flags_of(session_index, slot) & APP_FAST_OPEN != 0;
-        let wanted = if wants_fast { self.open_fast(now, &tuple, &mut connection) } else { None };
-        let name = self.name(&tuple);
+        let handshakes = &self.handshakes;
+        let wanted = if wants_fast { handshakes.open_fast(now, &self.config, &tuple, &mut connection) } else { None };
+        let name = self.connections.name(&tuple);
         let mut entry = Entry::new(connection, name, Stage::Open(Service::UNMEASURED));
         entry.inherit(&self.config, &inherited, self.ip.hop_limit());
-        entry.place = Some(Place { session: session_index, slot, generation });
+        entry.place = Some(place);
         if internal {
             entry.flags.set(Flags::INTERNAL);
         }
         let limit = entry.send_limit;
-        let index = self.entries.insert(entry);
-        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+        let index = self.connections.insert(entry);
+        let Some(session) = self.applications.get_mut(session_index) else { return Carried::Out };
         if !session.occupy(slot, generation, Occupant::Connection(index)) {
             // In use, or not the application's to open.
             self.stats.count(Stat::BadCommands);
-            self.entries.remove(index);
-            return;
+            self.connections.withdraw(index);
+            return Carried::Out;
         }
         if let Some(view) = session.slot(slot) {
             // As on Linux, no more than the SYN holds is taken before there is a connection.
             view.replica_reset(generation, SlotState::Connecting, wanted.map_or(limit, u32::from));
             view.set_local(tuple.local);
         }
-        if let Some(entry) = self.entries.get_mut(index)
+        if let Some(entry) = self.connections.get_mut(index)
             && wanted.is_some()
         {
-            entry.replica_flags |= REPLICA_FAST_OPEN;
+            entry.view.set_flags(REPLICA_FAST_OPEN);
             entry.flags.set(Flags::STATE);
-            entry.ready |= Ready::OUT;
+            entry.view.tell(Ready::OUT);
         }
-        self.flows.insert(&self.entries, index);
+        self.connections.enroll(index);
         // Text may have been written before.
-        self.handle_kick(now, index);
-        self.touch(index);
+        self.connections.kick(now, index, &self.config, &self.applications, &mut self.stats);
+        self.connections.touch(index);
+        Carried::Out
     }
 
     fn app_flags_of(&self, session_index: u32, slot: SlotId) -> u32 {
-        self.session(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
+        self.applications.get(session_index).and_then(|session| session.slot(slot)).map_or(0, |view| view.app_flags())
     }
 
     /// The connection fails before it exists. Its slot still has to be closed by the application.
-    fn refuse(&mut self, session_index: u32, slot: SlotId, generation: u32, cause: Cause) {
-        let Some(session) = self.sessions.get_mut(session_index as usize).and_then(Option::as_mut) else { return };
+    fn refuse(&mut self, place: Place, cause: Cause) {
+        let Place { slot, generation, .. } = place;
+        let Some(session) = self.applications.get_mut(place.session) else { return };
         if session.occupant(slot, generation) != Occupant::Nobody
             || !session.layout.application_slots().contains(&slot.0)
         {
@@ -153,16 +163,17 @@ impl<M: Memory> Transport<M> {
         }
         let source = if is_bound { Some(local.addr) } else { self.ip.source_for(remote.addr) };
         let addr = source.ok_or(Cause::AddressNotAvailable)?;
-        if local.port != 0 {
+        let (owners, mut looks) = (&self.owners, 0);
+        let chosen = if local.port != 0 {
             let tuple = FourTuple { local: Endpoint::at(addr, local.port), remote };
-            return if self.may_open(now, &tuple) { Ok(tuple) } else { Err(Cause::AddressNotAvailable.into()) };
-        }
-        self.choose_port(now, addr, remote)
-    }
-
-    /// A connection takes the place of one in TIME-WAIT. Returns the last sequence number of that.
-    pub(crate) fn replace_time_wait(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
-        let name = self.locals.find(tuple)?;
-        self.time_waits.replace(&name)
+            let may_open = self.connections.may_open(now, &tuple, &|tuple| owners.is_ours(tuple), &mut looks);
+            may_open.then_some(tuple).ok_or(NoPort::none())
+        } else {
+            let is_ours = |tuple: &FourTuple| owners.is_ours(tuple);
+            let choice = PortChoice { range: self.config.ephemeral, rng: &mut self.rng, is_ours, looks: &mut looks };
+            self.connections.choose_port(now, (addr, remote), choice)
+        };
+        self.load.charge_command(looks.saturating_mul(LOOK_COST));
+        chosen
     }
 }

@@ -4,21 +4,11 @@ use core::num::NonZeroU64;
 
 use atoll_base::{Duration, Instant};
 use atoll_ipc::SocketOption;
-use atoll_tcp::{Algorithm, KeepAlive, Settings};
+use atoll_tcp::{Algorithm, Settings};
 
 use crate::config::Config;
 use crate::entry::{Entry, Flags};
-
-/// `SO_KEEPALIVE` with its parameters, which are set independently of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Keep {
-    pub(crate) on: bool,
-    pub(crate) probes: u8,
-    /// Seconds.
-    pub(crate) idle: u16,
-    /// Seconds.
-    pub(crate) interval: u16,
-}
+use crate::keep::Keep;
 
 /// What a listener hands on to the connections that it accepts.
 #[derive(Clone, Copy, Debug)]
@@ -43,40 +33,8 @@ pub(crate) struct Inherited {
 
 /// Smallest buffers, near those of Linux (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`).
 const BUFFER_MIN: u32 = 4096;
-/// Linux's bounds of TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and of TCP_KEEPCNT.
-const KEEP_SECONDS_MAX: u32 = 32_767;
-const KEEP_PROBES_MAX: u32 = 127;
 /// Linux: MAX_TCP_SYNCNT.
 const SYN_RETRIES_MAX: u32 = 127;
-
-impl Default for Keep {
-    fn default() -> Keep {
-        Keep { on: false, probes: 9, idle: 7200, interval: 75 }
-    }
-}
-
-impl Keep {
-    pub(crate) fn settings(self) -> Option<KeepAlive> {
-        self.on.then(|| KeepAlive {
-            idle: Duration::from_secs(self.idle.into()),
-            interval: Duration::from_secs(self.interval.into()),
-            probes: self.probes,
-        })
-    }
-
-    /// Takes an option that concerns keep-alive; `false` if it does not, or is out of range.
-    fn set(&mut self, option: SocketOption, value: u32) -> bool {
-        let seconds = u16::try_from(value).ok().filter(|s| (1..=KEEP_SECONDS_MAX).contains(&u32::from(*s)));
-        match (option, seconds) {
-            (SocketOption::KeepAlive, _) => self.on = value != 0,
-            (SocketOption::KeepIdle, Some(seconds)) => self.idle = seconds,
-            (SocketOption::KeepInterval, Some(seconds)) => self.interval = seconds,
-            (SocketOption::KeepCount, _) if (1..=KEEP_PROBES_MAX).contains(&value) => self.probes = value as u8,
-            _ => return false,
-        }
-        true
-    }
-}
 
 impl Inherited {
     pub(crate) fn new(config: &Config) -> Inherited {
@@ -146,10 +104,10 @@ impl Entry {
     /// Gives a new connection what its listener has. `hop_limit`: of IPv6 packets, if the listener has none.
     pub(crate) fn inherit(&mut self, config: &Config, inherited: &Inherited, hop_limit: u8) {
         self.keep = inherited.keep;
-        (self.ttl, self.tos) = match self.name.is_v4() {
+        self.next_hop.set_marks(match self.name.is_v4() {
             true => (inherited.ttl, inherited.tos),
             false => (inherited.hops.unwrap_or(hop_limit), inherited.class),
-        };
+        });
         self.send_limit = inherited.send_limit.unwrap_or(config.send_limit.0);
         self.unsent_low = inherited.unsent_low;
         self.receive_capacity = inherited.settings.receive_capacity;
@@ -191,7 +149,8 @@ impl Entry {
             SocketOption::TypeOfService => self.set_class(value as u8, Family::V4),
             SocketOption::UnicastHops if value <= 255 => self.set_hops(value as u8, Family::V6),
             SocketOption::TrafficClass => self.set_class(value as u8, Family::V6),
-            // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of the MSS.
+            // Linux takes TCP_MAXSEG of an open connection and does nothing with it until the next update of
+            // the MSS.
             SocketOption::MaxSegment => {}
             SocketOption::DeferAccept
             | SocketOption::FastOpen
@@ -229,13 +188,13 @@ impl Entry {
 
     fn set_hops(&mut self, hops: u8, of: Family) {
         if of == self.family() {
-            self.ttl = hops;
+            self.next_hop.set_marks((hops, self.next_hop.marks().1));
         }
     }
 
     fn set_class(&mut self, class: u8, of: Family) {
         if of == self.family() {
-            self.tos = class;
+            self.next_hop.set_marks((self.next_hop.marks().0, class));
         }
     }
 }
@@ -263,7 +222,8 @@ const fn algorithm(value: u32) -> Option<Algorithm> {
     }
 }
 
-/// tcp(7): 0 is the default of the system, and no more than 120 s are allowed; a negative value (none at all) arrives as a large one.
+/// tcp(7): 0 is the default of the system, and no more than 120 s are allowed; a negative value (none at all)
+/// arrives as a large one.
 fn linger2(seconds: u32) -> Duration {
     match seconds {
         0 => Settings::default().linger2,

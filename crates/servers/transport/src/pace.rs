@@ -1,6 +1,7 @@
-//! Which commands of a session are paced? Those that no honest program says often, each of which makes work elsewhere or is said for nothing: what is
-//! refused, and memberships in groups, which routers are told of. Others that it says wait behind them on its ring, and a replica that has nothing
-//! else to do sleeps meanwhile.
+//! Which commands of a session are paced? Those that no honest program says often, each of which makes work
+//! elsewhere or is said for nothing: what is refused, and memberships in groups, which routers are told of.
+//! Others that it says wait behind them on its ring, and a replica that has nothing else to do sleeps
+//! meanwhile.
 
 use atoll_base::{Duration, Instant};
 

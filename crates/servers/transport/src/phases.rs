@@ -1,4 +1,5 @@
-//! Where does the time of an incoming connection go? The rows of Pika's tables 4 and 5, measured by the stack itself.
+//! Where does the time of an incoming connection go? The rows of Pika's tables 4 and 5, measured by the stack
+//! itself.
 //!
 //! ```text
 //!   T_msg     waiting in rings and for bells between servers, of the handshake's two segments
@@ -8,8 +9,8 @@
 //!   T_accept  from the offer until the application has claimed it
 //!   T_total   from the SYN's arrival at the link server until then; the peer's round trip lies in it
 //! ```
-//! One connection in [`SAMPLE_EVERY`] is measured, so that a segment of the others costs a look at a flag. Samples are kept here, not
-//! in the connections, and are lost with the process.
+//! One connection in [`SAMPLE_EVERY`] is measured, so that a segment of the others costs a look at a flag.
+//! Samples are kept here, not in the connections, and are lost with the process.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ use core::fmt;
 use atoll_base::{Duration, Instant};
 use atoll_ipc::page::Stat;
 
-use crate::flows::Name;
+use crate::names::Name;
 use crate::stats::Stats;
 
 /// Of so many incoming connections one is measured.

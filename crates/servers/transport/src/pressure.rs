@@ -1,21 +1,25 @@
-//! What if an application's buffers are nearly used up? Peers that read slowly, or send what cannot be put in order, hold memory.
+//! What if an application's buffers are nearly used up? Peers that read slowly, or send what cannot be put in
+//! order, hold memory.
 //!
-//! The send and receive areas of a session bound what all its connections together may hold. Long before they are full, everybody
-//! gets less; when they are full, who holds much without getting on goes first (Linux: `tcp_mem`, `tcp_prune_ofo_queue`,
-//! `tcp_max_orphans`).
+//! The send and receive areas of a session bound what all its connections together may hold. Long before they
+//! are full, everybody gets less; when they are full, who holds much without getting on goes first (Linux:
+//! `tcp_mem`, `tcp_prune_ofo_queue`, `tcp_max_orphans`).
 //!
 //! ```text
 //!   0 ------------------------- 3/4 -------------------- 15/16 ------ full
 //!     buffers grow as they like  |  buffers are small and |  text out of order is dropped;
 //!                                |  do not grow           |  after 10 s the largest that stand still are reset
 //! ```
-//! The same holds for the memory of the stack as a whole, whose supervisor says how it stands (`MemoryLevel`) and what all receive buffers of a
-//! replica together may take. Memory that was touched counts until it is given back, which happens while it is short. The supervisor's levels and
-//! the replica's own books mean the same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then nothing
-//! is opened or accepted, and after a second the largest that stand still are reset, orphans first, until there is room.
+//! The same holds for the memory of the stack as a whole, whose supervisor says how it stands (`MemoryLevel`)
+//! and what all receive buffers of a replica together may take. Memory that was touched counts until it is
+//! given back, which happens while it is short. The supervisor's levels and the replica's own books mean the
+//! same: at `Pressure` every session is as one that is nearly full, at `High` as one that is full; then
+//! nothing is opened or accepted, and after a second the largest that stand still are reset, orphans first,
+//! until there is room.
 //!
-//! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not the cause of the want, and its going
-//! would be no help. So it may open and accept some, and keeps what stands still because somebody has no processor, as long as another session has something to give.
+//! A session that holds less than a sixteenth of everything, or of what may be held (a *modest* one), is not
+//! the cause of the want, and its going would be no help. So it may open and accept some, and keeps what
+//! stands still because somebody has no processor, as long as another session has something to give.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -24,36 +28,29 @@ use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
 
 use atoll_base::{Duration, Instant, SessionId};
-use atoll_connmgr::ListenerId;
+use atoll_connmgr::{ConnMgr, ListenerId};
 use atoll_ipc::control::MemoryLevel;
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory};
 
+use crate::applications::Applications;
+use crate::connections::Connections;
 use crate::entry::{Entry, Flags, Stage};
-use crate::flows::Name;
+use crate::holding::{Area, Fill, Holding, Pressure};
 use crate::rings::Rings;
 use crate::session::{Books, Occupant, Session};
-use crate::transport::Transport;
-
-/// How a session stands.
-#[derive(Debug, Default)]
-pub(crate) struct Pressure {
-    /// The receive area is nearly used up: windows are small.
-    pub(crate) receive: bool,
-    /// The send area is nearly used up: send buffers are small.
-    pub(crate) send: bool,
-    /// Since when one of them is as good as full, and what everybody held then.
-    full: Option<(Instant, Vec<Holding>)>,
-}
+use crate::stats::Stats;
 
 /// How it stands with the memory of all sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shortage {
+    /// When buffers are looked at next.
+    look_at: Instant,
     /// As the supervisor says.
     told: MemoryLevel,
     /// As it was at the last look, the own books included.
     level: MemoryLevel,
-    pub(crate) books: Arc<Books>,
+    books: Arc<Books>,
     /// Since when it is `High`, and what everybody held then.
     high: Option<(Instant, Vec<Holding>)>,
     /// Memory is to be given back after the next commit: until then a successor may need what lies there.
@@ -63,6 +60,24 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
+    /// Creates it for a stack that has plenty.
+    pub(crate) fn new() -> Shortage {
+        Shortage {
+            look_at: Instant::ZERO,
+            told: MemoryLevel::default(),
+            level: MemoryLevel::default(),
+            books: Arc::default(),
+            high: None,
+            discards: false,
+            begun: 0,
+        }
+    }
+
+    /// Returns the books of all sessions, for a new one.
+    pub(crate) fn books(&self) -> Arc<Books> {
+        self.books.clone()
+    }
+
     /// As the books say, or the supervisor, if that is worse.
     fn now(&self) -> MemoryLevel {
         let (held, max) = (self.books.held.load(Ordering::Relaxed), self.books.max.load(Ordering::Relaxed));
@@ -80,56 +95,23 @@ impl Shortage {
         let may_be_held = if max == u64::MAX { 0 } else { max };
         (held.max(may_be_held) / MODEST_PART).max(MODEST)
     }
-}
 
-/// What a connection held when an area became full.
-#[derive(Clone, Copy, Debug)]
-struct Holding {
-    index: u32,
-    name: Name,
-    area: Area,
-    /// What has been acknowledged, or read.
-    position: u64,
-    octets: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Area {
-    Send,
-    Receive,
-}
-
-/// Octets of an area.
-#[derive(Clone, Copy, Debug)]
-struct Fill {
-    used: usize,
-    all: usize,
-}
-
-impl Fill {
-    const fn is_high(self) -> bool {
-        self.used >= self.all / 4 * 3
+    /// Whether sessions are to be looked after.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.look_at
     }
 
-    const fn is_full(self) -> bool {
-        self.used >= self.all / 16 * 15
-    }
-}
-
-impl<M: Memory> Transport<M> {
     /// Looks after all sessions, now and then. Cheap where there is no want: two words of each.
-    pub(crate) fn look_after_memory(&mut self, now: Instant) {
-        if now < self.pressure_look_at {
-            return;
-        }
-        self.pressure_look_at = now + LOOK_INTERVAL;
-        self.sessions.iter().flatten().for_each(Session::recount);
-        let level = self.shortage.now();
-        (self.shortage.level, self.shortage.begun) = (level, 0);
-        self.shortage.discards |= level > MemoryLevel::Plenty;
+    pub(crate) fn look_after<M: Memory>(&mut self, now: Instant, mut holders: Holders<'_, M>) {
+        self.look_at = now + LOOK_INTERVAL;
+        holders.applications.iter().for_each(|session| session.memory().recount());
+        let level = self.now();
+        (self.level, self.begun) = (level, 0);
+        self.discards |= level > MemoryLevel::Plenty;
         let mut pressed = 0;
-        for index in 0..self.sessions.len() {
-            let Some(session) = self.sessions[index].as_mut() else { continue };
+        for place in holders.applications.places() {
+            let Some(session) = holders.applications.get_mut(place) else { continue };
             let (send, receive) = (session.send_fill(), session.receive_fill());
             let is_short = level > MemoryLevel::Plenty;
             session.pressure.send = send.is_high() || is_short;
@@ -140,107 +122,140 @@ impl<M: Memory> Transport<M> {
             }
             if send.is_high() || receive.is_high() || is_short {
                 pressed += 1;
-                self.shrink_buffers(index);
-                self.release_shed(index);
+                holders.shrink_buffers(place);
+                holders.release_shed(place);
             }
             if receive.is_full() || level == MemoryLevel::High {
-                self.prune(now, index);
+                holders.prune(now, place);
             }
             if is_full {
-                self.shed(now, index);
+                holders.shed(now, place);
             }
         }
-        self.stats.set(Stat::Pressured, pressed);
-        self.shed_from_all(now);
+        holders.stats.set(Stat::Pressured, pressed);
+        self.shed_from_all(now, &mut holders);
     }
 
-    /// How it stands with the memory of the stack, and how much all receive buffers here may take.
-    pub fn set_memory(&mut self, now: Instant, level: MemoryLevel, buffers_max: u64) {
-        self.shortage.told = level;
-        self.shortage.books.max.store(buffers_max, Ordering::Relaxed);
-        if self.shortage.now() != self.shortage.level {
-            self.pressure_look_at = now;
+    /// The supervisor says how it stands with the memory of the stack, and how much all receive buffers here
+    /// may take.
+    pub(crate) fn set_memory(&mut self, now: Instant, level: MemoryLevel, buffers_max: u64) {
+        self.told = level;
+        self.books.max.store(buffers_max, Ordering::Relaxed);
+        if self.now() != self.level {
+            self.look_at = now;
         }
     }
 
-    /// How many octets of receive buffers the kernel has given memory for: what the bound of [`Transport::set_memory`] is for.
-    pub fn receive_buffers(&self) -> u64 {
-        self.shortage.books.held.load(Ordering::Relaxed)
+    /// Returns how many octets of receive buffers the kernel has given memory for.
+    pub(crate) fn receive_buffers(&self) -> u64 {
+        self.books.held.load(Ordering::Relaxed)
     }
 
     /// Whether a session may begin something new: it counts as begun.
-    pub(crate) fn may_connect(&mut self, session: u32) -> bool {
-        self.may_begin(|transport| transport.is_modest(session))
+    pub(crate) fn may_connect<M: Memory>(&mut self, applications: &Applications<M>, place: u32) -> bool {
+        self.may_begin(|shortage| shortage.is_modest(applications, place))
     }
 
-    /// The same for those who listen: it is enough if one of them may.
-    pub(crate) fn may_accept(&mut self, listener: ListenerId) -> bool {
-        self.may_begin(|transport| {
-            let index = |session: SessionId| transport.session_index.get(&session);
-            let mut listening = transport.cm.holders(listener).take(HOLDERS_LOOKED_AT).filter_map(index);
-            listening.any(|session| transport.is_modest(*session))
+    /// Whether anything new may begin for those who listen: it is enough if one of them may.
+    pub(crate) fn may_accept<M: Memory>(
+        &mut self,
+        applications: &Applications<M>,
+        cm: &ConnMgr,
+        listener: ListenerId,
+    ) -> bool {
+        self.may_begin(|shortage| {
+            let place = |session: SessionId| applications.place_of(session);
+            let mut listening = cm.holders(listener).take(HOLDERS_LOOKED_AT).filter_map(place);
+            listening.any(|place| shortage.is_modest(applications, place))
         })
     }
 
-    fn may_begin(&mut self, is_modest: impl Fn(&Self) -> bool) -> bool {
-        if self.shortage.level < MemoryLevel::High {
+    fn may_begin(&mut self, is_modest: impl Fn(&Shortage) -> bool) -> bool {
+        if self.level < MemoryLevel::High {
             return true;
         }
-        let may = self.shortage.begun < BEGINNERS_MAX && is_modest(self);
-        self.shortage.begun += u32::from(may);
+        let may = self.begun < BEGINNERS_MAX && is_modest(self);
+        self.begun += u32::from(may);
         may
     }
 
     /// Whether a session holds little of what is held in all, or may be.
-    fn is_modest(&self, session: u32) -> bool {
-        self.session(session).is_some_and(|session| session.held() < self.shortage.share())
+    fn is_modest<M: Memory>(&self, applications: &Applications<M>, place: u32) -> bool {
+        applications.get(place).is_some_and(|session| session.memory().held() < self.share())
     }
 
-    /// The records that named what was given back are gone, or name it no more: the kernel may have its memory.
+    /// The records that named what was given back are gone, or name it no more: the kernel may have its
+    /// memory.
     #[inline]
-    pub(crate) fn discard_if_due(&mut self) {
-        if core::mem::take(&mut self.shortage.discards) {
-            self.sessions.iter().flatten().for_each(Session::discard_free);
+    pub(crate) fn discard_if_due<M: Memory>(&mut self, applications: &Applications<M>) {
+        if core::mem::take(&mut self.discards) {
+            applications.iter().for_each(Session::discard_free);
         }
     }
 
     /// While the memory of all is used up, some go that have not got on, of whichever session.
-    fn shed_from_all(&mut self, now: Instant) {
-        if self.shortage.level < MemoryLevel::High {
-            self.shortage.high = None;
+    fn shed_from_all<M: Memory>(&mut self, now: Instant, holders: &mut Holders<'_, M>) {
+        if self.level < MemoryLevel::High {
+            self.high = None;
             return;
         }
-        let Some((since, before)) = self.shortage.high.take() else {
-            self.shortage.high = Some((now, self.all_holdings()));
+        let Some((since, before)) = self.high.take() else {
+            self.high = Some((now, holders.all_holdings()));
             return;
         };
         if now.since(since) < SHED_FROM_ALL_AFTER {
-            self.shortage.high = Some((since, before));
+            self.high = Some((since, before));
             return;
         }
         let held: u64 = before.iter().map(|held| held.octets).sum();
-        // What was held has gone, and its memory is on its way back, or it is somebody else's: nobody's going would help.
-        if held < self.shortage.share() {
-            self.shortage.discards = true;
-            self.shortage.high = Some((now, self.all_holdings()));
+        // What was held has gone, and its memory is on its way back, or it is somebody else's: nobody's going
+        // would help.
+        if held < self.share() {
+            self.discards = true;
+            self.high = Some((now, holders.all_holdings()));
             return;
         }
         let (modest, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|held| {
-            let place = self.entry_of(held).and_then(|entry| entry.place);
-            place.is_some_and(|place| self.is_modest(place.session))
+            let place = holders.entry_of(held).and_then(|entry| entry.place);
+            place.is_some_and(|place| self.is_modest(holders.applications, place.session))
         });
         // Where all are, it is the largest's turn.
-        self.shed_idle(if others.is_empty() { modest } else { others }, held / SHED_PART);
-        self.shortage.discards = true;
-        self.shortage.high = Some((now, self.all_holdings()));
+        holders.shed_idle(if others.is_empty() { modest } else { others }, held / SHED_PART);
+        self.discards = true;
+        self.high = Some((now, holders.all_holdings()));
     }
 
-    /// The connection that held it, unless another one has its place by now. One between the same ends is not told apart: its positions are lower.
+    /// No room was found for text that has arrived: look at once, unless somebody has just looked.
+    pub(crate) fn look_soon(&mut self, now: Instant) {
+        if self.look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
+            self.look_at = now;
+        }
+    }
+
+    /// When [`Shortage::look_after`] is wanted although nothing happens.
+    pub(crate) fn next_look<M: Memory>(&self, applications: &Applications<M>) -> Option<Instant> {
+        let is_pressed = |session: &Session<M>| session.pressure.send || session.pressure.receive;
+        let is_due = self.level > MemoryLevel::Plenty || self.now() != self.level;
+        (is_due || applications.iter().any(is_pressed)).then_some(self.look_at)
+    }
+}
+
+/// Who holds memory, and can be made to give some of it back.
+pub(crate) struct Holders<'a, M: Memory> {
+    pub(crate) connections: &'a mut Connections,
+    pub(crate) applications: &'a mut Applications<M>,
+    pub(crate) stats: &'a mut Stats,
+}
+
+impl<M: Memory> Holders<'_, M> {
+    /// The connection that held it, unless another one has its place by now. One between the same ends is not
+    /// told apart: its positions are lower.
     fn entry_of(&self, held: &Holding) -> Option<&Entry> {
-        self.entries.get(held.index).filter(|entry| entry.name == held.name)
+        self.connections.get(held.index).filter(|entry| entry.name == held.name)
     }
 
-    /// How far the peer has acknowledged the text, or the application has read it; `None`: that is all there is.
+    /// How far the peer has acknowledged the text, or the application has read it; `None`: that is all there
+    /// is.
     fn position_in_text(&self, entry: &Entry, area: Area) -> Option<u64> {
         let connection = &entry.connection;
         let (position, end) = match area {
@@ -248,10 +263,10 @@ impl<M: Memory> Transport<M> {
             Area::Receive => {
                 // The library tells only of what opens the window: what it has read lately is in the slot.
                 let place = entry.place.filter(|_| entry.stage.is_open());
-                let slot = place.and_then(|place| self.session(place.session)?.slot(place.slot));
+                let slot = place.and_then(|place| self.applications.get(place.session)?.slot(place.slot));
                 let known = connection.receive_head();
                 let head = slot.map_or(known, |slot| slot.receive_head());
-                let is_possible = (known..=entry.published_tail).contains(&head);
+                let is_possible = entry.view.may_have_read(known, head);
                 (if is_possible { head } else { known }, connection.receive_nxt())
             }
         };
@@ -259,60 +274,47 @@ impl<M: Memory> Transport<M> {
     }
 
     fn all_holdings(&self) -> Vec<Holding> {
-        (0..self.sessions.len()).flat_map(|session| self.holdings(session)).collect()
-    }
-
-    /// No room was found for text that has arrived: look at once, unless somebody has just looked.
-    pub(crate) fn look_soon(&mut self, now: Instant) {
-        if self.pressure_look_at.since(now) < LOOK_INTERVAL - LOOK_AGAIN {
-            self.pressure_look_at = now;
-        }
-    }
-
-    /// When [`Transport::look_after_memory`] is wanted although nothing happens.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        let is_pressed = |session: &Session<M>| session.pressure.send || session.pressure.receive;
-        let is_due = self.shortage.level > MemoryLevel::Plenty || self.shortage.now() != self.shortage.level;
-        (is_due || self.sessions.iter().flatten().any(is_pressed)).then_some(self.pressure_look_at)
+        self.applications.places().flat_map(|session| self.holdings(session)).collect()
     }
 
     /// Everybody gets the smallest buffers, except who has asked for a size. What is in use stays.
-    fn shrink_buffers(&mut self, session: usize) {
-        let Some(Pressure { send, receive, .. }) = self.sessions[session].as_ref().map(|session| &session.pressure)
+    fn shrink_buffers(&mut self, session: u32) {
+        let Some(Pressure { send, receive, .. }) = self.applications.get(session).map(|session| &session.pressure)
         else {
             return;
         };
         let (send, receive) = (*send, *receive);
         for index in self.connections_of(session) {
-            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let Some(entry) = self.connections.get_mut(index) else { continue };
             let changed = (receive && entry.limit_receive_buffer()) | (send && entry.limit_send_buffer());
             if changed {
-                self.touch(index);
+                self.connections.touch(index);
             }
         }
     }
 
-    /// Gives back what connections hold that had to go and that their application has not closed: it was told, by a commit before this, that their
-    /// text is void.
-    fn release_shed(&mut self, session: usize) {
+    /// Gives back what connections hold that had to go and that their application has not closed: it was
+    /// told, by a commit before this, that their text is void.
+    fn release_shed(&mut self, session: u32) {
         for index in self.connections_of(session) {
-            let Some(session) = self.sessions[session].as_ref() else { return };
-            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let Some(session) = self.applications.get(session) else { return };
+            let Some(entry) = self.connections.get_mut(index) else { continue };
             if !entry.stage.is_ended() || entry.cause != Cause::NoBuffers || entry.receive.current().is_none() {
                 continue;
             }
-            entry.receive.release_all(&session.pool, &session.links);
+            entry.receive.release_all(session.memory().pool(), session.memory().links());
             // The record names it no more.
             entry.flags.set(Flags::RECORD.with(Flags::EXTENTS));
-            self.touch(index);
+            self.connections.touch(index);
         }
     }
 
-    /// Drops text out of order, and the rings that held nothing else: peers send it again. And takes back what was read and not told of.
-    fn prune(&mut self, now: Instant, session: usize) {
+    /// Drops text out of order, and the rings that held nothing else: peers send it again. And takes back
+    /// what was read and not told of.
+    fn prune(&mut self, now: Instant, session: u32) {
         for index in self.connections_of(session) {
-            let Some(session) = self.sessions[session].as_ref() else { return };
-            let Some(entry) = self.entries.get_mut(index) else { continue };
+            let Some(session) = self.applications.get(session) else { return };
+            let Some(entry) = self.connections.get_mut(index) else { continue };
             let dropped = entry.connection.drop_out_of_order();
             let read = entry.place.filter(|_| entry.stage.is_open()).and_then(|place| session.slot(place.slot));
             let head = read.map_or(0, |slot| slot.receive_head());
@@ -322,18 +324,19 @@ impl<M: Memory> Transport<M> {
             self.stats.add(Stat::TextPruned, dropped);
             // The record names it no more.
             entry.flags.set(Flags::RECORD);
-            if (entry.connection.receive_head()..=entry.published_tail).contains(&head) {
+            if entry.view.may_have_read(entry.connection.receive_head(), head) {
                 entry.connection.handle_read_head(now, head);
                 entry.release_drained(session, head);
             }
-            self.touch(index);
+            self.connections.touch(index);
         }
     }
 
-    /// An area stays full: after a while those who have not got on are reset, orphans first, then the largest, until there is room.
-    fn shed(&mut self, now: Instant, index: usize) {
+    /// An area stays full: after a while those who have not got on are reset, orphans first, then the
+    /// largest, until there is room.
+    fn shed(&mut self, now: Instant, index: u32) {
         let holdings = self.holdings(index);
-        let Some(session) = self.sessions[index].as_mut() else { return };
+        let Some(session) = self.applications.get_mut(index) else { return };
         let Some((since, before)) = session.pressure.full.take() else {
             session.pressure.full = Some((now, holdings));
             return;
@@ -348,7 +351,7 @@ impl<M: Memory> Transport<M> {
             }
         }
         let holdings = self.holdings(index);
-        if let Some(session) = self.sessions[index].as_mut() {
+        if let Some(session) = self.applications.get_mut(index) {
             session.pressure.full = Some((now, holdings));
         }
     }
@@ -364,7 +367,8 @@ impl<M: Memory> Transport<M> {
         idle.retain(|held| {
             // One that its peer has reset meanwhile keeps what can still be read.
             let entry = self.entry_of(held).filter(|entry| !entry.stage.is_ended());
-            // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not in this state all the time.
+            // Losses are no sign of a peer that does not read. One that acknowledges next to nothing is not
+            // in this state all the time.
             if held.area == Area::Send && entry.is_some_and(|entry| entry.connection.is_trying_again()) {
                 return false;
             }
@@ -373,8 +377,9 @@ impl<M: Memory> Transport<M> {
             progress.is_some_and(|progress| progress * PROGRESS_SHARE < held.octets)
         });
         let is_orphan =
-            |held: &Holding| self.entries.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
-        // One connection of a session that holds little may be larger than each of the many that hold everything together.
+            |held: &Holding| self.connections.get(held.index).is_some_and(|entry| entry.stage == Stage::Closing);
+        // One connection of a session that holds little may be larger than each of the many that hold
+        // everything together.
         let session = |held: &Holding| self.entry_of(held).and_then(|entry| entry.place).map(|place| place.session);
         let mut of_session: BTreeMap<Option<u32>, u64> = BTreeMap::new();
         for held in &idle {
@@ -389,28 +394,30 @@ impl<M: Memory> Transport<M> {
             }
             freed += held.octets;
             // It may have held something of both areas.
-            let Some(entry) = self.entries.get_mut(held.index).filter(|entry| entry.cause != Cause::NoBuffers) else {
+            let Some(entry) = self.connections.get_mut(held.index).filter(|entry| entry.cause != Cause::NoBuffers)
+            else {
                 continue;
             };
             entry.cause = Cause::NoBuffers;
             entry.connection.abort();
             self.stats.count(Stat::ConnectionsShed);
-            self.touch(held.index);
+            self.connections.touch(held.index);
         }
     }
 
     /// What the connections of a session hold now.
-    fn holdings(&self, session: usize) -> Vec<Holding> {
+    fn holdings(&self, session: u32) -> Vec<Holding> {
         let mut holdings = Vec::new();
         for index in self.connections_of(session) {
-            let Some(entry) = self.entries.get(index) else { continue };
+            let Some(entry) = self.connections.get(index) else { continue };
             // It had to go a moment ago, perhaps, and holds its memory until the next commit.
             if entry.stage.is_ended() || entry.cause == Cause::NoBuffers {
                 continue;
             }
             for (area, rings) in [(Area::Send, &entry.send), (Area::Receive, &entry.receive)] {
                 let octets = size(rings);
-                // Who has sent, or read, all that there is waits for others. (The library takes a drained send buffer back without telling.)
+                // Who has sent, or read, all that there is waits for others. (The library takes a drained
+                // send buffer back without telling.)
                 if octets > 0
                     && let Some(position) = self.position_in_text(entry, area)
                 {
@@ -421,8 +428,8 @@ impl<M: Memory> Transport<M> {
         holdings
     }
 
-    fn connections_of(&self, session: usize) -> Vec<u32> {
-        let Some(session) = self.sessions.get(session).and_then(Option::as_ref) else { return Vec::new() };
+    fn connections_of(&self, session: u32) -> Vec<u32> {
+        let Some(session) = self.applications.get(session) else { return Vec::new() };
         let all = session.occupants().into_iter();
         all.filter_map(|(_, _, occupant)| match occupant {
             Occupant::Connection(index) => Some(index),
@@ -433,14 +440,15 @@ impl<M: Memory> Transport<M> {
 }
 
 impl<M: Memory> Session<M> {
-    /// The library keeps the books of the send area: what a hostile one writes there concerns its own connections only.
+    /// The library keeps the books of the send area: what a hostile one writes there concerns its own
+    /// connections only.
     fn send_fill(&self) -> Fill {
         let all = self.layout.send_bytes;
         Fill { used: self.layout.send_pool.used_bytes(&self.arena).min(all), all }
     }
 
     fn receive_fill(&self) -> Fill {
-        Fill { used: self.pool.used_bytes(&self.links), all: self.layout.receive_bytes }
+        Fill { used: self.memory().used_bytes(), all: self.layout.receive_bytes }
     }
 }
 
@@ -486,7 +494,8 @@ const SHED_PART: u64 = 4;
 /// A session is modest that holds less than this part of all, or less than so many octets.
 const MODEST_PART: u64 = 16;
 const MODEST: u64 = 64 << 10;
-/// So many connections of modest sessions may begin between two looks: with small buffers they take half a megabyte.
+/// So many connections of modest sessions may begin between two looks: with small buffers they take half a
+/// megabyte.
 const BEGINNERS_MAX: u32 = 32;
 /// So many of those who listen at an address are looked at.
 const HOLDERS_LOOKED_AT: usize = 16;

@@ -9,142 +9,118 @@ use atoll_tcp::State;
 
 use crate::entry::{Entry, Flags, Service, Stage};
 use crate::fast_open::is_connecting;
-use crate::flows::Locals;
+use crate::names::Locals;
+use crate::release::{drop_unclaimed, give_back_slot, remove};
 use crate::session::Session;
 use crate::stats::Stats;
+use crate::time_wait;
 use crate::transport::Transport;
 
 impl<M: Memory> Transport<M> {
     /// After a connection has sent what it had: publish, end it if it is over, arm its timer.
     pub(crate) fn settle(&mut self, now: Instant, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.connection.state() {
             State::TimeWait => {
                 if let Some(time_wait) = entry.connection.time_wait()
                     && !entry.stage.is_ended()
                 {
                     let name = entry.name;
-                    self.enter_time_wait(now, name, time_wait);
+                    let connections = &self.connections;
+                    let record = || time_wait::record(connections.tuple(&name), &time_wait.facts());
+                    self.durability.put_time_wait(record);
+                    self.connections.enter_time_wait(now, name, time_wait);
                     self.finish(now, index);
                 }
             }
             State::Closed if !entry.stage.is_ended() => self.finish(now, index),
             _ => {}
         }
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some((entry, locals)) = self.connections.get_mut_with_locals(index) else { return };
         let mut send_limit_max = self.config.send_limit.1;
         let mut again = false;
         if let Some(place) = entry.place
-            && let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut)
+            && let Some(session) = self.applications.get_mut(place.session)
         {
             if session.pressure.send {
                 send_limit_max = 0;
             }
             match entry.stage {
                 Stage::Offered { lease, .. } => {
-                    entry.publish(now, session, &mut self.stats, &self.locals, Some(lease), send_limit_max);
+                    entry.publish(now, session, &mut self.stats, locals, Some(lease), send_limit_max);
                 }
                 Stage::Open(_) | Stage::Ended(_) => {
-                    again = entry.publish(now, session, &mut self.stats, &self.locals, None, send_limit_max);
+                    again = entry.publish(now, session, &mut self.stats, locals, None, send_limit_max);
                 }
                 // Nothing that was written may have to be sent again: the application gets its slot back now.
                 Stage::Closing if entry.connection.send_una() == entry.connection.send_tail() => {
-                    self.give_back_slot(index);
+                    give_back_slot(index, &mut self.connections, &mut self.applications, &mut self.stats);
                 }
                 _ => {}
             }
         }
         if again {
-            self.touch(index);
+            self.connections.touch(index);
         }
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
         if entry.receive.current().is_some() && entry.deadline == Instant::FAR_FUTURE {
             entry.deadline = now + self.config.sweep_interval;
         }
         if entry.stage.is_ended() {
             return;
         }
-        let due = entry.next_timeout();
-        if due < entry.armed {
-            entry.armed = due;
-            self.wheel.arm(atoll_base::TimerId(index), due);
+        if let Some(due) = entry.move_timer() {
+            self.connections.arm(index, due);
         }
     }
 
     /// The connection is over (closed, reset, timed out, or remembered in TIME-WAIT).
     fn finish(&mut self, now: Instant, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        let name = entry.name;
-        self.end_early(index);
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
+        self.handshakes.end_early(index, entry);
         if let (Stage::Offered { listener, lease, .. }, Some(place)) = (entry.stage, entry.place) {
-            let session = self.session(place.session).map(|session| session.id).unwrap_or_default();
+            let session = self.applications.get(place.session).map(|session| session.id).unwrap_or_default();
             if self.take_back(now, index) {
                 let stage = atoll_connmgr::Stage::Offered { session, lease };
                 self.cm.handle_gone(ConnectionId(index), listener, stage);
-                self.remove(index);
+                remove(index, &mut self.connections, &mut self.handshakes, &mut self.durability);
                 return;
             }
             // Claimed just before: the application's to see failing.
         }
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.connections.get_mut(index) else { return };
         match entry.stage {
-            Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => self.drop_unclaimed(index),
+            Stage::Embryonic { .. } | Stage::Deferred { .. } | Stage::Waiting { .. } => {
+                let (cm, connections) = (&mut self.cm, &mut self.connections);
+                drop_unclaimed(index, cm, connections, &mut self.handshakes, &mut self.durability);
+            }
             Stage::Open(_) | Stage::Offered { .. } => {
-                self.flows.remove(&name, index);
-                self.searches.give_back(&name);
-                self.wheel.cancel(atoll_base::TimerId(index));
-                entry.armed = Instant::FAR_FUTURE;
+                self.connections.leave_flows(index);
+                let Some(entry) = self.connections.get_mut(index) else { return };
                 entry.stage = match entry.stage {
                     Stage::Open(service) => Stage::Ended(service),
                     _ => Stage::Ended(Service::UNMEASURED),
                 };
                 entry.deadline = Instant::FAR_FUTURE;
-                entry.replica_flags |= REPLICA_CLOSED;
+                entry.view.set_flags(REPLICA_CLOSED);
                 entry.flags.set(Flags::STATE);
-                entry.ready |= Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP;
+                entry.view.tell(Ready::IN | Ready::OUT | Ready::HUP | Ready::RDHUP);
                 if entry.cause != Cause::None {
-                    entry.ready |= Ready::ERR;
+                    entry.view.tell(Ready::ERR);
                 }
             }
             Stage::Closing => {
-                self.give_back_slot(index);
-                self.remove(index);
+                give_back_slot(index, &mut self.connections, &mut self.applications, &mut self.stats);
+                remove(index, &mut self.connections, &mut self.handshakes, &mut self.durability);
             }
             Stage::Ended(_) => {}
         }
     }
-
-    /// Forgets a connection. Its slot must have been given back.
-    pub(crate) fn remove(&mut self, index: u32) {
-        self.end_early(index);
-        let Some(entry) = self.entries.remove(index) else { return };
-        self.forget_record(index);
-        debug_assert!(entry.place.is_none(), "the slot was given back");
-        self.orphans -= usize::from(entry.stage == Stage::Closing);
-        if let Stage::Deferred { .. } = entry.stage {
-            self.deferred.remove(&(entry.name.local_port(), index));
-        }
-        self.flows.remove(&entry.name, index);
-        self.searches.give_back(&entry.name);
-        self.wheel.cancel(atoll_base::TimerId(index));
-    }
-
-    /// Returns receive buffer and slot; the application may use the slot's number again.
-    pub(crate) fn give_back_slot(&mut self, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        let Some(place) = entry.place.take() else { return };
-        let Some(session) = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut) else { return };
-        entry.receive.release_all(&session.pool, &session.links);
-        session.vacate(place.slot, false);
-        let event = Event::SlotDone { slot: place.slot, generation: place.generation };
-        session.push(&mut self.stats, &event, Some(0));
-    }
 }
 
 impl Entry {
-    /// Brings the slot up to date and sends the event that says so. `lease`: of the acceptor, while the connection is offered.
-    /// Returns whether the connection has something to send now.
+    /// Brings the slot up to date and sends the event that says so. `lease`: of the acceptor, while the
+    /// connection is offered. Returns whether the connection has something to send now.
     #[inline]
     fn publish<M: Memory>(
         &mut self,
@@ -164,12 +140,10 @@ impl Entry {
             self.publish_urgent_mark(&slot);
         }
         let tail = self.connection.receive_nxt();
-        if tail != self.published_tail {
-            self.published_tail = tail;
-            slot.set_receive_tail(tail);
-        }
+        self.view.publish_tail(&slot, tail);
         if self.unsent_low != 0 && self.send_limit_now() < slot.send_limit() {
-            // Before what is acknowledged: who sees the one and not yet the other is to find less room, not more.
+            // Before what is acknowledged: who sees the one and not yet the other is to find less room, not
+            // more.
             slot.set_send_limit(self.send_limit_now());
         }
         self.publish_acked(&slot, send_limit_max);
@@ -185,11 +159,11 @@ impl Entry {
                 let connecting = is_connecting(&self.connection);
                 slot.set_state(if connecting { SlotState::Connecting } else { SlotState::Open });
             }
-            slot.set_replica_flags(self.replica_flags);
+            slot.set_replica_flags(self.view.flags());
         }
         let again = self.publish_mark(now, &session.arena, &slot);
         let bell = slot.bell();
-        let ready = core::mem::take(&mut self.ready);
+        let ready = self.view.take_ready();
         if self.flags.take(Flags::OFFER) {
             stats.count(Stat::Offers);
             slot.set_state(SlotState::Offered);
@@ -211,22 +185,22 @@ impl Entry {
         again
     }
 
-    /// Tells what the peer has acknowledged; says OUT once if the application may be waiting for room: as on Linux, when a third
-    /// of the buffer is free. And lets the buffer grow.
+    /// Tells what the peer has acknowledged; says OUT once if the application may be waiting for room: as on
+    /// Linux, when a third of the buffer is free. And lets the buffer grow.
     #[inline]
     fn publish_acked<M: Memory>(&mut self, slot: &Slot<'_, M>, send_limit_max: u32) {
         let acked = self.connection.send_una();
-        if acked == self.published_acked {
+        if !self.view.note_acked(acked) {
             return;
         }
-        self.published_acked = acked;
         let tail = self.connection.send_tail();
         let is_drained = self.send.old().is_none() || self.send.current().is_none_or(|current| acked >= current.base);
         let has_room = (tail - acked) * 3 < u64::from(self.send_limit) * 2 && is_drained;
         if self.flags.has(Flags::WANTS_ROOM) && (has_room || acked == tail) && !self.is_unsent_full() {
             self.flags.clear(Flags::WANTS_ROOM);
-            self.ready |= Ready::OUT;
-            // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not its windows.
+            self.view.tell(Ready::OUT);
+            // Nearly all of a full buffer is in flight: it is the buffer that holds the connection back, not
+            // its windows.
             let unsent = tail - self.connection.send_nxt();
             if unsent * 8 <= u64::from(self.send_limit)
                 && !self.flags.has(Flags::FIXED_SEND)
@@ -242,20 +216,13 @@ impl Entry {
     /// Asks the application to report when it has read enough for the window to open again.
     #[inline]
     fn publish_mark<M: Memory>(&mut self, now: Instant, arena: &M, slot: &Slot<'_, M>) -> bool {
-        let mark = self.connection.receive_read_mark().unwrap_or(u64::MAX);
-        if mark == self.published_mark {
-            return false;
-        }
-        self.published_mark = mark;
-        slot.set_read_mark(mark);
-        if mark == u64::MAX || !self.stage.is_open() {
-            return false;
-        }
-        // The application may have read so far before it could see the mark (Dekker: it stores its head, fences, and loads
-        // the mark).
+        let mark = self.view.publish_mark(slot, self.connection.receive_read_mark());
+        let Some(mark) = mark.filter(|_| self.stage.is_open()) else { return false };
+        // The application may have read so far before it could see the mark (Dekker: it stores its head,
+        // fences, and loads the mark).
         arena.fence();
         let head = slot.receive_head();
-        let reached = (mark..=self.published_tail).contains(&head);
+        let reached = self.view.may_have_read(mark, head);
         if reached {
             self.connection.handle_read_head(now, head);
         }

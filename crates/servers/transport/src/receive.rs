@@ -2,80 +2,17 @@
 
 use atoll_base::Instant;
 use atoll_ipc::Memory;
-use atoll_tcp::Text;
-use atoll_wire::tcp::{Flags, Segment};
 
-use crate::entry::{self, Entry, Stage};
+use crate::entry::{Entry, Flags};
 use crate::session::Session;
-use crate::transport::Transport;
 
 /// Text kept for a connection that has no acceptor: a request usually fits.
 pub(crate) const PARKED_MAX: usize = 4096;
 /// A window grows to this part of the receive area at most.
 const AREA_SHARE: usize = 16;
-/// By how much a receive buffer grows at a time: as much as Linux's, which takes twice what arrives in a round trip that doubles.
+/// By how much a receive buffer grows at a time: as much as Linux's, which takes twice what arrives in a
+/// round trip that doubles.
 const GROWTH: u32 = 4;
-
-impl<M: Memory> Transport<M> {
-    /// Makes room for the text of the segment, and returns the segment without the part that found none.
-    #[inline]
-    pub(crate) fn make_room(&mut self, now: Instant, index: u32, segment: &Segment) -> Segment {
-        let Some(entry) = self.entries.get_mut(index) else { return *segment };
-        let Some(text) = entry.connection.text_range(segment) else { return *segment };
-        let end = text.offset + u64::from(text.len);
-        let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
-        let room = match session {
-            Some(session) if matches!(entry.stage, Stage::Offered { .. } | Stage::Open(_)) => {
-                entry.reserve(now, session, text.offset, end)
-            }
-            // Nobody reads any more, or nobody reads yet.
-            _ => end.min(PARKED_MAX.max(entry.parked_len()) as u64),
-        };
-        if room >= end {
-            return *segment;
-        }
-        if session.is_some() {
-            self.look_soon(now);
-        }
-        trimmed(segment, text, room)
-    }
-
-    /// Copies what the TCB has taken of `text` to its place.
-    #[inline]
-    pub(crate) fn place_text(&mut self, index: u32, taken: Text, text: &[u8]) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        let (skip, len) = (taken.skip as usize, taken.len as usize);
-        let Some(bytes) = text.get(skip..skip + len) else { return };
-        let session = entry.place.and_then(|place| self.sessions.get(place.session as usize)?.as_ref());
-        match session {
-            Some(session) => {
-                if taken.offset > entry.connection.receive_nxt() {
-                    // Before the peer is told of it.
-                    entry.flags.set(entry::Flags::RECORD);
-                }
-                let pieces = entry.receive.pieces(taken.offset, len);
-                debug_assert!(
-                    pieces.is_some(),
-                    "room was made for it: {taken:?}, {:?}, {:?}",
-                    entry.receive,
-                    entry.connection
-                );
-                if let Some(pieces) = pieces {
-                    pieces.write(&session.arena, session.layout.receive_area, bytes);
-                }
-            }
-            None => {
-                let Ok(start) = usize::try_from(taken.offset) else { return };
-                entry.flags.set(entry::Flags::RECORD);
-                let parked = entry.parked.get_or_insert_default();
-                if parked.len() < start + len {
-                    parked.resize(start + len, 0);
-                }
-                parked[start..start + len].copy_from_slice(bytes);
-            }
-        }
-    }
-}
 
 impl Entry {
     /// Makes room in the arena for `[offset, end)` and returns up to where there is some.
@@ -94,7 +31,7 @@ impl Entry {
     /// The rings are full, as far as we know: ask what the application has read, and allocate.
     fn reserve_more<M: Memory>(&mut self, now: Instant, session: &Session<M>, end: u64) -> u64 {
         let nxt = self.connection.receive_nxt();
-        let published = self.published_tail;
+        let published = self.view.tail();
         let head = self
             .place
             .filter(|_| self.stage.is_open())
@@ -106,12 +43,12 @@ impl Entry {
         self.connection.handle_read_head(now, head);
         let high = self.connection.receive_max().max(nxt);
         let size_max = (self.receive_capacity as usize).next_power_of_two();
-        self.flags.set(entry::Flags::EXTENTS);
-        let links = &session.links;
-        self.receive.release(&session.pool, links, head, high);
-        let pool = &session.receive_pool();
-        // The first ring is as large as what there is: a request needs no more. The second holds all that the window promises,
-        // because there is no third before the first is drained.
+        self.flags.set(Flags::EXTENTS);
+        let links = session.memory().links();
+        self.receive.release(session.memory().pool(), links, head, high);
+        let pool = &session.memory().open_pool();
+        // The first ring is as large as what there is: a request needs no more. The second holds all that the
+        // window promises, because there is no third before the first is drained.
         let end_wanted = match self.receive.current() {
             None => end,
             Some(current) if end <= current.base.max(head) + current.size() as u64 => return end,
@@ -123,35 +60,37 @@ impl Entry {
             let smaller = self.receive.current().map_or(0, |current| current.size() * 4).min(size_max);
             room = self.receive.reserve(pool, links, head, high, end, smaller);
         }
-        session.note_touched();
+        session.memory().note_touched();
         room.min(end)
     }
 
     /// Gives drained rings back. Returns whether a ring is still held.
     pub(crate) fn release_drained<M: Memory>(&mut self, session: &Session<M>, head: u64) -> bool {
         let high = self.connection.receive_max().max(self.connection.receive_nxt());
-        if self.receive.release(&session.pool, &session.links, head, high) {
-            self.flags.set(entry::Flags::EXTENTS);
+        if self.receive.release(session.memory().pool(), session.memory().links(), head, high) {
+            self.flags.set(Flags::EXTENTS);
         }
         self.receive.current().is_some()
     }
 }
 
 impl Entry {
-    /// Lets the receive buffer grow while the application keeps up: after each half of a buffer received, as soon as it has read
-    /// most of what there is. A sender in slow start doubles its flight every round trip, and the window has to be ahead of it.
-    /// `area`: octets of the receive area, of which one connection shall not claim too much.
+    /// Lets the receive buffer grow while the application keeps up: after each half of a buffer received, as
+    /// soon as it has read most of what there is. A sender in slow start doubles its flight every round trip,
+    /// and the window has to be ahead of it. `area`: octets of the receive area, of which one connection
+    /// shall not claim too much.
     pub(crate) fn tune(&mut self, capacity_max: u32, area: usize) {
         let capacity_max = capacity_max.min(u32::try_from(area / AREA_SHARE).unwrap_or(u32::MAX));
         let nxt = self.connection.receive_nxt();
         let capacity = u64::from(self.receive_capacity);
-        let fixed = self.flags.has(entry::Flags::FIXED_RECEIVE);
+        let fixed = self.flags.has(Flags::FIXED_RECEIVE);
         // While two rings are in use there is no place for what a larger window would promise.
         if nxt - self.tuned_at < capacity / 2 || fixed || self.receive.old().is_some() {
             return;
         }
-        // Over a long path a whole window comes as one burst, of which little may have been read when its end arrives. That says
-        // nothing about the reader: it is looked at again when more has been read, not after another buffer.
+        // Over a long path a whole window comes as one burst, of which little may have been read when its end
+        // arrives. That says nothing about the reader: it is looked at again when more has been read, not
+        // after another buffer.
         if (nxt - self.connection.receive_head()) * 2 > capacity {
             return;
         }
@@ -159,16 +98,7 @@ impl Entry {
         if self.receive_capacity < capacity_max {
             self.receive_capacity = self.receive_capacity.saturating_mul(GROWTH).min(capacity_max);
             self.connection.set_receive_capacity(self.receive_capacity);
-            self.flags.set(entry::Flags::RECORD);
+            self.flags.set(Flags::RECORD);
         }
     }
-}
-
-/// The segment with its text cut at stream offset `room`. What is cut off counts as lost: the FIN, too.
-fn trimmed(segment: &Segment, text: Text, room: u64) -> Segment {
-    let fits = room.saturating_sub(text.offset).min(u64::from(text.len)) as u32;
-    if fits == 0 {
-        return segment.without_text();
-    }
-    Segment { len: text.skip + fits, flags: segment.flags.without(Flags::FIN | Flags::PSH), ..*segment }
 }

@@ -2,15 +2,13 @@
 
 use core::num::NonZeroU64;
 
-use atoll_base::{Duration, Instant, SeqNum};
+use atoll_base::{Duration, FourTuple, Instant, SeqNum, SessionId, SlotId};
 use atoll_ipc::Cause;
 use atoll_ipc::ledger::{ConnectionRecord, Phase, Progress};
 use atoll_tcp::{Algorithm, Connection, EcnMode, Record, Settings, State};
 
 use crate::entry::{Entry, Flags, Stage};
-use crate::flows::Locals;
-use crate::options::Keep;
-use crate::session::Session;
+use crate::keep::Keep;
 
 // Bits of a record's flags. What an entry has as flags keeps its bits.
 const ENTRY_FLAGS: u16 =
@@ -28,7 +26,8 @@ const KEEP_ALIVE: u32 = 1 << 24;
 const DEFERRED: u32 = 1 << 25;
 const ECN_SHIFT: u32 = 26;
 
-/// What decides whether a record has to be written anew, besides flags that say so: state, stage, and whether there is a slot. Never 0.
+/// What decides whether a record has to be written anew, besides flags that say so: state, stage, and whether
+/// there is a slot. Never 0.
 pub(crate) fn summary(entry: &Entry) -> u8 {
     let state = entry.connection.state() as u8;
     let stage = match entry.stage {
@@ -44,11 +43,11 @@ pub(crate) fn summary(entry: &Entry) -> u8 {
 }
 
 // structure: of_entry: a line for each field of the record
-/// The record of a connection. `text`: the chain with what is parked.
-pub(crate) fn of_entry<M: atoll_ipc::Memory>(
+/// The record of a connection. `place`: its slot, while there is one; `text`: the chain with what is parked.
+pub(crate) fn of_entry(
     entry: &Entry,
-    locals: &Locals,
-    sessions: &[Option<Session<M>>],
+    tuple: FourTuple,
+    place: Option<(SessionId, SlotId, u32)>,
     (text, text_len): (u32, u32),
     crashes: u8,
 ) -> ConnectionRecord {
@@ -62,11 +61,8 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
         Stage::Ended(_) => (Phase::Ended, 0),
         Stage::Closing => (Phase::Closing, 0),
     };
-    let place = entry.place.and_then(|place| {
-        let session = sessions.get(place.session as usize)?.as_ref()?;
-        Some((session.id, place.slot, place.generation))
-    });
     let keep = entry.keep;
+    let (ttl, tos) = entry.next_hop.marks();
     let bit = |fact: bool, bit: u32| if fact { bit } else { 0 };
     let flags = u32::from(entry.flags.bits() & ENTRY_FLAGS)
         | bit(settings.nodelay, NODELAY)
@@ -82,7 +78,7 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
         | (settings.ecn as u32) << ECN_SHIFT;
     ConnectionRecord {
         progress: Progress { acked: record.acked, received: record.received, edge: record.edge },
-        tuple: locals.tuple(&entry.name),
+        tuple,
         state: record.state as u8,
         phase,
         place,
@@ -106,8 +102,8 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
         rcv_scale: record.rcv_scale,
         congestion: settings.congestion as u8,
         ecn: record.ecn,
-        ttl: entry.ttl,
-        tos: entry.tos,
+        ttl,
+        tos,
         syn_retries: settings.syn_retries,
         cause: entry.cause as u8,
         keep_probes: keep.probes,
@@ -126,7 +122,8 @@ pub(crate) fn of_entry<M: atoll_ipc::Memory>(
     }
 }
 
-/// The connection of a record, of which the application has read up to `head`; `None`: the record contradicts itself.
+/// The connection of a record, of which the application has read up to `head`; `None`: the record contradicts
+/// itself.
 pub(crate) fn connection(now: Instant, record: &ConnectionRecord, keep: Keep, head: u64) -> Option<Connection> {
     let has = |bit: u32| record.flags & bit != 0;
     let settings = Settings {
@@ -201,8 +198,7 @@ pub(crate) fn furnish(entry: &mut Entry, record: &ConnectionRecord) {
     entry.keep = keep(record);
     entry.flags.set(Flags::from_bits(record.flags as u16 & ENTRY_FLAGS));
     entry.receive = record.receive.into();
-    entry.ttl = record.ttl;
-    entry.tos = record.tos;
+    entry.next_hop.set_marks((record.ttl, record.tos));
     entry.send_limit = record.send_limit;
     entry.unsent_low = record.unsent_low;
     entry.receive_capacity = record.receive_capacity;

@@ -1,13 +1,14 @@
-//! What becomes of connections that nobody has accepted, when their listener is gone? They are reset, so many in a round: there may be thousands.
+//! What becomes of connections that nobody has accepted, when their listener is gone? They are reset, so many
+//! in a round: there may be thousands.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 
 use atoll_base::Instant;
-use atoll_ipc::Memory;
+use atoll_connmgr::ConnMgr;
 
-use crate::entry::{Entry, Stage};
-use crate::flows::Name;
-use crate::transport::Transport;
+use crate::connections::Connections;
+use crate::entry::Entry;
+use crate::names::Name;
 
 /// Connections that are reset in one round.
 pub(crate) const RESETS: u32 = 128;
@@ -17,8 +18,9 @@ pub(crate) const RESETS: u32 = 128;
 pub(crate) struct Resets {
     /// Those that the CM has given back.
     connections: VecDeque<(u32, Name)>,
-    /// Ports at which nobody listens any more, and the place from which on connections that wait for text there (TCP_DEFER_ACCEPT) are looked at.
-    /// They would wait for hours, perhaps, and the CM knows no single one of them.
+    /// Ports at which nobody listens any more, and the place from which on connections that wait for text
+    /// there (TCP_DEFER_ACCEPT) are looked at. They would wait for hours, perhaps, and the CM knows no single
+    /// one of them.
     ports: VecDeque<(u16, u32)>,
     /// Since when some could have been reset.
     since: Instant,
@@ -47,50 +49,52 @@ impl Resets {
     }
 
     /// A round is over.
-    pub(crate) fn conclude(&mut self) {
+    pub(crate) const fn conclude(&mut self) {
         self.done = 0;
     }
-}
 
-impl<M: Memory> Transport<M> {
-    /// Resets some of them, if there are any.
-    pub(crate) fn reset_some(&mut self, now: Instant) {
-        while self.resets.done < RESETS
-            && let Some((index, name)) = self.resets.connections.pop_front()
+    /// Resets some of them, if there are any. `deferred`: connections that wait for text, by port.
+    pub(crate) fn go_on(
+        &mut self,
+        now: Instant,
+        deferred: &mut BTreeSet<(u16, u32)>,
+        connections: &mut Connections,
+        cm: &ConnMgr,
+    ) {
+        while self.done < RESETS
+            && let Some((index, name)) = self.connections.pop_front()
         {
             // Others may have its place.
             let is_it = |entry: &Entry| entry.name == name && entry.stage.listener().is_some();
-            if self.entries.get(index).is_some_and(is_it) {
-                self.reset_unaccepted(index);
+            if connections.get(index).is_some_and(is_it) {
+                self.reset(index, connections);
             }
         }
-        while self.resets.done < RESETS
-            && let Some(&(port, from)) = self.resets.ports.front()
+        while self.done < RESETS
+            && let Some(&(port, from)) = self.ports.front()
         {
-            let Some(&(_, index)) = self.deferred.range((port, from)..=(port, u32::MAX)).next() else {
-                self.resets.ports.pop_front();
+            let Some(&(_, index)) = deferred.range((port, from)..=(port, u32::MAX)).next() else {
+                self.ports.pop_front();
                 continue;
             };
-            self.resets.ports[0].1 = index + 1;
-            let listener = self.entries.get(index).and_then(|entry| entry.stage.listener());
+            self.ports[0].1 = index + 1;
+            let listener = connections.get(index).and_then(|entry| entry.stage.listener());
             // Somebody may listen anew.
-            if listener.is_some_and(|listener| self.cm.is_listening(listener)) {
-                self.resets.done += 1;
+            if listener.is_some_and(|listener| cm.is_listening(listener)) {
+                self.done += 1;
             } else {
-                self.deferred.remove(&(port, index));
-                self.reset_unaccepted(index);
+                deferred.remove(&(port, index));
+                self.reset(index, connections);
             }
         }
-        self.resets.since = now;
+        self.since = now;
     }
 
-    fn reset_unaccepted(&mut self, index: u32) {
-        let Some(entry) = self.entries.get_mut(index) else { return };
-        entry.stage = Stage::Closing;
-        self.orphans += 1;
-        entry.deadline = Instant::FAR_FUTURE;
+    fn reset(&mut self, index: u32, connections: &mut Connections) {
+        connections.orphan(index);
+        let Some(entry) = connections.get_mut(index) else { return };
         entry.connection.abort();
-        self.touch(index);
-        self.resets.done += 1;
+        connections.touch(index);
+        self.done += 1;
     }
 }

@@ -1,4 +1,5 @@
-//! How are the rings of a socket buffer kept in few octets? [`Extents`] with two marks instead of two options: 32 octets, not 48.
+//! How are the rings of a socket buffer kept in few octets? [`Extents`] with two marks instead of two
+//! options: 32 octets, not 48.
 
 use atoll_ipc::Memory;
 use atoll_ipc::buffer::{Extent, Extents, Pieces};

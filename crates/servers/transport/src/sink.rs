@@ -1,4 +1,5 @@
-//! How does a frame leave? Headers from the stack of the caller, text straight from the arena it was written to.
+//! How does a frame leave? Headers from the stack of the caller, text straight from the arena it was written
+//! to.
 
 use atoll_ipc::Memory;
 
@@ -9,12 +10,13 @@ pub enum TextRef<'a, M: Memory> {
     None,
     /// Bytes of this process.
     Slice(&'a [u8]),
-    /// Up to four pieces of a session's arena, in order: absolute offset and length. Its application may be writing to them:
-    /// what is read may be torn, which only hurts the application.
+    /// Up to four pieces of a session's arena, in order: absolute offset and length. Its application may be
+    /// writing to them: what is read may be torn, which only hurts the application.
     Pieces(&'a M, &'a [(usize, usize)]),
 }
 
-/// What is left for the link to do (virtio-net's words). A link that cannot do it in hardware does it in software.
+/// What is left for the link to do (virtio-net's words). A link that cannot do it in hardware does it in
+/// software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The checksum field holds the sum of the pseudo header only.
@@ -29,14 +31,15 @@ pub struct Offload {
 
 /// Where frames go: implemented by the link server.
 pub trait FrameSink<M: Memory> {
-    /// Sends a frame over the outside link. `headers`: from the Ethernet header on. `false`: the queue is full, the same frame is
-    /// offered again by a later flush.
+    /// Sends a frame over the outside link. `headers`: from the Ethernet header on. `false`: the queue is
+    /// full, the same frame is offered again by a later flush.
     fn send(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
     /// Sends a frame to the replica of this stack that owns its flow. Same answer.
     fn send_internal(&mut self, headers: &[u8], text: TextRef<'_, M>, offload: Offload) -> bool;
 
-    /// Octets of text that one frame of the outside link may carry (segmentation offload); less than a segment: a segment.
+    /// Octets of text that one frame of the outside link may carry (segmentation offload); less than a
+    /// segment: a segment.
     fn segment_max(&self) -> u32;
 }
 

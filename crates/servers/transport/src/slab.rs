@@ -1,5 +1,5 @@
-//! Where do connections live? In chunks that never move: growing costs the same with 10 and with 100,000, and wastes at most
-//! one chunk (a vector that doubles would waste half of itself).
+//! Where do connections live? In chunks that never move: growing costs the same with 10 and with 100,000, and
+//! wastes at most one chunk (a vector that doubles would waste half of itself).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,8 +37,8 @@ impl<T> Slab<T> {
         index
     }
 
-    /// Puts a value at a place of its own, of a slab that is being filled again. `false`: there is one already. Afterwards
-    /// [`Slab::restore_free`].
+    /// Puts a value at a place of its own, of a slab that is being filled again. `false`: there is one
+    /// already. Afterwards [`Slab::restore_free`].
     pub(crate) fn put(&mut self, index: u32, value: T) -> bool {
         self.grow(index.saturating_add(1));
         let Some(place) = self.place_made(index).filter(|place| place.is_none()) else { return false };
@@ -47,7 +47,8 @@ impl<T> Slab<T> {
         true
     }
 
-    /// Every place without a value is free, but for those that are kept, which end before `end`: [`Slab::put`] and [`Slab::free`] are for them.
+    /// Every place without a value is free, but for those that are kept, which end before `end`:
+    /// [`Slab::put`] and [`Slab::free`] are for them.
     pub(crate) fn restore_free(&mut self, end: u32, is_kept: impl Fn(u32) -> bool) {
         self.grow(end);
         // Cannot truncate: see above.

@@ -1,27 +1,27 @@
 //! Which connections were closed a short while ago? Compact records, bounded in number, oldest first out.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use atoll_base::{Duration, FourTuple, Instant, SeqNum};
-use atoll_ipc::Memory;
 use atoll_ipc::ledger::TimeWaitRecord;
 use atoll_tcp::{TimeWait, TimeWaitAnswer, TimeWaitFacts};
 use atoll_wire::tcp::Segment;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
-use crate::flows::Name;
-use crate::transport::Transport;
+use crate::names::Name;
 
-/// Survives a crash: see [`Transport::enter_time_wait`].
+/// Survives a crash: see [`crate::durability::Durability::put_time_wait`].
 #[derive(Debug)]
 pub(crate) struct TimeWaits {
     records: HashMap<Name, Record, FixedState>,
-    /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued again when it comes up.
+    /// In order of entry, which nearly is the order of deadlines: one whose deadline has moved is queued
+    /// again when it comes up.
     queue: VecDeque<(Instant, Name)>,
     max: usize,
     /// Records given up early.
-    pub(crate) dropped: u64,
+    dropped: u64,
 }
 
 #[derive(Debug)]
@@ -42,6 +42,11 @@ impl TimeWaits {
 
     pub(crate) fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// Returns how many records were given up early.
+    pub(crate) const fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// `gone` hears of records that are forgotten for it.
@@ -75,8 +80,8 @@ impl TimeWaits {
         self.queue.reserve(count.min(self.max));
     }
 
-    /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may be reused waits for who takes its
-    /// place.
+    /// The record's answer; `None` if there is no record. A deleted record is gone afterwards; one that may
+    /// be reused waits for who takes its place.
     pub(crate) fn handle_segment(&mut self, now: Instant, name: &Name, segment: &Segment) -> Option<TimeWaitAnswer> {
         let answer = self.records.get_mut(name)?.time_wait.handle_segment(now, segment);
         if answer == TimeWaitAnswer::Delete {
@@ -85,14 +90,16 @@ impl TimeWaits {
         Some(answer)
     }
 
-    /// From when on a connection may be opened under this name: a record has to be `min_age` old, and its successor not to be confused with it, or
-    /// else that is when it is gone ([`Instant::FAR_FUTURE`]). `None`: there is no record.
+    /// From when on a connection may be opened under this name: a record has to be `min_age` old, and its
+    /// successor not to be confused with it, or else that is when it is gone ([`Instant::FAR_FUTURE`]).
+    /// `None`: there is no record.
     pub(crate) fn reusable_at(&self, name: &Name, min_age: Duration) -> Option<Instant> {
         let record = self.records.get(name)?;
         Some(if record.time_wait.reusable().is_some() { record.since + min_age } else { Instant::FAR_FUTURE })
     }
 
-    /// The names from this place on, in order of entry, and whether there are records of them. One that was used again is queued twice.
+    /// The names from this place on, in order of entry, and whether there are records of them. One that was
+    /// used again is queued twice.
     pub(crate) fn queued_from(&self, at: usize) -> impl Iterator<Item = (&Name, bool)> {
         self.queue.range(at.min(self.queue.len())..).map(|(_, name)| (name, self.records.contains_key(name)))
     }
@@ -114,7 +121,8 @@ impl TimeWaits {
                 break;
             }
             self.queue.pop_front();
-            // The queue may name a record that is gone, or a younger one of the same tuple: that one is queued itself.
+            // The queue may name a record that is gone, or a younger one of the same tuple: that one is
+            // queued itself.
             match self.records.get(&name).map(|record| record.time_wait.deadline()) {
                 Some(deadline) if deadline > now && deadline != due => self.queue.push_back((deadline, name)),
                 Some(_) => {
@@ -131,28 +139,12 @@ impl TimeWaits {
     }
 }
 
-impl<M: Memory> Transport<M> {
-    /// A connection is in TIME-WAIT from now on, and is written down as such: its own record goes with the next commit.
-    ///
-    /// What takes its place, or the peer's reset, ends it here and not in the ledger. A successor has a connection of that name, or else
-    /// answers for the old one until its time is over, which harms nobody (RFC 6191). Nor does it know that a repeated FIN has prolonged it.
-    pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
-        self.time_waits.insert(now, name, time_wait, |name| self.searches.give_back(name));
-        if let Some(records) = self.records.as_deref_mut().filter(|records| !records.is_stateless) {
-            records.ledger.put_time_wait(&record(self.locals.tuple(&name), &time_wait.facts()));
-        }
-    }
-
-    /// Goes on with those of a predecessor, as far as they are not over. `found`: youngest first.
-    pub(crate) fn adopt_time_waits(&mut self, now: Instant, found: impl Iterator<Item = TimeWaitRecord>) {
-        let living: alloc::vec::Vec<_> =
-            found.map_while(|found| Some((found.tuple, TimeWait::resume(now, &facts(now, &found)?)?))).collect();
-        self.time_waits.reserve(living.len());
-        for (tuple, time_wait) in living.into_iter().rev() {
-            let name = self.name(&tuple);
-            self.time_waits.insert(now, name, time_wait, |_| {});
-        }
-    }
+/// Makes those of a predecessor again that are not over. `found`: youngest first. Returns them oldest first.
+pub(crate) fn resume(now: Instant, found: impl Iterator<Item = TimeWaitRecord>) -> Vec<(FourTuple, TimeWait)> {
+    let resume = |found: TimeWaitRecord| Some((found.tuple, TimeWait::resume(now, &facts(now, &found)?)?));
+    let mut living: Vec<_> = found.map_while(resume).collect();
+    living.reverse();
+    living
 }
 
 /// What is written down of one.

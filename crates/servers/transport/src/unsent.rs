@@ -1,7 +1,9 @@
-//! How much may wait to be sent for the first time? `TCP_NOTSENT_LOWAT`, as Linux's `tcp_stream_memory_free` has it.
+//! How much may wait to be sent for the first time? `TCP_NOTSENT_LOWAT`, as Linux's `tcp_stream_memory_free`
+//! has it.
 //!
-//! The slot says how much the application may keep in its send buffer in all, so the limit moves with what is in flight. poll(2) says
-//! that there is room when less than half of what may wait does; two flags of the slot carry that.
+//! The slot says how much the application may keep in its send buffer in all, so the limit moves with what is
+//! in flight. poll(2) says that there is room when less than half of what may wait does; two flags of the
+//! slot carry that.
 
 use atoll_ipc::Ready;
 use atoll_ipc::slot::{REPLICA_UNSENT, REPLICA_UNSENT_FULL};
@@ -13,10 +15,10 @@ impl Entry {
     pub(crate) fn set_unsent_low(&mut self, low: u32) {
         self.unsent_low = low;
         self.flags.set(Flags::LIMIT);
-        if low == 0 && self.replica_flags & REPLICA_UNSENT != 0 {
-            self.replica_flags &= !(REPLICA_UNSENT | REPLICA_UNSENT_FULL);
+        if low == 0 && self.view.flags() & REPLICA_UNSENT != 0 {
+            self.view.replace_flags(self.view.flags() & !(REPLICA_UNSENT | REPLICA_UNSENT_FULL));
             self.flags.set(Flags::STATE);
-            self.ready |= Ready::OUT;
+            self.view.tell(Ready::OUT);
         }
     }
 
@@ -36,29 +38,30 @@ impl Entry {
         self.unsent_low != 0 && unsent * 2 >= u64::from(self.unsent_low)
     }
 
-    /// Brings limit and flags up to date after something was written, sent or acknowledged. `published`: the limit that the slot says.
+    /// Brings limit and flags up to date after something was written, sent or acknowledged. `published`: the
+    /// limit that the slot says.
     pub(crate) fn limit_unsent(&mut self, published: u32) {
         if self.send_limit_now() != published {
             self.flags.set(Flags::LIMIT);
         }
         let is_full = self.is_unsent_full();
         let full = if is_full { REPLICA_UNSENT_FULL } else { 0 };
-        let flags = self.replica_flags & !REPLICA_UNSENT_FULL | REPLICA_UNSENT | full;
-        if flags != self.replica_flags {
-            if self.replica_flags & REPLICA_UNSENT_FULL != 0 {
+        let flags = self.view.flags() & !REPLICA_UNSENT_FULL | REPLICA_UNSENT | full;
+        if flags != self.view.flags() {
+            if self.view.flags() & REPLICA_UNSENT_FULL != 0 {
                 self.flags.set(Flags::WANTS_ROOM);
             }
-            self.replica_flags = flags;
+            self.view.replace_flags(flags);
             self.flags.set(Flags::STATE);
         }
         let queued = self.connection.send_tail() - self.connection.send_una();
         if self.flags.has(Flags::WANTS_ROOM) && !is_full && queued * 3 < u64::from(self.send_limit) * 2 {
             self.flags.clear(Flags::WANTS_ROOM);
-            self.ready |= Ready::OUT;
+            self.view.tell(Ready::OUT);
         }
     }
 }
 
-/// So much may wait whatever the limit is: Linux takes a whole buffer of up to 64 KiB where one octet fits, and who writes octets one by
-/// one gets nowhere.
+/// So much may wait whatever the limit is: Linux takes a whole buffer of up to 64 KiB where one octet fits,
+/// and who writes octets one by one gets nowhere.
 const UNSENT_MIN: u32 = 16 << 10;

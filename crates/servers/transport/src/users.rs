@@ -1,7 +1,8 @@
 //! What do all sessions of one user have together? A quota for each session says little to who can open many.
 //!
-//! Sockets and memory are counted here, by the sessions that have them; what is in force for a user is counted where it is written down
-//! ([`crate::records`]). Root, and who runs the stack, have no such bound, as resource limits are not for who could raise them.
+//! Sockets and memory are counted here, by the sessions that have them; what is in force for a user is
+//! counted where it is written down ([`crate::durability`]). Root, and who runs the stack, have no such
+//! bound, as resource limits are not for who could raise them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

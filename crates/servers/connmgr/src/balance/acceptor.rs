@@ -1,8 +1,8 @@
 //! What does a CM know of one acceptor?
 //!
-//! Every CM knows every acceptor, because each has an arena with each replica. One of them is its *home*, which estimates its service
-//! time and offers it to the others; those report to the home what the acceptor did with connections that they gave to it. (And they
-//! remember it, for when the home is silent.)
+//! Every CM knows every acceptor, because each has an arena with each replica. One of them is its *home*,
+//! which estimates its service time and offers it to the others; those report to the home what the acceptor
+//! did with connections that they gave to it. (And they remember it, for when the home is silent.)
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ use atoll_ipc::balance::{Balance, ServiceReport, Services};
 
 use super::estimate::Estimate;
 
-/// One acceptor of a listener. It stays known as long as its session holds the socket, registered or not, so that one that sleeps
-/// through its time-out does not come back as a stranger.
+/// One acceptor of a listener. It stays known as long as its session holds the socket, registered or not, so
+/// that one that sleeps through its time-out does not come back as a stranger.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) lease: u64,
@@ -40,7 +40,8 @@ pub(crate) struct Acceptor {
 /// Connections that [`Acceptor::usual`] is an average of, more or less.
 const USUAL_OF: u32 = 64;
 
-/// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were offered (microseconds).
+/// Connections that an acceptor has claimed and not closed, with the sum of the moments when they were
+/// offered (microseconds).
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     count: u32,
@@ -122,7 +123,8 @@ impl Acceptor {
         self.change();
     }
 
-    /// It has claimed a connection that was offered at `since`. `is_measured`: [`Acceptor::closed`] will follow.
+    /// It has claimed a connection that was offered at `since`. `is_measured`: [`Acceptor::closed`] will
+    /// follow.
     pub(crate) fn claimed(&mut self, now: Instant, since: Instant, is_measured: bool) {
         self.unclaimed = self.unclaimed.saturating_sub(1);
         self.silent_since = now;
@@ -191,12 +193,14 @@ impl Acceptor {
         })
     }
 
-    /// The service time of its last connections, in microseconds, as far as they are known here: at its home, all. `None`: none is.
+    /// The service time of its last connections, in microseconds, as far as they are known here: at its home,
+    /// all. `None`: none is.
     pub(crate) fn estimate(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
         self.estimate.micros(now, rules).map(u64::from)
     }
 
-    /// What the connections that were given to it here took lately, in microseconds. `None`: none was closed lately.
+    /// What the connections that were given to it here took lately, in microseconds. `None`: none was closed
+    /// lately.
     pub(crate) fn seen_lately(&mut self, now: Instant, rules: &Balance) -> Option<u64> {
         self.estimate.micros_lately(now, rules).map(u64::from)
     }
@@ -211,12 +215,14 @@ impl Acceptor {
         self.all_open().count
     }
 
-    /// How long the next connection is expected to take here, in microseconds, at least 1, if the last ones took `micros`.
+    /// How long the next connection is expected to take here, in microseconds, at least 1, if the last ones
+    /// took `micros`.
     ///
-    /// What is not over yet says how long it has taken at least. Open connections do so only if they are more than those that the estimate
-    /// is made of, because then the median of both lies among them; and then their number counts, too, because nothing else tells
-    /// acceptors apart. So one that keeps what it gets looks slower and slower, those whose connections last for hours share them, and a
-    /// few such connections beside many short ones change nothing.
+    /// What is not over yet says how long it has taken at least. Open connections do so only if they are more
+    /// than those that the estimate is made of, because then the median of both lies among them; and then
+    /// their number counts, too, because nothing else tells acceptors apart. So one that keeps what it gets
+    /// looks slower and slower, those whose connections last for hours share them, and a few such connections
+    /// beside many short ones change nothing.
     pub(crate) fn expected(&self, now: Instant, micros: u64) -> u64 {
         let open = self.all_open();
         if open.count as usize <= self.samples() {
@@ -228,8 +234,9 @@ impl Acceptor {
 
     /// The same of an acceptor whose home has said `micros`, and has taken open connections into account.
     ///
-    /// While connections that were offered are not claimed, the silence of the acceptor says how long they take at least. A new one comes
-    /// behind them, so each of them counts once more; but as many as usual are in the estimate already.
+    /// While connections that were offered are not claimed, the silence of the acceptor says how long they
+    /// take at least. A new one comes behind them, so each of them counts once more; but as many as usual are
+    /// in the estimate already.
     pub(crate) fn expected_behind(&self, now: Instant, micros: u64) -> u64 {
         let silence = if self.unclaimed > 0 { now.since(self.silent_since).as_micros() as u64 } else { 0 };
         let micros = micros.max(silence).max(1);

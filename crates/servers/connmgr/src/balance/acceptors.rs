@@ -26,8 +26,8 @@ pub(crate) enum Reported {
     Unknown,
     /// Nothing but a better estimate.
     Noted,
-    /// The acceptor did not claim in time elsewhere, and is removed here, too. Where it was registered: a bit for each transport
-    /// server.
+    /// The acceptor did not claim in time elsewhere, and is removed here, too. Where it was registered: a bit
+    /// for each transport server.
     Removed(u64),
 }
 
@@ -59,7 +59,8 @@ const NONE: u64 = 0;
 /// A bit for each transport server: it does not matter where an acceptor is registered.
 const ALL: u64 = u64::MAX;
 
-/// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of magnitude of a short request.
+/// What an acceptor of which nothing is known is taken for, if nothing is known of any: the order of
+/// magnitude of a short request.
 const UNKNOWN_MICROS: u64 = 1000;
 
 impl Acceptors {
@@ -135,7 +136,8 @@ impl Acceptors {
         self.all.get_mut(at)
     }
 
-    /// Who gets a connection of transport server `ts`, which counts as offered to it from now on. `None`: nobody wants one.
+    /// Who gets a connection of transport server `ts`, which counts as offered to it from now on. `None`:
+    /// nobody wants one.
     pub(crate) fn assign(
         &mut self,
         now: Instant,
@@ -215,8 +217,8 @@ impl Acceptors {
         let best = own.iter().map(|own| own.micros).min().map(|best| self.offers.as_told(now, best));
         let all = &mut self.all;
         for heard in self.offers.fresh(now) {
-            // Nearly all offers are no better than what is here; that is seen without looking at the acceptor, whose connections can only
-            // make it worse.
+            // Nearly all offers are no better than what is here; that is seen without looking at the
+            // acceptor, whose connections can only make it worse.
             if best.is_some_and(|best| heard.is_out(best, rules)) {
                 continue;
             }
@@ -242,8 +244,9 @@ impl Acceptors {
 
     /// For a CM without own acceptors: it lives from offers.
     ///
-    /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd, or gone. So the others of
-    /// the same home are candidates, too, as good as what was seen of them here, but no better than what their home offers.
+    /// An offer names one acceptor, which may be the last that it wants to take all connections of a crowd,
+    /// or gone. So the others of the same home are candidates, too, as good as what was seen of them here,
+    /// but no better than what their home offers.
     fn all_candidates(&mut self, now: Instant, at: u64, balancer: &Balancer, offered: &mut Vec<Candidate>) {
         offered.clear();
         let offers = &self.offers;

@@ -8,8 +8,9 @@ use atoll_ipc::balance::{Balance, Estimator};
 
 /// The service times of one acceptor, at its home. Lost in a crash: the acceptor is new then.
 ///
-/// Both the order of arrival and the order of size are kept, so that median and average cost nothing to read, and the rules may
-/// change at any time. Adding costs a search and a move among at most [`Balance::window`] words.
+/// Both the order of arrival and the order of size are kept, so that median and average cost nothing to read,
+/// and the rules may change at any time. Adding costs a search and a move among at most [`Balance::window`]
+/// words.
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
     recent: VecDeque<u32>,
@@ -23,8 +24,8 @@ pub(crate) struct Estimate {
 
 /// An acceptor that has got no connection for so long counts half.
 ///
-/// An estimate is as old as its last sample, and a slow acceptor gets few. P5 leaves it to the draw to find out that it has recovered;
-/// where connections are rare that would take hours.
+/// An estimate is as old as its last sample, and a slow acceptor gets few. P5 leaves it to the draw to find
+/// out that it has recovered; where connections are rare that would take hours.
 pub(crate) const HALF_LIFE: Duration = Duration::from_secs(10);
 
 impl Estimate {

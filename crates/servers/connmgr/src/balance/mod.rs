@@ -6,11 +6,12 @@
 //!                                        |                              |
 //!                                     choose <-- Offers <--offer-- the best of its own
 //! ```
-//! Each CM chooses by itself, from what it knows, and gives the connection to the acceptor's session in its own replica. So nothing
-//! moves between transport servers, whoever is chosen, and what is late or lost costs balance, never a connection.
+//! Each CM chooses by itself, from what it knows, and gives the connection to the acceptor's session in its
+//! own replica. So nothing moves between transport servers, whoever is chosen, and what is late or lost costs
+//! balance, never a connection.
 //!
-//! Nobody is woken to hear an offer, and nobody sleeps less for balancing. A CM that has heard nothing from another for a second takes
-//! that one's acceptors for its own, and goes by what it has seen of them itself.
+//! Nobody is woken to hear an offer, and nobody sleeps less for balancing. A CM that has heard nothing from
+//! another for a second takes that one's acceptors for its own, and goes by what it has seen of them itself.
 //!
 //! A listener with one acceptor skips all of this.
 
@@ -71,7 +72,8 @@ const WAKE_EVERY: Duration = Duration::from_millis(50);
 pub struct Reach {
     /// They do not sleep.
     pub awake: u64,
-    /// They take a message and read it when they wake up: those that do not sleep, and those for whom little is waiting.
+    /// They take a message and read it when they wake up: those that do not sleep, and those for whom little
+    /// is waiting.
     pub takes: u64,
 }
 
@@ -138,8 +140,8 @@ impl Balancer {
 
     /// The home of a session's acceptors.
     ///
-    /// A fixed rule, so that all agree without a word. Sessions are numbered as they attach, so workers that are started one after
-    /// another spread evenly. A CM that gets none lives from offers.
+    /// A fixed rule, so that all agree without a word. Sessions are numbered as they attach, so workers that
+    /// are started one after another spread evenly. A CM that gets none lives from offers.
     pub(crate) fn home(&self, session: SessionId) -> ReplicaId {
         ReplicaId((session.0 % u32::from(self.replicas)) as u8)
     }
@@ -149,8 +151,8 @@ impl Balancer {
         Some(self.home(session)).filter(|home| *home != self.me)
     }
 
-    /// Checks the sender of a message. `None`: it does not count. Otherwise whether it is a new incarnation of the sender, of whose last
-    /// one nothing counts any more.
+    /// Checks the sender of a message. `None`: it does not count. Otherwise whether it is a new incarnation
+    /// of the sender, of whose last one nothing counts any more.
     pub(crate) fn admit(&mut self, message: &PeerMessage) -> Option<bool> {
         let is_peer = message.from != self.me && message.from.0 < self.replicas;
         let peer = self.peers.get_mut(usize::from(message.from.0)).filter(|_| is_peer);

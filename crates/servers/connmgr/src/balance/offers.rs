@@ -48,8 +48,8 @@ pub(crate) const TELL_AGAIN_AFTER: Duration = Duration::from_millis(10);
 const ANSWER_AFTER: Duration = Duration::from_millis(2);
 
 impl Heard {
-    /// Whether the offer is out of question, whatever was given to its acceptor meanwhile: that can only make it worse. `best`: the best
-    /// own acceptor, in microseconds.
+    /// Whether the offer is out of question, whatever was given to its acceptor meanwhile: that can only make
+    /// it worse. `best`: the best own acceptor, in microseconds.
     pub(crate) fn is_out(&mut self, best: u64, rules: &Balance) -> bool {
         let micros = u64::from(self.micros);
         match rules.scheme {
@@ -89,7 +89,8 @@ impl Offers {
         self.heard.iter_mut().filter(move |heard| heard.micros > 0 && now.since(heard.at) <= OFFER_AGE_MAX)
     }
 
-    /// CMs that have said something within [`OFFER_AGE_MAX`] or little more, if only that they have nothing to offer; a bit each.
+    /// CMs that have said something within [`OFFER_AGE_MAX`] or little more, if only that they have nothing
+    /// to offer; a bit each.
     ///
     /// Asked for every connection, so it does not look at every offer each time.
     pub(crate) fn speaking(&mut self, now: Instant) -> u64 {
@@ -107,8 +108,9 @@ impl Offers {
         self.heard.iter().find(|heard| heard.from == home).filter(is_fresh)
     }
 
-    /// What to say of the best acceptor now: what the worst was since something was told. A moment in which it has nothing to do is no
-    /// reason for the others to send it theirs, and would be over before they could.
+    /// What to say of the best acceptor now: what the worst was since something was told. A moment in which
+    /// it has nothing to do is no reason for the others to send it theirs, and would be over before they
+    /// could.
     pub(crate) fn worst_of_period(&mut self, best: PeerOffer) -> PeerOffer {
         self.worst = self.worst.max(best.service_us.unwrap_or(0));
         PeerOffer { service_us: best.service_us.map(|_| self.worst), ..best }
@@ -120,8 +122,9 @@ impl Offers {
         (self.worst, self.is_awaited) = (0, false);
     }
 
-    /// The best of the own acceptors as the others know it, if they do: what they offer is as old, and may have become nearly twice as long
-    /// since. Compared with what is true now, everybody's offer would look good to everybody while all become slower.
+    /// The best of the own acceptors as the others know it, if they do: what they offer is as old, and may
+    /// have become nearly twice as long since. Compared with what is true now, everybody's offer would look
+    /// good to everybody while all become slower.
     pub(crate) fn as_told(&self, now: Instant, best: u64) -> u64 {
         let is_fresh = self.told_at.is_some_and(|at| now.since(at) <= TELL_AGAIN_AFTER);
         let told = self.told.and_then(|told| told.service_us).filter(|_| is_fresh);
@@ -130,8 +133,8 @@ impl Offers {
 
     /// Whether it is time to tell `best` to the others.
     ///
-    /// Each message costs every other CM as much as some choices do, so there are few: what has become twice as long is told at once,
-    /// what is about the same or better when its turn comes.
+    /// Each message costs every other CM as much as some choices do, so there are few: what has become twice
+    /// as long is told at once, what is about the same or better when its turn comes.
     pub(crate) fn is_news(&self, now: Instant, best: Option<PeerOffer>) -> bool {
         let is_due = |period| self.told_at.is_none_or(|at| now.since(at) >= period);
         match (best.and_then(|best| best.service_us), self.told.and_then(|told| told.service_us)) {

@@ -5,7 +5,8 @@
 //!                                                  draw --> the connection's acceptor       (Tournament)
 //!   offers --filter--> --draw--> best offer x tariff
 //! ```
-//! Every draw is by weight 1 / service time, so that a faster one is preferred and a slower one is tried again now and then.
+//! Every draw is by weight 1 / service time, so that a faster one is preferred and a slower one is tried
+//! again now and then.
 
 use atoll_base::Rng;
 use atoll_ipc::balance::Scheme;
@@ -28,8 +29,8 @@ pub(crate) enum Winner {
     Offered(usize),
 }
 
-/// Chooses among own acceptors and offers. `offers` have passed the filter of the scheme, if it has one. `None` if there is nobody,
-/// and for [`Scheme::Naive`] with own acceptors, who take turns.
+/// Chooses among own acceptors and offers. `offers` have passed the filter of the scheme, if it has one.
+/// `None` if there is nobody, and for [`Scheme::Naive`] with own acceptors, who take turns.
 pub(crate) fn choose(
     scheme: Scheme,
     tariff: u16,
@@ -64,7 +65,8 @@ pub(crate) fn choose(
     }
 }
 
-/// 1 / service time, as a whole number: 2^40 for one microsecond, so that thousands of weights add up without overflow.
+/// 1 / service time, as a whole number: 2^40 for one microsecond, so that thousands of weights add up without
+/// overflow.
 const fn weight(micros: u64) -> u64 {
     let weight = (1 << 40) / if micros == 0 { 1 } else { micros };
     if weight == 0 { 1 } else { weight }
@@ -163,7 +165,8 @@ mod tests {
 
     #[test]
     fn the_tournament_has_three_draws() {
-        // Best of own: 2/3 of 100, 1/3 of 200. Best offer: 2/3 of 30, 1/3 of 60. Then one against the other, after tariff.
+        // Best of own: 2/3 of 100, 1/3 of 200. Best offer: 2/3 of 30, 1/3 of 60. Then one against the other,
+        // after tariff.
         let duel = |own: f64, offer: f64| (1.0 / own) / (1.0 / own + 1.0 / (2.0 * offer));
         let (own, offers) = ([(100.0, 2.0 / 3.0), (200.0, 1.0 / 3.0)], [(30.0, 2.0 / 3.0), (60.0, 1.0 / 3.0)]);
         let mut expected = [0.0; 4];

@@ -330,7 +330,8 @@ fn a_slow_worker_gets_less_under_every_scheme_but_naive() {
     for (scheme, tariff) in
         [(Scheme::Tournament, 2), (Scheme::Filtered, 2), (Scheme::Unfiltered, 2), (Scheme::Unfiltered, 100)]
     {
-        // Ten times as slow as its neighbour: of the quarter that comes to its CM it gets an eleventh at most.
+        // Ten times as slow as its neighbour: of the quarter that comes to its CM it gets an eleventh at
+        // most.
         let mut cms = Cms::new(4, &eight(1000), rules(scheme, tariff), 2);
         cms.run(500_000, 50, &[0, 1, 2, 3]);
         cms.finish();

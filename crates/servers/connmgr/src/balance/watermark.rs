@@ -22,7 +22,8 @@ impl Watermark {
         self.passes
     }
 
-    /// Whether an offer of `least` microseconds or more is filtered now in any case. If not, nothing is decided.
+    /// Whether an offer of `least` microseconds or more is filtered now in any case. If not, nothing is
+    /// decided.
     pub(crate) fn filters(&mut self, own: u64, least: u64, rules: &Balance) -> bool {
         let filters = !self.would_pass(own, least, rules);
         self.passes &= !filters;

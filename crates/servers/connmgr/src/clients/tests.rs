@@ -1,4 +1,5 @@
-//! Transport servers and their connection manager in different processes: messages are late, cross, and are asked for again.
+//! Transport servers and their connection manager in different processes: messages are late, cross, and are
+//! asked for again.
 
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -329,7 +330,8 @@ fn a_cm_that_starts_again_is_told_what_the_last_one_knew() {
     let offers = rig.offers(0);
     assert_eq!(offers.iter().map(|offer| offer.connection.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6], "in order");
     let listener = rig.tss[1].listener_of(SessionId(1), LEASE).expect("it is there");
-    // What the dead one has offered is claimed; its end is told to nobody, because nobody knows its beginning.
+    // What the dead one has offered is claimed; its end is told to nobody, because nobody knows its
+    // beginning.
     let is_told = rig.tss[1].handle_claimed(rig.now, ConnectionId(1), listener, SessionId(1), LEASE, rig.now);
     rig.turn(1);
     assert!(!is_told && rig.manager.clients[1].asked.is_empty());
@@ -382,8 +384,8 @@ fn an_answer_to_a_dead_ts_is_not_taken_by_its_successor() {
     assert_eq!(rig.offers(0).len(), 1);
 }
 
-/// Whatever happens in whatever order: each connection is offered to one, or waits while nobody is registered, and in the end all
-/// counts are right.
+/// Whatever happens in whatever order: each connection is offered to one, or waits while nobody is
+/// registered, and in the end all counts are right.
 #[test]
 fn random_delays_leave_the_counts_right() {
     let mut rng = Rng::new(9);

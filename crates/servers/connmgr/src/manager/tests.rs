@@ -66,7 +66,8 @@ fn offers(cm: &mut ConnMgr) -> Vec<Offer> {
 
 #[test]
 fn two_sockets_bind_one_port_only_if_linux_would_let_them() {
-    // First socket: address, SO_REUSEADDR, SO_REUSEPORT, listening; second: address, SO_REUSEADDR, SO_REUSEPORT.
+    // First socket: address, SO_REUSEADDR, SO_REUSEPORT, listening; second: address, SO_REUSEADDR,
+    // SO_REUSEPORT.
     let cases = [
         ((0, false, false, false), (0, false, false), false),
         ((ADDR, false, false, false), (LOOPBACK, false, false), true),
@@ -452,7 +453,8 @@ fn random_messages_leave_the_counts_right() {
 
 // ---- the naive accept ----
 
-/// A listener of two sessions that ask, and what they are told: session, whether one waits, whether it is an answer.
+/// A listener of two sessions that ask, and what they are told: session, whether one waits, whether it is an
+/// answer.
 fn asking() -> (ConnMgr, ListenerId) {
     let mut cm = manager(0, 1);
     for session in [1, 2] {

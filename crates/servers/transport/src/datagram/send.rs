@@ -4,138 +4,164 @@ use atoll_base::{Addr, Endpoint, FourTuple, Instant};
 use atoll_ip::{Cast, HEADERS_LEN_MAX, Ip, Link, Outgoing, Route, headers_len};
 use atoll_ipc::page::Stat;
 use atoll_ipc::{Cause, Memory, Ready};
-use atoll_udp::{DATAGRAM_MAX_V4, Flags as RecordFlags, RECORD_LEN, padded_len};
+use atoll_udp::{DATAGRAM_MAX_V4, Flags as RecordFlags, Record};
 use atoll_wire::ipv4::Protocol;
 use atoll_wire::{checksum, udp};
 
+use crate::datagrams::Datagram;
 use crate::fragment::{Cut, MtuDiscovery, Progress, send_fragments};
-use crate::output::Way;
+use crate::next_hop::Way;
 use crate::session::Occupant;
 use crate::sink::{Absolute, FrameSink, Offload, TextRef};
 use crate::transport::Transport;
 
+/// What becomes of the first datagram of a socket.
+enum Plan {
+    Leave(Leaving),
+    /// The neighbour is being asked for.
+    Wait,
+    /// It does not leave, and the next call on the socket says so.
+    Refuse(Cause),
+}
+
+/// How a datagram leaves.
+struct Leaving {
+    way: Way,
+    tuple: FourTuple,
+    cut: Cut,
+    /// Members on this machine, whoever they are, hear it as well.
+    is_looped: bool,
+    /// Nobody else does.
+    stays: bool,
+}
+
 impl<M: Memory> Transport<M> {
-    // structure: send_datagrams: from the ring to the link without a copy in between
-    /// Sends what a socket has to send, until it is done, its neighbour is asked for, the link is full, or its session has sent as much as it
-    /// may in one flush.
-    pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) {
+    /// Sends what a socket has to send, until it is done, its neighbour is asked for, the link is full, or
+    /// its session has sent as much as it may in one flush. From the ring to the link, without a copy in
+    /// between. `false`: the socket is to go, because what it has written is no datagram.
+    #[must_use]
+    pub(super) fn send_datagrams(&mut self, now: Instant, index: u32, out: &mut impl FrameSink<M>) -> bool {
+        let flush = self.applications.flush();
         loop {
-            let Some(socket) = self.datagrams.sockets.get_mut(index) else { return };
-            if socket.send_head >= socket.send_tail {
-                return;
-            }
-            let place = socket.place.session;
-            let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::as_mut) else { return };
-            if !session.share.is_left(self.flushes) {
-                if !core::mem::replace(&mut socket.is_later, true) {
-                    session.later.push_back(Occupant::Datagram(index));
-                    self.put_off.insert(place);
+            let Some(socket) = self.datagrams.get_mut(index).filter(|socket| socket.unsent() > 0) else { return true };
+            let place = socket.place().session;
+            let Some(session) = self.applications.get(place) else { return true };
+            if !session.share.is_left(flush) {
+                if socket.wait_for_share() {
+                    self.applications.put_off(place, Occupant::Datagram(index));
                 }
-                return;
+                return true;
             }
-            let mut head = [0; RECORD_LEN];
-            let available = socket.send_tail - socket.send_head;
-            let record = socket.send.pieces(socket.send_head, RECORD_LEN).and_then(|pieces| {
-                pieces.read(&session.arena, session.layout.send_area, &mut head);
-                atoll_udp::decode(&head, available).ok()
-            });
-            let text =
-                record.and_then(|record| socket.send.pieces(socket.send_head + RECORD_LEN as u64, record.len as usize));
-            let (Some(record), Some(pieces)) = (record, text) else {
-                // Not what a library writes: the socket is lost.
+            let Some((record, pieces)) = socket.first(session) else {
                 self.stats.count(Stat::BadCommands);
-                self.remove_datagram(now, index);
-                return;
+                return false;
             };
             let pieces = Absolute::new(session.layout.send_area, &pieces);
             let text = TextRef::Pieces(&session.arena, pieces.parts());
-            let peer = if record.peer.port == 0 { socket.remote.unwrap_or_default() } else { record.peer };
-            let route = if peer.port == 0 { Route::Unreachable } else { self.ip.route(now, peer.addr) };
-            let broadcast = self.ip.cast(peer.addr) == Some(Cast::Broadcast);
-            let multicast = self.ip.cast(peer.addr) == Some(Cast::Multicast);
-            let wishes = *socket.multicast.of(peer.addr);
-            let to_inside = multicast && wishes.inside;
-            let route = if to_inside { Route::Local } else { route };
-            let discovery = socket.discovery_to(peer.addr);
-            let cut = match route {
-                Route::Via { .. } => discovery.cut(&self.ip, now, peer.addr, record.len as usize),
-                _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
-            };
-            let is_torn = matches!(cut, Cut::Fragments(_));
-            let cut = if is_torn && socket.whole_v6 && !peer.addr.is_v4() { Cut::TooLong } else { cut };
-            let src = source(&self.ip, socket.local, peer.addr, to_inside)
-                .filter(|_| !(socket.grant.v6_only && peer.addr.is_v4()));
-            let way = match route {
-                _ if peer.addr.is_v4() && record.len > DATAGRAM_MAX_V4 => Err(Cause::MessageTooLong),
-                Route::Local => Ok((true, self.ip.mac())),
-                Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
-                    Err(Cause::AddressNotAvailable)
-                }
-                Route::Via { .. } if cut == Cut::TooLong => Err(Cause::MessageTooLong),
-                Route::Via { mac } => Ok((false, mac)),
-                Route::Resolving => {
-                    self.datagrams.unresolved.push(index);
-                    return;
-                }
-                Route::Unreachable => Err(Cause::HostUnreachable),
-            };
-            match way.and_then(|way| Ok((way, src.ok_or(Cause::NetworkUnreachable)?))) {
-                Ok(((internal, mac), src)) => {
-                    let (tos, ttl) = match peer.addr.is_v4() {
-                        true => (socket.tos, socket.ttl),
-                        false => (socket.class, socket.hops.unwrap_or(self.ip.hop_limit())),
-                    };
-                    let ttl = if multicast { wishes.ttl } else { ttl };
-                    let way = Way { internal, mac, tos, ttl };
-                    let tuple = FourTuple { local: Endpoint::at(src, socket.local.port), remote: peer };
-                    if multicast && !internal && wishes.is_looped && !socket.has_looped {
-                        // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
-                        let inside = Way { internal: true, mac: self.ip.mac(), ..way };
-                        let whole = Cut::Whole { dont_fragment: true };
-                        socket.has_looped = !self.ip.is_member(Link::Inside, peer.addr)
-                            || send_datagram(&mut self.ip, &inside, &tuple, whole, text.again(), None, out).is_ok();
-                        if !socket.has_looped {
-                            self.datagrams.unresolved.push(index);
-                            self.retry_at = now + crate::output::RETRY_AFTER;
-                            return;
-                        }
+            match plan(&mut self.ip, now, socket, &record) {
+                Plan::Leave(leaving) => {
+                    if let Err(Full) = send_first(&mut self.ip, socket, &leaving, text, out) {
+                        // The record waits where it is, or what is left of it.
+                        self.datagrams.wait(index);
+                        self.egress.retry_later(now);
+                        return true;
                     }
-                    // ip(7), RFC 4291 §2.7: what has no hops left, or goes to a group of this machine, stays here.
-                    let stays = multicast && (ttl == 0 || peer.addr.is_interface_local());
-                    let sent = if stays && !internal {
-                        Ok(())
-                    } else {
-                        send_datagram(&mut self.ip, &way, &tuple, cut, text, socket.progress, out)
-                    };
-                    socket.progress = match sent {
-                        Ok(()) => None,
-                        Err(Full(progress)) => {
-                            // The link is full: the record waits where it is, or what is left of it.
-                            socket.progress = progress;
-                            self.datagrams.unresolved.push(index);
-                            self.retry_at = now + crate::output::RETRY_AFTER;
-                            return;
-                        }
-                    };
                     self.stats.count(Stat::DatagramsOut);
                 }
-                Err(cause) => {
+                Plan::Wait => {
+                    self.datagrams.wait(index);
+                    return true;
+                }
+                Plan::Refuse(cause) => {
                     self.stats.count(Stat::DatagramsDropped);
-                    socket.cause = cause;
-                    socket.ready |= Ready::ERR;
+                    socket.fail(cause, Ready::default());
                 }
             }
-            socket.has_looped = false;
-            socket.send_head += padded_len(record.len);
-            if let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::as_mut) {
-                session.share.take(self.flushes, record.len as usize);
+            socket.pop(record.len);
+            if let Some(session) = self.applications.get_mut(place) {
+                session.share.take(flush, record.len as usize);
             }
         }
     }
 }
 
-/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from the one that suits; what is
-/// bound to one that is gone, from nowhere, as on Linux. `inside`: it goes to a group on the inside link.
+/// Decides what becomes of a datagram.
+fn plan(ip: &mut Ip, now: Instant, socket: &Datagram, record: &Record) -> Plan {
+    let peer = if record.peer.port == 0 { socket.remote().unwrap_or_default() } else { record.peer };
+    let options = socket.options();
+    let route = if peer.port == 0 { Route::Unreachable } else { ip.route(now, peer.addr) };
+    let broadcast = ip.cast(peer.addr) == Some(Cast::Broadcast);
+    let multicast = ip.cast(peer.addr) == Some(Cast::Multicast);
+    let wishes = options.multicast().of(peer.addr);
+    let to_inside = multicast && wishes.inside;
+    let route = if to_inside { Route::Local } else { route };
+    let discovery = options.discovery_to(peer.addr);
+    let cut = match route {
+        Route::Via { .. } => discovery.cut(ip, now, peer.addr, record.len as usize),
+        _ => Cut::Whole { dont_fragment: discovery != MtuDiscovery::Dont },
+    };
+    let is_torn = matches!(cut, Cut::Fragments(_));
+    let cut = if is_torn && options.is_whole_to(peer.addr) { Cut::TooLong } else { cut };
+    let way = match route {
+        _ if peer.addr.is_v4() && record.len > DATAGRAM_MAX_V4 => Err(Cause::MessageTooLong),
+        Route::Local => Ok((true, ip.mac())),
+        Route::Via { .. } if broadcast && !record.flags.contains(RecordFlags::BROADCAST) => {
+            Err(Cause::AddressNotAvailable)
+        }
+        Route::Via { .. } if cut == Cut::TooLong => Err(Cause::MessageTooLong),
+        Route::Via { mac } => Ok((false, mac)),
+        Route::Resolving => return Plan::Wait,
+        Route::Unreachable => Err(Cause::HostUnreachable),
+    };
+    let src =
+        source(ip, socket.local(), peer.addr, to_inside).filter(|_| !(socket.grant().v6_only && peer.addr.is_v4()));
+    let (internal, mac, src) = match (way, src) {
+        (Ok((internal, mac)), Some(src)) => (internal, mac, src),
+        (Ok(_), None) => return Plan::Refuse(Cause::NetworkUnreachable),
+        (Err(cause), _) => return Plan::Refuse(cause),
+    };
+    let (tos, ttl) = options.marks_to(peer.addr, ip.hop_limit());
+    let ttl = if multicast { wishes.ttl } else { ttl };
+    Plan::Leave(Leaving {
+        way: Way { internal, mac, tos, ttl },
+        tuple: FourTuple { local: Endpoint::at(src, socket.local().port), remote: peer },
+        cut,
+        is_looped: multicast && !internal && wishes.is_looped,
+        // ip(7), RFC 4291 §2.7: what has no hops left, or goes to a group of this machine, stays here.
+        stays: multicast && !internal && (ttl == 0 || peer.addr.is_interface_local()),
+    })
+}
+
+/// Sends the first datagram of a socket.
+fn send_first<M: Memory>(
+    ip: &mut Ip,
+    socket: &mut Datagram,
+    leaving: &Leaving,
+    text: TextRef<'_, M>,
+    out: &mut impl FrameSink<M>,
+) -> Result<(), Full> {
+    let Leaving { way, tuple, cut, .. } = leaving;
+    if leaving.is_looped && !socket.has_looped() {
+        // A copy for the members on this machine, whoever they are: the owner of the flow gives it to all.
+        let inside = Way { internal: true, mac: ip.mac(), ..*way };
+        let whole = Cut::Whole { dont_fragment: true };
+        if ip.is_member(Link::Inside, tuple.remote.addr) {
+            send_datagram(ip, &inside, tuple, whole, text.again(), &mut None, out)?;
+        }
+        socket.set_looped();
+    }
+    if leaving.stays {
+        return Ok(());
+    }
+    let mut progress = socket.progress();
+    let sent = send_datagram(ip, way, tuple, *cut, text, &mut progress, out);
+    socket.set_progress(progress.filter(|_| sent.is_err()));
+    sent
+}
+
+/// Where a datagram to `peer` comes from. What is bound to any address, or to one that means many, sends from
+/// the one that suits; what is bound to one that is gone, from nowhere, as on Linux. `inside`: it goes to a
+/// group on the inside link.
 fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
     let is_definite = !local.addr.is_unspecified() && ip.is_own(local.addr);
     match is_definite {
@@ -148,18 +174,19 @@ fn source(ip: &Ip, local: Endpoint, peer: Addr, inside: bool) -> Option<Addr> {
     }
 }
 
-/// The link has not taken a datagram, or only this much of it.
-struct Full(Option<Progress>);
+/// The link has not taken a datagram, or only a part of it.
+struct Full;
 
 // structure: send_datagram: a datagram has as many facts
-/// Writes the headers of one datagram and gives it to the link.
+/// Writes the headers of one datagram and gives it to the link. `progress`: how much of it the link has
+/// taken.
 fn send_datagram<M: Memory>(
     ip: &mut Ip,
     way: &Way,
     tuple: &FourTuple,
     cut: Cut,
     text: TextRef<'_, M>,
-    progress: Option<Progress>,
+    progress: &mut Option<Progress>,
     out: &mut impl FrameSink<M>,
 ) -> Result<(), Full> {
     let mut headers = [0u8; HEADERS_LEN_MAX + udp::HEADER_LEN];
@@ -176,8 +203,8 @@ fn send_datagram<M: Memory>(
         dont_fragment: cut == Cut::Whole { dont_fragment: true },
     };
     if let Cut::Fragments(mtu) = cut {
-        let rest = send_fragments(ip, way, tuple, &packet, &text, progress, mtu, out);
-        return rest.map_or(Ok(()), |progress| Err(Full(Some(progress))));
+        *progress = send_fragments(ip, way, tuple, &packet, &text, *progress, mtu, out);
+        return if progress.is_some() { Err(Full) } else { Ok(()) };
     }
     ip.emit_headers(&mut headers, &packet);
     let header = udp::Header {
@@ -196,5 +223,9 @@ fn send_datagram<M: Memory>(
     };
     let headers = &headers[..start + udp::HEADER_LEN];
     let taken = if way.internal { out.send_internal(headers, text, offload) } else { out.send(headers, text, offload) };
-    if taken { Ok(()) } else { Err(Full(None)) }
+    if !taken {
+        *progress = None;
+        return Err(Full);
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use atoll_ipc::HeapMemory;
 use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage};
 
 use super::*;
-use crate::flows::Locals;
+use crate::names::Locals;
 
 /// Measurements whose clock goes by 10 nanoseconds at each reading.
 fn bench() -> (Phases, Stats, Name) {

@@ -36,7 +36,8 @@ fn is_closed(app: &mut App, socket: Socket) -> bool {
     app.state(socket).2 & REPLICA_CLOSED != 0
 }
 
-/// Octets of send memory in use; the library would give drained buffers back, and those of connections that are over.
+/// Octets of send memory in use; the library would give drained buffers back, and those of connections that
+/// are over.
 fn give_back(server: &mut App, sockets: &mut Vec<(Socket, Socket)>) {
     let over: Vec<usize> = (0..sockets.len()).filter(|n| is_closed(server, sockets[*n].0)).collect();
     for n in over.into_iter().rev() {
@@ -369,8 +370,8 @@ fn where_nobody_holds_much_the_largest_go_unless_that_would_be_no_help() {
     }
 }
 
-/// The memory of all is used up, and not by these. One has read everything and waits for more, the other one reads little by little, which its
-/// library tells nobody.
+/// The memory of all is used up, and not by these. One has read everything and waits for more, the other one
+/// reads little by little, which its library tells nobody.
 #[test]
 fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -399,7 +400,8 @@ fn who_waits_for_text_or_reads_slowly_stays_though_its_buffer_is_large() {
     assert!(!is_closed(&mut server, reads.0), "who reads");
 }
 
-/// All are modest. One session has one connection, with the largest buffer of all; others have many that hold more together.
+/// All are modest. One session has one connection, with the largest buffer of all; others have many that hold
+/// more together.
 #[test]
 fn of_those_who_hold_little_the_session_that_holds_most_goes_first() {
     let (mut net, mut one, mut client) = pair(22, 22);
@@ -449,7 +451,8 @@ fn what_was_shed_gives_its_memory_back_at_once() {
     assert!(held(&mut net) < before / 2, "{} of {before}", held(&mut net));
 }
 
-/// Whoever says that he has read everything, and tells nobody, is believed: he has no use for that memory any more.
+/// Whoever says that he has read everything, and tells nobody, is believed: he has no use for that memory any
+/// more.
 #[test]
 fn what_was_read_and_not_told_of_is_given_back() {
     let (mut net, mut server, mut client) = pair(22, 22);
@@ -488,7 +491,8 @@ fn what_a_peer_sent_before_it_reset_the_connection_can_be_read() {
     }
 }
 
-/// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is not for long.
+/// What one that has closed has sent is lost for so long. It is not its reader that stands still, if that is
+/// not for long.
 #[test]
 fn who_sends_again_after_losses_is_not_taken_for_one_that_stands_still() {
     for (silence, stays) in [(Duration::from_millis(1300), true), (Duration::from_millis(3500), false)] {

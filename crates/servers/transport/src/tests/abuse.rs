@@ -183,7 +183,7 @@ fn random_commands_never_panic_and_everything_comes_back() {
             assert_eq!(stack.buffer_bytes(), 0, "seed {seed}");
             assert_eq!((stack.stat(Stat::Connections), stack.stat(Stat::Sessions)), (0, 0), "seed {seed}");
             assert_eq!(stack.stat(Stat::TimeWaits), 0, "seed {seed}");
-            assert!(stack.transport.wheel.is_empty() && !stack.transport.has_work(), "seed {seed}");
+            assert!(stack.transport.connections.timers().is_empty() && !stack.transport.has_work(), "seed {seed}");
         }
     }
 }

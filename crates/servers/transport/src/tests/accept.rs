@@ -15,7 +15,8 @@ use super::kit::{App, Net, Socket, Stack, addr};
 const ANY_80: Endpoint = Endpoint::new(0, 80);
 const LEASE: u64 = 77;
 
-/// One stack with a listener that several applications share as forked children do, and a client on another stack.
+/// One stack with a listener that several applications share as forked children do, and a client on another
+/// stack.
 fn shared_listener(acceptors: u32) -> (Net, Vec<App>, App) {
     let mut net = Net::new(vec![Stack::new(1), Stack::new(2)]);
     let mut servers: Vec<App> = (0..acceptors).map(|n| App::attach(net.stack(0), n)).collect();
@@ -410,7 +411,7 @@ fn what_a_dead_process_wrote_is_still_delivered() {
     assert!(client.take_ready(c).contains(Ready::RDHUP));
     client.close(c);
     net.settle();
-    assert_eq!(net.stack(0).transport.sessions.iter().flatten().count(), 0);
+    assert_eq!(net.stack(0).transport.applications.iter().count(), 0);
 }
 
 #[test]
@@ -428,7 +429,8 @@ fn sockets_of_a_lost_member_close_unless_another_holds_them() {
     assert!(!client.take_ready(b).contains(Ready::RDHUP));
 }
 
-/// A process that listens has died. A child of its, which listens no more, goes on with a connection of that session.
+/// A process that listens has died. A child of its, which listens no more, goes on with a connection of that
+/// session.
 #[test]
 fn the_listeners_of_a_dead_process_end_while_its_child_goes_on_with_its_connections() {
     for is_claimed in [false, true] {
@@ -504,7 +506,8 @@ fn a_dead_process_resets_what_it_has_said_it_would() {
     }
 }
 
-/// Whoever dies between a store and the command that tells of it: those who share the socket get what was stored.
+/// Whoever dies between a store and the command that tells of it: those who share the socket get what was
+/// stored.
 #[test]
 fn what_a_dead_member_stored_and_did_not_tell_counts_for_the_living() {
     let (mut net, mut servers, mut client) = shared_listener(1);

@@ -186,7 +186,10 @@ fn an_idle_connection_owns_no_buffer_and_no_timer() {
     assert!(net.stack(0).buffer_bytes() > 0);
     net.wait(Duration::from_secs(5));
     assert_eq!((net.stack(0).buffer_bytes(), net.stack(1).buffer_bytes()), (0, 0));
-    assert!(net.stack(0).transport.wheel.is_empty() && net.stack(1).transport.wheel.is_empty());
+    assert!(
+        net.stack(0).transport.connections.timers().is_empty()
+            && net.stack(1).transport.connections.timers().is_empty()
+    );
     client.write(c, b"again");
     net.settle();
     assert_eq!(server.read(s), b"again");
@@ -324,7 +327,8 @@ fn a_peer_that_is_heard_is_not_asked_for_its_station() {
         net.wait(Duration::from_secs(1));
         assert_eq!((client.read(c).len(), server.read(s).len()), (1000, 1000));
     }
-    // One asks before the other has said who it is; the one that was asked may ask back once, before the connection shows it.
+    // One asks before the other has said who it is; the one that was asked may ask back once, before the
+    // connection shows it.
     let asked: u64 = (0..2).map(|n| net.stack(n).whole_ip().counters().arp_requests).sum();
     assert!(asked <= 5, "{asked} questions in two minutes");
 }

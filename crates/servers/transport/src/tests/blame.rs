@@ -14,7 +14,8 @@ use crate::{Charge, Loss, Recovery};
 
 const ENDED: u32 = REPLICA_CLOSED | REPLICA_RESET;
 
-/// Two programs on the first stack, whose server is mortal, each with a connection to the program of the second.
+/// Two programs on the first stack, whose server is mortal, each with a connection to the program of the
+/// second.
 struct Scene {
     net: Net,
     honest: App,
@@ -65,7 +66,7 @@ impl Scene {
     }
 
     fn place(&mut self, ends: (Socket, Socket)) -> u32 {
-        let entries = &self.net.stack(0).transport.entries;
+        let entries = &self.net.stack(0).transport.connections;
         let slot = ends.0.slot;
         let is_it = |place: crate::session::Place, session: u32| place.slot == slot && place.session == session;
         let session = u32::from(ends == self.rogue_ends);
@@ -123,7 +124,8 @@ fn a_session_that_servers_die_of_is_cut_off_and_no_other() {
     }
 }
 
-/// A segment, a timer, the output or the record of a connection: that connection, and neither its session nor another one. Its peer hears of it.
+/// A segment, a timer, the output or the record of a connection: that connection, and neither its session nor
+/// another one. Its peer hears of it.
 #[test]
 fn a_connection_is_given_up_for_deaths_at_work_of_its_own_and_its_peer_hears_so() {
     for kind in [Work::Segment, Work::Timer, Work::Output, Work::Adoption, Work::Offer] {
@@ -194,7 +196,7 @@ fn deaths_by_others_and_deaths_at_nothing_are_put_down_to_nobody() {
     let place = scene.place(scene.rogue_ends);
     for work in [Work::Commands(SessionId(9)), Work::Segment(place)] {
         for _ in 0..5 {
-            scene.net.stack(0).transport.mark(work);
+            scene.net.stack(0).transport.durability.mark(work);
             let now = scene.net.now;
             let apps = [&scene.honest, &scene.rogue];
             assert_eq!(scene.net.stack(0).restart(now, &apps, Recovery::Stateful).lost, 0);
@@ -247,7 +249,8 @@ fn a_session_may_be_cut_off_where_nobody_has_died() {
     assert_eq!(scene.net.stack(0).transport.take_ended(), [SessionId(9)]);
 }
 
-/// Nothing can be believed of the record: the application hears it from its slot, and the peer as soon as it says something.
+/// Nothing can be believed of the record: the application hears it from its slot, and the peer as soon as it
+/// says something.
 #[test]
 fn both_ends_of_a_connection_whose_record_is_damaged_hear_of_it() {
     let mut scene = scene();

@@ -124,8 +124,8 @@ fn a_crowd_at_a_small_backlog_is_answered_at_once() {
 
 #[test]
 fn whoever_waits_for_the_server_to_speak_is_not_forgotten_though_a_cookie_answered() {
-    // Cookies answer the SYNs of a crowd, whose last ACKs then find the accept queue full. Nobody in it says anything more:
-    // only a SYN-ACK that is repeated tells the server again that they are there.
+    // Cookies answer the SYNs of a crowd, whose last ACKs then find the accept queue full. Nobody in it says
+    // anything more: only a SYN-ACK that is repeated tells the server again that they are there.
     let (mut net, mut server, mut client) = flooded();
     client.connect(SERVER);
     net.settle();

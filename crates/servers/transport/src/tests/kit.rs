@@ -171,15 +171,24 @@ impl Stack {
         self
     }
 
-    /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has taken yet is lost.
+    /// The server dies between two rounds, and another one takes its place. What it had sent and nobody has
+    /// taken yet is lost.
     pub(crate) fn restart(&mut self, now: Instant, apps: &[&App], recovery: Recovery) -> Adoption {
         self.succeed(now, apps, recovery, false)
     }
 
     /// The same of a server that dies by its own fault while it is at work on this.
     pub(crate) fn die_of(&mut self, now: Instant, apps: &[&App], work: Work) -> Adoption {
-        self.transport.mark(work);
+        self.transport.durability.mark(work);
         self.succeed(now, apps, Recovery::Stateful, true)
+    }
+
+    /// Writes down what has changed, as a flush begins with, and stops there.
+    pub(crate) fn commit(&mut self) {
+        let Transport { durability, connections, applications, .. } = &mut self.transport;
+        let dirty = connections.take_dirty();
+        durability.commit(&dirty, connections, applications);
+        connections.put_back_dirty(dirty);
     }
 
     /// A record of its ledger is not as it was written.
@@ -315,6 +324,7 @@ impl Net {
             self.now += Duration::from_micros(10);
             if !self.step() {
                 self.step();
+                self.stacks.iter().for_each(|stack| stack.transport.connections.check_invariants());
                 return;
             }
         }
@@ -605,7 +615,8 @@ impl App {
     }
 }
 
-/// A server on the first stack, at port 80 of any of its addresses, and a client on another one get a connection. Returns the server's socket and the client's.
+/// A server on the first stack, at port 80 of any of its addresses, and a client on another one get a
+/// connection. Returns the server's socket and the client's.
 pub(crate) fn meet(net: &mut Net, server: &mut App, client: &mut App) -> (Socket, Socket) {
     server.listen(77, Endpoint::new(0, 80), 16);
     net.settle();

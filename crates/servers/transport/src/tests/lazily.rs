@@ -1,4 +1,5 @@
-//! What applications hold says nothing about how soon a successor serves: it looks at what it needs, and at the rest when it is needed.
+//! What applications hold says nothing about how soon a successor serves: it looks at what it needs, and at
+//! the rest when it is needed.
 
 use std::vec;
 use std::vec::Vec;
@@ -18,8 +19,8 @@ fn net() -> Net {
     Net::new(vec![Stack::new(1).mortal(), Stack::new(2)])
 }
 
-/// The application has marked every slot as if it had been offered once; only that of its connection is looked at. New ones go on behind
-/// the generations that there are.
+/// The application has marked every slot as if it had been offered once; only that of its connection is
+/// looked at. New ones go on behind the generations that there are.
 #[test]
 fn slots_are_looked_at_when_they_are_needed() {
     let mut net = net();
@@ -35,7 +36,7 @@ fn slots_are_looked_at_when_they_are_needed() {
         let adoption = net.stack(0).restart(now, &[&server], Recovery::Stateful);
         assert_eq!((adoption.kept, adoption.lost), (1 + turn, 0));
         net.settle();
-        let seen = net.stack(0).transport.session(0).expect("it is open").seen_slots();
+        let seen = net.stack(0).transport.applications.get(0).expect("it is open").seen_slots();
         assert!(seen <= 1, "{seen} slots were looked at for nothing");
         assert_eq!((client.write(c, b"question"), server.write(s, b"answer")), (8, 6));
         net.wait(Duration::from_secs(1));
@@ -55,7 +56,8 @@ fn slots_are_looked_at_when_they_are_needed() {
     assert_eq!(server.verdicts, [false; 3]);
 }
 
-/// Records that name slots far behind, and slots that come free before anybody has looked at them: none is given out twice.
+/// Records that name slots far behind, and slots that come free before anybody has looked at them: none is
+/// given out twice.
 #[test]
 fn no_slot_is_given_out_twice() {
     let mut net = net();
@@ -99,7 +101,8 @@ fn no_slot_is_given_out_twice() {
     assert!(held.iter().all(|slot| slot.0 < server.layout.replica_slots().start + 17), "{held:?}");
 }
 
-/// Of a session without sockets the ledger says nothing: it may be opened when the server serves already, and is heard then.
+/// Of a session without sockets the ledger says nothing: it may be opened when the server serves already, and
+/// is heard then.
 #[test]
 fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     let mut net = net();
@@ -134,7 +137,8 @@ fn sessions_that_the_ledger_does_not_name_are_opened_later() {
     assert_eq!(idle.read(s), b"hello");
 }
 
-/// Where slots have to be looked at one by one, because connections are lost with their records, that is done in parts.
+/// Where slots have to be looked at one by one, because connections are lost with their records, that is done
+/// in parts.
 #[test]
 fn sockets_of_lost_connections_are_looked_for_in_parts() {
     let mut net = net();

@@ -341,7 +341,8 @@ fn a_session_has_of_a_user_what_the_supervisor_says_and_for_that_socket_only() {
             second.push(pass(lease, uid, protocol, 80));
             assert_eq!(answer(&mut net, &mut second, bind_shared(lease, protocol, http)).0, cause, "{uid}");
         }
-        // Of two that were said of one socket the first says whose it is, and the last which port it may have.
+        // Of two that were said of one socket the first says whose it is, and the last which port it may
+        // have.
         second.push(pass(n + 13, 34, protocol, 0));
         second.push(pass(n + 13, 33, protocol, 80));
         assert_eq!(answer(&mut net, &mut second, bind_shared(n + 13, protocol, http)).0, Cause::AddressInUse);
@@ -383,7 +384,8 @@ fn what_a_session_says_itself_of_its_user_counts_for_nothing() {
     assert_eq!(answer(&mut net, &mut thief, bind_shared(9, Protocol::Tcp, http)).0, Cause::PermissionDenied);
 }
 
-/// Of a bound socket, of a listener that was shared only when it listened, and between what was said and the command that it was for.
+/// Of a bound socket, of a listener that was shared only when it listened, and between what was said and the
+/// command that it was for.
 #[test]
 fn a_successor_knows_whose_each_socket_is() {
     let mut net = Net::new(vec![Stack::new(1).mortal()]);
@@ -424,7 +426,8 @@ fn a_successor_knows_whose_each_socket_is() {
     }
     second.push(pass(13, 33, Protocol::Tcp, 0));
     assert_eq!(answer(&mut net, &mut second, shared(13)).0, Cause::None);
-    // The library shows all that it has when there is a new incarnation: what comes later does not make the first forgotten.
+    // The library shows all that it has when there is a new incarnation: what comes later does not make the
+    // first forgotten.
     first.push(Command::Show { lease: 1, protocol: Protocol::Tcp, local: http, voucher });
     assert_eq!(answer(&mut net, &mut first, bind_shared(1, Protocol::Tcp, http)).0, Cause::None);
     let (cause, voucher) = answer(&mut net, &mut first, bind(4, Protocol::Tcp, Endpoint::new(0, 8081), false));

@@ -39,7 +39,7 @@ fn many_short_connections_leave_memory_flat() {
     assert_eq!(net.stack(0).stat(Stat::TimeWaits), 100);
     assert_eq!(net.stack(0).stat(Stat::PassiveOpens), 3000);
     assert_eq!((net.stack(0).stat(Stat::Connections), net.stack(1).buffer_bytes()), (0, 0));
-    assert_eq!(net.stack(0).transport.entries.len(), 0);
+    assert_eq!(net.stack(0).transport.connections.len(), 0);
     assert!(net.stack(0).stat(Stat::ResetsOut) == 0);
 }
 

@@ -160,7 +160,8 @@ fn a_repetition_that_waits_for_the_link_is_forgotten_when_its_text_is_acknowledg
     let c = client.connect(Endpoint::new(addr(1), 80));
     net.wait(Duration::from_millis(20));
     let s = server.accept().expect("a connection");
-    // The text arrives, its acknowledgement does not leave, and so the text is repeated; that does not leave either.
+    // The text arrives, its acknowledgement does not leave, and so the text is repeated; that does not leave
+    // either.
     net.stack(0).out.room = Some(0);
     assert_eq!(client.write(c, &[1; 1000]), 1000);
     net.wait(Duration::from_millis(20));

@@ -31,7 +31,8 @@ fn attach(net: &mut Net) -> App {
     App::attach_with(net.stack(0), 1, ArenaConfig { slots: 1 << 13, ..ARENA })
 }
 
-/// Rounds with the share of a session that serves, until nothing is left to do at once. Returns how many rounds found commands.
+/// Rounds with the share of a session that serves, until nothing is left to do at once. Returns how many
+/// rounds found commands.
 fn rounds(net: &mut Net) -> usize {
     for n in 0..1000 {
         net.now += Duration::from_micros(10);
@@ -78,7 +79,7 @@ fn a_search_where_all_ports_are_in_use_is_cut_into_slices() {
     let all = connect_many(&mut net, &mut app, PORTS);
     let ports: BTreeSet<u16> = all.iter().map(|socket| port_of(&app, *socket)).collect();
     assert_eq!(ports.len(), PORTS as usize, "each has one of its own, the last one, too");
-    net.stack(0).transport.searches.forget_all();
+    net.stack(0).transport.connections.forget_searches();
     let none = app.connect(nowhere());
     let needed = rounds(&mut net);
     assert!((10..100).contains(&needed), "{needed} rounds");
@@ -99,7 +100,7 @@ fn what_a_session_says_after_a_connection_that_is_sought_a_port_for_waits_and_ot
     let mut app = attach(&mut net);
     let mut other = App::attach(net.stack(0), 2);
     connect_many(&mut net, &mut app, PORTS);
-    net.stack(0).transport.searches.forget_all();
+    net.stack(0).transport.connections.forget_searches();
     let (none, elsewhere) = (app.connect(nowhere()), app.connect(Endpoint::new(addr(77), 81)));
     let others = other.connect(Endpoint::new(addr(77), 82));
     let now = net.now;
@@ -132,14 +133,14 @@ fn the_only_free_port_is_found_whenever_it_has_become_free() {
     // While it is searched for: whichever was looked at, and whichever was not.
     for given_up in [all[18], all[1500], all[700]] {
         let port = port_of(&app, given_up);
-        net.stack(0).transport.searches.forget_all();
+        net.stack(0).transport.connections.forget_searches();
         let socket = app.connect(nowhere());
         let now = net.now;
         for _ in 0..10 {
             net.stack(0).transport.handle_commands(now, SHARE);
         }
         assert_eq!(app.state(socket).0, SlotState::Free, "it is not known yet");
-        let mut entries = net.stack(0).transport.entries.iter();
+        let mut entries = net.stack(0).transport.connections.iter();
         let (index, _) = entries.find(|(_, entry)| entry.name.local_port() == port).expect("it is in use");
         drop(entries);
         net.stack(0).transport.close(now, index, CloseMode::Abort);
@@ -154,7 +155,7 @@ fn a_search_is_begun_again_by_a_successor() {
     let mut net = Net::new(vec![stack]);
     let mut app = attach(&mut net);
     let all = connect_many(&mut net, &mut app, 256);
-    net.stack(0).transport.searches.forget_all();
+    net.stack(0).transport.connections.forget_searches();
     let none = app.connect(nowhere());
     let now = net.now;
     net.stack(0).transport.handle_commands(now, SHARE);
@@ -193,7 +194,7 @@ fn ports_in_time_wait_come_back_when_it_is_over() {
         server.close(s);
         net.settle();
     }
-    assert_eq!(net.stack(1).transport.time_waits.len(), 300);
+    assert_eq!(net.stack(1).transport.connections.time_waits().len(), 300);
     let too_early = seek(&mut net, &mut client);
     assert_eq!(client.state(too_early).1, Cause::AddressNotAvailable);
     // RFC 6191 allows it after a second.
@@ -221,5 +222,5 @@ fn searches_are_bounded_and_a_forgotten_one_is_only_begun_again() {
         rounds(&mut net);
         assert_eq!((app.state(first).1, app.state(second).1), (Cause::None, Cause::AddressNotAvailable));
     }
-    assert_eq!(net.stack(0).transport.searches.len(), 64);
+    assert_eq!(net.stack(0).transport.connections.searches(), 64);
 }

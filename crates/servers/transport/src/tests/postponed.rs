@@ -1,4 +1,5 @@
-//! Connections that go on later than their server: whatever is for them, or needs them, finds them as if they had never stopped.
+//! Connections that go on later than their server: whatever is for them, or needs them, finds them as if they
+//! had never stopped.
 
 use std::vec;
 use std::vec::Vec;
@@ -28,7 +29,8 @@ struct Scene {
     ends: Vec<(Socket, Socket)>,
 }
 
-/// The first stack's server has died, and its successor has adopted: all connections wait, and one of them goes on in the first round.
+/// The first stack's server has died, and its successor has adopted: all connections wait, and one of them
+/// goes on in the first round.
 fn scene(stack: Stack, remote: Endpoint) -> Scene {
     let other = if remote.addr.is_v4() { Stack::new(2) } else { Stack::v6(2) };
     let mut net = Net::new(vec![stack.mortal(), other]);
@@ -66,11 +68,11 @@ impl Scene {
 
     /// How many go on.
     fn there(&mut self) -> usize {
-        self.net.stack(0).transport.entries.len()
+        self.net.stack(0).transport.connections.len()
     }
 
     fn waiting(&mut self) -> usize {
-        self.net.stack(0).transport.connections() - self.there()
+        self.net.stack(0).transport.connections.count() - self.there()
     }
 
     /// Question and answer on a connection.
@@ -126,7 +128,7 @@ fn over_ipv6_too_however_many_addresses_there_were() {
     // Names that nothing refers to are forgotten; those of connections that wait are not among them.
     for n in 0..100 {
         let local = Endpoint::at(addr_v6(n), 9);
-        scene.net.stack(0).transport.name(&FourTuple { local, remote });
+        scene.net.stack(0).transport.connections.name(&FourTuple { local, remote });
     }
     (0..COUNT).for_each(|at| scene.talk(at));
 }
@@ -225,7 +227,8 @@ fn they_end_with_the_stack() {
     assert!(scene.ends.iter().all(|(_, c)| scene.client.state(*c).2 & REPLICA_RESET != 0));
 }
 
-/// Its record contradicts itself, which is seen only when it goes on: it costs that one connection, and its place and slot are free.
+/// Its record contradicts itself, which is seen only when it goes on: it costs that one connection, and its
+/// place and slot are free.
 #[test]
 fn one_that_cannot_go_on_is_told_as_lost() {
     let mut scene = stacks();
@@ -250,7 +253,8 @@ fn one_that_cannot_go_on_is_told_as_lost() {
     (0..COUNT).for_each(|at| scene.talk(at));
 }
 
-/// The predecessor has given a slot back, and dies before it has written that down: the blocks of its buffer are nobody's, as the slot is.
+/// The predecessor has given a slot back, and dies before it has written that down: the blocks of its buffer
+/// are nobody's, as the slot is.
 #[test]
 fn blocks_of_a_slot_that_was_given_back_are_free() {
     let mut scene = stacks();
@@ -302,7 +306,7 @@ fn a_connection_is_opened_beside_those_that_wait_under_another_name() {
     let now = net.now;
     let adoption = net.stack(0).restart(now, &[&client], Recovery::Stateful);
     assert_eq!((adoption.kept, accepted.len()), (COUNT as u32, COUNT));
-    let waiting = |net: &mut Net| net.stack(0).transport.connections() - net.stack(0).transport.entries.len();
+    let waiting = |net: &mut Net| net.stack(0).transport.connections.count() - net.stack(0).transport.connections.len();
     let (new, none) = (client.connect(remote), client.connect(remote));
     net.settle();
     assert_eq!(waiting(&mut net), COUNT - 1, "they need not go on for that");

@@ -24,7 +24,7 @@ fn group(app: &mut App, socket: Socket, group: u32, joins: bool) {
 
 /// Requests in force.
 fn kept(stack: &Stack) -> usize {
-    stack.transport.records.as_ref().expect("it is mortal").requests.len()
+    stack.transport.requests_in_force()
 }
 
 fn restart(net: &mut Net, apps: &[&App]) {
@@ -342,11 +342,11 @@ fn sockets_and_groups_of_a_user_are_bounded_and_he_hears_so() {
     assert_eq!(second.state(again).1, Cause::None);
     // Nothing is remembered of users without sessions.
     let now = net.now;
-    assert_eq!(net.stack(0).transport.users.len(), 2);
+    assert_eq!(net.stack(0).transport.applications.users(), 2);
     [first.id, second.id].into_iter().for_each(|id| net.stack(0).transport.close_session(now, id));
     net.stack(1).transport.close_session(now, server.id);
     net.wait(Duration::from_secs(100));
-    assert_eq!(net.stack(0).transport.users.len(), 1);
+    assert_eq!(net.stack(0).transport.applications.users(), 1);
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn a_session_with_many_sockets_ends_in_slices() {
         net.stack(0).transport.close_session(now, big.id);
         let mut most = 0;
         let mut rounds = 0;
-        while net.stack(0).transport.session(0).is_some_and(|session| session.ending.is_some()) {
+        while net.stack(0).transport.applications.get(0).is_some_and(|session| session.ending.is_some()) {
             rounds += 1;
             assert!(rounds < 100, "it comes to an end");
             assert!(net.stack(0).transport.has_work() && net.stack(0).transport.next_timeout() <= Some(net.now));
@@ -676,7 +676,7 @@ fn what_a_dead_member_held_is_closed_in_slices_and_the_rest_stays() {
     }
     let now = net.now;
     net.stack(0).transport.member_gone(now, big.id, 0);
-    assert!(net.stack(0).transport.session(0).is_some_and(|session| session.ending.is_some()));
+    assert!(net.stack(0).transport.applications.get(0).is_some_and(|session| session.ending.is_some()));
     net.settle();
     for (n, socket) in sockets.iter().enumerate() {
         let (state, holders) = (big.slot(*socket).state(), big.slot(*socket).holders());
@@ -731,7 +731,7 @@ fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_com
     net.settle();
     let sockets: Vec<Socket> = (0..MANY).map(|_| client.connect(Endpoint::new(addr(1), 80))).collect();
     net.settle();
-    let deferred = |net: &mut Net| net.stack(0).transport.deferred.len();
+    let deferred = |net: &mut Net| net.stack(0).transport.handshakes.deferred();
     assert_eq!(deferred(&mut net), MANY);
     server.push(Command::Release { lease: 77 });
     // Before all are looked at, others come to whoever listens now: more than have gone.
@@ -748,7 +748,7 @@ fn who_waits_for_text_for_a_listener_that_is_gone_is_reset_in_slices_and_who_com
     assert!(later.iter().all(|socket| others.state(*socket).1 == Cause::None));
     assert_eq!(deferred(&mut net), MANY / 2);
     // Whatever places they were given.
-    net.stack(0).transport.resets.add_deferred(80);
+    net.stack(0).transport.handshakes.reset_deferred_later(80);
     net.settle();
     assert_eq!(deferred(&mut net), MANY / 2);
     assert!(!net.stack(0).transport.is_behind());
@@ -832,8 +832,13 @@ fn who_sends_much_on_many_connections_leaves_room_for_others() {
         net.step();
     }
     net.wait(Duration::from_secs(1));
-    assert_eq!(net.stack(0).transport.put_off.len(), 0);
-    let unsent: u64 =
-        net.stack(0).transport.entries.iter().map(|(_, e)| e.connection.send_tail() - e.connection.send_una()).sum();
+    assert!(!net.stack(0).transport.applications.has_put_off());
+    let unsent: u64 = net
+        .stack(0)
+        .transport
+        .connections
+        .iter()
+        .map(|(_, e)| e.connection.send_tail() - e.connection.send_una())
+        .sum();
     assert_eq!(unsent, 0, "all arrives in the end");
 }

@@ -1,4 +1,5 @@
-//! What does a successor have of what its predecessor had? The simulator kills at any store; here it dies where it hurts.
+//! What does a successor have of what its predecessor had? The simulator kills at any store; here it dies
+//! where it hurts.
 
 use std::vec;
 use std::vec::Vec;
@@ -88,7 +89,8 @@ fn a_connection_that_nobody_has_accepted_keeps_its_text_and_its_end() {
     assert_eq!(client.state(c).2 & REPLICA_FIN, REPLICA_FIN);
 }
 
-/// Who adopts may die before anything is out. By then it has taken offers back, and has made others, but the ledger names those of its predecessor.
+/// Who adopts may die before anything is out. By then it has taken offers back, and has made others, but the
+/// ledger names those of its predecessor.
 #[test]
 fn offers_outlive_successors_that_die_at_once() {
     let (mut net, mut server, mut client) = stacks();
@@ -117,8 +119,8 @@ fn offers_outlive_successors_that_die_at_once() {
     assert!(texts == (0..8).map(|n| vec![n; 500]).collect::<Vec<_>>());
 }
 
-/// The first has written down that text was received, and dies before it has said so; the second dies while it begins to write down what it is
-/// about to say. The third has to say it.
+/// The first has written down that text was received, and dies before it has said so; the second dies while
+/// it begins to write down what it is about to say. The third has to say it.
 #[test]
 fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
     let (mut net, mut server, mut client) = stacks();
@@ -128,10 +130,10 @@ fn what_a_predecessor_owes_is_not_forgotten_by_a_successor_that_dies_at_once() {
     net.stack(1).round(now);
     let frame = net.stack(1).out.outside.pop_front().expect("it leaves");
     net.stack(0).hear(now, &frame, ChecksumOffload::Partial);
-    net.stack(0).transport.commit();
+    net.stack(0).commit();
     net.stack(0).restart(now, &[&server], Recovery::Stateful);
-    net.stack(0).transport.dirty.clear();
-    net.stack(0).transport.commit();
+    net.stack(0).transport.connections.take_dirty();
+    net.stack(0).commit();
     die(&mut net, &[&server]);
     assert_eq!(server.read(s), b"a question");
 }
@@ -248,7 +250,8 @@ fn datagram_sockets_go_on_however_much_they_have_sent() {
     assert_eq!(net.stack(0).buffer_bytes(), 0);
 }
 
-/// The pool of the successor has given out nothing when their blocks come back to it: they must not be there twice.
+/// The pool of the successor has given out nothing when their blocks come back to it: they must not be there
+/// twice.
 #[test]
 fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
     let (mut net, mut server, mut client) = stacks();
@@ -278,7 +281,8 @@ fn datagram_sockets_that_were_read_share_no_blocks_after_a_death() {
     }
 }
 
-/// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new connection under the same name is one.
+/// Our last ACK was lost, and then the server dies: the peer's FIN is answered all the same, and a new
+/// connection under the same name is one.
 #[test]
 fn time_wait_goes_on_until_its_time_is_over() {
     // The client has one port.
@@ -300,7 +304,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
         net.stack(0).out.outside.clear();
         die(&mut net, &[&server]);
         if rounds > 0 {
-            assert_eq!(net.stack(0).transport.time_waits.len(), 1, "after {rounds} rounds");
+            assert_eq!(net.stack(0).transport.connections.time_waits().len(), 1, "after {rounds} rounds");
         }
         net.stack(0).hear(now, &fin, ChecksumOffload::Partial);
         net.stack(0).round(now);
@@ -318,7 +322,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
     let s = server.accept().expect("it takes the place of the old one");
     net.settle();
     // Without a death in between it is queued under both.
-    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    assert_eq!(net.stack(0).transport.connections.time_waits().len(), 0, "the name is another connection's");
     client.write(c, b"a question");
     net.settle();
     assert_eq!(server.read(s), b"a question");
@@ -334,7 +338,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
     let s = server.accept().expect("it takes the place of the old one");
     net.settle();
     die(&mut net, &[&server]);
-    assert_eq!(net.stack(0).transport.time_waits.len(), 0, "the name is another connection's");
+    assert_eq!(net.stack(0).transport.connections.time_waits().len(), 0, "the name is another connection's");
     client.write(c, b"a question");
     net.settle();
     assert_eq!(server.read(s), b"a question");
@@ -345,7 +349,7 @@ fn time_wait_goes_on_until_its_time_is_over() {
     for (seconds, left) in [(50, 1), (11, 0)] {
         net.wait(Duration::from_secs(seconds));
         die(&mut net, &[&server]);
-        assert_eq!(net.stack(0).transport.time_waits.len(), left);
+        assert_eq!(net.stack(0).transport.connections.time_waits().len(), left);
     }
 }
 
@@ -427,7 +431,8 @@ fn without_state_connections_are_reset_and_listeners_stay() {
     assert_eq!(net.stack(0).buffer_bytes(), 0);
 }
 
-/// The peer's mark, and what was passed over, stay; the own one is told though its segment was lost with the predecessor.
+/// The peer's mark, and what was passed over, stay; the own one is told though its segment was lost with the
+/// predecessor.
 #[test]
 fn urgent_octets_stay_urgent() {
     let (mut net, mut server, mut client) = stacks();
@@ -461,7 +466,8 @@ fn urgent_octets_stay_urgent() {
     assert_eq!((client.slot(c).mark(), client.read(c)), (Some(2), b"deZ".to_vec()));
 }
 
-/// An application ends, and then the server does, with text of it that has not left: the memory of the session is needed until it has.
+/// An application ends, and then the server does, with text of it that has not left: the memory of the
+/// session is needed until it has.
 #[test]
 fn a_session_that_has_ended_is_over_when_its_text_has_arrived() {
     let (mut net, mut server, mut client) = stacks();

@@ -1,6 +1,6 @@
 //! How long does one session make a round at most? Measured, not judged:
-//! `cargo test --release -p atoll-transport rounds_of_one -- --ignored --nocapture`. Each case runs five times, and of each round the shortest time counts,
-//! because other programs have the processor, too.
+//! `cargo test --release -p atoll-transport rounds_of_one -- --ignored --nocapture`. Each case runs five
+//! times, and of each round the shortest time counts, because other programs have the processor, too.
 
 use std::boxed::Box;
 use std::println;
@@ -219,7 +219,7 @@ fn cases() -> Vec<Case> {
                 }
                 net.step();
                 // What was learned on the way would make it too easy.
-                net.stack(0).transport.searches.forget_all();
+                net.stack(0).transport.connections.forget_searches();
                 for _ in 0..64 {
                     big.connect(Endpoint::new(addr(77), 80));
                 }

@@ -4,31 +4,31 @@ use alloc::vec::Vec;
 
 use atoll_base::{Addr, FourTuple, Instant};
 use atoll_ip::{Cast, Ip, Link};
-use atoll_ipc::{Cause, Memory};
+use atoll_ipc::{Cause, Memory, SocketOption};
 
 use super::Datagrams;
-use crate::session::{Occupant, Place};
-use crate::transport::Transport;
+use crate::session::Session;
 
 /// What a socket wants of groups.
 #[derive(Debug)]
-pub(super) struct Multicast {
+pub(crate) struct Multicast {
     joined: Vec<(Link, Addr)>,
-    pub(super) v4: Wishes,
-    pub(super) v6: Wishes,
+    v4: Wishes,
+    v6: Wishes,
 }
 
-/// What it wants of those of one family: the options whose names begin with `IP_MULTICAST`, or `IPV6_MULTICAST`.
+/// What it wants of those of one family: the options whose names begin with `IP_MULTICAST`, or
+/// `IPV6_MULTICAST`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wishes {
+pub(crate) struct Wishes {
     /// `..._ALL`: datagrams to groups that others of this machine have joined are wanted as well.
-    pub(super) all: bool,
+    pub(crate) all: bool,
     /// `..._LOOP`: members on this machine hear what the socket sends.
-    pub(super) is_looped: bool,
+    pub(crate) is_looped: bool,
     /// `..._TTL`, `..._HOPS`.
-    pub(super) ttl: u8,
+    pub(crate) ttl: u8,
     /// `..._IF`: datagrams leave over the inside link.
-    pub(super) inside: bool,
+    pub(crate) inside: bool,
 }
 
 impl Multicast {
@@ -39,13 +39,29 @@ impl Multicast {
     }
 
     /// What is wanted of groups like `group`.
-    pub(super) const fn of(&self, group: Addr) -> &Wishes {
+    pub(crate) const fn of(&self, group: Addr) -> &Wishes {
         if group.is_v4() { &self.v4 } else { &self.v6 }
     }
 
     /// Whether a datagram to `group` is for this socket, if its address and port are.
     fn wants(&self, group: Addr) -> bool {
         self.of(group).all || self.joined.iter().any(|(_, joined)| *joined == group)
+    }
+
+    /// Takes an option that concerns groups; `false` if it does not.
+    pub(super) const fn set_option(&mut self, option: SocketOption, value: u32) -> bool {
+        match option {
+            SocketOption::MulticastTtl => self.v4.ttl = value as u8,
+            SocketOption::MulticastLoop => self.v4.is_looped = value != 0,
+            SocketOption::MulticastAll => self.v4.all = value != 0,
+            SocketOption::MulticastInside => self.v4.inside = value != 0,
+            SocketOption::MulticastHops => self.v6.ttl = value as u8,
+            SocketOption::MulticastLoopV6 => self.v6.is_looped = value != 0,
+            SocketOption::MulticastAllV6 => self.v6.all = value != 0,
+            SocketOption::MulticastInsideV6 => self.v6.inside = value != 0,
+            _ => return false,
+        }
+        true
     }
 
     /// The socket goes. Returns how many groups it was in.
@@ -60,48 +76,48 @@ impl Multicast {
 }
 
 impl Datagrams {
-    /// The sockets for a datagram that is not for one host only: all whose address, port and peer are right (ip(7), RFC 1122 §4.1.3.6).
-    pub(super) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
+    /// The sockets for a datagram that is not for one host only: all whose address, port and peer are right
+    /// (ip(7), RFC 1122 §4.1.3.6).
+    pub(crate) fn find_all(&self, tuple: &FourTuple, cast: Cast) -> Vec<u32> {
         let is_for = |index: &u32| {
             let socket = self.sockets.get(*index);
-            socket
-                .is_some_and(|s| s.score(tuple) > 0 && (cast != Cast::Multicast || s.multicast.wants(tuple.local.addr)))
+            socket.is_some_and(|s| {
+                s.score(tuple) > 0 && (cast != Cast::Multicast || s.options().multicast().wants(tuple.local.addr))
+            })
         };
         self.by_port.get(&tuple.local.port).into_iter().flatten().copied().filter(is_for).collect()
     }
 }
 
-impl<M: Memory> Transport<M> {
-    /// [`atoll_ipc::Command::Group`]. What is in [`Cause::NoBuffers`] the application could not know before.
-    pub(crate) fn change_membership(
+impl Datagrams {
+    /// The socket joins a group, or leaves it. `groups_max`: that its session may be in. [`Cause::NoBuffers`]
+    /// the application could not know before.
+    pub(crate) fn change_membership<M: Memory>(
         &mut self,
         now: Instant,
-        place: Place,
-        group: (Link, Addr),
-        joins: bool,
+        index: u32,
+        (session, groups_max): (&mut Session<M>, u32),
+        ip: &mut Ip,
+        (group, joins): ((Link, Addr), bool),
     ) -> Result<(), Cause> {
-        let session = self.sessions.get_mut(place.session as usize).and_then(Option::as_mut).ok_or(Cause::Invalid)?;
-        let Occupant::Datagram(index) = session.occupant(place.slot, place.generation) else {
-            return Err(Cause::Invalid);
-        };
-        let socket = self.datagrams.sockets.get_mut(index).filter(|socket| !socket.is_closing);
-        let joined = &mut socket.ok_or(Cause::Invalid)?.multicast.joined;
+        let socket = self.sockets.get_mut(index).filter(|socket| !socket.is_closing());
+        let joined = &mut socket.ok_or(Cause::Invalid)?.multicast_mut().joined;
         match joined.iter().position(|other| *other == group) {
             Some(_) if joins => return Err(Cause::AddressInUse),
             None if !joins => return Err(Cause::AddressNotAvailable),
             Some(at) => {
                 joined.swap_remove(at);
                 session.groups = session.groups.saturating_sub(1);
-                self.ip.leave_group(now, group.0, group.1);
+                ip.leave_group(now, group.0, group.1);
             }
             None => {
                 let of_family = joined.iter().filter(|(_, other)| other.is_v4() == group.1.is_v4()).count();
                 let max = if group.1.is_v4() { MEMBERSHIPS_MAX_V4 } else { MEMBERSHIPS_MAX_V6 };
-                if of_family >= max || session.groups >= self.config.quota.groups {
+                if of_family >= max || session.groups >= groups_max {
                     return Err(Cause::NoBuffers);
                 }
-                if !self.ip.join_group(now, group.0, group.1) {
-                    let is_group = self.ip.cast(group.1) == Some(Cast::Multicast);
+                if !ip.join_group(now, group.0, group.1) {
+                    let is_group = ip.cast(group.1) == Some(Cast::Multicast);
                     return Err(if is_group { Cause::NoBuffers } else { Cause::Invalid });
                 }
                 session.groups += 1;
@@ -112,11 +128,8 @@ impl<M: Memory> Transport<M> {
     }
 
     /// Whether the socket is in the group.
-    pub(crate) fn is_joined(&self, place: Place, group: (Link, Addr)) -> bool {
-        let Occupant::Datagram(index) = self.occupant(place.session, place.slot, place.generation) else {
-            return false;
-        };
-        self.datagrams.sockets.get(index).is_some_and(|socket| socket.multicast.joined.contains(&group))
+    pub(crate) fn is_joined(&self, index: u32, group: (Link, Addr)) -> bool {
+        self.sockets.get(index).is_some_and(|socket| socket.options().multicast().joined.contains(&group))
     }
 }
 

@@ -1,0 +1,311 @@
+//! Which applications use this replica? Their sessions, by place and by number, and what each of them may
+//! still send.
+//!
+//! A session has a place in a table as long as anything refers to it. Whoever keeps a place and not a number
+//! asks again whether the session is the one that was meant.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use atoll_base::{Endpoint, SessionId, SlotId};
+use atoll_connmgr::ConnMgr;
+use atoll_ipc::command::Protocol;
+use atoll_ipc::control::User;
+use atoll_ipc::lease::Grant;
+use atoll_ipc::slot::Slot;
+use atoll_ipc::{Event, Memory};
+
+use crate::departures::Endings;
+use crate::session::{LATER_MAX, Occupant, Place, Session};
+use crate::stats::Stats;
+use crate::users::Users;
+
+/// The sessions of a replica. Nothing here survives a crash: the supervisor opens them again.
+#[derive(Debug)]
+pub(crate) struct Applications<M: Memory> {
+    /// A place is used again when nothing refers to it.
+    sessions: Vec<Option<Session<M>>>,
+    /// Its places that are free.
+    free: Vec<u32>,
+    /// The places of sessions that have not ended.
+    places: BTreeMap<SessionId, u32>,
+    /// What sessions of the same user have together.
+    users: Users,
+    /// Sessions of which sockets wait for the share of a later flush.
+    put_off: BTreeSet<u32>,
+    /// The number of the flush, by which sessions know how much of their share is left.
+    flush: u32,
+    /// Which session's commands are taken first.
+    turn: u32,
+    /// Sessions that are over: the supervisor may let go of their memory.
+    ended: Vec<SessionId>,
+    /// Sessions that servers have died of, and of which the supervisor is to be told.
+    cut_off: Vec<SessionId>,
+    /// Those of which somebody has ended.
+    endings: Endings,
+}
+
+impl<M: Memory> Applications<M> {
+    /// Creates a table without sessions.
+    pub(crate) fn new() -> Applications<M> {
+        Applications {
+            sessions: Vec::new(),
+            free: Vec::new(),
+            places: BTreeMap::new(),
+            users: Users::default(),
+            put_off: BTreeSet::new(),
+            flush: 0,
+            turn: 0,
+            ended: Vec::new(),
+            cut_off: Vec::new(),
+            endings: Endings::new(),
+        }
+    }
+
+    // ---- sessions ----
+
+    /// Returns the session at a place.
+    #[inline]
+    pub(crate) fn get(&self, place: u32) -> Option<&Session<M>> {
+        self.sessions.get(place as usize)?.as_ref()
+    }
+
+    /// Returns the session at a place, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Session<M>> {
+        self.sessions.get_mut(place as usize)?.as_mut()
+    }
+
+    /// Returns the place of a session that has not ended.
+    #[inline]
+    pub(crate) fn place_of(&self, id: SessionId) -> Option<u32> {
+        self.places.get(&id).copied()
+    }
+
+    /// Returns a session that has not ended.
+    pub(crate) fn find(&self, id: SessionId) -> Option<&Session<M>> {
+        self.get(self.place_of(id)?)
+    }
+
+    /// Returns a session that has not ended, to be changed.
+    pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session<M>> {
+        self.get_mut(self.place_of(id)?)
+    }
+
+    /// Returns all sessions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Session<M>> {
+        self.sessions.iter().flatten()
+    }
+
+    /// Returns all sessions, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session<M>> {
+        self.sessions.iter_mut().flatten()
+    }
+
+    /// Returns the places that there are; some may be free.
+    pub(crate) fn places(&self) -> core::ops::Range<u32> {
+        // Cannot truncate: the supervisor limits the number of sessions.
+        0..self.sessions.len() as u32
+    }
+
+    /// Returns how many sessions there are.
+    pub(crate) fn count(&self) -> usize {
+        self.sessions.len() - self.free.len()
+    }
+
+    /// Gives a session a place, and returns it.
+    pub(crate) fn insert(&mut self, session: Session<M>) -> u32 {
+        let id = session.id;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.places().end - 1
+        });
+        if let Some(free) = self.sessions.get_mut(place as usize) {
+            *free = Some(session);
+        }
+        self.places.insert(id, place);
+        place
+    }
+
+    /// The last process of a session is gone: nobody finds it by its number any more. Returns its place;
+    /// `None`: it has ended before. Then the supervisor is told so, unless something of it is left.
+    pub(crate) fn end(&mut self, id: SessionId) -> Option<u32> {
+        let place = self.places.remove(&id);
+        if place.is_none() && self.iter().all(|session| session.id != id) {
+            self.ended.push(id);
+        }
+        place
+    }
+
+    /// Nothing refers to a session that has ended: its place is free, and the supervisor may let go of its
+    /// memory.
+    pub(crate) fn remove(&mut self, place: u32) {
+        let Some(session) = self.sessions.get_mut(place as usize).and_then(Option::take) else { return };
+        self.free.push(place);
+        self.ended.push(session.id);
+        drop(session);
+        self.users.forget_absent();
+    }
+
+    /// Returns the sessions that are over, since the last call.
+    pub(crate) fn take_ended(&mut self) -> Vec<SessionId> {
+        core::mem::take(&mut self.ended)
+    }
+
+    /// Servers have died of a session: its commands are not taken any more. `true`: there is such a session.
+    pub(crate) fn cut_off(&mut self, id: SessionId) -> bool {
+        self.find_mut(id).map(Session::cut_off).is_some()
+    }
+
+    /// The supervisor is to be told that the session is cut off.
+    pub(crate) fn tell_cut_off(&mut self, id: SessionId) {
+        self.cut_off.push(id);
+    }
+
+    /// Returns the sessions that are cut off and that the supervisor has not been told of.
+    pub(crate) fn take_cut_off(&mut self) -> Vec<SessionId> {
+        core::mem::take(&mut self.cut_off)
+    }
+
+    /// Whether the session is cut off here.
+    pub(crate) fn is_cut_off(&self, id: SessionId) -> bool {
+        self.find(id).is_some_and(Session::is_cut_off)
+    }
+
+    /// Returns what sessions of the same user have together.
+    pub(crate) const fn users_mut(&mut self) -> &mut Users {
+        &mut self.users
+    }
+
+    /// Returns the user of a session, if what all of his sessions have together is bounded.
+    pub(crate) fn limited_user(&self, id: SessionId) -> Option<u32> {
+        self.find(id)?.rights.counts_for()
+    }
+
+    /// Returns the sessions of which somebody has ended.
+    pub(crate) const fn endings(&self) -> &Endings {
+        &self.endings
+    }
+
+    /// Returns the sessions of which somebody has ended, to go on with them.
+    pub(crate) const fn endings_mut(&mut self) -> &mut Endings {
+        &mut self.endings
+    }
+
+    // ---- rights ----
+
+    /// Returns as whom a session asks for a socket.
+    pub(crate) fn user_of(&self, place: u32, lease: u64, protocol: Protocol, local: Endpoint) -> Option<User> {
+        Some(self.get(place)?.rights.user_of(lease, protocol, local))
+    }
+
+    /// Returns what a session has shown, if it is about this lease.
+    pub(crate) fn shown(&self, place: u32, lease: u64) -> Option<Grant> {
+        self.get(place)?.rights.shown(lease)
+    }
+
+    /// Returns what allows a session to call a socket `local`; `None`: nothing does.
+    pub(crate) fn grant(
+        &self,
+        place: u32,
+        cm: &ConnMgr,
+        lease: u64,
+        protocol: Protocol,
+        local: Endpoint,
+    ) -> Option<Grant> {
+        let session = self.get(place)?;
+        session.rights.grant((cm, session.id), lease, protocol, local)
+    }
+
+    // ---- sockets ----
+
+    /// Returns who occupies a slot.
+    pub(crate) fn occupant(&self, place: u32, slot: SlotId, generation: u32) -> Occupant {
+        self.get(place).map_or(Occupant::Nobody, |session| session.occupant(slot, generation))
+    }
+
+    /// Returns the slot of a socket.
+    #[inline]
+    pub(crate) fn slot(&self, place: Place) -> Option<Slot<'_, M>> {
+        self.get(place.session)?.slot(place.slot)
+    }
+
+    /// Answers a question of whoever waits in the application, on whatever bell.
+    pub(crate) fn reply(&mut self, stats: &mut Stats, place: u32, event: &Event) {
+        if let Some(session) = self.get_mut(place) {
+            session.push(stats, event, None);
+        }
+    }
+
+    // ---- shares of a flush ----
+
+    /// A flush begins: every session has a share of it.
+    pub(crate) const fn begin_flush(&mut self) {
+        self.flush = self.flush.wrapping_add(1);
+    }
+
+    /// Returns the number of the flush.
+    #[inline]
+    pub(crate) const fn flush(&self) -> u32 {
+        self.flush
+    }
+
+    /// A socket goes on in a later flush: its session has had its share of this one. `false`: there is no
+    /// such session.
+    pub(crate) fn put_off(&mut self, place: u32, socket: Occupant) -> bool {
+        let Some(session) = self.get_mut(place) else { return false };
+        session.later.push_back(socket);
+        self.put_off.insert(place);
+        true
+    }
+
+    /// Whether any socket waits for a later flush.
+    pub(crate) fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
+    /// Passes the sockets that were put off to `go_on`, of each session so many as may have a share.
+    pub(crate) fn take_up(&mut self, mut go_on: impl FnMut(Occupant)) {
+        let mut next = self.put_off.first().copied();
+        while let Some(place) = next {
+            next = self.put_off.range(place + 1..).next().copied();
+            if let Some(session) = self.get_mut(place) {
+                let count = session.later.len().min(LATER_MAX);
+                session.later.drain(..count).for_each(&mut go_on);
+            }
+            if self.get(place).is_none_or(|session| session.later.is_empty()) {
+                self.put_off.remove(&place);
+            }
+        }
+    }
+
+    // ---- rounds ----
+
+    /// Returns the places in the order in which their commands are taken in this round, which changes with
+    /// each.
+    pub(crate) fn turns(&mut self) -> impl Iterator<Item = u32> + use<M> {
+        let (count, first) = (self.places().end, self.turn);
+        self.turn = first.wrapping_add(1);
+        (0..count).map(move |step| first.wrapping_add(step) % count)
+    }
+
+    /// There was no time for the commands of the session that is `steps` after the first of this round: it is
+    /// first in the next.
+    pub(crate) const fn resume_turns_at(&mut self, steps: u32) {
+        self.turn = self.turn.wrapping_sub(1).wrapping_add(steps);
+    }
+
+    /// The commands that were taken need not be carried out again.
+    pub(crate) fn publish_commands(&mut self) {
+        self.iter_mut().for_each(Session::publish_commands);
+    }
+
+    /// Returns how many users have sessions.
+    #[cfg(test)]
+    pub(crate) fn users(&self) -> usize {
+        self.users.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,474 @@
+//! Which connections does this replica have? Their table, the ways to find one, their timers, and which of
+//! them the next flush is about.
+//!
+//! ```text
+//!   entries      all connections, by index
+//!   flows        those that segments are for, by name; a connection that has ended keeps its entry until its application closes it
+//!   time_waits   names of connections that were closed a short while ago
+//!   postponed    names and places of connections of a predecessor that do not go on yet
+//!   searches     ports that may be free, by destination: every name that is given up is given back to them
+//!   timers       one for each connection that waits for something
+//!   dirty        connections that something has happened to since the last flush; each is there once, and marked so
+//! ```
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use atoll_base::{Addr, Duration, Endpoint, FourTuple, Instant, Rng, SeqNum, TimerId};
+use atoll_tcp::{TimeWait, TimeWaitAnswer};
+use atoll_wire::tcp::Segment;
+
+use crate::entry::{Entry, Flags, Stage};
+use crate::flows::Flows;
+use crate::names::{Locals, Name};
+use crate::ports::{Found, NoPort, Searches};
+use crate::postponed::Postponed;
+use crate::slab::Slab;
+use crate::time_wait::TimeWaits;
+use crate::timers::Timers;
+
+mod kick;
+mod text;
+
+/// The connections of a replica. Lost in a crash, and made again from the ledger.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    entries: Slab<Entry>,
+    flows: Flows,
+    locals: Locals,
+    time_waits: TimeWaits,
+    postponed: Option<Box<Postponed>>,
+    searches: Searches,
+    timers: Timers,
+    dirty: Vec<u32>,
+    /// Connections that their application has closed and that are not over.
+    orphans: usize,
+}
+
+/// What choosing a port for a new connection needs besides the connections.
+pub(crate) struct PortChoice<'a, F: Fn(&FourTuple) -> bool> {
+    /// First and last port that may be chosen.
+    pub(crate) range: (u16, u16),
+    pub(crate) rng: &'a mut Rng,
+    /// Whether packets to the tuple reach this replica.
+    pub(crate) is_ours: F,
+    /// Grows by one for each port that was looked at.
+    pub(crate) looks: &'a mut u32,
+}
+
+/// A port in TIME-WAIT is taken again after this time, if few others are free: timestamps tell the
+/// connections apart (RFC 6191; Linux's `tcp_tw_reuse`).
+const REUSE_AFTER: Duration = Duration::from_secs(1);
+
+impl Connections {
+    /// Creates an empty table for at most `time_waits_max` records of TIME-WAIT. `seeds`: for the hashes of
+    /// the tables.
+    pub(crate) fn new(time_waits_max: usize, seeds: &mut Rng, now: Instant) -> Connections {
+        Connections {
+            entries: Slab::new(),
+            flows: Flows::new(seeds.next_u64()),
+            locals: Locals::default(),
+            time_waits: TimeWaits::new(time_waits_max, seeds.next_u64()),
+            postponed: None,
+            searches: Searches::default(),
+            timers: Timers::new(now),
+            dirty: Vec::new(),
+            orphans: 0,
+        }
+    }
+
+    // ---- entries ----
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index)
+    }
+
+    /// Returns the connection, and what its name refers to.
+    #[inline]
+    pub(crate) fn get_mut_with_locals(&mut self, index: u32) -> Option<(&mut Entry, &Locals)> {
+        Some((self.entries.get_mut(index)?, &self.locals))
+    }
+
+    /// Returns every connection that goes on, in order of index.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// Returns every connection that goes on from this index on.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.iter_from(index)
+    }
+
+    /// Returns the number of connections that go on.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the number of all connections, with those that do not go on yet.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len() + self.postponed.as_ref().map_or(0, |postponed| postponed.len())
+    }
+
+    /// Adds a connection that segments do not find yet: see [`Connections::enroll`].
+    pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
+        self.entries.insert(entry)
+    }
+
+    /// Takes back a connection that was not enrolled.
+    pub(crate) fn withdraw(&mut self, index: u32) {
+        self.entries.remove(index);
+    }
+
+    /// From now on segments find the connection. No other connection may have its name.
+    pub(crate) fn enroll(&mut self, index: u32) {
+        self.flows.insert(&self.entries, index);
+    }
+
+    /// Makes room for so many more names.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.flows.reserve(&self.entries, more);
+    }
+
+    /// The connection goes on at the place that it had. It is not enrolled yet.
+    pub(crate) fn put(&mut self, index: u32, entry: Entry) {
+        self.orphans += usize::from(entry.stage == Stage::Closing);
+        self.entries.put(index, entry);
+    }
+
+    /// The connection at the place that was kept is not to be: the place is free.
+    pub(crate) fn free_if_vacant(&mut self, index: u32) {
+        if self.entries.get(index).is_none() {
+            self.entries.free(index);
+        }
+    }
+
+    /// Segments do not find the connection any more, and its timer is off. Its entry stays.
+    pub(crate) fn leave_flows(&mut self, index: u32) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        entry.armed = Instant::FAR_FUTURE;
+        self.flows.remove(&entry.name, index);
+        self.searches.give_back(&entry.name);
+        self.timers.cancel(TimerId(index));
+    }
+
+    /// Removes a connection. Its slot must have been given back.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Entry> {
+        let entry = self.entries.remove(index)?;
+        debug_assert!(entry.place.is_none(), "the slot was given back");
+        self.orphans -= usize::from(entry.stage == Stage::Closing);
+        self.flows.remove(&entry.name, index);
+        self.searches.give_back(&entry.name);
+        self.timers.cancel(TimerId(index));
+        Some(entry)
+    }
+
+    /// The connection belongs to no application any more.
+    pub(crate) fn orphan(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            self.orphans += usize::from(entry.stage != Stage::Closing);
+            entry.stage = Stage::Closing;
+            entry.deadline = Instant::FAR_FUTURE;
+        }
+    }
+
+    /// Returns the number of connections that their applications have closed and that are not over.
+    pub(crate) const fn orphans(&self) -> usize {
+        self.orphans
+    }
+
+    // ---- the next flush ----
+
+    /// Puts the connection on the list for the next flush.
+    #[inline]
+    pub(crate) fn touch(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index)
+            && !entry.flags.has(Flags::DIRTY)
+        {
+            entry.flags.set(Flags::DIRTY);
+            self.dirty.push(index);
+        }
+    }
+
+    /// A connection that was put off goes on in this flush. Another one may have its place by now.
+    pub(crate) fn take_up(&mut self, index: u32) {
+        if self.entries.get_mut(index).is_some_and(|entry| entry.flags.take(Flags::LATER)) {
+            self.touch(index);
+        }
+    }
+
+    /// Whether the next flush is about any connection.
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes the list of the connections that this flush is about. To be given to
+    /// [`Connections::put_back_dirty`] when it is emptied.
+    #[inline]
+    pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.dirty)
+    }
+
+    /// What became dirty meanwhile (a link that is full) waits for the next flush. `list`: keeps its memory.
+    #[inline]
+    pub(crate) fn put_back_dirty(&mut self, mut list: Vec<u32>) {
+        list.append(&mut self.dirty);
+        self.dirty = list;
+    }
+
+    // ---- names ----
+
+    /// Returns the connection of a tuple.
+    #[inline]
+    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        self.flows.find(&self.entries, &self.locals.find(tuple)?)
+    }
+
+    /// Returns the connection of a name.
+    pub(crate) fn find_name(&self, name: &Name) -> Option<u32> {
+        self.flows.find(&self.entries, name)
+    }
+
+    /// Returns the tuple that a name stands for.
+    #[inline]
+    pub(crate) fn tuple(&self, name: &Name) -> FourTuple {
+        self.locals.tuple(name)
+    }
+
+    /// Returns the short form of a tuple, for a connection to be.
+    pub(crate) fn name(&mut self, tuple: &FourTuple) -> Name {
+        if let Some(name) = self.locals.find(tuple) {
+            return name;
+        }
+        if self.locals.has_many() {
+            let entries = self.entries.iter().map(|(_, entry)| &entry.name);
+            let postponed = self.postponed.iter().flat_map(|postponed| postponed.names());
+            self.locals.retain(entries.chain(postponed).chain(self.time_waits.queued()));
+            // Their names may mean others now.
+            self.searches.forget_all();
+        }
+        self.locals.add(tuple.local.addr);
+        self.locals.find(tuple).expect("the own address was just added")
+    }
+
+    // ---- TIME-WAIT ----
+
+    /// A connection of this name is in TIME-WAIT from now on.
+    pub(crate) fn enter_time_wait(&mut self, now: Instant, name: Name, time_wait: TimeWait) {
+        self.time_waits.insert(now, name, time_wait, |name| self.searches.give_back(name));
+    }
+
+    /// Goes on with what a predecessor had in TIME-WAIT, oldest first.
+    pub(crate) fn resume_time_waits(&mut self, now: Instant, found: Vec<(FourTuple, TimeWait)>) {
+        self.time_waits.reserve(found.len());
+        for (tuple, time_wait) in found {
+            let name = self.name(&tuple);
+            self.time_waits.insert(now, name, time_wait, |_| {});
+        }
+    }
+
+    /// Another connection has the name.
+    pub(crate) fn forget_time_wait(&mut self, name: &Name) {
+        self.time_waits.forget(name);
+    }
+
+    /// A connection takes the place of one in TIME-WAIT. Returns the last sequence number of that.
+    pub(crate) fn replace_time_wait(&mut self, tuple: &FourTuple) -> Option<SeqNum> {
+        let name = self.locals.find(tuple)?;
+        self.time_waits.replace(&name)
+    }
+
+    /// Returns the answer of a record of TIME-WAIT; `None`: there is no record.
+    pub(crate) fn answer_of_time_wait(
+        &mut self,
+        now: Instant,
+        tuple: &FourTuple,
+        segment: &Segment,
+    ) -> Option<TimeWaitAnswer> {
+        let name = self.locals.find(tuple)?;
+        let answer = self.time_waits.handle_segment(now, &name, segment);
+        if let Some(TimeWaitAnswer::Delete) = &answer {
+            self.searches.give_back(&name);
+        }
+        answer
+    }
+
+    /// Forgets records of TIME-WAIT whose time is over.
+    pub(crate) fn expire_time_waits(&mut self, now: Instant) {
+        self.time_waits.expire(now, |name| self.searches.give_back(name));
+    }
+
+    /// Returns the records of TIME-WAIT, to be looked at.
+    pub(crate) const fn time_waits(&self) -> &TimeWaits {
+        &self.time_waits
+    }
+
+    // ---- ports ----
+
+    /// Chooses a port for a connection from `local` to `remote`.
+    pub(crate) fn choose_port<F: Fn(&FourTuple) -> bool>(
+        &mut self,
+        now: Instant,
+        (local, remote): (Addr, Endpoint),
+        choice: PortChoice<'_, F>,
+    ) -> Result<FourTuple, NoPort> {
+        let (first, last) = choice.range;
+        let PortChoice { rng, is_ours, looks, .. } = choice;
+        let tuple = |port: u16| FourTuple { local: Endpoint::at(local, port), remote };
+        let Some(range) = last.checked_sub(first) else { return Err(NoPort::none()) };
+        let count = u32::from(range) + 1;
+        let start = rng.below(count);
+        let known = self.locals.find(&tuple(first)).map(|name| name.destination());
+        if !known.is_some_and(|name| self.searches.has(&name)) {
+            let look = |port: u16| self.look_at_port(now, &tuple(port), &is_ours, looks);
+            if let Some(port) = crate::ports::choose_at_random((first, count), start, look) {
+                return Ok(tuple(port));
+            }
+        }
+        let destination = self.name(&tuple(first)).destination();
+        let mut search = self.searches.take(&destination, first, count);
+        let look = |port: u16| self.look_at_port(now, &tuple(port), &is_ours, looks);
+        let chosen = search.go_on(now, start, look);
+        self.searches.put(destination, search);
+        chosen.map(tuple)
+    }
+
+    /// Whether a connection may be opened under a name that its application has chosen.
+    pub(crate) fn may_open(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        is_ours: &impl Fn(&FourTuple) -> bool,
+        looks: &mut u32,
+    ) -> bool {
+        matches!(self.look_at_port(now, tuple, is_ours, looks), Found::Free | Found::Reusable)
+    }
+
+    /// Whether a connection may be opened under this name.
+    fn look_at_port(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        is_ours: &impl Fn(&FourTuple) -> bool,
+        looks: &mut u32,
+    ) -> Found {
+        if tuple.local.port == 0 || !is_ours(tuple) || tuple.local == tuple.remote {
+            return Found::Elsewhere;
+        }
+        *looks = looks.saturating_add(1);
+        // What has no name has neither connection nor record.
+        let Some(name) = self.locals.find(tuple) else { return Found::Free };
+        if self.find_name(&name).is_some() || self.find_postponed(&name).is_some() {
+            return Found::Used;
+        }
+        match self.time_waits.reusable_at(&name, REUSE_AFTER) {
+            None => Found::Free,
+            Some(at) if at <= now => Found::Reusable,
+            Some(Instant::FAR_FUTURE) => Found::Used,
+            Some(at) => Found::ReusableAt(at),
+        }
+    }
+
+    /// Forgets which ports were found to be free.
+    pub(crate) fn forget_searches(&mut self) {
+        self.searches.forget_all();
+    }
+
+    /// A name that was kept for a connection that does not go on is free.
+    pub(crate) fn give_back_name(&mut self, name: &Name) {
+        self.searches.give_back(name);
+    }
+
+    /// Returns the number of destinations for which free ports are searched.
+    #[cfg(test)]
+    pub(crate) fn searches(&self) -> usize {
+        self.searches.len()
+    }
+
+    // ---- timers ----
+
+    /// Arms the timer of a connection, after [`Entry::move_timer`](crate::entry::Entry::move_timer) has said
+    /// when.
+    #[inline]
+    pub(crate) fn arm(&mut self, index: u32, due: Instant) {
+        self.timers.arm(TimerId(index), due);
+    }
+
+    /// Returns the timers, to be asked for what is due.
+    pub(crate) const fn timers(&self) -> &Timers {
+        &self.timers
+    }
+
+    /// Returns the timers, to be advanced.
+    pub(crate) const fn timers_mut(&mut self) -> &mut Timers {
+        &mut self.timers
+    }
+
+    // ---- connections that do not go on yet ----
+
+    /// Connections of a predecessor are going to be postponed, up to `count`.
+    pub(crate) fn begin_postponing(&mut self, count: usize, now: Instant) {
+        self.postponed = Some(Box::new(Postponed::new(count, self.flows.name_hash().clone(), now)));
+    }
+
+    /// No more are postponed. Places that neither a connection has nor is kept for one are free.
+    pub(crate) fn end_postponing(&mut self) {
+        self.postponed = self.postponed.take().filter(|postponed| postponed.len() > 0);
+        let end = self.postponed.as_ref().map_or(0, |postponed| postponed.places_end());
+        let is_kept = |index| self.postponed.as_ref().is_some_and(|postponed| postponed.has_place(index));
+        self.entries.restore_free(end, is_kept);
+    }
+
+    /// Returns the connections that do not go on yet; `None`: all do.
+    #[inline]
+    pub(crate) fn postponed(&self) -> Option<&Postponed> {
+        self.postponed.as_deref()
+    }
+
+    /// Returns the connections that do not go on yet, to postpone one or to let some go on.
+    pub(crate) fn postponed_mut(&mut self) -> Option<&mut Postponed> {
+        self.postponed.as_deref_mut()
+    }
+
+    /// Takes out the connections that do not go on yet, while some of them begin to.
+    pub(crate) fn take_postponed(&mut self) -> Option<Box<Postponed>> {
+        self.postponed.take()
+    }
+
+    /// Some of them have gone on. If none is left there are none.
+    pub(crate) fn put_back_postponed(&mut self, postponed: Box<Postponed>) {
+        self.postponed = (postponed.len() > 0).then_some(postponed);
+    }
+
+    /// Whether one may be postponed under this name. Returns the hash of the name; `None`: another connection
+    /// has it.
+    pub(crate) fn may_postpone(&self, name: &Name) -> Option<u64> {
+        let hashed = self.flows.name_hash().of(name);
+        let is_taken = self.postponed.as_ref()?.find(name, hashed).is_some()
+            || self.flows.find_hashed(&self.entries, name, hashed).is_some();
+        (!is_taken).then_some(hashed)
+    }
+
+    /// Returns which of those that do not go on yet has this name.
+    #[inline]
+    fn find_postponed(&self, name: &Name) -> Option<usize> {
+        let postponed = self.postponed.as_ref()?;
+        postponed.find(name, self.flows.name_hash().of(name))
+    }
+
+    /// Returns which of those that do not go on yet has this tuple.
+    #[inline]
+    pub(crate) fn find_postponed_tuple(&self, tuple: &FourTuple) -> Option<usize> {
+        self.postponed.as_ref()?;
+        self.find_postponed(&self.locals.find(tuple)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

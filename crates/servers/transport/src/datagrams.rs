@@ -1,0 +1,315 @@
+//! Which datagram sockets are there, and which of them is a datagram for? udp(7).
+
+use alloc::vec::Vec;
+
+use atoll_base::{Endpoint, FourTuple};
+use atoll_connmgr::are_rivals;
+use atoll_ip::Cast;
+use atoll_ipc::lease::Grant;
+use atoll_ipc::page::Stat;
+use atoll_ipc::{Cause, Memory, Ready, SocketOption};
+use core::hash::{BuildHasher, Hasher};
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+
+use crate::applications::Applications;
+use crate::session::Place;
+use crate::slab::Slab;
+use crate::stats::Stats;
+
+mod groups;
+mod socket;
+
+use socket::Kicked;
+
+pub(crate) use socket::Datagram;
+
+/// All datagram sockets of this replica.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    sockets: Slab<Datagram>,
+    /// Sockets by local port, in order of opening.
+    by_port: HashMap<u16, Vec<u32>, FixedState>,
+    /// Sockets with a peer and a definite own address.
+    connected: HashMap<FourTuple, u32, FixedState>,
+    /// Sockets with something to send or to publish.
+    dirty: Vec<u32>,
+    /// Sockets whose link is full, or whose neighbour is being asked for.
+    unresolved: Vec<u32>,
+    state: FixedState,
+}
+
+impl Datagrams {
+    pub(crate) fn new(seed: u64) -> Datagrams {
+        let state = FixedState::with_seed(seed);
+        Datagrams {
+            sockets: Slab::new(),
+            by_port: HashMap::with_hasher(state.clone()),
+            connected: HashMap::with_hasher(state.clone()),
+            dirty: Vec::new(),
+            unresolved: Vec::new(),
+            state,
+        }
+    }
+
+    /// The socket for a datagram: the one with this peer, else one bound to this address, else one bound to
+    /// any; among equals that share the port, by hash.
+    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        if let Some(index) = self.connected.get(tuple) {
+            return Some(*index);
+        }
+        let sockets = self.by_port.get(&tuple.local.port)?;
+        let mut best = (0, 0);
+        let mut candidates = 0u32;
+        for &index in sockets {
+            let score = self.sockets.get(index).map_or(0, |socket| socket.score(tuple));
+            match score.cmp(&best.0) {
+                core::cmp::Ordering::Greater => (best, candidates) = ((score, index), 1),
+                core::cmp::Ordering::Equal if score > 0 => candidates += 1,
+                _ => {}
+            }
+        }
+        if best.0 == 0 {
+            return None;
+        }
+        if candidates < 2 {
+            return Some(best.1);
+        }
+        let is_best = |index: u32| self.sockets.get(index).is_some_and(|socket| socket.score(tuple) == best.0);
+        let last = sockets.iter().rev().copied().find(|index| is_best(*index))?;
+        // Without SO_REUSEPORT the socket bound last gets it, as on Linux.
+        let grant = *self.sockets.get(last)?.grant();
+        if !grant.reuse_port {
+            return Some(last);
+        }
+        // Only with those of the same user it is shared.
+        let shares = |index: u32| {
+            let other = self.sockets.get(index).map(|socket| socket.grant());
+            is_best(index) && other.is_some_and(|other| other.reuse_port && other.is_of(grant.uid))
+        };
+        let candidates = sockets.iter().filter(|index| shares(**index)).count();
+        let mut hasher = self.state.build_hasher();
+        tuple.remote.addr.to_u64s().into_iter().for_each(|word| hasher.write_u64(word));
+        hasher.write_u16(tuple.remote.port);
+        let chosen = (hasher.finish() % candidates.max(1) as u64) as usize;
+        sockets.iter().copied().filter(|index| shares(*index)).nth(chosen)
+    }
+
+    /// Returns the blocks of the receive area of a session that sockets hold: first unit and log2 of the
+    /// size.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u32, (u32, u8))> + '_ {
+        self.sockets.iter().flat_map(|(_, socket)| socket.blocks().map(|block| (socket.place().session, block)))
+    }
+
+    /// Enters the socket into the tables.
+    pub(crate) fn index(&mut self, index: u32) {
+        let Some(socket) = self.sockets.get(index) else { return };
+        self.by_port.entry(socket.local().port).or_default().push(index);
+        if let Some(tuple) = socket.tuple() {
+            self.connected.entry(tuple).or_insert(index);
+        }
+    }
+
+    /// Takes the socket out of the tables. Returns whether it was the last of its port.
+    pub(crate) fn unindex(&mut self, index: u32) -> bool {
+        let Some(socket) = self.sockets.get(index) else { return false };
+        if let Some(tuple) = socket.tuple()
+            && self.connected.get(&tuple) == Some(&index)
+        {
+            self.connected.remove(&tuple);
+        }
+        let Some(sockets) = self.by_port.get_mut(&socket.local().port) else { return false };
+        sockets.retain(|other| *other != index);
+        let last = sockets.is_empty();
+        if last {
+            self.by_port.remove(&socket.local().port);
+        }
+        last
+    }
+
+    /// Sockets at the port that cannot have it if `grant` is in force. `None`: one of them has it by a later
+    /// grant.
+    pub(crate) fn rivals(&self, grant: &Grant) -> Option<Vec<u32>> {
+        let mut rivals = Vec::new();
+        for &index in self.by_port.get(&grant.local.port).into_iter().flatten() {
+            match self.sockets.get(index).map(|socket| socket.grant()).filter(|other| are_rivals(grant, other)) {
+                Some(other) if other.granted >= grant.granted => return None,
+                Some(_) => rivals.push(index),
+                None => {}
+            }
+        }
+        Some(rivals)
+    }
+
+    /// The sockets at a port.
+    pub(crate) fn at_port(&self, port: u16) -> &[u32] {
+        self.by_port.get(&port).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many sockets of a session are at a port.
+    pub(crate) fn count_at_port(&self, port: u16, session: u32) -> usize {
+        let sockets = self.at_port(port).iter().filter_map(|index| self.sockets.get(*index));
+        sockets.filter(|socket| socket.place().session == session).count()
+    }
+
+    /// Whether a socket has the port by this lease.
+    pub(crate) fn has_lease(&self, port: u16, lease: u64) -> bool {
+        let sockets = self.by_port.get(&port).into_iter().flatten();
+        sockets.filter_map(|index| self.sockets.get(*index)).any(|socket| socket.grant().lease == lease)
+    }
+
+    /// Whether a socket is bound to the port.
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        self.by_port.contains_key(&port)
+    }
+
+    /// All of them from this index on.
+    pub(crate) fn iter_from(&self, index: u32) -> impl Iterator<Item = (u32, &Datagram)> {
+        self.sockets.iter_from(index)
+    }
+
+    /// It has waited for this flush.
+    pub(crate) fn take_up(&mut self, index: u32) {
+        if self.sockets.get_mut(index).is_some_and(Datagram::take_up) {
+            self.touch(index);
+        }
+    }
+
+    /// Puts the socket on the list for the next flush.
+    pub(crate) fn touch(&mut self, index: u32) {
+        if self.sockets.get_mut(index).is_some_and(Datagram::mark_dirty) {
+            self.dirty.push(index);
+        }
+    }
+
+    /// Takes the list of the sockets that this flush is about. To be given to [`Datagrams::put_back_dirty`]
+    /// when it is emptied.
+    pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.dirty)
+    }
+
+    /// What became dirty meanwhile waits for the next flush. `list`: keeps its memory.
+    pub(crate) fn put_back_dirty(&mut self, mut list: Vec<u32>) {
+        list.append(&mut self.dirty);
+        self.dirty = list;
+    }
+
+    /// The socket's turn in this flush has come. Returns where its slot is.
+    pub(crate) fn begin_turn(&mut self, index: u32) -> Option<Place> {
+        let socket = self.sockets.get_mut(index)?;
+        socket.clear_dirty();
+        Some(socket.place())
+    }
+
+    /// The link of the socket is full, or its neighbour is being asked for.
+    pub(crate) fn wait(&mut self, index: u32) {
+        self.unresolved.push(index);
+    }
+
+    /// Whether any socket has something to send or to publish.
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Sockets whose link was full, or whose neighbour was asked for, try again.
+    pub(crate) fn touch_unresolved(&mut self) {
+        let mut unresolved = core::mem::take(&mut self.unresolved);
+        for index in unresolved.drain(..) {
+            self.touch(index);
+        }
+        self.unresolved = unresolved;
+    }
+
+    /// The next call on the socket fails. `ready`: what it is ready for besides.
+    pub(crate) fn fail(&mut self, index: u32, cause: Cause, ready: Ready) {
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.fail(cause, ready);
+        }
+        self.touch(index);
+    }
+
+    /// See `Entry::set_option`.
+    pub(crate) fn set_option(&mut self, index: u32, option: SocketOption, value: u32) -> bool {
+        self.sockets.get_mut(index).is_some_and(|socket| socket.set_option(option, value))
+    }
+
+    // ---- sockets ----
+
+    /// Returns a socket.
+    pub(crate) fn get(&self, index: u32) -> Option<&Datagram> {
+        self.sockets.get(index)
+    }
+
+    /// Returns a socket, to be changed. Its names are not: see [`Datagrams::rename`].
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Datagram> {
+        self.sockets.get_mut(index)
+    }
+
+    /// Returns the number of sockets.
+    pub(crate) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Adds a socket that no datagram finds yet: see [`Datagrams::index`].
+    pub(crate) fn insert(&mut self, socket: Datagram) -> u32 {
+        self.sockets.insert(socket)
+    }
+
+    /// Takes back a socket that no datagram finds.
+    pub(crate) fn withdraw(&mut self, index: u32) -> Option<Datagram> {
+        self.sockets.remove(index)
+    }
+
+    /// The socket has other ends from now on. Returns the port that nobody has any more, if there is one.
+    pub(crate) fn rename(&mut self, index: u32, local: Endpoint, remote: Option<Endpoint>) -> Option<u16> {
+        let old = self.sockets.get(index)?.local().port;
+        let was_last = self.unindex(index);
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.rename(local, remote);
+        }
+        self.index(index);
+        (was_last && old != local.port).then_some(old)
+    }
+
+    /// The application has closed the socket: no datagram finds it any more. Returns whether it was the last
+    /// of its port.
+    pub(crate) fn close(&mut self, index: u32) -> bool {
+        let was_last = self.unindex(index);
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket.close();
+        }
+        self.touch(index);
+        was_last
+    }
+
+    /// Stores a datagram for a socket, or drops it where there is no room.
+    pub(crate) fn put<M: Memory>(
+        &mut self,
+        index: u32,
+        (applications, stats): (&Applications<M>, &mut Stats),
+        (peer, cast): (Endpoint, Cast),
+        payload: &[u8],
+    ) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        let Some(session) = applications.get(socket.place().session) else { return };
+        let is_stored = socket.put(session, peer, cast, payload);
+        stats.count(if is_stored { Stat::DatagramsIn } else { Stat::DatagramsDropped });
+        self.touch(index);
+    }
+
+    /// The application's lines have changed. `false`: the socket is to go, because what they say cannot be
+    /// true.
+    pub(crate) fn kick<M: Memory>(&mut self, index: u32, applications: &Applications<M>, stats: &mut Stats) -> bool {
+        // Who has closed it, or has lost the port, sends nothing more.
+        let Some(socket) = self.sockets.get_mut(index).filter(|socket| !socket.is_closing()) else { return true };
+        let place = socket.place();
+        let Some(session) = applications.get(place.session) else { return true };
+        let Some(slot) = session.slot(place.slot) else { return true };
+        let kicked = socket.kick(session, &slot);
+        match kicked {
+            Kicked::Taken => self.touch(index),
+            Kicked::Stale | Kicked::Implausible => stats.count(Stat::BadCommands),
+        }
+        kicked != Kicked::Implausible
+    }
+}

@@ -1,0 +1,517 @@
+//! What is kept of one datagram socket? Its records lie in the arena, so nothing is lost with a crash but
+//! this.
+
+use atoll_base::{Addr, Endpoint, FourTuple, Instant, SessionId};
+use atoll_ip::{Cast, Ip, TTL};
+use atoll_ipc::buffer::{Extents, Pieces};
+use atoll_ipc::lease::Grant;
+use atoll_ipc::pool::Pool;
+use atoll_ipc::slot::Slot;
+use atoll_ipc::{Cause, Event, Memory, Ready, SocketOption};
+use atoll_udp::{DATAGRAM_MAX, Flags as RecordFlags, RECORD_LEN, Record, padded_len};
+
+use super::groups::Multicast;
+use crate::applications::Applications;
+use crate::fragment::{MtuDiscovery, Progress};
+use crate::session::{Place, Session};
+use crate::stats::Stats;
+
+/// One datagram socket.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    place: Place,
+    /// By what right it has its port.
+    grant: Grant,
+    local: Endpoint,
+    remote: Option<Endpoint>,
+    inbox: Inbox,
+    outbox: Outbox,
+    options: Options,
+    /// What the application is to be told by the next event, and with which error.
+    ready: Ready,
+    cause: Cause,
+    /// It is on the list for the next flush.
+    is_dirty: bool,
+    /// It waits for its session's share of a later flush.
+    is_later: bool,
+    /// Closed by the application, with something left to send.
+    is_closing: bool,
+}
+
+/// Datagrams that wait for the application.
+#[derive(Debug)]
+struct Inbox {
+    rings: Extents,
+    head: u64,
+    tail: u64,
+    published_tail: u64,
+    /// Octets that may wait.
+    capacity: u32,
+}
+
+/// Datagrams that wait for the link.
+#[derive(Debug)]
+struct Outbox {
+    rings: Extents,
+    head: u64,
+    tail: u64,
+    published_head: u64,
+    /// Octets that may wait.
+    limit: u32,
+    wants_room: bool,
+    /// How far the first datagram has left, if the link took a part of it.
+    progress: Option<Progress>,
+    /// The first datagram was looped back to members on this machine.
+    has_looped: bool,
+}
+
+/// What the application has set.
+#[derive(Debug)]
+pub(crate) struct Options {
+    ttl: u8,
+    tos: u8,
+    /// `IPV6_UNICAST_HOPS`, if set.
+    hops: Option<u8>,
+    /// `IPV6_TCLASS`.
+    class: u8,
+    /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
+    discovery: MtuDiscovery,
+    discovery_v6: MtuDiscovery,
+    /// `IPV6_DONTFRAG`.
+    whole_v6: bool,
+    multicast: Multicast,
+}
+
+/// What became of a look at the application's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kicked {
+    /// They were taken.
+    Taken,
+    /// They are about a socket before this one.
+    Stale,
+    /// They cannot be true.
+    Implausible,
+}
+
+/// More than this is never in a send buffer.
+const SEND_MAX: u64 = 16 << 20;
+/// Nor this in a receive buffer.
+const AREA_MAX: u64 = 16 << 20;
+/// Smallest and largest buffers that can be set.
+const BUFFER: (u32, u32) = (4096, 4 << 20);
+
+impl Options {
+    const fn new() -> Options {
+        Options {
+            ttl: TTL,
+            tos: 0,
+            hops: None,
+            class: 0,
+            discovery: MtuDiscovery::Want,
+            discovery_v6: MtuDiscovery::Want,
+            whole_v6: false,
+            multicast: Multicast::new(),
+        }
+    }
+
+    /// Returns what is wanted of groups.
+    pub(crate) const fn multicast(&self) -> &Multicast {
+        &self.multicast
+    }
+
+    /// Returns whether, and by what, datagrams to `peer` are fragmented.
+    pub(crate) const fn discovery_to(&self, peer: Addr) -> MtuDiscovery {
+        if peer.is_v4() { self.discovery } else { self.discovery_v6 }
+    }
+
+    /// Whether a datagram to `peer` that would be fragmented is refused, whatever else was set.
+    pub(crate) const fn is_whole_to(&self, peer: Addr) -> bool {
+        self.whole_v6 && !peer.is_v4()
+    }
+
+    /// Returns type of service and TTL of packets to `peer`. `hop_limit`: of IPv6, if none was set.
+    pub(crate) fn marks_to(&self, peer: Addr, hop_limit: u8) -> (u8, u8) {
+        if peer.is_v4() { (self.tos, self.ttl) } else { (self.class, self.hops.unwrap_or(hop_limit)) }
+    }
+}
+
+impl Datagram {
+    /// Creates a socket that has not received or sent anything.
+    pub(crate) fn new(
+        place: Place,
+        grant: Grant,
+        local: Endpoint,
+        remote: Option<Endpoint>,
+        capacity: u32,
+    ) -> Datagram {
+        let rings = Extents::default();
+        Datagram {
+            place,
+            grant,
+            local,
+            remote,
+            inbox: Inbox { rings, head: 0, tail: 0, published_tail: 0, capacity },
+            outbox: Outbox {
+                rings,
+                head: 0,
+                tail: 0,
+                published_head: 0,
+                limit: capacity,
+                wants_room: false,
+                progress: None,
+                has_looped: false,
+            },
+            options: Options::new(),
+            ready: Ready::OUT,
+            cause: Cause::None,
+            is_dirty: false,
+            is_later: false,
+            is_closing: false,
+        }
+    }
+
+    /// Goes on with what the slot says that a predecessor had received, and was to send: only its own
+    /// application can falsify that.
+    pub(crate) fn resume<M: Memory>(self, view: &Slot<'_, M>, session: &Session<M>) -> Datagram {
+        let (head, tail, sent) = (view.receive_head(), view.receive_tail(), view.acknowledged());
+        let is_plausible = head <= tail && tail - head <= AREA_MAX;
+        let receive = view.receive_extents(&session.layout).filter(|_| is_plausible).unwrap_or_default();
+        let send = view.send_extents(&session.layout).unwrap_or_default();
+        Datagram {
+            inbox: Inbox {
+                rings: receive,
+                head: if is_plausible { head } else { tail },
+                tail,
+                published_tail: tail,
+                ..self.inbox
+            },
+            outbox: Outbox { rings: send, head: sent, tail: sent, published_head: sent, ..self.outbox },
+            ready: Ready::IN | Ready::OUT,
+            ..self
+        }
+    }
+
+    // ---- who it is ----
+
+    /// Returns where its slot is.
+    pub(crate) const fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Returns by what right it has its port.
+    pub(crate) const fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    pub(crate) const fn local(&self) -> Endpoint {
+        self.local
+    }
+
+    pub(crate) const fn remote(&self) -> Option<Endpoint> {
+        self.remote
+    }
+
+    /// It has other ends from now on. It must be in no table.
+    pub(super) const fn rename(&mut self, local: Endpoint, remote: Option<Endpoint>) {
+        (self.local, self.remote) = (local, remote);
+    }
+
+    pub(crate) fn v6_only(&self) -> bool {
+        self.grant.v6_only && self.local.addr == Addr::ANY
+    }
+
+    /// Returns its tuple; `None`: its own address or its peer is not definite.
+    pub(super) fn tuple(&self) -> Option<FourTuple> {
+        let remote = self.remote?;
+        (!self.local.addr.is_unspecified()).then_some(FourTuple { local: self.local, remote })
+    }
+
+    /// Returns how well the socket fits, 0: not at all (Linux's `compute_score`).
+    pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
+        let is_v4 = tuple.local.addr.is_v4();
+        let by_addr = match self.local.addr {
+            addr if addr == tuple.local.addr => 3,
+            Addr::V4_ANY if is_v4 => 2,
+            Addr::ANY if !(is_v4 && self.grant.v6_only) => 1,
+            _ => return 0,
+        };
+        match self.remote {
+            None => by_addr,
+            Some(remote) if remote == tuple.remote => by_addr + 4,
+            Some(_) => 0,
+        }
+    }
+
+    // ---- options ----
+
+    /// Returns what the application has set.
+    pub(crate) const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Returns the groups that it is in, to join one or leave it.
+    pub(super) const fn multicast_mut(&mut self) -> &mut Multicast {
+        &mut self.options.multicast
+    }
+
+    /// See `Entry::set_option`.
+    pub(super) fn set_option(&mut self, option: SocketOption, value: u32) -> bool {
+        let options = &mut self.options;
+        match option {
+            SocketOption::TimeToLive if (1..=255).contains(&value) => options.ttl = value as u8,
+            SocketOption::TypeOfService => options.tos = value as u8,
+            SocketOption::UnicastHops => options.hops = u8::try_from(value).ok(),
+            SocketOption::TrafficClass => options.class = value as u8,
+            SocketOption::ReceiveBuffer => self.inbox.capacity = value.clamp(BUFFER.0, BUFFER.1),
+            SocketOption::SendBuffer => self.outbox.limit = value.clamp(BUFFER.0, BUFFER.1),
+            SocketOption::MtuDiscover => match MtuDiscovery::from_value(value) {
+                Some(discovery) => options.discovery = discovery,
+                None => return false,
+            },
+            SocketOption::MtuDiscoverV6 => match MtuDiscovery::from_value(value) {
+                Some(discovery) => options.discovery_v6 = discovery,
+                None => return false,
+            },
+            SocketOption::DontFragmentV6 => options.whole_v6 = value != 0,
+            // Each record says whether it may go to a broadcast address.
+            SocketOption::Broadcast => {}
+            _ => return options.multicast.set_option(option, value),
+        }
+        true
+    }
+
+    // ---- what comes in ----
+
+    /// Returns the octets that wait for the application.
+    pub(crate) const fn received(&self) -> u64 {
+        self.inbox.tail - self.inbox.head
+    }
+
+    /// Stores a datagram, whole or not at all. `false`: there is no room for it.
+    pub(super) fn put<M: Memory>(&mut self, session: &Session<M>, peer: Endpoint, cast: Cast, payload: &[u8]) -> bool {
+        let flags = if cast == Cast::Broadcast { RecordFlags::BROADCAST } else { RecordFlags::NONE };
+        let Some(len) = u32::try_from(payload.len()).ok().filter(|len| *len <= DATAGRAM_MAX) else { return false };
+        let Some(slot) = session.slot(self.place.slot) else { return false };
+        let is_stored = self.inbox.put(session, &slot, self.place.generation, &Record { len, peer, flags }, payload);
+        if is_stored.is_some() {
+            self.ready |= Ready::IN;
+        }
+        is_stored.is_some()
+    }
+
+    /// Returns the blocks of the receive area that it holds: first unit and log2 of the size.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u32, u8)> {
+        let rings = [self.inbox.rings.current, self.inbox.rings.old];
+        rings.into_iter().flatten().map(|ring| (ring.unit, ring.log2))
+    }
+
+    // ---- what goes out ----
+
+    /// Returns the octets that wait for the link.
+    pub(crate) const fn unsent(&self) -> u64 {
+        self.outbox.tail - self.outbox.head
+    }
+
+    /// Returns the first datagram that waits for the link, and where its text is. `None`: it is not what a
+    /// library writes.
+    pub(crate) fn first<M: Memory>(&self, session: &Session<M>) -> Option<(Record, Pieces)> {
+        let Outbox { rings, head, tail, .. } = &self.outbox;
+        let mut bytes = [0; RECORD_LEN];
+        rings.pieces(*head, RECORD_LEN)?.read(&session.arena, session.layout.send_area, &mut bytes);
+        let record = atoll_udp::decode(&bytes, tail - head).ok()?;
+        Some((record, rings.pieces(head + RECORD_LEN as u64, record.len as usize)?))
+    }
+
+    /// Returns how far the first datagram has left.
+    pub(crate) const fn progress(&self) -> Option<Progress> {
+        self.outbox.progress
+    }
+
+    /// The link has taken so much of the first datagram.
+    pub(crate) const fn set_progress(&mut self, progress: Option<Progress>) {
+        self.outbox.progress = progress;
+    }
+
+    /// Whether the first datagram was looped back to members on this machine.
+    pub(crate) const fn has_looped(&self) -> bool {
+        self.outbox.has_looped
+    }
+
+    /// The first datagram was looped back to members on this machine.
+    pub(crate) const fn set_looped(&mut self) {
+        self.outbox.has_looped = true;
+    }
+
+    /// The first datagram, which has `len` octets, has left or was refused.
+    pub(crate) fn pop(&mut self, len: u32) {
+        self.outbox.head += padded_len(len);
+        self.outbox.has_looped = false;
+    }
+
+    /// It waits for its session's share of a later flush. `false`: it does already.
+    pub(crate) const fn wait_for_share(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_later, true)
+    }
+
+    /// It does not wait for its session's share any more. `false`: it did not.
+    pub(super) const fn take_up(&mut self) -> bool {
+        core::mem::replace(&mut self.is_later, false)
+    }
+
+    // ---- what the application sees, and says ----
+
+    /// The application's lines have changed: takes what is plausible.
+    pub(super) fn kick<M: Memory>(&mut self, session: &Session<M>, slot: &Slot<'_, M>) -> Kicked {
+        if slot.app_generation() != self.place.generation {
+            return Kicked::Stale;
+        }
+        let (tail, outbox) = (slot.send_tail(), &mut self.outbox);
+        if tail < outbox.tail || tail - outbox.head > SEND_MAX {
+            return Kicked::Implausible;
+        }
+        if tail > outbox.tail {
+            outbox.rings = slot.send_extents(&session.layout).unwrap_or_default();
+            outbox.tail = tail;
+            outbox.wants_room |= (tail - outbox.published_head) * 3 >= u64::from(outbox.limit) * 2;
+        }
+        let inbox = &mut self.inbox;
+        inbox.take_head(slot);
+        if inbox.rings.release(session.memory().pool(), session.memory().links(), inbox.head, inbox.tail) {
+            slot.set_receive_extents(&inbox.rings);
+        }
+        Kicked::Taken
+    }
+
+    /// The next call on the socket fails. `ready`: what it is ready for besides.
+    pub(crate) fn fail(&mut self, cause: Cause, ready: Ready) {
+        self.cause = cause;
+        self.ready |= ready | Ready::ERR;
+    }
+
+    /// The application has closed it: it goes when what it wrote before has left.
+    pub(super) const fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Whether the application has closed it.
+    pub(crate) const fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Puts it on the list for the next flush. `false`: it is there already.
+    pub(super) const fn mark_dirty(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_dirty, true)
+    }
+
+    /// It is not on the list any more.
+    pub(super) const fn clear_dirty(&mut self) {
+        self.is_dirty = false;
+    }
+
+    /// Brings the slot up to date. Returns what the application is to be told by an event.
+    pub(crate) fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
+        self.inbox.publish(slot);
+        self.ready |= self.outbox.publish(slot);
+        if self.ready.contains(Ready::ERR) {
+            slot.set_error(core::mem::take(&mut self.cause));
+        }
+        core::mem::take(&mut self.ready)
+    }
+
+    /// Gives back what it held, when no datagram finds it any more, and tells its application. Returns whose
+    /// it was.
+    pub(crate) fn give_back<M: Memory>(
+        mut self,
+        (now, ip): (Instant, &mut Ip),
+        applications: &mut Applications<M>,
+        stats: &mut Stats,
+    ) -> Option<SessionId> {
+        let left = self.options.multicast.leave_all(now, ip);
+        let session = applications.get_mut(self.place.session)?;
+        self.inbox.rings.release_all(session.memory().pool(), session.memory().links());
+        session.vacate(self.place.slot, false);
+        session.groups = session.groups.saturating_sub(left);
+        let event = Event::SlotDone { slot: self.place.slot, generation: self.place.generation };
+        session.push(stats, &event, Some(0));
+        Some(session.id)
+    }
+}
+
+impl Inbox {
+    fn put<M: Memory>(
+        &mut self,
+        session: &Session<M>,
+        slot: &Slot<'_, M>,
+        generation: u32,
+        record: &Record,
+        payload: &[u8],
+    ) -> Option<()> {
+        let end = self.tail + padded_len(record.len);
+        if slot.app_generation() == generation {
+            self.take_head(slot);
+        }
+        self.make_room(session, slot, end)?;
+        let area = session.layout.receive_area;
+        self.rings.pieces(self.tail, RECORD_LEN)?.write(&session.arena, area, &atoll_udp::encode(record));
+        let at = self.tail + RECORD_LEN as u64;
+        self.rings.pieces(at, payload.len())?.write(&session.arena, area, payload);
+        self.tail = end;
+        Some(())
+    }
+
+    /// Takes the application's reading position, if it is one.
+    fn take_head<M: Memory>(&mut self, slot: &Slot<'_, M>) {
+        let head = slot.receive_head();
+        if (self.head..=self.published_tail).contains(&head) {
+            self.head = head;
+        }
+    }
+
+    /// Makes room up to `end`. `None`: there is none.
+    fn make_room<M: Memory>(&mut self, session: &Session<M>, slot: &Slot<'_, M>, end: u64) -> Option<()> {
+        // As on Linux, one datagram always fits into an empty buffer.
+        if end - self.head > u64::from(self.capacity) && self.tail > self.head {
+            return None;
+        }
+        let before = self.rings;
+        let size_max = (self.capacity.max(DATAGRAM_MAX + 64) as usize).next_power_of_two();
+        self.rings.release(session.memory().pool(), session.memory().links(), self.head, self.tail);
+        let pool: &Pool = &session.memory().open_pool();
+        // As for connections: the second ring takes the whole capacity, because there is no third.
+        let end_wanted = match self.rings.current {
+            None => end,
+            Some(current) => {
+                let room = current.base.max(self.head) + current.size() as u64;
+                if end <= room { end } else { end.max(self.tail + u64::from(self.capacity)) }
+            }
+        };
+        let room = self.rings.reserve(pool, session.memory().links(), self.head, self.tail, end_wanted, size_max);
+        session.memory().note_touched();
+        if self.rings != before {
+            slot.set_receive_extents(&self.rings);
+        }
+        (room >= end).then_some(())
+    }
+
+    fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) {
+        if self.tail != self.published_tail {
+            self.published_tail = self.tail;
+            slot.set_receive_tail(self.tail);
+        }
+    }
+}
+
+impl Outbox {
+    /// Tells how much has left. Returns OUT if the application may be waiting for room that there is now.
+    fn publish<M: Memory>(&mut self, slot: &Slot<'_, M>) -> Ready {
+        if self.head != self.published_head {
+            self.published_head = self.head;
+            slot.set_acknowledged(self.head);
+            if self.wants_room && (self.tail - self.head) * 3 < u64::from(self.limit) * 2 {
+                self.wants_room = false;
+                return Ready::OUT;
+            }
+        }
+        Ready::default()
+    }
+}

@@ -1,0 +1,183 @@
+//! What are the facts of a connection? One type, of which TCP_INFO (`struct tcp_info`) and a row of
+//! `atoll ss` are two readings.
+
+use atoll_base::{Endpoint, FourTuple, Instant, SessionId};
+use atoll_ipc::command::Protocol;
+use atoll_ipc::{Memory, info};
+use atoll_tcp::{Algorithm, Info, Phase, State};
+
+use crate::applications::Applications;
+use crate::entry::Entry;
+use crate::next_hop::V6_EXTRA;
+
+/// One socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketFacts {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// State number as in linux/tcp_states.h; 7 (CLOSE) for a datagram socket without peer.
+    pub state: u8,
+    /// Octets received and not read; for a listener, connections in the accept queue.
+    pub receive_queue: u64,
+    /// Octets written and not acknowledged; for a listener, the backlog.
+    pub send_queue: u64,
+    /// Own end; the address may be any.
+    pub local: Endpoint,
+    /// At `::`: of IPv6 alone.
+    pub v6_only: bool,
+    /// Other end; zero if there is none.
+    pub remote: Endpoint,
+    /// Whose it is; `None`: nobody's (yet, or any more).
+    pub session: Option<SessionId>,
+    /// Members of the session that hold it, a bit each; 0: unknown.
+    pub holders: u64,
+    /// Congestion control of a connection.
+    pub congestion: Option<Algorithm>,
+    /// `TCP_INFO` of a connection.
+    pub info: Option<info::Info>,
+}
+
+impl SocketFacts {
+    pub(crate) const fn new(protocol: Protocol, state: u8, local: Endpoint, remote: Endpoint) -> SocketFacts {
+        let (session, congestion, info) = (None, None, None);
+        SocketFacts {
+            protocol,
+            state,
+            receive_queue: 0,
+            send_queue: 0,
+            local,
+            v6_only: false,
+            remote,
+            session,
+            holders: 0,
+            congestion,
+            info,
+        }
+    }
+}
+
+/// The facts of one connection at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionFacts {
+    tuple: FourTuple,
+    /// As the TCB has them.
+    tcp: Info,
+    congestion: Algorithm,
+    /// Whose it is, and which members of the session hold it.
+    session: Option<SessionId>,
+    holders: u64,
+    /// Octets received and not read, as far as its application has told; octets written and not acknowledged.
+    received: u64,
+    unacknowledged: u64,
+}
+
+impl ConnectionFacts {
+    /// Takes the facts of a connection, which has the name `tuple`.
+    pub(crate) fn of<M: Memory>(
+        now: Instant,
+        entry: &Entry,
+        tuple: FourTuple,
+        applications: &Applications<M>,
+    ) -> ConnectionFacts {
+        let connection = &entry.connection;
+        let session = entry.place.and_then(|place| applications.get(place.session));
+        let slot = entry.place.and_then(|place| applications.slot(place));
+        let head = slot.as_ref().map_or(0, |slot| slot.receive_head()).max(connection.receive_head());
+        ConnectionFacts {
+            tuple,
+            tcp: connection.info(now),
+            congestion: connection.settings().congestion,
+            session: session.map(|session| session.id),
+            holders: slot.map_or(0, |slot| slot.holders()),
+            received: connection.receive_nxt().saturating_sub(head),
+            unacknowledged: connection.send_tail().saturating_sub(connection.send_una()),
+        }
+    }
+
+    /// Returns the row of `atoll ss`.
+    pub(crate) fn row(&self) -> SocketFacts {
+        let info = self.info();
+        SocketFacts {
+            session: self.session,
+            holders: self.holders,
+            receive_queue: self.received,
+            send_queue: self.unacknowledged,
+            congestion: Some(self.congestion),
+            info: Some(info),
+            ..SocketFacts::new(Protocol::Tcp, info.state as u8, self.tuple.local, self.tuple.remote)
+        }
+    }
+
+    /// Returns what TCP_INFO says, in the units of `struct tcp_info`.
+    pub(crate) fn info(&self) -> info::Info {
+        let info = &self.tcp;
+        // The TCB counts with the headers of IPv4.
+        let pmtu = u64::from(info.pmtu) + if self.tuple.remote.addr.is_v4() { 0 } else { u64::from(V6_EXTRA) };
+        let micros = |duration: atoll_base::Duration| duration.as_micros() as u64;
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        info::Info {
+            state: state_number(info.state),
+            ca_state: match info.phase {
+                // TCP_CA_Disorder: something is SACKed, and nothing is known to be lost.
+                Phase::Open => u64::from(info.sacked > 0),
+                Phase::Recovery => 3,
+                Phase::Loss => 4,
+            },
+            retransmits: info.retransmits.into(),
+            probes: info.probes.into(),
+            backoff: info.backoff.into(),
+            options: bit(info.timestamps, 1)
+                | bit(info.sack, 2)
+                | bit(info.window_scaling, 4)
+                | bit(info.ecn, 8)
+                | bit(info.syn_text, 32),
+            snd_wscale: info.snd_wscale.into(),
+            rcv_wscale: info.rcv_wscale.into(),
+            rto: micros(info.rto),
+            ato: micros(info.ato),
+            snd_mss: info.snd_mss.into(),
+            rcv_mss: info.rcv_mss.into(),
+            unacked: info.unacked.into(),
+            sacked: info.sacked.into(),
+            lost: info.lost.into(),
+            retrans: info.retransmits.into(),
+            pmtu,
+            rtt: info.rtt_us.into(),
+            rttvar: info.rttvar_us.into(),
+            // TCP_INFINITE_SSTHRESH.
+            snd_ssthresh: info.snd_ssthresh.min(0x7fff_ffff).into(),
+            snd_cwnd: info.snd_cwnd.into(),
+            advmss: info.advmss.into(),
+            rcv_space: info.rcv_space.into(),
+            total_retrans: info.total_retrans.into(),
+            bytes_acked: info.bytes_acked,
+            bytes_received: info.bytes_received,
+            segs_out: info.segs_out.into(),
+            segs_in: info.segs_in.into(),
+            pacing_rate: info.pacing_rate.unwrap_or(u64::MAX),
+            max_pacing_rate: info.pacing_rate_max.unwrap_or(u64::MAX),
+            notsent_bytes: info.notsent_bytes.into(),
+            min_rtt: info.min_rtt_us.into(),
+            delivery_rate: info.delivery_rate,
+            snd_wnd: info.snd_wnd.into(),
+            rcv_wnd: info.rcv_wnd.into(),
+            last_data_sent: info.last_data_sent.as_millis() as u64,
+        }
+    }
+}
+
+/// As in linux/tcp_states.h.
+const fn state_number(state: State) -> u64 {
+    match state {
+        State::Established => 1,
+        State::SynSent => 2,
+        State::SynReceived => 3,
+        State::FinWait1 => 4,
+        State::FinWait2 => 5,
+        State::TimeWait => 6,
+        State::Closed => 7,
+        State::CloseWait => 8,
+        State::LastAck => 9,
+        State::Closing => 11,
+    }
+}

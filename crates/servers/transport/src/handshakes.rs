@@ -1,0 +1,196 @@
+//! Which handshakes are under way, and what is known of who may have one? Everything about connections that
+//! no application has yet, but the connections themselves.
+//!
+//! ```text
+//!   SYN -------> inherited: what its listener hands on
+//!                servers, cookies_until: cookies, of Fast Open and of a flood
+//!   ESTABLISHED  deferred: it waits for text (TCP_DEFER_ACCEPT)
+//!                early: the application has it, and the handshake goes on (Fast Open)
+//!   no listener  resets: so many in a round
+//! ```
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use atoll_base::Instant;
+use atoll_connmgr::{ConnMgr, ListenerId};
+use atoll_ipc::SocketOption;
+use atoll_wire::fast_open::FastOpen;
+
+use crate::config::Config;
+use crate::connections::Connections;
+use crate::entry::{Entry, Flags};
+use crate::fast_open::Cookies;
+use crate::names::Name;
+use crate::options::Inherited;
+use crate::phases::Phases;
+use crate::resets::Resets;
+
+mod cookie;
+mod early;
+
+/// What is kept of handshakes beside the connections. Lost in a crash: listeners are made again, and who has
+/// a cookie tries again.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    /// What each listener hands on, by the listener's index.
+    inherited: Vec<Option<(ListenerId, Inherited)>>,
+    /// The Fast Open option of the SYN that is being handled.
+    syn_option: Option<FastOpen>,
+    /// Fast Open cookies of servers.
+    servers: Cookies,
+    /// Connections that applications have before their handshakes are complete, and how many there are of
+    /// each listener.
+    early: BTreeMap<u32, ListenerId>,
+    early_of: BTreeMap<ListenerId, u32>,
+    /// Until when somebody may have a SYN cookie.
+    cookies_until: Instant,
+    /// Connections that wait for text before they are offered (TCP_DEFER_ACCEPT), by port.
+    deferred: BTreeSet<(u16, u32)>,
+    /// Connections that are to be reset because their listener is gone.
+    resets: Resets,
+    /// What some of them have taken.
+    phases: Phases,
+}
+
+impl Handshakes {
+    /// Creates the tables, all empty. `seed`: for the table of cookies, of which there are `cookies_max` at
+    /// most.
+    pub(crate) fn new(cookies_max: usize, seed: u64) -> Handshakes {
+        Handshakes {
+            inherited: Vec::new(),
+            syn_option: None,
+            servers: Cookies::new(cookies_max, seed),
+            early: BTreeMap::new(),
+            early_of: BTreeMap::new(),
+            cookies_until: Instant::ZERO,
+            deferred: BTreeSet::new(),
+            resets: Resets::default(),
+            phases: Phases::default(),
+        }
+    }
+
+    /// Returns the measurements of what handshakes take.
+    #[inline]
+    pub(crate) const fn phases(&mut self) -> &mut Phases {
+        &mut self.phases
+    }
+
+    // ---- listeners ----
+
+    /// Returns what connections of a listener begin with.
+    pub(crate) fn inherited(&self, config: &Config, listener: ListenerId) -> Inherited {
+        match self.inherited.get(listener.index as usize) {
+            Some(Some((id, inherited))) if *id == listener => *inherited,
+            _ => Inherited::new(config),
+        }
+    }
+
+    /// Sets an option that a listener hands on. `false`: such an option, or such a value, there is not.
+    pub(crate) fn set_option(
+        &mut self,
+        config: &Config,
+        listener: ListenerId,
+        option: SocketOption,
+        value: u32,
+    ) -> bool {
+        let index = listener.index as usize;
+        if index >= self.inherited.len() {
+            self.inherited.resize(index + 1, None);
+        }
+        let place = &mut self.inherited[index];
+        if place.is_none_or(|(id, _)| id != listener) {
+            *place = Some((listener, Inherited::new(config)));
+        }
+        place.as_mut().is_some_and(|(_, inherited)| inherited.set(config, option, value))
+    }
+
+    // ---- Fast Open ----
+
+    /// The SYN that is being handled has this option.
+    #[inline]
+    pub(crate) const fn note_syn_option(&mut self, option: Option<FastOpen>) {
+        self.syn_option = option;
+    }
+
+    /// Returns the option of the SYN that is being handled.
+    const fn syn_option(&self) -> Option<FastOpen> {
+        self.syn_option
+    }
+
+    /// Returns how many connections of the listener applications have before their handshakes are complete.
+    fn early_of(&self, listener: ListenerId) -> u32 {
+        self.early_of.get(&listener).copied().unwrap_or(0)
+    }
+
+    /// An application gets the connection before its handshake is complete.
+    pub(crate) fn begin_early(&mut self, index: u32, listener: ListenerId) {
+        *self.early_of.entry(listener).or_default() += 1;
+        self.early.insert(index, listener);
+    }
+
+    /// The handshake of a connection that the application had before is complete, or never will be.
+    pub(crate) fn end_early(&mut self, index: u32, entry: &mut Entry) {
+        if !entry.flags.take(Flags::FAST_OPEN) {
+            return;
+        }
+        let Some(listener) = self.early.remove(&index) else { return };
+        if let Some(pending) = self.early_of.get_mut(&listener) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.early_of.remove(&listener);
+            }
+        }
+    }
+
+    // ---- who waits for text ----
+
+    /// A connection waits for text before it is offered.
+    pub(crate) fn defer(&mut self, name: &Name, index: u32) {
+        self.deferred.insert((name.local_port(), index));
+    }
+
+    /// The connection does not wait for text any more.
+    pub(crate) fn end_deferral(&mut self, name: &Name, index: u32) {
+        self.deferred.remove(&(name.local_port(), index));
+    }
+
+    /// Returns how many connections wait for text.
+    #[cfg(test)]
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
+    // ---- whose listener is gone ----
+
+    /// Marks a connection to be reset: its listener is gone.
+    pub(crate) fn reset_later(&mut self, index: u32, name: Name) {
+        self.resets.add(index, name);
+    }
+
+    /// Nobody listens at the port any more: those that wait for text there are to be reset.
+    pub(crate) fn reset_deferred_later(&mut self, port: u16) {
+        self.resets.add_deferred(port);
+    }
+
+    /// Whether any connection is to be reset.
+    #[inline]
+    pub(crate) fn has_resets(&self) -> bool {
+        !self.resets.is_empty()
+    }
+
+    /// Returns since when some are to be reset.
+    pub(crate) fn resets_since(&self) -> Option<Instant> {
+        self.resets.since()
+    }
+
+    /// Resets some of those that are to be reset.
+    pub(crate) fn reset_some(&mut self, now: Instant, connections: &mut Connections, cm: &ConnMgr) {
+        self.resets.go_on(now, &mut self.deferred, connections, cm);
+    }
+
+    /// Ends the round: as many may be reset in the next.
+    pub(crate) const fn conclude(&mut self) {
+        self.resets.conclude();
+    }
+}

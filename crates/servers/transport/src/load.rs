@@ -1,0 +1,72 @@
+//! What have frames and commands of this round cost besides what is usual? Where it is much, others wait for
+//! the next round.
+
+/// What frames may cost beyond what is usual before the others of their batch wait for the next round, in the
+/// units of [`crate::commands::cost`].
+const FRAMES_COST_MAX: u32 = 1024;
+
+/// What this round has cost so far.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// A connection has received much that is not acknowledged.
+    ack_is_overdue: bool,
+    /// What frames since the last flush have cost.
+    frames: u32,
+    /// What the command that is being carried out has cost.
+    command: u32,
+}
+
+impl Load {
+    /// A frame has cost so much more than others.
+    pub(crate) const fn charge_frame(&mut self, cost: u32) {
+        self.frames = self.frames.saturating_add(cost);
+    }
+
+    /// The command that is being carried out costs so much more than others.
+    pub(crate) const fn charge_command(&mut self, cost: u32) {
+        self.command = self.command.saturating_add(cost);
+    }
+
+    /// Returns what the last command has cost besides what is usual.
+    pub(crate) const fn take_command(&mut self) -> u32 {
+        core::mem::replace(&mut self.command, 0)
+    }
+
+    /// A peer waits for an acknowledgement, if `is_overdue`.
+    #[inline]
+    pub(crate) const fn note_ack(&mut self, is_overdue: bool) {
+        self.ack_is_overdue |= is_overdue;
+    }
+
+    /// Whether no more frames should be taken before the flush.
+    pub(crate) const fn is_flush_due(&self) -> bool {
+        self.ack_is_overdue || self.frames >= FRAMES_COST_MAX
+    }
+
+    /// A flush begins.
+    pub(crate) const fn begin_flush(&mut self) {
+        (self.ack_is_overdue, self.frames) = (false, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_is_due_when_a_peer_waits_or_frames_were_dear() {
+        let mut load = Load::default();
+        load.note_ack(false);
+        load.charge_frame(FRAMES_COST_MAX - 1);
+        assert!(!load.is_flush_due());
+        load.charge_frame(1);
+        assert!(load.is_flush_due());
+        load.begin_flush();
+        load.note_ack(true);
+        load.note_ack(false);
+        assert!(load.is_flush_due());
+        load.charge_command(u32::MAX);
+        load.charge_command(1);
+        assert_eq!((load.take_command(), load.take_command()), (u32::MAX, 0));
+    }
+}

@@ -1,0 +1,62 @@
+//! What does a new connection begin with? Segment sizes of its path, and numbers that nobody can guess.
+
+use atoll_base::{Addr, FourTuple, Instant, SeqNum};
+use atoll_ip::Ip;
+use atoll_tcp::{Connection, Path, Settings};
+use atoll_wire::tcp::Segment;
+
+use crate::config::{Config, Secrets};
+use crate::next_hop::V6_EXTRA;
+
+/// What opening a connection needs to know, and does not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) secrets: &'a Secrets,
+    pub(crate) ip: &'a Ip,
+}
+
+/// A segment, and between whom it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) tuple: FourTuple,
+    pub(crate) segment: &'a Segment,
+    pub(crate) text: &'a [u8],
+    /// It came over the stack's link to itself.
+    pub(crate) internal: bool,
+}
+
+impl Opening<'_> {
+    /// The connection that a SYN opens, in no table yet.
+    pub(crate) fn open_passively(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        syn: &Segment,
+        iss: SeqNum,
+        internal: bool,
+        settings: &Settings,
+    ) -> Connection {
+        let ts_offset = atoll_tcp::timestamp_offset(&self.secrets.sequence, tuple);
+        let remote = tuple.remote.addr;
+        let mut connection = Connection::accept(now, syn, iss, ts_offset, self.path(remote, internal), settings);
+        self.limit_path(now, &mut connection, remote, internal);
+        connection
+    }
+
+    /// Segment sizes on the way to a peer, before its own SYN and path-MTU discovery say less.
+    pub(crate) fn path(&self, remote: Addr, internal: bool) -> Path {
+        let headers = 40 + if remote.is_v4() { 0 } else { V6_EXTRA };
+        let mss = if internal { self.config.internal_mss } else { self.ip.mtu_for(remote).saturating_sub(headers) };
+        Path { mss }
+    }
+
+    /// Tells a new connection what is known of its way. What we offer the peer stays what the link takes: the
+    /// way back may be another.
+    pub(crate) fn limit_path(&self, now: Instant, connection: &mut Connection, remote: Addr, internal: bool) {
+        if let Some(path) = self.ip.path_mtu(now, remote).filter(|_| !internal) {
+            // The TCB counts with the headers of IPv4.
+            connection.limit_path(path.mtu - if remote.is_v4() { 0 } else { V6_EXTRA });
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Whom does an application have to be woken by? Each of its threads sleeps on a bell of its own, and each
+//! bell is rung once per sleep.
+
+use atoll_ipc::Memory;
+use atoll_ipc::page::{AppPage, BELLS};
+
+/// The bells of a session.
+#[derive(Debug)]
+pub(crate) struct Bells<M: Memory> {
+    /// Where the sleep words are.
+    page: AppPage<M>,
+    /// Bells to be considered at the end of the flush.
+    due: u32,
+    /// The sleep word for which each bell was rung last.
+    rung: [u32; BELLS],
+}
+
+impl<M: Memory> Bells<M> {
+    /// Creates the bells, none of them due.
+    pub(crate) const fn new(page: AppPage<M>) -> Bells<M> {
+        Bells { page, due: 0, rung: [0; BELLS] }
+    }
+
+    /// Notes that this bell is to be rung if somebody sleeps on it; `None`: every one.
+    #[inline]
+    pub(crate) fn note(&mut self, bell: Option<u32>) {
+        self.due |= bell.map_or(u32::MAX, |bell| 1 << (bell as usize % BELLS));
+    }
+
+    /// Passes the bells that have to be rung now to `ring`. Each is rung once per sleep.
+    pub(crate) fn take(&mut self, arena: &M, mut ring: impl FnMut(u32)) {
+        if self.due == 0 {
+            return;
+        }
+        let due = core::mem::take(&mut self.due);
+        // Partner: the application stores its sleep word, fences, and looks at the event ring once more.
+        arena.fence();
+        for bell in (0..BELLS as u32).filter(|bell| due & (1 << bell) != 0) {
+            let word = self.page.sleep_word(bell);
+            let rung = &mut self.rung[bell as usize];
+            if word & 1 == 1 && *rung != word {
+                *rung = word;
+                ring(bell);
+            }
+        }
+    }
+}
