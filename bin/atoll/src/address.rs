@@ -1,13 +1,15 @@
-//! How does the replica that asks DHCP servers tell the others which IPv4 address the stack has? Twenty bytes in a mesh record.
+//! How does the replica that asks DHCP servers tell the others which IPv4 address the stack has? Twenty bytes
+//! in a mesh record.
 //!
-//! Sent by replica 0 after every change, received by all others of the stack. Lost: it cannot be; a ring that is full is offered the record
-//! again, and only the last one counts. Repeated or late: harmless, because rings keep the order. The receiver's `Ip` judges whether it
-//! is plausible.
+//! Sent by replica 0 after every change, received by all others of the stack. Lost: it cannot be; a ring that
+//! is full is offered the record again, and only the last one counts. Repeated or late: harmless, because
+//! rings keep the order. The receiver's `Ip` judges whether it is plausible.
 
 use atoll_base::Instant;
 use atoll_ip::V4Address;
 
-/// Bytes of the record: the address, its gateway (0 for none), its MTU, the length of its prefix, whether there is one, and its end.
+/// Bytes of the record: the address, its gateway (0 for none), its MTU, the length of its prefix, whether
+/// there is one, and its end.
 pub const BYTES: usize = 20;
 
 /// The record's payload.

@@ -92,7 +92,8 @@ impl SupervisorClient {
         told.ok_or_else(|| self.failure("it did not say which rules hold"))
     }
 
-    /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress` is told what is done.
+    /// Asks it to replace its servers by those of the build in `file`, which was found at `path`. `progress`
+    /// is told what is done.
     pub fn upgrade(&self, path: &str, mut progress: impl FnMut(&str)) -> Result<(), Failure> {
         let _ = self.channel.set_timeouts(UPGRADE_TIME);
         self.ask(&CliRequest::Upgrade { path: path.to_owned() }, |packet| {
@@ -102,7 +103,8 @@ impl SupervisorClient {
         })
     }
 
-    /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is when that is done.
+    /// Has so many processes for the replicas, or with `None` as many as they need. Returns what there is
+    /// when that is done.
     pub fn scale(&self, processes: Option<u8>) -> Result<ScalingReport, Failure> {
         self.place(&CliRequest::Scale { processes })
     }
@@ -214,7 +216,8 @@ fn look(name: &StackName, socket: &Path, owner: &str) -> Result<Entrance, Failur
     let mut packet = [0; 256];
     let mut received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
-        // It refuses whoever connects without reading what was asked; what it has said comes behind this error.
+        // It refuses whoever connects without reading what was asked; what it has said comes behind this
+        // error.
         received = channel.receive_within(ANSWER_TIME, &mut packet, &mut Vec::new());
     }
     match received.map(|len| Reply::decode(&packet[..len])) {

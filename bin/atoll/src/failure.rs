@@ -26,6 +26,11 @@ impl Failure {
     pub fn is_shortage(&self) -> bool {
         self.is_shortage
     }
+
+    /// What was attempted, if the system was short of something for it.
+    pub fn shortage(&self) -> Option<String> {
+        self.is_shortage.then(|| self.message.clone())
+    }
 }
 
 impl fmt::Display for Failure {
@@ -54,7 +59,8 @@ impl<T, E: fmt::Display + Any> OrFail<T> for Result<T, E> {
     }
 }
 
-/// Whether an error says that the system is short of something that may be there again later: descriptors, memory, processes, room.
+/// Whether an error says that the system is short of something that may be there again later: descriptors,
+/// memory, processes, room.
 pub fn is_shortage(error: &io::Error) -> bool {
     use libc::{EAGAIN, EDQUOT, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC, ETOOMANYREFS};
     let passes = [EMFILE, ENFILE, ENOMEM, EAGAIN, ENOSPC, ENOBUFS, EDQUOT, ETOOMANYREFS];

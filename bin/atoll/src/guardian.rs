@@ -1,33 +1,39 @@
-//! What if the supervisor itself dies? A process that does nothing but keep what it had, and starts the next one.
+//! What if the supervisor itself dies? A process that does nothing but keep what it had, and starts the next
+//! one.
 //!
 //! ```text
 //!   supervisor --notes, with descriptors--> guardian --the same notes--> next supervisor
 //! ```
-//! Servers and applications notice nothing: their sockets to the supervisor have a second owner here, and stay open. Only when both are gone
-//! they close, and servers end. What the supervisor knows is noted before anybody else hears of it; a note is in the socket's buffer when the
-//! supervisor dies, and is read before the next one starts.
+//! Servers and applications notice nothing: their sockets to the supervisor have a second owner here, and
+//! stay open. Only when both are gone they close, and servers end. What the supervisor knows is noted before
+//! anybody else hears of it; a note is in the socket's buffer when the supervisor dies, and is read before
+//! the next one starts.
 //!
-//! The other way round, a supervisor whose guardian has died starts another one, and tells it everything. A supervisor that makes way for one of
-//! another build notes that build before it ends; if that one does not take over, one of the old build does.
+//! The other way round, a supervisor whose guardian has died starts another one, and tells it everything. A
+//! supervisor that makes way for one of another build notes that build before it ends; if that one does not
+//! take over, one of the old build does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
+use atoll_base::Duration;
+use atoll_supervisor::Life;
 use atoll_sys::epoll::{self, Epoll, EventFlags};
 use atoll_sys::process::{self, Child, Exit, Spawn};
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::{Blocking, Channel};
 
+use crate::clock;
 use crate::failure::{EXIT_OF_SHORTAGE, Failure, OrFail, is_shortage};
 use crate::notes::{CLIENTS, Known, NEXT, Note, Notes, STACK, STAYED, receive, send, take_note, wait_for_room};
 use crate::privileges;
 use crate::runtime;
-use crate::supervise::{DESCRIPTORS_WANTED, Life, StackNote, signal_name};
+use crate::supervise::{DESCRIPTORS_WANTED, StackNote, signal_name};
 
-/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`: others are to enter its namespaces
-/// through this process; `report`: where the supervisor says that the stack is ready.
+/// Keeps a stack's supervisor running until the stack ends. `job`: what the supervisor is told; `visible`:
+/// others are to enter its namespaces through this process; `report`: where the supervisor says that the
+/// stack is ready.
 pub fn guard(job: &str, visible: bool, report: OwnedFd) -> Result<ExitCode, Failure> {
     let guardian = Guardian::new(visible).or_fail(WATCHING)?;
     let (child, channel) = guardian.start(job, "--guarded", Some(&report)).or_fail(WATCHING)?;
@@ -78,14 +84,14 @@ impl Guardian {
 
     /// Watches over one supervisor after another.
     fn keep(mut self, job: &str, child: Child, channel: Channel) -> Result<ExitCode, Failure> {
-        let mut life = Life::new(Instant::now());
+        let mut life = Life::new(clock::now());
         let mut exit = self.watch(&child, &channel, &mut life).or_fail(WATCHING)?;
         drop((child, channel));
         while !self.is_over && self.notes.contains_key(STACK) && !life.is_hopeless() {
             // Servers and applications do not need one for now.
             std::thread::sleep(self.choose(&mut life, exit));
             let (child, channel) = self.start_next(job, &mut life)?;
-            life.started(Instant::now());
+            life.started(clock::now());
             exit = match self.tell(&channel) {
                 Ok(()) => self.watch(&child, &channel, &mut life).or_fail(WATCHING)?,
                 // It has died meanwhile.
@@ -116,7 +122,7 @@ impl Guardian {
                 Err(failure) if failure.is_shortage() => failure,
                 Err(failure) => return Err(failure),
             };
-            let (delay, is_news) = life.not_started(Instant::now(), &failure);
+            let (delay, is_news) = life.not_started(clock::now(), failure.shortage());
             if is_news {
                 say!("no supervisor can be started: {failure}; it is tried again until that has passed");
             }
@@ -129,21 +135,21 @@ impl Guardian {
         if let Some(next) = self.notes.remove(NEXT) {
             say!("the supervisor makes way for one of another build");
             self.before = Some(std::mem::replace(&mut self.program, next.descriptors.into_iter().next()));
-            life.left(Instant::now());
+            life.left(clock::now());
             return Duration::ZERO;
         }
         let how = format!("a supervisor of it {}", end(exit));
         if self.go_back(&how) {
-            life.left(Instant::now());
+            life.left(clock::now());
             return Duration::ZERO;
         }
         if exit == Exit::Code(EXIT_OF_SHORTAGE) {
             // It has said what of; that passes, and is no reason to give up.
-            let failure = Failure::of_shortage("the supervisor was short of something");
-            return life.not_started(Instant::now(), &failure).0.max(SHORTAGE_PAUSE);
+            let lack = "the supervisor was short of something".to_owned();
+            return life.not_started(clock::now(), Some(lack)).0.max(SHORTAGE_PAUSE);
         }
         say!("the supervisor {}; the next one takes over", end(exit));
-        life.died(Instant::now())
+        life.died(clock::now())
     }
 
     /// Goes back to the build before, if there is one, and tells its supervisor why.
@@ -159,12 +165,12 @@ impl Guardian {
     fn watch(&mut self, child: &Child, channel: &Channel, life: &mut Life) -> io::Result<Exit> {
         self.epoll.add(channel, NOTES, EventFlags::IN)?;
         self.epoll.add(child, PROCESS, EventFlags::IN)?;
-        let mut deadline = self.before.is_some().then(|| Instant::now() + TAKEOVER_TIME);
+        let mut deadline = self.before.is_some().then(|| clock::now() + TAKEOVER_TIME);
         let exit = loop {
             let mut events = [epoll::EMPTY; 4];
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()).as_millis() as u32 + 1);
+            let left = deadline.map(|at| at.since(clock::now()).as_millis() as u32 + 1);
             let count = self.epoll.wait(&mut events, left)?;
-            if deadline.take_if(|at| Instant::now() >= *at).is_some() && self.before.is_some() {
+            if deadline.take_if(|at| clock::now() >= *at).is_some() && self.before.is_some() {
                 let _ = child.kill(Signal::KILL);
             }
             for event in &events[..count] {
@@ -207,7 +213,7 @@ impl Guardian {
         };
         match take_note(&mut self.notes, note, descriptors) {
             Some(Note::Ready) => {
-                life.ready(Instant::now());
+                life.ready(clock::now());
                 // A build whose supervisor has taken over stays.
                 self.before = None;
                 if let Some(visible) = self.visible.take() {
@@ -242,14 +248,16 @@ impl Guardian {
         Ok(())
     }
 
-    /// Closes everything; connections to the supervisor last, because whoever waits for their end finds name and device free.
+    /// Closes everything; connections to the supervisor last, because whoever waits for their end finds name
+    /// and device free.
     fn let_go(mut self) {
         let last = self.notes.split_off(CLIENTS);
         drop(self.notes);
         drop(last);
     }
 
-    /// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its descriptors.
+    /// Starts a supervisor. Returns it with this end of the socket for notes, which it has as the last of its
+    /// descriptors.
     fn start(&self, job: &str, how: &str, report: Option<&OwnedFd>) -> io::Result<(Child, Channel)> {
         let (ours, theirs) = Channel::pair(Blocking::No)?;
         let mut spawn = match &self.program {

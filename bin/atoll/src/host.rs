@@ -1,10 +1,12 @@
-//! What is a process for replicas? It starts without any, and is given them by the supervisor, one or several; it ends with the last one.
+//! What is a process for replicas? It starts without any, and is given them by the supervisor, one or
+//! several; it ends with the last one.
 //!
 //! ```text
 //!   one replica in each process      they do the most at a time, and each dies alone
 //!   several in one                   they take less of the machine; who dies takes the others with him, and all come back together
 //! ```
-//! A replica that leaves goes on in another process, with all that it has written down (`docs/ledger.md`): nobody outside sees that.
+//! A replica that leaves goes on in another process, with all that it has written down (`docs/ledger.md`):
+//! nobody outside sees that.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +17,7 @@ use atoll_ipc::page::{REPLICA_PAGE_BYTES, ReplicaPage, STACK_PAGE_BYTES, StackPa
 use atoll_shm::{Access, ShmMemory};
 use atoll_sys::{ending, heap, process, unix};
 
-use crate::privileges::{Becomes, Kind};
+use crate::privileges::Kind;
 use crate::replica::Replica;
 use crate::server::{self, Inherited, Intake, Process, ProcessConfig};
 use crate::setup::{HostSetup, ReplicaSetup};
@@ -25,27 +27,21 @@ const TIMER_SLACK: Duration = Duration::from_millis(4);
 
 /// Runs replicas until the last one has left, or was told to stop.
 pub fn main(setup: &HostSetup) -> ExitCode {
-    server::report(&format!("process {} of replicas", setup.index), serve(setup))
+    server::report(&format!("process {} of replicas", setup.process.index), serve(setup))
 }
 
 fn serve(setup: &HostSetup) -> io::Result<()> {
-    let inherited: [OwnedFd; 3] = process::take_inherited(setup.descriptors)?
+    let inherited: [OwnedFd; 3] = process::take_inherited(setup.process.descriptors)?
         .try_into()
         .map_err(|_| io::Error::other("the supervisor passed other descriptors than three"))?;
     let [control, stack, page] = inherited;
     let stack = StackPage(ShmMemory::map(stack, STACK_PAGE_BYTES, Access::ReadOnly)?);
     let facts = stack.facts().ok_or_else(|| io::Error::other("the stack page is of another version"))?;
     let page = ReplicaPage(ShmMemory::map(page, REPLICA_PAGE_BYTES, Access::ReadWrite)?);
-    let config = ProcessConfig {
-        // Whose number it gets who stands by is not known, and no name is taken later.
-        name: &setup.standby.map_or_else(|| format!("atoll-replica{}", setup.index), |_| "atoll-replicas".into()),
-        kind: Kind::Replica { queue: setup.has_tap },
-        cpu: setup.cpu,
-        batch: setup.batch_scheduling,
-        slack: TIMER_SLACK,
-        guarded: setup.guarded,
-        becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
-    };
+    // Whose number it gets who stands by is not known, and no name is taken later.
+    let name =
+        setup.standby.map_or_else(|| format!("atoll-replica{}", setup.process.index), |_| "atoll-replicas".into());
+    let config = ProcessConfig::of(&name, Kind::Replica { queue: setup.has_tap }, TIMER_SLACK, &setup.process);
     if let Some(bytes) = setup.standby {
         // While there is time, and as long as it may look at its own mappings.
         heap::hold(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -58,7 +54,8 @@ fn serve(setup: &HostSetup) -> io::Result<()> {
     Process::settle(server::clock_of(&facts), &config, &page, intake)?.serve()
 }
 
-/// The supervisor hears when this process ends, and whether by its own fault, before the kernel has taken it apart.
+/// The supervisor hears when this process ends, and whether by its own fault, before the kernel has taken it
+/// apart.
 fn tell_of_the_end(page: &ReplicaPage<ShmMemory>) -> io::Result<()> {
     // The mapping lives as long as the process, and so may the handler's and the kernel's references to it.
     let memory: &'static ShmMemory = Box::leak(Box::new(page.0.clone()));

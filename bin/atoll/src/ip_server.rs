@@ -1,5 +1,6 @@
-//! What does an IP server in a process of its own do all day? Frames of the link become checked packets for transport servers (TS), and their
-//! packets frames with a station. It may have a queue of the device itself, or send over a link server. One thread.
+//! What does an IP server in a process of its own do all day? Frames of the link become checked packets for
+//! transport servers (TS), and their packets frames with a station. It may have a queue of the device itself,
+//! or send over a link server. One thread.
 //!
 //! ```text
 //!   loop   frames of the queue (at most a batch) -> IP -> the rings of their owners
@@ -7,10 +8,11 @@
 //!          timers -> IP; what IP has to say
 //!          bells of those that sleep
 //! ```
-//! It knows nothing of connections, and of sessions only which groups they want. What IP does is in `atoll_ip_server`.
+//! It knows nothing of connections, and of sessions only which groups they want. What IP does is in
+//! `atoll_ip_server`.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Epoch, FourTuple, Instant, ReplicaId};
@@ -22,7 +24,7 @@ use atoll_ipc::mesh::{KIND_FRAME, KIND_IP, PAYLOAD_MAX};
 use atoll_ipc::page::{StackFacts, StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
-use atoll_sys::{process, sched};
+use atoll_sys::process;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_transport::past;
 use atoll_wire::{Mac, vnet};
@@ -30,18 +32,16 @@ use atoll_wire::{Mac, vnet};
 use crate::link::{
     FORWARDED, FRAME_PREFIX, OUTBOUND, Outgoing, Received, RetryQueue, Rings, forwarded_prefix, partner_of,
 };
-use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
+use crate::privileges::Kind;
+use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::IpServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
 const BATCH: usize = 64;
-/// Batches taken from the rings before the end, at most.
-const STOP_ROUNDS: usize = 4096;
 
-/// Runs an IP server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+/// Runs an IP server. Returns when told to stop.
 pub fn main(setup: &IpServerSetup) -> ExitCode {
-    server::run(&format!("IP server {}", setup.index), IpProcess::start(setup))
+    server::main::<IpProcess>(setup)
 }
 
 struct IpProcess {
@@ -88,72 +88,6 @@ struct Counts {
 }
 
 impl IpProcess {
-    fn start(setup: &IpServerSetup) -> io::Result<IpProcess> {
-        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
-        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
-        let facts = inherited.facts;
-        let bells = inherited.take_next(setup.servers.into())?;
-        let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
-        let now = inherited.clock().now();
-        let past = past(&inherited.page.network(), now);
-        let config = ProcessConfig {
-            name: &format!("atoll-ip{}", setup.index),
-            kind: Kind::IpServer { queue: queue.is_some() },
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: CONTROL_EVERY,
-            guarded: setup.guarded,
-            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
-        };
-        let server = ServerProcess::settle(inherited, &config, queue.as_ref())?;
-        let rings = Rings::resume(mesh.ways(0..setup.servers.into()), bells);
-        let mut steering = Box::new(Steering::new(facts.key));
-        steering.refresh(&stack, facts.replicas);
-        let mut seed = [0; 8];
-        process::random(&mut seed)?;
-        let ip_servers: Vec<usize> = setup.ip_servers.iter().copied().map(usize::from).collect();
-        // Identifications are shared with the TSs, which send fragments as well.
-        let config = atoll_ip::Config {
-            sibling: (setup.index, setup.ip_servers.len() as u8 + facts.replicas),
-            ..network_config(&facts)
-        };
-        let mut ip =
-            Ip::new(config, u64::from_ne_bytes(seed), now).map_err(|error| io::Error::other(error.to_string()))?;
-        ip.resume(now, &past);
-        if setup.index == 0 {
-            ip.announce(now);
-        }
-        server.announce(setup.server, setup.epoch);
-        let config = atoll_ip_server::Config {
-            number: setup.index,
-            servers: setup.ip_servers.len() as u8,
-            replicas: facts.replicas,
-            epoch: Epoch(setup.epoch),
-        };
-        Ok(IpProcess {
-            server,
-            stack,
-            replicas: facts.replicas,
-            index: setup.index.into(),
-            ip: IpServer::new(config, ip),
-            outputs: Outputs {
-                queue,
-                link: setup.link_server.into(),
-                retry_queue: RetryQueue::new(rings.len()),
-                rings,
-                steering,
-                ip_servers,
-                prefix: [0; FRAME_PREFIX],
-                frames_out: 0,
-                bytes_out: 0,
-                failures: 0,
-            },
-            holds_up: false,
-            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
-            counts: Counts::default(),
-        })
-    }
-
     /// Takes up to a batch of frames from the own queue.
     fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
@@ -253,7 +187,8 @@ impl IpProcess {
 }
 
 impl Outputs {
-    /// Gives a frame of the own queue to the IP server whose it is, as a link server does. Returns whether it is this one's, `index`, too.
+    /// Gives a frame of the own queue to the IP server whose it is, as a link server does. Returns whether it
+    /// is this one's, `index`, too.
     fn share(&mut self, index: usize, frame: &[u8]) -> bool {
         let count = self.ip_servers.len();
         if count == 1 {
@@ -314,9 +249,88 @@ impl Egress for Outputs {
     }
 }
 
+impl OwnProcess for IpProcess {
+    type Setup = IpServerSetup;
+    /// Its queue of the device, if it has one, and the bells of all servers.
+    type Given = (Option<Queue>, Vec<OwnedFd>);
+    const NAME: &'static str = "IP server";
+    const PROCESS: &'static str = "atoll-ip";
+
+    fn take(setup: &IpServerSetup, inherited: &mut Inherited) -> io::Result<(Option<Queue>, Vec<OwnedFd>)> {
+        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
+        Ok((queue, inherited.take_next(setup.servers.into())?))
+    }
+
+    fn kind((queue, _): &(Option<Queue>, Vec<OwnedFd>)) -> Kind {
+        Kind::IpServer { queue: queue.is_some() }
+    }
+
+    fn queue((queue, _): &(Option<Queue>, Vec<OwnedFd>)) -> Option<BorrowedFd<'_>> {
+        queue.as_ref().map(AsFd::as_fd)
+    }
+
+    fn start(
+        setup: &IpServerSetup,
+        (queue, bells): (Option<Queue>, Vec<OwnedFd>),
+        stack: Surroundings,
+        server: ServerProcess,
+    ) -> io::Result<IpProcess> {
+        let (facts, index, now) = (stack.facts, setup.common.process.index, stack.clock.now());
+        let rings = Rings::resume(stack.mesh.ways(0..setup.servers.into()), bells);
+        let mut steering = Box::new(Steering::new(facts.key));
+        steering.refresh(&stack.page, facts.replicas);
+        let mut seed = [0; 8];
+        process::random(&mut seed)?;
+        let ip_servers: Vec<usize> = setup.ip_servers.iter().copied().map(usize::from).collect();
+        // Identifications are shared with the TSs, which send fragments as well.
+        let config = atoll_ip::Config {
+            sibling: (index, setup.ip_servers.len() as u8 + facts.replicas),
+            ..network_config(&facts)
+        };
+        let mut ip =
+            Ip::new(config, u64::from_ne_bytes(seed), now).map_err(|error| io::Error::other(error.to_string()))?;
+        ip.resume(now, &past(&server.page.network(), now));
+        if index == 0 {
+            ip.announce(now);
+        }
+        let config = atoll_ip_server::Config {
+            number: index,
+            servers: setup.ip_servers.len() as u8,
+            replicas: facts.replicas,
+            epoch: Epoch(setup.common.epoch),
+        };
+        Ok(IpProcess {
+            server,
+            stack: stack.page,
+            replicas: facts.replicas,
+            index: index.into(),
+            ip: IpServer::new(config, ip),
+            outputs: Outputs {
+                queue,
+                link: setup.link_server.into(),
+                retry_queue: RetryQueue::new(rings.len()),
+                rings,
+                steering,
+                ip_servers,
+                prefix: [0; FRAME_PREFIX],
+                frames_out: 0,
+                bytes_out: 0,
+                failures: 0,
+            },
+            holds_up: false,
+            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
+            counts: Counts::default(),
+        })
+    }
+}
+
 impl Role for IpProcess {
     fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
+    }
+
+    fn own(&self) -> &ServerProcess {
+        &self.server
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
@@ -354,7 +368,7 @@ impl Role for IpProcess {
         self.outputs.steering.refresh(&self.stack, self.replicas);
     }
 
-    fn publish(&mut self) {
+    fn count(&self, mut put: impl FnMut(Stat, u64)) {
         let (counts, outputs, ip) = (&self.counts, &self.outputs, self.ip.counts());
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
@@ -370,42 +384,34 @@ impl Role for IpProcess {
             (Stat::Unresolved, ip.unresolved),
             (Stat::Refused, ip.refused),
         ] {
-            self.server.publish_stat(stat, value);
+            put(stat, value);
         }
         for (stat, value) in atoll_ip_server::stats_of(self.ip.ip()) {
-            self.server.publish_stat(stat, value);
+            put(stat, value);
         }
     }
 
-    fn hand_over(&mut self, now: Instant, _: u32) -> io::Result<()> {
-        for _ in 0..STOP_ROUNDS {
-            let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
-            retry_queue.retry(queue.as_mut(), rings);
-            self.flush(now);
-            self.outputs.rings.publish();
-            if !self.outputs.retry_queue.keeps() {
-                break;
-            }
-            sched::yield_now();
-        }
-        Ok(())
+    fn pass_on(&mut self, now: Instant) -> bool {
+        let Outputs { queue, rings, retry_queue, .. } = &mut self.outputs;
+        retry_queue.retry(queue.as_mut(), rings);
+        self.flush(now);
+        self.outputs.rings.publish();
+        self.outputs.retry_queue.keeps()
     }
 
-    /// Of sessions it hears from transport servers.
-    fn handle_request(&mut self, now: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
-        if request != Request::Stop {
-            return Ok(Verdict::Go);
-        }
-        // The TSs have ended: what they said last goes out.
-        for _ in 0..STOP_ROUNDS {
-            if !self.receive_from_rings(now) {
-                break;
-            }
-        }
+    fn drain(&mut self, now: Instant) -> bool {
+        self.receive_from_rings(now)
+    }
+
+    fn close(&mut self, now: Instant) {
         self.ip.ip_mut().release(now);
         self.flush(now);
         self.outputs.rings.publish();
-        Ok(Verdict::Stop)
+    }
+
+    /// Of sessions it hears from transport servers.
+    fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
+        Ok(())
     }
 }
 

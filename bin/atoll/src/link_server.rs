@@ -1,15 +1,16 @@
-//! What does a link server in a process of its own do all day? Frames from its queue go to the replicas that own them, and
-//! frames of the replicas that it serves go out. One thread.
+//! What does a link server in a process of its own do all day? Frames from its queue go to the replicas that
+//! own them, and frames of the replicas that it serves go out. One thread.
 //!
 //! ```text
 //!   loop   frames from the queue (at most a batch) -> rings of their owners
 //!          frames from the rings of replicas (at most a batch) -> queue
 //!          bells of sleeping replicas
 //! ```
-//! It knows nothing of connections, and keeps nothing that a successor would miss but frames, which are lost as on a wire.
+//! It knows nothing of connections, and keeps nothing that a successor would miss but frames, which are lost
+//! as on a wire.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Instant, ReplicaId};
@@ -18,23 +19,20 @@ use atoll_ipc::mesh::{KIND_FRAME, PAYLOAD_MAX};
 use atoll_ipc::page::{StackPage, Stat};
 use atoll_link::{Destination, Steering};
 use atoll_shm::ShmMemory;
-use atoll_sys::sched;
 use atoll_tap::{FRAME_LEN_MAX, Queue};
 use atoll_wire::vnet;
 
 use crate::link::{FRAME_PREFIX, OUTBOUND, RetryQueue, Rings, partner_of};
-use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
+use crate::privileges::Kind;
+use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::LinkServerSetup;
 
 /// Frames taken from the queue, and from the rings, before the other side gets its turn.
 const BATCH: usize = 64;
-/// Batches taken from the rings before the end, at most.
-const STOP_ROUNDS: usize = 4096;
 
-/// Runs a link server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+/// Runs a link server. Returns when told to stop.
 pub fn main(setup: &LinkServerSetup) -> ExitCode {
-    server::run(&format!("link server {}", setup.index), LinkServer::start(setup))
+    server::main::<LinkServer>(setup)
 }
 
 struct LinkServer {
@@ -61,40 +59,6 @@ struct Counts {
 }
 
 impl LinkServer {
-    fn start(setup: &LinkServerSetup) -> io::Result<LinkServer> {
-        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
-        let queue = Queue::from_fd(inherited.next()?);
-        let (key, replicas) = (inherited.facts.key, inherited.facts.replicas);
-        let bells = inherited.take_next(setup.peers.len())?;
-        let (stack, mesh) = (inherited.stack.clone(), inherited.mesh.clone());
-        let config = ProcessConfig {
-            name: &format!("atoll-link{}", setup.index),
-            kind: Kind::LinkServer,
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: CONTROL_EVERY,
-            guarded: setup.guarded,
-            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
-        };
-        let server = ServerProcess::settle(inherited, &config, Some(&queue))?;
-        let rings = Rings::resume(mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
-        let mut steering = Box::new(Steering::new(key));
-        steering.refresh(&stack, replicas);
-        server.announce(setup.server, setup.epoch);
-        Ok(LinkServer {
-            server,
-            stack,
-            replicas,
-            first_replica: ReplicaId(setup.first_replica),
-            queue,
-            rings,
-            steering,
-            retry_queue: RetryQueue::new(setup.peers.len()),
-            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
-            counts: Counts::default(),
-        })
-    }
-
     /// Takes up to a batch of frames from the queue.
     fn receive_from_queue(&mut self, now: Instant) -> io::Result<bool> {
         for taken in 0..BATCH {
@@ -132,20 +96,59 @@ impl LinkServer {
         }
         true
     }
+}
 
-    /// Those who send have ended: what they said last goes out.
-    fn finish(&mut self) {
-        for _ in 0..STOP_ROUNDS {
-            if !self.receive_from_rings() {
-                break;
-            }
-        }
+impl OwnProcess for LinkServer {
+    type Setup = LinkServerSetup;
+    /// Its queue, and the bells of its peers.
+    type Given = (Queue, Vec<OwnedFd>);
+    const NAME: &'static str = "link server";
+    const PROCESS: &'static str = "atoll-link";
+
+    fn take(setup: &LinkServerSetup, inherited: &mut Inherited) -> io::Result<(Queue, Vec<OwnedFd>)> {
+        Ok((Queue::from_fd(inherited.next()?), inherited.take_next(setup.peers.len())?))
+    }
+
+    fn kind(_: &(Queue, Vec<OwnedFd>)) -> Kind {
+        Kind::LinkServer
+    }
+
+    fn queue((queue, _): &(Queue, Vec<OwnedFd>)) -> Option<BorrowedFd<'_>> {
+        Some(queue.as_fd())
+    }
+
+    fn start(
+        setup: &LinkServerSetup,
+        (queue, bells): (Queue, Vec<OwnedFd>),
+        stack: Surroundings,
+        server: ServerProcess,
+    ) -> io::Result<LinkServer> {
+        let replicas = stack.facts.replicas;
+        let rings = Rings::resume(stack.mesh.ways(setup.peers.iter().copied().map(usize::from)), bells);
+        let mut steering = Box::new(Steering::new(stack.facts.key));
+        steering.refresh(&stack.page, replicas);
+        Ok(LinkServer {
+            server,
+            stack: stack.page,
+            replicas,
+            first_replica: ReplicaId(setup.first_replica),
+            queue,
+            rings,
+            steering,
+            retry_queue: RetryQueue::new(setup.peers.len()),
+            frame: vec![0; FRAME_LEN_MAX.max(PAYLOAD_MAX)].into_boxed_slice(),
+            counts: Counts::default(),
+        })
     }
 }
 
 impl Role for LinkServer {
     fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
+    }
+
+    fn own(&self) -> &ServerProcess {
+        &self.server
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
@@ -180,7 +183,7 @@ impl Role for LinkServer {
         self.steering.refresh(&self.stack, self.replicas);
     }
 
-    fn publish(&mut self) {
+    fn count(&self, mut put: impl FnMut(Stat, u64)) {
         let (counts, retry_queue) = (&self.counts, &self.retry_queue);
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
@@ -191,28 +194,22 @@ impl Role for LinkServer {
             (Stat::ForwardDrops, retry_queue.dropped),
             (Stat::SendFailures, retry_queue.failures),
         ] {
-            self.server.publish_stat(stat, value);
+            put(stat, value);
         }
     }
 
-    fn hand_over(&mut self, _: Instant, _: u32) -> io::Result<()> {
-        for _ in 0..STOP_ROUNDS {
-            self.retry_queue.retry(Some(&mut self.queue), &mut self.rings);
-            self.rings.publish();
-            if !self.retry_queue.keeps() {
-                break;
-            }
-            sched::yield_now();
-        }
-        Ok(())
+    fn pass_on(&mut self, _: Instant) -> bool {
+        self.retry_queue.retry(Some(&mut self.queue), &mut self.rings);
+        self.rings.publish();
+        self.retry_queue.keeps()
+    }
+
+    fn drain(&mut self, _: Instant) -> bool {
+        self.receive_from_rings()
     }
 
     /// Sessions are none of its business.
-    fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
-        if request != Request::Stop {
-            return Ok(Verdict::Go);
-        }
-        self.finish();
-        Ok(Verdict::Stop)
+    fn handle_request(&mut self, _: Instant, _: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
+        Ok(())
     }
 }

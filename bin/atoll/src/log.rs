@@ -1,27 +1,33 @@
-//! What does a stack write to its log, and how much of it at most? Lines of bounded length without control characters, at a bounded rate, to a
-//! file of bounded size; and nobody who writes them waits for whoever reads them, or dies of it.
+//! What does a stack write to its log, and how much of it at most? Lines of bounded length without control
+//! characters, at a bounded rate, to a file of bounded size; and nobody who writes them waits for whoever
+//! reads them, or dies of it.
 //!
 //! ```text
 //!   server --say!--> its own pipe --bytes of any kind--> supervisor (`supervise/words.rs`) --line "atoll[PID]: ..."--+--> log
 //!                                                        supervisor, guardian --say!--line "atoll: ..."--------------+
 //! ```
-//! A server has no descriptor of the log: one that somebody has taken over can write what it likes, and is heard as itself. What a pipe, a
-//! terminal or a full disk does not take is lost, and the next line that is taken says how much that was.
+//! A server has no descriptor of the log: one that somebody has taken over can write what it likes, and is
+//! heard as itself. What a pipe, a terminal or a full disk does not take is lost, and the next line that is
+//! taken says how much that was.
 
 use std::fmt::{self, Write};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
 
+use atoll_base::{Duration, Instant};
 use atoll_sys::stderr::ErrorOutput;
 
-/// Writes a line to the log: what a server, a supervisor or a guardian has to say. As `format!`, and "atoll: " before it.
+use crate::clock;
+
+/// Writes a line to the log: what a server, a supervisor or a guardian has to say. As `format!`, and "atoll:
+/// " before it.
 macro_rules! say {
     ($($text:tt)*) => { $crate::log::say(format_args!($($text)*)) };
 }
 
-/// Writes text to standard error, whether somebody takes it or not: what a command has to say to the person who gave it.
+/// Writes text to standard error, whether somebody takes it or not: what a command has to say to the person
+/// who gave it.
 macro_rules! complain {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -29,15 +35,16 @@ macro_rules! complain {
     }};
 }
 
-/// Longest line, in bytes without the end: what is longer is cut. With its newline, and a notice before it, it goes into a pipe as a whole
-/// (PIPE_BUF, pipe(7)).
+/// Longest line, in bytes without the end: what is longer is cut. With its newline, and a notice before it,
+/// it goes into a pipe as a whole (PIPE_BUF, pipe(7)).
 pub const LINE_MAX: usize = 1000;
 
-/// Prepares this process for a log that nobody reads: it never waits for one that is slow, and panics are a line of it. `file`: where the log
-/// is, if it is a file that is to be kept small.
+/// Prepares this process for a log that nobody reads: it never waits for one that is slow, and panics are a
+/// line of it. `file`: where the log is, if it is a file that is to be kept small.
 pub fn open(file: Option<PathBuf>) {
     let _ = OUTPUT.set(Output { way: ErrorOutput::open(), file });
-    // The default hook may look for symbols in files, which is deadly for servers, and waits for a pipe that is full.
+    // The default hook may look for symbols in files, which is deadly for servers, and waits for a pipe that
+    // is full.
     std::panic::set_hook(Box::new(|panic| say_last(format_args!("{panic}"))));
 }
 
@@ -46,8 +53,8 @@ pub fn say(text: fmt::Arguments<'_>) {
     say_within(&mut OWN.lock().unwrap_or_else(PoisonError::into_inner), text);
 }
 
-/// The same for a panic. It may have come while this thread was writing a line: then the lock will not be free again, and
-/// a process that waited for it would neither serve nor end.
+/// The same for a panic. It may have come while this thread was writing a line: then the lock will not be
+/// free again, and a process that waited for it would neither serve nor end.
 fn say_last(text: fmt::Arguments<'_>) {
     match OWN.try_lock() {
         Ok(mut own) => say_within(&mut own, text),
@@ -59,7 +66,7 @@ fn say_last(text: fmt::Arguments<'_>) {
 fn say_within(own: &mut Option<Budget>, text: fmt::Arguments<'_>) {
     let mut line = Line::new("atoll: ");
     let _ = line.write_fmt(text);
-    own.get_or_insert_with(|| Budget::new(OWN_RATE, Instant::now())).put(line, "atoll: ", Instant::now());
+    own.get_or_insert_with(|| Budget::new(OWN_RATE, clock::now())).put(line, "atoll: ", clock::now());
 }
 
 /// How often something may be written to the log, and what was left out meanwhile.
@@ -91,7 +98,7 @@ impl Budget {
 
     /// Takes a line of it, if there is one.
     pub fn take(&mut self, now: Instant) -> bool {
-        let grown = now.saturating_duration_since(self.since).as_nanos() / self.rate.every.as_nanos();
+        let grown = now.since(self.since).as_nanos() / self.rate.every.as_nanos();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
         if grown >= self.rate.burst - self.left {
             (self.left, self.since) = (self.rate.burst, now);
@@ -178,7 +185,8 @@ impl Line {
 }
 
 impl Write for Line {
-    /// What does not print itself is written as in Rust: `\n`, `\u{1b}`. That goes for marks that change the direction of text, too.
+    /// What does not print itself is written as in Rust: `\n`, `\u{1b}`. That goes for marks that change the
+    /// direction of text, too.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
             if self.is_cut {
@@ -281,7 +289,7 @@ mod tests {
 
     #[test]
     fn lines_come_at_their_rate() {
-        let start = Instant::now();
+        let start = clock::now();
         let rate = Rate { burst: 3, every: Duration::from_secs(1) };
         let mut budget = Budget::new(rate, start);
         let taken =

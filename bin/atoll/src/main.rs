@@ -8,6 +8,7 @@ mod log;
 
 mod address;
 mod client;
+mod clock;
 mod commands;
 mod failure;
 mod guardian;
@@ -35,8 +36,8 @@ use clap::{Parser, Subcommand};
 
 /// A TCP/IP stack in processes of its own, for programs that need not know.
 ///
-/// `atoll up` starts a stack, `atoll run` runs a program on it. Sockets of the program then belong to the stack: streams
-/// and datagrams of IPv4 and IPv6; everything else stays with the kernel.
+/// `atoll up` starts a stack, `atoll run` runs a program on it. Sockets of the program then belong to the
+/// stack: streams and datagrams of IPv4 and IPv6; everything else stays with the kernel.
 #[derive(Parser)]
 #[command(name = "atoll", version, after_help = EXAMPLES)]
 struct Cli {
@@ -70,16 +71,16 @@ enum Command {
     Replay(commands::paper::Replayed),
     /// Replicas of a stack, in one process.
     #[command(hide = true)]
-    Replicas(setup::HostArgs),
+    Replicas(setup::SetupArgs<setup::HostSetup>),
     /// A link server of a stack, in a process of its own.
     #[command(hide = true)]
-    LinkServer(setup::LinkServerArgs),
+    LinkServer(setup::SetupArgs<setup::LinkServerSetup>),
     /// An IP server of a stack, in a process of its own.
     #[command(hide = true)]
-    IpServer(setup::IpServerArgs),
+    IpServer(setup::SetupArgs<setup::IpServerSetup>),
     /// A connection manager of a stack, in a process of its own.
     #[command(hide = true)]
-    ConnectionManager(setup::ManagerArgs),
+    ConnectionManager(setup::SetupArgs<setup::ManagerSetup>),
     /// The process that makes a stack's device.
     #[command(hide = true)]
     MakeDevice(supervise::MakeDevice),
@@ -110,12 +111,10 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Supervise(supervise) => return supervise.run(),
-        Command::Replicas(args) => return run_server(args.setup.supervisor, || host::main(&args.setup)),
-        Command::LinkServer(args) => return run_server(args.setup.supervisor, || link_server::main(&args.setup)),
-        Command::IpServer(args) => return run_server(args.setup.supervisor, || ip_server::main(&args.setup)),
-        Command::ConnectionManager(args) => {
-            return run_server(args.setup.supervisor, || manager_server::main(&args.setup));
-        }
+        Command::Replicas(args) => return run_server(&args.setup, host::main),
+        Command::LinkServer(args) => return run_server(&args.setup, link_server::main),
+        Command::IpServer(args) => return run_server(&args.setup, ip_server::main),
+        Command::ConnectionManager(args) => return run_server(&args.setup, manager_server::main),
     };
     result.unwrap_or_else(|failure| {
         complain!("atoll: {failure}");
@@ -129,12 +128,12 @@ fn printing(command: impl FnOnce() -> Result<ExitCode, failure::Failure>) -> Res
     command()
 }
 
-fn run_server(supervisor: u32, serve: impl FnOnce() -> ExitCode) -> ExitCode {
+fn run_server<S: setup::Setup>(setup: &S, serve: impl FnOnce(&S) -> ExitCode) -> ExitCode {
     // Servers that outlive their supervisor come later; until then nothing is left behind.
-    if atoll_sys::process::die_with_parent(supervisor).is_err() {
+    if atoll_sys::process::die_with_parent(setup.process().supervisor).is_err() {
         return ExitCode::FAILURE;
     }
-    serve()
+    serve(setup)
 }
 
 const EXAMPLES: &str = "\

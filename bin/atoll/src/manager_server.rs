@@ -1,5 +1,5 @@
-//! What does a connection manager in a process of its own do all day? Transport servers tell it who accepts and what becomes of
-//! connections; it says who gets the next one. One thread.
+//! What does a connection manager in a process of its own do all day? Transport servers tell it who accepts
+//! and what becomes of connections; it says who gets the next one. One thread.
 //!
 //! ```text
 //!   loop   messages of transport servers, offers and reports of other connection managers (at most a batch)
@@ -9,7 +9,7 @@
 //! It has no session and no frame. What it knows, transport servers have told it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 
 use atoll_base::{Epoch, Instant, ReplicaId};
@@ -22,15 +22,16 @@ use atoll_ipc::page::Stat;
 use atoll_sys::process;
 
 use crate::link::{Received, Rings};
-use crate::privileges::{Becomes, Kind};
-use crate::server::{self, CONTROL_EVERY, Inherited, ProcessConfig, Role, ServerProcess, Verdict};
+use crate::privileges::Kind;
+use crate::server::{self, CONTROL_EVERY, Inherited, OwnProcess, Role, ServerProcess, Surroundings};
 use crate::setup::ManagerSetup;
 
 /// Messages taken before the answers go out.
 const BATCH: usize = 64;
-/// Runs a connection manager with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+
+/// Runs a connection manager. Returns when told to stop.
 pub fn main(setup: &ManagerSetup) -> ExitCode {
-    server::run(&format!("connection manager {}", setup.index), ManagerServer::start(setup))
+    server::main::<ManagerServer>(setup)
 }
 
 struct ManagerServer {
@@ -54,41 +55,6 @@ struct Counts {
 }
 
 impl ManagerServer {
-    fn start(setup: &ManagerSetup) -> io::Result<ManagerServer> {
-        let mut inherited = Inherited::take(setup.descriptors, setup.server, &setup.pairs)?;
-        let (me, managers) = (usize::from(setup.server), usize::from(setup.managers));
-        let replicas = usize::from(inherited.facts.replicas);
-        let (bells, mesh) = (inherited.take_next(managers + replicas)?, inherited.mesh.clone());
-        let config = ProcessConfig {
-            name: &format!("atoll-cm{}", setup.index),
-            kind: Kind::Manager,
-            cpu: setup.cpu,
-            batch: setup.batch_scheduling,
-            slack: CONTROL_EVERY,
-            guarded: setup.guarded,
-            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
-        };
-        let server = ServerProcess::settle(inherited, &config, None::<&OwnedFd>)?;
-        // Those in processes of their own are neighbours in the plan.
-        let first = me.checked_sub(setup.index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
-        let peers = (first..first + managers).chain(0..replicas);
-        let rings = Rings::resume(mesh.ways(peers), bells);
-        server.announce(setup.server, setup.epoch);
-        let mut seed = [0; 8];
-        process::random(&mut seed)?;
-        let config =
-            ManagerConfig { number: setup.index, managers: setup.managers, epoch: Epoch(setup.epoch), own: None };
-        Ok(ManagerServer {
-            server,
-            manager: Manager::new(config, u64::from_ne_bytes(seed)),
-            rings,
-            managers,
-            held_up: 0,
-            record: vec![0; PAYLOAD_MAX].into_boxed_slice(),
-            counts: Counts::default(),
-        })
-    }
-
     /// Takes up to a batch of messages.
     fn receive(&mut self, now: Instant) -> bool {
         let mut busy = false;
@@ -145,9 +111,59 @@ impl ManagerServer {
     }
 }
 
+impl OwnProcess for ManagerServer {
+    type Setup = ManagerSetup;
+    /// Bells of the connection managers, then of the replicas.
+    type Given = Vec<OwnedFd>;
+    const NAME: &'static str = "connection manager";
+    const PROCESS: &'static str = "atoll-cm";
+
+    fn take(setup: &ManagerSetup, inherited: &mut Inherited) -> io::Result<Vec<OwnedFd>> {
+        inherited.take_next(usize::from(setup.managers) + usize::from(inherited.facts.replicas))
+    }
+
+    fn kind(_: &Vec<OwnedFd>) -> Kind {
+        Kind::Manager
+    }
+
+    fn queue(_: &Vec<OwnedFd>) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn start(
+        setup: &ManagerSetup,
+        bells: Vec<OwnedFd>,
+        stack: Surroundings,
+        server: ServerProcess,
+    ) -> io::Result<ManagerServer> {
+        let (me, index) = (usize::from(setup.common.server), setup.common.process.index);
+        let (managers, replicas) = (usize::from(setup.managers), usize::from(stack.facts.replicas));
+        // Those in processes of their own are neighbours in the plan.
+        let first = me.checked_sub(index.into()).ok_or_else(|| io::Error::other("a server without a number"))?;
+        let peers = (first..first + managers).chain(0..replicas);
+        let mut seed = [0; 8];
+        process::random(&mut seed)?;
+        let epoch = Epoch(setup.common.epoch);
+        let config = ManagerConfig { number: index, managers: setup.managers, epoch, own: None };
+        Ok(ManagerServer {
+            server,
+            manager: Manager::new(config, u64::from_ne_bytes(seed)),
+            rings: Rings::resume(stack.mesh.ways(peers), bells),
+            managers,
+            held_up: 0,
+            record: vec![0; PAYLOAD_MAX].into_boxed_slice(),
+            counts: Counts::default(),
+        })
+    }
+}
+
 impl Role for ManagerServer {
     fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
+    }
+
+    fn own(&self) -> &ServerProcess {
+        &self.server
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
@@ -186,7 +202,7 @@ impl Role for ManagerServer {
 
     fn refresh(&mut self) {}
 
-    fn publish(&mut self) {
+    fn count(&self, mut put: impl FnMut(Stat, u64)) {
         let (counts, balance) = (&self.counts, self.manager.balance_counts());
         for (stat, value) in [
             (Stat::PeerOffersOut, balance.offers_out),
@@ -199,17 +215,15 @@ impl Role for ManagerServer {
             (Stat::MessagesOut, counts.sent),
             (Stat::MessagesBad, counts.bad),
         ] {
-            self.server.publish_stat(stat, value);
+            put(stat, value);
         }
     }
 
     /// Of sessions it hears from transport servers.
-    fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
-        match request {
-            Request::Stop => return Ok(Verdict::Stop),
-            Request::Balance { rules } => self.manager.set_balance(rules),
-            _ => {}
+    fn handle_request(&mut self, _: Instant, request: Request, _: &mut Vec<OwnedFd>) -> io::Result<()> {
+        if let Request::Balance { rules } = request {
+            self.manager.set_balance(rules);
         }
-        Ok(Verdict::Go)
+        Ok(())
     }
 }

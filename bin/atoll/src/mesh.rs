@@ -1,10 +1,11 @@
-//! What does a server share with the other servers? With each that it talks to a memory of its own, which these two alone map.
+//! What does a server share with the other servers? With each that it talks to a memory of its own, which
+//! these two alone map.
 //!
 //! ```text
 //!   ring from the lower number to the higher | ring back | channel from the lower to the higher | channel back
 //! ```
-//! So a server that was taken over harms what is said to it and by it, and nothing that two others say. What all servers must know (the keys) is in
-//! memory that none of them can write.
+//! So a server that was taken over harms what is said to it and by it, and nothing that two others say. What
+//! all servers must know (the keys) is in memory that none of them can write.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -79,7 +80,8 @@ const fn ring(from: usize, to: usize) -> usize {
     if from < to { 0 } else { RING_STRIDE }
 }
 
-/// Where the rings of the channel between two replicas lie in the memory of the two, as replica `me` sees them.
+/// Where the rings of the channel between two replicas lie in the memory of the two, as replica `me` sees
+/// them.
 const fn channel_place(me: usize, sibling: usize) -> Place {
     const fn half(from: usize, to: usize) -> usize {
         if from < to { CHANNELS } else { CHANNELS + channel::ring_bytes(CHANNEL_CAPACITY) }

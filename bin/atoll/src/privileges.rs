@@ -1,7 +1,7 @@
 //! What may a server do besides computing? Each kind has its list of system calls, and what it does without.
 //!
-//! A server takes its descriptors, its processor and its timer with the privileges of the supervisor. Then, before it looks at a byte
-//! that somebody else has written, it gives up for good:
+//! A server takes its descriptors, its processor and its timer with the privileges of the supervisor. Then,
+//! before it looks at a byte that somebody else has written, it gives up for good:
 //!
 //! ```text
 //!   standard input and output      lead to /dev/null
@@ -30,7 +30,8 @@ use crate::setup::ServerUser;
 /// A kind of server, as far as privileges differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Gets replicas, with their memory, rings, bells and queues, and memory and bells of their sessions, at any time.
+    /// Gets replicas, with their memory, rings, bells and queues, and memory and bells of their sessions, at
+    /// any time.
     Replica {
         /// Whether it has a queue of the device.
         queue: bool,
@@ -55,8 +56,9 @@ pub enum EndsWith {
     Stack,
 }
 
-/// Most private memory of a replica, in bytes: beyond it, it is a bug or an attack, and the machine's other memory is not to go with it.
-/// Connections take about a kilobyte each; socket buffers are shared memory, which is not counted.
+/// Most private memory of a replica, in bytes: beyond it, it is a bug or an attack, and the machine's other
+/// memory is not to go with it. Connections take about a kilobyte each; socket buffers are shared memory,
+/// which is not counted.
 const REPLICA_MEMORY: u64 = 16 << 30;
 /// The same of the others, which keep some megabytes for each replica.
 const OTHER_MEMORY: u64 = 1 << 30;
@@ -70,8 +72,8 @@ pub struct Becomes {
     pub supervisor: u32,
 }
 
-/// Gives up, for good, what a server of this `kind` does not need. `becomes`: the user that it is from then on; `None`: it stays what it is.
-/// `page`: its own, for what it says of itself.
+/// Gives up, for good, what a server of this `kind` does not need. `becomes`: the user that it is from then
+/// on; `None`: it stays what it is. `page`: its own, for what it says of itself.
 ///
 /// Called once by a process with one thread. What follows must not need anything else.
 pub fn confine(
@@ -153,7 +155,8 @@ pub fn calls(kind: Kind, ends_with: EndsWith) -> Calls {
 
 /// What `server.rs` does in every server.
 fn loop_of_all(calls: &mut Calls) {
-    // Sleep until a bell, the device, the supervisor or the timer wakes it. (rustix asks for epoll_wait by this call.)
+    // Sleep until a bell, the device, the supervisor or the timer wakes it. (rustix asks for epoll_wait by
+    // this call.)
     calls.allow(libc::SYS_epoll_pwait);
     // Arm that timer.
     calls.allow(libc::SYS_timerfd_settime);
@@ -172,8 +175,8 @@ fn loop_of_all(calls: &mut Calls) {
     calls.allow(libc::SYS_getrandom);
 }
 
-/// What the allocator of the C library does. Memory is never executable, never placed over other memory, and always such as the limit
-/// (RLIMIT_DATA) counts: neither shared nor a stack.
+/// What the allocator of the C library does. Memory is never executable, never placed over other memory, and
+/// always such as the limit (RLIMIT_DATA) counts: neither shared nor a stack.
 fn memory_of_all(calls: &mut Calls) {
     const GROWING: u64 = libc::MAP_GROWSDOWN as u64;
     const PRIVATE: u64 = libc::MAP_PRIVATE as u64 | ANONYMOUS;
@@ -198,7 +201,8 @@ fn end_of_all(calls: &mut Calls) {
     calls.allow(libc::SYS_rt_sigprocmask);
     let (own, aborts) = (Condition::Is(0, std::process::id()), Condition::Is(2, libc::SIGABRT as u32));
     calls.allow_if(libc::SYS_tgkill, &[own, aborts]);
-    // The library's handler of faults makes way, and returns to the fault. Of SIGSYS nobody takes the handler away.
+    // The library's handler of faults makes way, and returns to the fault. Of SIGSYS nobody takes the handler
+    // away.
     for signal in [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
         calls.allow_if(libc::SYS_rt_sigaction, &[Condition::Is(0, signal as u32)]);
     }
@@ -210,14 +214,16 @@ fn end_of_all(calls: &mut Calls) {
     calls.allow_if(libc::SYS_writev, &[Condition::Is(0, libc::STDERR_FILENO as u32)]);
 }
 
-/// What comes after it was confined: replicas, one a packet (`host.rs`), and their sessions. A replica cannot have all it will ever need
-/// before, because it may have to go on in a process that is there already; so a process for replicas gets descriptors for as long as it lives,
-/// which other servers cannot (they may have no more of them), maps shared memory, and watches something else. All of it the
-/// supervisor's doing: descriptors come over its sockets only.
+/// What comes after it was confined: replicas, one a packet (`host.rs`), and their sessions. A replica cannot
+/// have all it will ever need before, because it may have to go on in a process that is there already; so a
+/// process for replicas gets descriptors for as long as it lives, which other servers cannot (they may have
+/// no more of them), maps shared memory, and watches something else. All of it the supervisor's doing:
+/// descriptors come over its sockets only.
 fn coming_and_going(calls: &mut Calls) {
     // A replica's control socket, bell and queue are watched, and the last two not any more when it leaves.
     calls.allow(libc::SYS_epoll_ctl);
-    // Memory that comes: is it sealed, how large is it, map it. What applications do not use any more goes back.
+    // Memory that comes: is it sealed, how large is it, map it. What applications do not use any more goes
+    // back.
     calls.allow_if(libc::SYS_fcntl, &[Condition::Is(1, libc::F_GET_SEALS as u32)]);
     calls.allow(libc::SYS_fstat);
     const SHARED: u64 = libc::MAP_SHARED as u64;
@@ -242,41 +248,46 @@ const NOT_EXECUTABLE: Condition = Condition::Bits(2, libc::PROT_EXEC as u64, 0);
 
 /// What the supervisor keeps of its capabilities once the stack is up.
 ///
-/// SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without Landlock.
+/// SETPCAP and SYS_CHROOT: servers that it starts later give up theirs, and get an empty root without
+/// Landlock.
 const SUPERVISORS: CapabilitySet = CapabilitySet::SETPCAP.union(CapabilitySet::SYS_CHROOT);
-/// What it keeps besides if its servers run as another user: they become that user, and it signals them (also by its end, see
-/// PR_SET_PDEATHSIG(2const)), and moves the one that stands by to another processor.
+/// What it keeps besides if its servers run as another user: they become that user, and it signals them (also
+/// by its end, see PR_SET_PDEATHSIG(2const)), and moves the one that stands by to another processor.
 const OF_OTHER_USERS: CapabilitySet = TO_BECOME.union(CapabilitySet::KILL).union(CapabilitySet::SYS_NICE);
 /// What it takes to become another user.
 const TO_BECOME: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
-/// What no process of a stack needs once its device is made, which a process of its own does (`supervise/device.rs`).
+/// What no process of a stack needs once its device is made, which a process of its own does
+/// (`supervise/device.rs`).
 const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::NET_BROADCAST)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// Gives up the privileges that change links, addresses and routes, and load BPF programs. The supervisor does so
-/// before it listens to anybody.
+/// Gives up the privileges that change links, addresses and routes, and load BPF programs. The supervisor
+/// does so before it listens to anybody.
 pub fn leave_network() -> io::Result<()> {
     privileges::keep_capabilities(CapabilitySet::all().difference(NETWORK))
 }
 
-/// Gives up what the supervisor of a stack that is up does not need any more. `visible`: others of its user are to enter its namespaces,
-/// so that it is not hidden from them. `own_user`: its servers run as another user.
+/// Gives up what the supervisor of a stack that is up does not need any more. `visible`: others of its user
+/// are to enter its namespaces, so that it is not hidden from them. `own_user`: its servers run as another
+/// user.
 pub fn confine_supervisor(visible: bool, own_user: bool) -> io::Result<()> {
     privileges::keep_capabilities(if own_user { SUPERVISORS.union(OF_OTHER_USERS) } else { SUPERVISORS })?;
     if visible { Ok(()) } else { privileges::hide() }
 }
 
-/// Whether servers that this process starts can become another user: it is root, has the capabilities for it, and its user namespace has others.
+/// Whether servers that this process starts can become another user: it is root, has the capabilities for it,
+/// and its user namespace has others.
 pub fn may_change_user() -> bool {
     process::effective_user() == 0
         && process::has_other_users()
         && privileges::permitted_capabilities().is_ok_and(|own| own.contains(TO_BECOME.union(CapabilitySet::KILL)))
 }
 
-/// Keeps this process, which is to start others again, from being ended when memory runs out, as far as it may. proc_pid_oom_score_adj(5).
+/// Keeps this process, which is to start others again, from being ended when memory runs out, as far as it
+/// may. proc_pid_oom_score_adj(5).
 pub fn protect_from_oom() {
     let path = "/proc/self/oom_score_adj";
     let own = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i32>().ok());

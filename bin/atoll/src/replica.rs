@@ -1,4 +1,5 @@
-//! What does a replica do all day? Takes frames, commands and time; gives frames, events and bells. One thread.
+//! What does a replica do all day? Takes frames, commands and time; gives frames, events and bells. One
+//! thread.
 //!
 //! ```text
 //!   loop   frames from the link (at most a batch) -> transport       } nothing leaves
@@ -11,20 +12,20 @@
 //! ```
 //! Which process it is in, `host.rs` says.
 
+mod listing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use atoll_base::{Addr, Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
+use atoll_base::{Duration, Endpoint, Epoch, Instant, ReplicaId, SessionId};
 use atoll_connmgr::AcceptorView;
 use atoll_ip::{ChecksumOffload, Ip, Link};
 use atoll_ip_server::Client;
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::balance::{PEER_BYTES_MAX, PeerMessage};
-use atoll_ipc::command::Protocol;
 use atoll_ipc::control::{Request, User};
-use atoll_ipc::info::Info;
 use atoll_ipc::ip::IpMessage;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig, SECRET_BYTES};
 use atoll_ipc::manager::ManagerMessage;
@@ -35,12 +36,10 @@ use atoll_shm::{Access, ShmMemory};
 use atoll_supervisor::RecoveryMode;
 use atoll_sys::{eventfd, process, sched};
 use atoll_tap::{FRAME_LEN_MAX, Queue};
-use atoll_tcp::Algorithm;
-use atoll_transport::{
-    Charge, Config, FastOpenSides, Listing, Recovery, Secrets, SocketFacts, Stopwatch, Transport, past,
-};
+use atoll_transport::{Charge, Config, FastOpenSides, Listing, Recovery, Secrets, Stopwatch, Transport, past};
 use atoll_wire::vnet;
 
+use self::listing::{acceptors_of, row};
 use crate::address;
 use crate::ip_server::network_config;
 use crate::link::{
@@ -48,9 +47,9 @@ use crate::link::{
 };
 use crate::mesh::{COOKIE_KEY, LEASE_KEY};
 use crate::ringing::Ringer;
-use crate::rows::{self, AcceptorRow, SocketRow, TcpRow};
+use crate::rows::{self, SocketRow};
 use crate::self_check;
-use crate::server::{CONTROL_EVERY, Inherited, Role, ServerProcess, Verdict};
+use crate::server::{CONTROL_EVERY, Inherited, Role, ServerProcess};
 use crate::setup::{LINK_BYTES, LinkSetup, ReplicaSetup, cut_off, link_ring, over};
 use crate::siblings::Siblings;
 
@@ -58,11 +57,6 @@ use crate::siblings::Siblings;
 const BATCH: usize = 64;
 /// What the commands of one application may cost in a round, in tenths of a microsecond.
 const SHARE: u32 = 512;
-/// Batches taken from the rings before the end, at most.
-const STOP_ROUNDS: usize = 4096;
-/// Rounds in which a replica that is succeeded gets rid of what it has kept, at most: nobody waits long for one that takes nothing.
-const HAND_OVER_ROUNDS: usize = 256;
-
 /// Rows of a listing that are made at once: some tens of microseconds.
 const ROWS_PER_SLICE: usize = 16;
 /// And how often while there is other work: a tenth of the time, or less.
@@ -71,9 +65,6 @@ const SLICE_EVERY: Duration = Duration::from_millis(1);
 const ANSWERS_MAX: usize = 4;
 /// Sessions that are opened in each round: about 50 us.
 const OPENED_PER_ROUND: usize = 4;
-
-/// State of a listener, as in linux/tcp_states.h.
-const LISTEN: u8 = 10;
 
 /// One replica, from start to end.
 pub struct Replica {
@@ -92,9 +83,11 @@ pub struct Replica {
     /// Bells of each session, by number.
     bells: BTreeMap<SessionId, Vec<OwnedFd>>,
     ringer: Ringer,
-    /// Sessions that are not opened yet. Those that the ledger names are before the replica serves, the others when it does, some in each round.
+    /// Sessions that are not opened yet. Those that the ledger names are before the replica serves, the
+    /// others when it does, some in each round.
     unopened: BTreeMap<SessionId, Unopened>,
-    /// Sessions that have ended and are not over: they use their memory, and are not to be opened a second time.
+    /// Sessions that have ended and are not over: they use their memory, and are not to be opened a second
+    /// time.
     ending: BTreeSet<SessionId>,
     frame: Box<[u8]>,
     /// Which generation of the IPv4 address each other replica was told.
@@ -136,74 +129,37 @@ struct Counts {
 }
 
 impl Replica {
-    // structure: start: takes what is inherited in the order in which it was given
     /// A replica with the descriptors and the setup that the supervisor gave it.
     pub fn start(setup: &ReplicaSetup, mut inherited: Inherited) -> io::Result<Replica> {
-        let (facts, mesh, keys) = (inherited.facts, inherited.mesh.clone(), inherited.secrets.clone());
-        let (stack, page) = (inherited.stack.clone(), inherited.page.clone());
-        let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
-        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
+        let (facts, mesh, stack) = (inherited.facts, inherited.mesh.clone(), inherited.stack.clone());
+        let Given { ledger, queue, bells, for_messages, link } = Given::take(setup, &mut inherited)?;
         let clock = inherited.clock();
         let now = clock.now();
         let me = usize::from(setup.index);
-        let (replicas, servers) = (usize::from(facts.replicas), usize::from(setup.servers));
-        let bells = inherited.take_next(servers)?;
-        let for_messages = inherited.take_next(replicas)?;
-        let link = match (&queue, setup.link) {
-            (None, Some(link)) => {
-                Some((link, inherited.next()?, inherited.next()?, inherited.take_next(REPLICAS_MAX)?))
-            }
-            _ => None,
-        };
+        let keys = inherited.secrets.clone();
         let server = ServerProcess::new(inherited);
 
-        let mut fast_open = [0; 16];
-        keys.read(COOKIE_KEY, &mut fast_open);
-        let mut leases = [0; 16];
-        keys.read(LEASE_KEY, &mut leases);
         let epochs: Vec<Epoch> = setup.epochs.iter().copied().map(Epoch).collect();
         let siblings = Siblings::new(&mesh, ReplicaId(setup.index), &epochs, for_messages, now);
-        let internal = InternalLink::new(me, Rings::resume(mesh.ways(0..servers), bells));
+        let internal = InternalLink::new(me, Rings::resume(mesh.ways(0..setup.servers.into()), bells));
         let mut steering = Box::new(Steering::new(facts.key));
         steering.refresh(&stack, facts.replicas);
         let device = match (queue, link) {
             (Some(queue), _) => Device::Tap(queue),
-            (None, Some((link, memory, page, bells))) => {
-                Device::Joined(Box::new(join_link(link, me, memory, page, bells)?))
-            }
+            (None, Some(link)) => Device::Joined(Box::new(link.join(me)?)),
             (None, None) => setup.link_server.map_or(Device::None, |server| Device::Server(server.into())),
         };
 
         let mut seed = [0; 48];
         process::random(&mut seed)?;
-        let word = |at: usize| u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"));
-        let config = atoll_ip::Config {
-            apart: setup.ip_server.is_some(),
-            sibling: (setup.ip_servers + setup.index, setup.ip_servers + facts.replicas),
-            ..network_config(&facts)
-        };
-        let mut ip = Ip::new(config, word(0), now).map_err(|error| io::Error::other(error.to_string()))?;
-        if setup.ip_server.is_none() {
-            ip.resume(now, &past(&page.network(), now));
-        }
-        if me == 0 && setup.ip_server.is_none() && !matches!(device, Device::None) {
-            ip.announce(now);
-        }
+        let is_linked = !matches!(device, Device::None);
+        let ip = make_ip(setup, &facts, &server, (word(&seed, 0), is_linked), now)?;
         server.announce(setup.index, setup.epoch);
         let newest = self_check::newest_ledger();
         let ledger = Ledger::open_as(ledger, LedgerConfig::STACK, Epoch(setup.epoch), newest);
         let ledger = ledger.map_err(|error| io::Error::other(format!("the ledger: {error:?}")))?;
-        let sequence = sequence_secret(&ledger, &seed[24..40]);
-        let secrets = Secrets { sequence, fast_open, leases, table: word(8), ports: word(16) };
-        let config = Config {
-            ephemeral: facts.ephemeral,
-            claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
-            fast_open: FastOpenSides::from_bits(facts.fast_open),
-            managers: setup.managers,
-            managers_apart: setup.managers_apart,
-            ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
-        };
-        let mut transport = Transport::new(config, secrets, ip, page, now);
+        let secrets = make_secrets(&keys, &ledger, &seed);
+        let mut transport = Transport::new(transport_config(setup, &facts), secrets, ip, server.page.clone(), now);
         transport.set_owners(|group| stack.owner(group));
         if setup.manager.is_some() {
             transport.handle_manager_restarted(now, Epoch(setup.manager_epoch));
@@ -236,7 +192,8 @@ impl Replica {
         })
     }
 
-    /// Offers and reports of the connection manager to the others (P5). `last`: this replica is going to sleep.
+    /// Offers and reports of the connection manager to the others (P5). `last`: this replica is going to
+    /// sleep.
     fn tell_peers(&mut self, now: Instant, last: bool) {
         let rings = &mut self.links.internal.rings;
         let reach = rings.reach();
@@ -246,8 +203,8 @@ impl Replica {
         }
     }
 
-    /// What transport servers and connection managers in different processes say to each other (P2). What a ring does not take is offered
-    /// to it in the next round.
+    /// What transport servers and connection managers in different processes say to each other (P2). What a
+    /// ring does not take is offered to it in the next round.
     fn send_messages(&mut self, now: Instant) {
         if self.transport.has_messages() {
             let (rings, manager) = (&mut self.links.internal.rings, self.manager);
@@ -337,7 +294,8 @@ impl Replica {
         }
     }
 
-    /// Takes up to a batch of records from the other replicas, and the frames that this replica sent to itself.
+    /// Takes up to a batch of records from the other replicas, and the frames that this replica sent to
+    /// itself.
     fn receive_from_rings(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for turn in 0..BATCH {
@@ -404,7 +362,8 @@ impl Replica {
         count > 0
     }
 
-    /// A frame from another replica: either the internal link's, or one from outside that was steered wrongly.
+    /// A frame from another replica: either the internal link's, or one from outside that was steered
+    /// wrongly.
     fn handle_internal(&mut self, now: Instant, len: usize) {
         let payload = &self.frame[..len];
         let (Ok((header, _)), Some(frame)) = (vnet::parse(payload), payload.get(FRAME_PREFIX..)) else { return };
@@ -422,7 +381,8 @@ impl Replica {
         self.transport.handle_frame(now, frame, offload_of(&header), !outside);
     }
 
-    /// Tells the other replicas which IPv4 address the stack has. A ring that does not take it is offered it again.
+    /// Tells the other replicas which IPv4 address the stack has. A ring that does not take it is offered it
+    /// again.
     fn tell_address(&mut self) {
         if !self.has_untold() {
             return;
@@ -459,8 +419,9 @@ impl Replica {
         );
     }
 
-    /// The next rows of a listing that was asked for: few at a time, and seldom while there is something else to do, so that connections do not
-    /// wait for questions. Connections of a predecessor that do not go on yet come first to that. Returns whether there is more that could be told now.
+    /// The next rows of a listing that was asked for: few at a time, and seldom while there is something else
+    /// to do, so that connections do not wait for questions. Connections of a predecessor that do not go on
+    /// yet come first to that. Returns whether there is more that could be told now.
     fn list_some(&mut self, now: Instant, busy: bool) -> bool {
         let Some(listed) = &mut self.listing else { return false };
         let waits = self.transport.is_adopting() || self.server.answers.len() >= ANSWERS_MAX;
@@ -508,8 +469,8 @@ impl Replica {
         }
     }
 
-    /// Opens some more sessions, those first that were opened last: they are the likeliest to have asked for something, or to wait for it. Returns
-    /// whether there were any.
+    /// Opens some more sessions, those first that were opened last: they are the likeliest to have asked for
+    /// something, or to wait for it. Returns whether there were any.
     fn open_some(&mut self, now: Instant) -> io::Result<bool> {
         for count in 0..OPENED_PER_ROUND {
             let Some((session, what)) = self.unopened.pop_last() else { return Ok(count > 0) };
@@ -539,8 +500,14 @@ impl Replica {
 }
 
 impl Role for Replica {
+    const HAND_OVER_ROUNDS: usize = 256;
+
     fn server(&mut self) -> &mut ServerProcess {
         &mut self.server
+    }
+
+    fn own(&self) -> &ServerProcess {
+        &self.server
     }
 
     fn round(&mut self, now: Instant) -> io::Result<bool> {
@@ -573,7 +540,8 @@ impl Role for Replica {
         busy |= self.transport.is_behind();
         if (self.transport.is_adopting() || opens) && !busy {
             busy = true;
-            // There is nothing else to do, and who was just told what there is may be waiting for this very core.
+            // There is nothing else to do, and who was just told what there is may be waiting for this very
+            // core.
             sched::yield_now();
         }
         if self.listing.is_some() && self.list_some(now, busy) && !busy {
@@ -635,7 +603,7 @@ impl Role for Replica {
         }
     }
 
-    fn publish(&mut self) {
+    fn count(&self, mut put: impl FnMut(Stat, u64)) {
         let (counts, links) = (&self.counts, &self.links);
         for (stat, value) in [
             (Stat::FramesIn, counts.frames_in),
@@ -647,11 +615,13 @@ impl Role for Replica {
             (Stat::SendFailures, links.failures + links.retry_queue.failures),
             (Stat::ForwardDrops, links.retry_queue.dropped),
         ] {
-            self.server.publish_stat(stat, value);
+            put(stat, value);
         }
-        for (stat, value) in self.siblings.stats() {
-            self.server.publish_stat(stat, value);
-        }
+        self.siblings.stats().into_iter().for_each(|(stat, value)| put(stat, value));
+    }
+
+    fn publish(&mut self) {
+        self.count(|stat, value| self.server.publish_stat(stat, value));
         self.transport.publish_stats();
     }
 
@@ -659,27 +629,38 @@ impl Role for Replica {
         if let Device::Tap(queue) = &self.links.device { Some(queue.as_fd()) } else { None }
     }
 
-    /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of this process find their way as far as
-    /// others take them; what is left then is lost as on a wire.
-    fn hand_over(&mut self, now: Instant, ledger: u32) -> io::Result<()> {
+    /// Frames in rings and in the device's queue wait there for who comes next. Those that are in memory of
+    /// this process find their way as far as others take them; what is left then is lost as on a wire. Frames
+    /// in rings and in the device's queue wait there for who comes next. Those that are in memory of this
+    /// process find their way as far as others take them; what is left then is lost as on a wire.
+    fn pass_on(&mut self, now: Instant) -> bool {
         // What this process alone has: frames to itself, and those that a ring or the device did not take.
-        for _ in 0..HAND_OVER_ROUNDS {
-            self.links.retry();
-            self.receive_own(now);
-            self.transport.flush(now, &mut self.links);
-            self.send_messages(now);
-            self.ring_bells();
-            let keeps = self.links.retry_queue.keeps() || self.transport.has_messages();
-            if !keeps && self.links.internal.own_waiting() == 0 {
-                break;
-            }
-            sched::yield_now();
-        }
-        self.transport.convert_ledger(ledger);
-        Ok(())
+        self.links.retry();
+        self.receive_own(now);
+        self.transport.flush(now, &mut self.links);
+        self.send_messages(now);
+        self.ring_bells();
+        self.links.retry_queue.keeps() || self.transport.has_messages() || self.links.internal.own_waiting() > 0
     }
 
-    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict> {
+    fn write_ledger(&mut self, version: u32) {
+        self.transport.convert_ledger(version);
+    }
+
+    fn drain(&mut self, now: Instant) -> bool {
+        self.receive_from_rings(now)
+    }
+
+    fn close(&mut self, now: Instant) {
+        self.transport.abort_all(now);
+        self.transport.flush(now, &mut self.links);
+        // After the last segments, which leave from the address.
+        self.transport.ip_mut().release(now);
+        self.transport.flush(now, &mut self.links);
+        self.links.publish();
+    }
+
+    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<()> {
         match request {
             Request::SessionOpened { session, config, user, .. } => {
                 let (session, fds) = (SessionId(session), std::mem::take(fds));
@@ -702,7 +683,8 @@ impl Role for Replica {
                     self.forget_bells(SessionId(session));
                 }
             }
-            // Made in slices: see `list_some`. The supervisor asks for one at a time; another one begins anew.
+            // Made in slices: see `list_some`. The supervisor asks for one at a time; another one begins
+            // anew.
             Request::ListSockets { .. } => self.listing = Some(Listed::new(self.transport.acceptors(now), now)),
             Request::Memory { level, buffers_max } => self.transport.set_memory(now, level, buffers_max),
             Request::CutOff { session } => {
@@ -712,21 +694,6 @@ impl Role for Replica {
             Request::Balance { rules } => self.transport.set_balance(rules),
             Request::WriteLedger { version } => {
                 self.transport.convert_ledger(version);
-            }
-            Request::Stop => {
-                // Those whose frames it carries have ended before. What they left is no more than rings hold.
-                for _ in 0..STOP_ROUNDS {
-                    if !self.receive_from_rings(now) {
-                        break;
-                    }
-                }
-                self.transport.abort_all(now);
-                self.transport.flush(now, &mut self.links);
-                // After the last segments, which leave from the address.
-                self.transport.ip_mut().release(now);
-                self.transport.flush(now, &mut self.links);
-                self.links.publish();
-                return Ok(Verdict::Stop);
             }
             Request::ServerGone { server } => self.siblings.gone(ReplicaId(server)),
             Request::ServerRestarted { server, epoch } => {
@@ -745,9 +712,9 @@ impl Role for Replica {
             | Request::Connect
             | Request::Vouch { .. } => {}
             // The loop has taken them.
-            Request::Adopt { .. } | Request::HandOver { .. } => {}
+            Request::Adopt { .. } | Request::HandOver { .. } | Request::Stop => {}
         }
-        Ok(Verdict::Go)
+        Ok(())
     }
 }
 
@@ -762,135 +729,108 @@ fn offload_of(header: &vnet::Header) -> ChecksumOffload {
     }
 }
 
-/// The rings to and from the replicas of the other stack.
-fn join_link(link: LinkSetup, me: usize, memory: OwnedFd, page: OwnedFd, bells: Vec<OwnedFd>) -> io::Result<Joined> {
-    let memory = ShmMemory::map(memory, LINK_BYTES, Access::ReadWrite)?;
-    let page = StackPage(ShmMemory::map(page, STACK_PAGE_BYTES, Access::ReadOnly)?);
-    let (side, other) = (link.side, link.side.other());
-    let way = |peer| {
-        let (to, from) = (link_ring(side, me, peer), link_ring(other, peer, me));
-        Some(Way { memory: memory.clone(), to, from })
+/// What a replica is given besides what all servers are, in the order of `setup.rs`.
+struct Given {
+    ledger: ShmMemory,
+    queue: Option<Queue>,
+    /// Bells of all servers.
+    bells: Vec<OwnedFd>,
+    /// Those of the replicas once more.
+    for_messages: Vec<OwnedFd>,
+    link: Option<GivenLink>,
+}
+
+/// What it is given of a shared-memory link.
+struct GivenLink {
+    setup: LinkSetup,
+    memory: OwnedFd,
+    page: OwnedFd,
+    bells: Vec<OwnedFd>,
+}
+
+impl Given {
+    fn take(setup: &ReplicaSetup, inherited: &mut Inherited) -> io::Result<Given> {
+        let ledger = ShmMemory::map(inherited.next()?, LEDGER_BYTES, Access::ReadWrite)?;
+        let queue = if setup.has_tap { Some(Queue::from_fd(inherited.next()?)) } else { None };
+        let bells = inherited.take_next(setup.servers.into())?;
+        let for_messages = inherited.take_next(inherited.facts.replicas.into())?;
+        let link = match (&queue, setup.link) {
+            (None, Some(setup)) => {
+                let (memory, page) = (inherited.next()?, inherited.next()?);
+                Some(GivenLink { setup, memory, page, bells: inherited.take_next(REPLICAS_MAX)? })
+            }
+            _ => None,
+        };
+        Ok(Given { ledger, queue, bells, for_messages, link })
+    }
+}
+
+impl GivenLink {
+    /// The rings to and from the replicas of the other stack.
+    fn join(self, me: usize) -> io::Result<Joined> {
+        let memory = ShmMemory::map(self.memory, LINK_BYTES, Access::ReadWrite)?;
+        let page = StackPage(ShmMemory::map(self.page, STACK_PAGE_BYTES, Access::ReadOnly)?);
+        let (side, other) = (self.setup.side, self.setup.side.other());
+        let way = |peer| {
+            let (to, from) = (link_ring(side, me, peer), link_ring(other, peer, me));
+            Some(Way { memory: memory.clone(), to, from })
+        };
+        Ok(Joined::new(Rings::resume((0..REPLICAS_MAX).map(way).collect(), self.bells), page))
+    }
+}
+
+/// Its IP, or its half of it. `seed`, and whether it has a link to speak on.
+fn make_ip(
+    setup: &ReplicaSetup,
+    facts: &StackFacts,
+    server: &ServerProcess,
+    (seed, is_linked): (u64, bool),
+    now: Instant,
+) -> io::Result<Ip> {
+    let config = atoll_ip::Config {
+        apart: setup.ip_server.is_some(),
+        sibling: (setup.ip_servers + setup.index, setup.ip_servers + facts.replicas),
+        ..network_config(facts)
     };
-    Ok(Joined::new(Rings::resume((0..REPLICAS_MAX).map(way).collect(), bells), page))
+    let mut ip = Ip::new(config, seed, now).map_err(|error| io::Error::other(error.to_string()))?;
+    if setup.ip_server.is_none() {
+        ip.resume(now, &past(&server.page.network(), now));
+    }
+    if setup.index == 0 && setup.ip_server.is_none() && is_linked {
+        ip.announce(now);
+    }
+    Ok(ip)
 }
 
-/// One line of `atoll ss`.
-fn row(replica: u8, facts: &SocketFacts) -> SocketRow {
-    SocketRow {
-        proto: if facts.protocol == Protocol::Tcp { "tcp" } else { "udp" }.into(),
-        state: state_name(facts.protocol, facts.state).into(),
-        recv_q: facts.receive_queue,
-        send_q: facts.send_queue,
-        local: endpoint(facts.local, facts.v6_only),
-        peer: match facts.remote.port {
-            // ss(8): a listener's peers are those that its own address says.
-            0 => endpoint(Endpoint::at(any_of(facts.local.addr), 0), facts.v6_only || !is_both(facts.local.addr)),
-            _ => endpoint(facts.remote, false),
-        },
-        replica,
-        session: facts.session.map_or(0, |session| session.0),
-        holders: facts.holders,
-        info: facts.info.map(|info| tcp_row(&info, facts)),
-        timer: None,
-        acceptors: Vec::new(),
+fn transport_config(setup: &ReplicaSetup, facts: &StackFacts) -> Config {
+    Config {
+        ephemeral: facts.ephemeral,
+        claim_timeout: Duration::from_micros(u64::from(facts.claim_timeout_us)),
+        fast_open: FastOpenSides::from_bits(facts.fast_open),
+        managers: setup.managers,
+        managers_apart: setup.managers_apart,
+        ..Config::new(ReplicaId(setup.index), facts.replicas, Epoch(setup.epoch), facts.key)
     }
 }
 
-/// What this replica knows of the acceptors of a listener.
-fn acceptors_of(facts: &SocketFacts, all: &[(Endpoint, AcceptorView)]) -> Vec<AcceptorRow> {
-    if facts.protocol != Protocol::Tcp || facts.state != LISTEN {
-        return Vec::new();
-    }
-    let row = |view: &AcceptorView| AcceptorRow {
-        session: view.session.0,
-        lease: view.lease,
-        home: view.home.0,
-        accepting: view.registered,
-        service_us: view.service_us,
-        samples: view.samples,
-        given: view.given,
-        unclaimed: view.unclaimed,
-        open: view.open,
-    };
-    all.iter().filter(|(local, _)| *local == facts.local).map(|(_, view)| row(view)).take(rows::ACCEPTORS_MAX).collect()
+/// The secrets of a replica: those that all servers have, that of the first incarnation, and fresh ones of
+/// this one.
+fn make_secrets(keys: &ShmMemory, ledger: &Ledger<ShmMemory>, seed: &[u8; 48]) -> Secrets {
+    let mut fast_open = [0; 16];
+    keys.read(COOKIE_KEY, &mut fast_open);
+    let mut leases = [0; 16];
+    keys.read(LEASE_KEY, &mut leases);
+    let sequence = sequence_secret(ledger, &seed[24..40]);
+    Secrets { sequence, fast_open, leases, table: word(seed, 8), ports: word(seed, 16) }
 }
 
-fn tcp_row(info: &Info, facts: &SocketFacts) -> TcpRow {
-    let options = [(1, "ts"), (2, "sack"), (8, "ecn")];
-    let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    TcpRow {
-        options: options.iter().filter(|(bit, _)| info.options & bit != 0).map(|(_, name)| (*name).into()).collect(),
-        congestion: match facts.congestion {
-            Some(Algorithm::Bbr) => "bbr",
-            Some(Algorithm::NewReno) => "reno",
-            _ => "cubic",
-        }
-        .into(),
-        wscale: (info.options & 4 != 0).then_some((info.snd_wscale as u8, info.rcv_wscale as u8)),
-        rto_ms: info.rto as f64 / 1000.0,
-        rtt_us: info.rtt,
-        rttvar_us: info.rttvar,
-        ato_ms: info.ato as f64 / 1000.0,
-        mss: small(info.snd_mss),
-        pmtu: small(info.pmtu),
-        rcvmss: small(info.rcv_mss),
-        advmss: small(info.advmss),
-        cwnd: small(info.snd_cwnd),
-        ssthresh: (info.snd_ssthresh < u64::from(u32::MAX)).then_some(small(info.snd_ssthresh)),
-        bytes_acked: info.bytes_acked,
-        bytes_received: info.bytes_received,
-        segs_out: info.segs_out,
-        segs_in: info.segs_in,
-        unacked: small(info.unacked),
-        retrans: small(info.retrans),
-        retrans_total: small(info.total_retrans),
-        lost: small(info.lost),
-        sacked: small(info.sacked),
-        rcv_space: info.rcv_space,
-        ..TcpRow::default()
-    }
+/// The eight octets at `at`.
+fn word(seed: &[u8; 48], at: usize) -> u64 {
+    u64::from_ne_bytes(*seed[at..].first_chunk().expect("48 bytes hold the word"))
 }
 
-/// As ss writes it; numbers of linux/tcp_states.h.
-fn state_name(protocol: Protocol, state: u8) -> &'static str {
-    match (protocol, state) {
-        (Protocol::Udp, 7) => "UNCONN",
-        (_, 1) => "ESTAB",
-        (_, 2) => "SYN-SENT",
-        (_, 3) => "SYN-RECV",
-        (_, 4) => "FIN-WAIT-1",
-        (_, 5) => "FIN-WAIT-2",
-        (_, 6) => "TIME-WAIT",
-        (_, 8) => "CLOSE-WAIT",
-        (_, 9) => "LAST-ACK",
-        (_, 10) => "LISTEN",
-        (_, 11) => "CLOSING",
-        _ => "CLOSED",
-    }
-}
-
-/// As ss writes it: `*` is any address of both families.
-fn endpoint(endpoint: Endpoint, v6_only: bool) -> String {
-    let port = if endpoint.port == 0 { "*".to_owned() } else { endpoint.port.to_string() };
-    match endpoint.addr {
-        Addr::ANY if !v6_only => format!("*:{port}"),
-        addr if addr.is_v4() => format!("{addr}:{port}"),
-        addr => format!("[{addr}]:{port}"),
-    }
-}
-
-/// Any address of the family.
-fn any_of(addr: Addr) -> Addr {
-    if addr.is_v4() { Addr::V4_ANY } else { Addr::ANY }
-}
-
-/// Whether a socket at this address may speak both families.
-fn is_both(addr: Addr) -> bool {
-    addr == Addr::ANY
-}
-
-/// The secret of initial sequence numbers: that of the first incarnation, so that what its successors send lies above what it has sent. `fresh`: if
-/// there is none yet.
+/// The secret of initial sequence numbers: that of the first incarnation, so that what its successors send
+/// lies above what it has sent. `fresh`: if there is none yet.
 fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
     let mut secrets = ledger.secrets();
     if secrets == [0; SECRET_BYTES] {
@@ -898,23 +838,4 @@ fn sequence_secret(ledger: &Ledger<ShmMemory>, fresh: &[u8]) -> [u8; 16] {
         ledger.set_secrets(&secrets);
     }
     *secrets.first_chunk().expect("more than 16 octets")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endpoints_are_written_as_ss_writes_them() {
-        let v6 = Addr::from("2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap());
-        for (addr, v6_only, text) in [
-            (Addr::V4_ANY, false, "0.0.0.0:80"),
-            (Addr::ANY, false, "*:80"),
-            (Addr::ANY, true, "[::]:80"),
-            (v6, false, "[2001:db8::1]:80"),
-            (Addr::v4(0xc612_0002), false, "198.18.0.2:80"),
-        ] {
-            assert_eq!(endpoint(Endpoint::at(addr, 80), v6_only), text);
-        }
-    }
 }

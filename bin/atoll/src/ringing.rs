@@ -1,5 +1,6 @@
-//! What may it cost a replica to ring the sessions' bells? Whoever rings walks past everything that hangs on the bell, and a program may hang on
-//! its own as much as it likes: twenty thousand entries of epoll take a millisecond, which all others wait for.
+//! What may it cost a replica to ring the sessions' bells? Whoever rings walks past everything that hangs on
+//! the bell, and a program may hang on its own as much as it likes: twenty thousand entries of epoll take a
+//! millisecond, which all others wait for.
 //!
 //! ```text
 //!   rings of a round take longer than they should    -> in the next rounds each is measured, in time of the processor
@@ -7,9 +8,9 @@
 //!   much debt                                          -> the session is rung in turns with others of its kind, between which the replica does
 //!                                                         twenty times as long what others want, until nothing is owed
 //! ```
-//! So programs of that kind, all together, have a twentieth of the replica's time. They are woken late, and nobody else is. One slow ring
-//! proves nothing: an interrupt, or the host of a virtual machine, takes some hundred microseconds of anybody's time now and then, and says
-//! that it was ours.
+//! So programs of that kind, all together, have a twentieth of the replica's time. They are woken late, and
+//! nobody else is. One slow ring proves nothing: an interrupt, or the host of a virtual machine, takes some
+//! hundred microseconds of anybody's time now and then, and says that it was ours.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -137,13 +138,15 @@ fn measured(act: impl FnOnce()) -> Duration {
     atoll_sys::processor_time().saturating_sub(before)
 }
 
-/// A ring that takes so long has more to wake than a program has use for. One that wakes another processor in a virtual machine takes 12 us.
+/// A ring that takes so long has more to wake than a program has use for. One that wakes another processor in
+/// a virtual machine takes 12 us.
 const SLOW: Duration = Duration::from_micros(50);
 /// The rest of the time is so many times as long as what slow rings take.
 const SHARE: u32 = 20;
 /// So much of a ring is looked at: whatever takes longer may have been something else.
 const COUNTED_MAX: Duration = Duration::from_micros(200);
-/// Who owes so much is slow: four rings in succession that are far too slow, while what happens now and then is soon paid back.
+/// Who owes so much is slow: four rings in succession that are far too slow, while what happens now and then
+/// is soon paid back.
 const DEBT_SLOW: Duration = Duration::from_micros(600);
 /// Nobody owes more. It takes some twenty fast rings to pay that back.
 const DEBT_MAX: Duration = Duration::from_micros(900);
@@ -188,7 +191,8 @@ mod tests {
             });
         }
         assert_eq!(heard[0], rounds, "the other one is rung at once, always");
-        // 400 ms are 19 turns and those until it was known; there may be fewer where others use the processor.
+        // 400 ms are 19 turns and those until it was known; there may be fewer where others use the
+        // processor.
         assert!(heard[1] >= 2 && spent <= 5 * 2 + 20, "{spent} {heard:?} {rounds}");
         ringer.forget(HOSTILE);
         ringer.forget(SessionId(3));

@@ -1,6 +1,8 @@
-//! What does a replica tell about one socket? The rows of `atoll ss`, from replica to supervisor to command line.
+//! What does a replica tell about one socket? The rows of `atoll ss`, from replica to supervisor to command
+//! line.
 //!
-//! A listing is a sequence of packets `{"rows":[...]}` and ends with `{}`. The supervisor passes them on unread.
+//! A listing is a sequence of packets `{"rows":[...]}` and ends with `{}`. The supervisor passes them on
+//! unread.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +19,8 @@ pub struct SocketRow {
     pub recv_q: u64,
     /// Bytes that the peer has not acknowledged; of a listener, its backlog.
     pub send_q: u64,
-    /// Own end, as `198.18.0.2:80` or `[2001:db8::2]:80`; `0.0.0.0`, `[::]` or (both) `*` for any address, `*` for any port.
+    /// Own end, as `198.18.0.2:80` or `[2001:db8::2]:80`; `0.0.0.0`, `[::]` or (both) `*` for any address,
+    /// `*` for any port.
     pub local: String,
     /// The other end.
     pub peer: String,
@@ -31,7 +34,8 @@ pub struct SocketRow {
     /// What `ss -i` shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub info: Option<TcpRow>,
-    /// The timer that runs: `on`, `keepalive`, `timewait` or `persist`, with milliseconds left and retransmissions.
+    /// The timer that runs: `on`, `keepalive`, `timewait` or `persist`, with milliseconds left and
+    /// retransmissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timer: Option<(String, u64, u32)>,
     /// Of a listener: who accepts its connections, as this replica knows them.
@@ -51,7 +55,8 @@ pub struct AcceptorRow {
     pub home: u8,
     /// Whether it wants connections.
     pub accepting: bool,
-    /// Service time in microseconds: at its home of all its connections, elsewhere of those that came from there.
+    /// Service time in microseconds: at its home of all its connections, elsewhere of those that came from
+    /// there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_us: Option<u64>,
     /// Connections that this is made of.

@@ -64,8 +64,8 @@ pub fn prepare_directory() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// The right to a stack's name, held while the supervisor lives. The kernel takes it back if it dies, so what a dead
-/// supervisor left behind is known to be stale.
+/// The right to a stack's name, held while the supervisor lives. The kernel takes it back if it dies, so what
+/// a dead supervisor left behind is known to be stale.
 #[derive(Debug)]
 pub struct NameLock {
     paths: Paths,
@@ -142,7 +142,8 @@ impl Drop for NameLock {
     }
 }
 
-/// Waits for the right to decide who hosts a link, so that of two stacks starting at once one finds the other.
+/// Waits for the right to decide who hosts a link, so that of two stacks starting at once one finds the
+/// other.
 pub fn lock_links(directory: &Path) -> Result<File, Failure> {
     let path = directory.join("links.lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);

@@ -1,4 +1,5 @@
-//! `atoll self-check`: which build is this, and does it run on this machine? Asked by a supervisor before servers of it take over.
+//! `atoll self-check`: which build is this, and does it run on this machine? Asked by a supervisor before
+//! servers of it take over.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -78,7 +79,8 @@ pub fn own() -> Build {
     }
 }
 
-/// The newest version of the ledger that this process knows. `ATOLL_DEBUG_LEDGER` makes it one that knows less, as a build of before did.
+/// The newest version of the ledger that this process knows. `ATOLL_DEBUG_LEDGER` makes it one that knows
+/// less, as a build of before did.
 pub fn newest_ledger() -> u32 {
     let said = std::env::var("ATOLL_DEBUG_LEDGER").ok().and_then(|text| text.parse().ok());
     said.unwrap_or(LEDGER_VERSION).clamp(LEDGER_OLDEST, LEDGER_VERSION)
@@ -129,7 +131,8 @@ fn build_id(file: &File) -> Option<String> {
     })
 }
 
-/// The build id among notes: `[name length u32][contents' length u32][type u32][name][contents]`, both padded to four octets.
+/// The build id among notes: `[name length u32][contents' length u32][type u32][name][contents]`, both padded
+/// to four octets.
 fn build_id_note(mut notes: &[u8]) -> Option<String> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {

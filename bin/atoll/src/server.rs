@@ -1,4 +1,5 @@
-//! How does every server process start, wait, and hear from its supervisor? What replicas, link servers and connection managers have in common.
+//! How does every server process start, wait, and hear from its supervisor? What replicas, link servers and
+//! connection managers have in common.
 //!
 //! ```text
 //!   start  descriptors and setup; requests of the supervisor until it says "adopt": then the server is ready
@@ -6,7 +7,9 @@
 //!          now and then: requests of the supervisor, counters
 //!          nothing to do for any of them: spin for a while, then sleep on {bells, control sockets, timer, devices}
 //! ```
-//! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they were apart.
+//! A process has one server; that of replicas (`host.rs`) may have several, which know each other as if they
+//! were apart. What the four kinds of server have in common is here: how they start ([`OwnProcess`]), and how
+//! they count, end and hand over ([`Role`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,14 +28,17 @@ use atoll_sys::{Calibration, Clock, eventfd, process, sched, unix};
 use crate::failure;
 use crate::mesh::{Mesh, SECRETS_BYTES};
 use crate::privileges::{self, Becomes, EndsWith, Kind};
-use crate::setup::{LEFT, READY, UP};
+use crate::setup::{LEFT, OwnSetup, ProcessSetup, READY, Setup, UP};
 
-/// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not take is offered again.
+/// Time between two looks at the control socket while there is work; how soon what a ring or a socket did not
+/// take is offered again.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(1);
 /// Time between two publications of the counters, and two looks at the steering table.
 const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 /// Requests of the supervisor that a server which serves carries out before its next round.
 const REQUESTS_AT_ONCE: u32 = 16;
+/// Batches taken of what others have said last, before the end, at most.
+const DRAIN_ROUNDS: usize = 4096;
 /// Longest request of the supervisor.
 const REQUEST_MAX: usize = 4096;
 
@@ -72,7 +78,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the `descriptors` that the supervisor passed when the process of server `me` was started; `pairs`: as in its setup.
+    /// Takes the `descriptors` that the supervisor passed when the process of server `me` was started;
+    /// `pairs`: as in its setup.
     pub fn take(descriptors: usize, me: u8, pairs: &[u8]) -> io::Result<Inherited> {
         Inherited::of(process::take_inherited(descriptors)?, me, pairs)
     }
@@ -135,6 +142,22 @@ pub struct ProcessConfig<'a> {
     pub becomes: Option<Becomes>,
 }
 
+impl<'a> ProcessConfig<'a> {
+    /// How a process is to run that is told this. `name`: what `ps` shows; `kind`: what it may do; `slack`:
+    /// how late its timer may be.
+    pub fn of(name: &'a str, kind: Kind, slack: Duration, setup: &ProcessSetup) -> ProcessConfig<'a> {
+        ProcessConfig {
+            name,
+            kind,
+            cpu: setup.cpu,
+            batch: setup.batch_scheduling,
+            slack,
+            guarded: setup.guarded,
+            becomes: setup.user.map(|user| Becomes { user, supervisor: setup.supervisor }),
+        }
+    }
+}
+
 impl ProcessConfig<'_> {
     fn ends_with(&self) -> EndsWith {
         if self.guarded { EndsWith::Stack } else { EndsWith::Supervisor }
@@ -146,7 +169,8 @@ struct Waiting {
     clock: Clock,
     epoll: Epoll,
     timer: LazyTimer,
-    /// Watches the control socket alone, until the supervisor has said everything. Without it, what wakes a server is watched when that is so.
+    /// Watches the control socket alone, until the supervisor has said everything. Without it, what wakes a
+    /// server is watched when that is so.
     briefing: Option<Epoll>,
     /// It outlives its supervisor.
     guarded: bool,
@@ -203,9 +227,11 @@ pub struct ServerProcess {
     doorbells: Doorbells,
 }
 
-/// The bells by which sessions ring a replica, one of each. What other programs hang on the bell of one slows nobody down but that one.
+/// The bells by which sessions ring a replica, one of each. What other programs hang on the bell of one slows
+/// nobody down but that one.
 ///
-/// They are watched only before the next sleep: a replica that succeeds another one is busy, and has many at once.
+/// They are watched only before the next sleep: a replica that succeeds another one is busy, and has many at
+/// once.
 #[derive(Default)]
 struct Doorbells {
     all: BTreeMap<u32, OwnedFd>,
@@ -216,7 +242,8 @@ struct Doorbells {
 }
 
 impl Doorbells {
-    /// Watches those that have come, and those that have gone no more. Whatever the kernel refuses is tried again. Returns whether that is so.
+    /// Watches those that have come, and those that have gone no more. Whatever the kernel refuses is tried
+    /// again. Returns whether that is so.
     fn settle(&mut self, epoll: &Epoll, token: u64) -> bool {
         for bell in self.old.drain(..) {
             // It may not have been watched yet.
@@ -247,9 +274,11 @@ impl ServerProcess {
         bells.old.extend(bells.all.remove(&session));
     }
 
-    /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a frame has come.
+    /// The one server of a process settles down, and gives up all privileges. `device`: what wakes it when a
+    /// frame has come.
     ///
-    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
+    /// To be called when all descriptors are taken, and before anything that others have written is looked
+    /// at.
     pub fn settle(
         inherited: Inherited,
         config: &ProcessConfig<'_>,
@@ -353,8 +382,15 @@ impl ServerProcess {
 
 /// What a kind of server does, and how it does it.
 pub trait Role {
+    /// In how many rounds it gets rid of what it has kept, at most, when it is succeeded: nobody waits long
+    /// for one that takes nothing.
+    const HAND_OVER_ROUNDS: usize = 4096;
+
     /// What it has for itself.
     fn server(&mut self) -> &mut ServerProcess;
+
+    /// The same, to look at.
+    fn own(&self) -> &ServerProcess;
 
     /// One turn of everything. Returns whether there was anything to do.
     fn round(&mut self, now: Instant) -> io::Result<bool>;
@@ -374,10 +410,17 @@ pub trait Role {
     /// Looks at what changes seldom. Every 50 ms of work.
     fn refresh(&mut self);
 
-    /// Puts its own counters on the page.
-    fn publish(&mut self);
+    /// Says what it counts itself.
+    fn count(&self, put: impl FnMut(Stat, u64));
 
-    /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the page's.
+    /// Puts its own counters on the page.
+    fn publish(&mut self) {
+        let own = self.own();
+        self.count(|stat, value| own.publish_stat(stat, value));
+    }
+
+    /// The highest sleep word that a predecessor has left where those look who send to it, if it is not the
+    /// page's.
     fn past_sleep_word(&self) -> u32;
 
     /// What wakes it when a frame has come from outside, where that is not watched from the start.
@@ -391,14 +434,48 @@ pub trait Role {
         Ok(())
     }
 
-    /// Another process is going to succeed this one: gets rid of what that one would not find, and writes the ledger, if it has one, in this
-    /// version.
-    fn hand_over(&mut self, _now: Instant, _ledger: u32) -> io::Result<()> {
-        Ok(())
+    /// A round of getting rid of what a successor would not find. Returns whether there is more of it.
+    fn pass_on(&mut self, _now: Instant) -> bool {
+        false
     }
 
-    /// Does what the supervisor asks. What it has to say goes to [`ServerProcess::answers`].
-    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<Verdict>;
+    /// Writes the ledger, if it has one, in this version.
+    fn write_ledger(&mut self, _version: u32) {}
+
+    /// Another process is going to succeed this one.
+    fn hand_over(&mut self, now: Instant, ledger: u32) {
+        for _ in 0..Self::HAND_OVER_ROUNDS {
+            if !self.pass_on(now) {
+                break;
+            }
+            sched::yield_now();
+        }
+        self.write_ledger(ledger);
+    }
+
+    /// Takes up to a batch of what others have said last: those whose frames it carries have ended before.
+    /// Returns whether there was any.
+    fn drain(&mut self, _now: Instant) -> bool {
+        false
+    }
+
+    /// Says its own last words.
+    fn close(&mut self, _now: Instant) {}
+
+    /// The stack ends.
+    fn finish(&mut self, now: Instant) {
+        // What others left is no more than rings hold.
+        for _ in 0..DRAIN_ROUNDS {
+            if !self.drain(now) {
+                break;
+            }
+        }
+        self.close(now);
+    }
+
+    /// Does what the supervisor asks, besides what all servers are asked. What it has to say goes to
+    /// [`ServerProcess::answers`].
+    fn handle_request(&mut self, now: Instant, request: Request, fds: &mut Vec<OwnedFd>) -> io::Result<()>;
 
     /// Tells everybody the new sleep word.
     fn change_sleep_word(&mut self, word: u32) {
@@ -449,9 +526,11 @@ pub trait Role {
                         self.server().leaving = Some(ledger);
                         continue;
                     }
-                    if self.handle_request(now, request, &mut fds)? == Verdict::Stop {
+                    if request == Request::Stop {
+                        self.finish(now);
                         return Ok(Verdict::Stop);
                     }
+                    self.handle_request(now, request, &mut fds)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -461,6 +540,65 @@ pub trait Role {
         server.send_answers()?;
         Ok(server.leaving.filter(|_| server.answers.is_empty()).map_or(Verdict::Go, Verdict::Leave))
     }
+}
+
+/// A kind of server that has a process of its own. What is alike in the starts of all of them is in [`main`].
+pub trait OwnProcess: Role + Sized {
+    /// What it is told.
+    type Setup: OwnSetup;
+    /// What it is given besides what all servers are.
+    type Given;
+    /// What it is called, for people.
+    const NAME: &'static str;
+    /// What its process is called, and its number.
+    const PROCESS: &'static str;
+
+    /// Takes the descriptors that only this kind is given.
+    fn take(setup: &Self::Setup, inherited: &mut Inherited) -> io::Result<Self::Given>;
+
+    /// What it may do.
+    fn kind(given: &Self::Given) -> Kind;
+
+    /// What wakes it when a frame has come.
+    fn queue(given: &Self::Given) -> Option<BorrowedFd<'_>>;
+
+    /// Begins, when all privileges are given up.
+    fn start(setup: &Self::Setup, given: Self::Given, stack: Surroundings, server: ServerProcess) -> io::Result<Self>;
+}
+
+/// What a server sees of its stack.
+pub struct Surroundings {
+    /// The stack page, for reading.
+    pub page: StackPage<ShmMemory>,
+    /// What it said at the start.
+    pub facts: StackFacts,
+    /// The rings to and from other servers.
+    pub mesh: Mesh,
+    /// A clock that agrees with those of the other processes of the stack.
+    pub clock: Clock,
+}
+
+/// Runs a server with the descriptors and the setup that the supervisor gave it. Returns when told to stop.
+pub fn main<R: OwnProcess>(setup: &R::Setup) -> ExitCode {
+    run(&format!("{} {}", R::NAME, setup.process().index), start::<R>(setup))
+}
+
+fn start<R: OwnProcess>(setup: &R::Setup) -> io::Result<R> {
+    let (common, process) = (setup.server(), setup.process());
+    let mut inherited = Inherited::take(process.descriptors, common.server, &common.pairs)?;
+    let given = R::take(setup, &mut inherited)?;
+    let stack = Surroundings {
+        page: inherited.stack.clone(),
+        facts: inherited.facts,
+        mesh: inherited.mesh.clone(),
+        clock: inherited.clock(),
+    };
+    let name = format!("{}{}", R::PROCESS, process.index);
+    let config = ProcessConfig::of(&name, R::kind(&given), CONTROL_EVERY, process);
+    let server = ServerProcess::settle(inherited, &config, R::queue(&given).as_ref())?;
+    let mut role = R::start(setup, given, stack, server)?;
+    role.server().announce(common.server, common.epoch);
+    Ok(role)
 }
 
 /// Where a process gets more servers from.
@@ -490,10 +628,11 @@ struct Member<R> {
 }
 
 impl<R: Role> Process<R> {
-    /// A process that is given servers by and by settles down, and gives up all privileges. `page`: where it says so, and what it dies of if it
-    /// does not keep to it.
+    /// A process that is given servers by and by settles down, and gives up all privileges. `page`: where it
+    /// says so, and what it dies of if it does not keep to it.
     ///
-    /// To be called when all descriptors are taken, and before anything that others have written is looked at.
+    /// To be called when all descriptors are taken, and before anything that others have written is looked
+    /// at.
     pub fn settle(
         clock: Clock,
         config: &ProcessConfig<'_>,
@@ -518,10 +657,11 @@ impl<R: Role> Process<R> {
         Ok(process)
     }
 
-    /// One server more. It serves once the supervisor says that this is all: before that a replica would answer for connections that it
-    /// does not know yet. Returns its number.
+    /// One server more. It serves once the supervisor says that this is all: before that a replica would
+    /// answer for connections that it does not know yet. Returns its number.
     fn add(&mut self, mut role: R) -> u64 {
-        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come again.
+        // A predecessor may have died asleep, and others have rung for that sleep. Its number does not come
+        // again.
         let (page, rings) = (role.server().page.sleep_word(), role.past_sleep_word());
         let last = if rings.wrapping_sub(page) as i32 > 0 { rings } else { page };
         role.change_sleep_word(last.wrapping_add(1) & !1);
@@ -611,7 +751,7 @@ impl<R: Role> Process<R> {
     fn end(&mut self, at: usize, now: Instant, verdict: Verdict) -> io::Result<()> {
         let Member { mut role, serves, .. } = self.members.remove(at);
         if let (Verdict::Leave(ledger), true) = (verdict, serves) {
-            role.hand_over(now, ledger)?;
+            role.hand_over(now, ledger);
             role.publish();
             role.server().publish(now);
         }
@@ -711,7 +851,7 @@ impl<R: Role> Process<R> {
 }
 
 /// Serves as the one server of a process, until told to stop. `name`: who fails, for people.
-pub fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
+fn run<R: Role>(name: &str, role: io::Result<R>) -> ExitCode {
     report(name, role.and_then(Process::of).and_then(Process::serve))
 }
 

@@ -1,4 +1,5 @@
-//! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed order.
+//! What does a server get from the supervisor when it starts? Facts as JSON, and descriptors in a fixed
+//! order.
 //!
 //! Descriptors, from number 3 on, without gaps; of a replica, in the packet with its setup:
 //!
@@ -18,71 +19,71 @@
 //!   stack page of the peer (opened read-only)  } only if `link` is given
 //!   bells of the peer's replicas, by index     }   `REPLICAS_MAX` of them, whatever the peer has
 //! ```
-//! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the stack page, and a page of its own, which says
-//! how it is confined. Servers are numbered as in `atoll_supervisor::Plan`: replicas first.
+//! A process for replicas starts with three only: a socket on which it is given replicas, one a packet, the
+//! stack page, and a page of its own, which says how it is confined. Servers are numbered as in
+//! `atoll_supervisor::Plan`: replicas first.
 
 use atoll_ipc::page::REPLICAS_MAX;
 use atoll_supervisor::RecoveryMode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::mesh::RING_STRIDE;
 
-/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started by a supervisor of another one.
+/// Version of all this: the setups, the order of descriptors, the requests. A server of one build is started
+/// by a supervisor of another one.
 pub const SETUP_VERSION: u32 = 3;
 /// Bytes of one direction of a link: a ring for every pair of replicas.
 const LINK_SIDE_BYTES: usize = REPLICAS_MAX * REPLICAS_MAX * RING_STRIDE;
 /// Bytes of a link.
 pub const LINK_BYTES: usize = 2 * LINK_SIDE_BYTES;
-/// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual headers.
+/// The largest TCP text of a frame that the link cuts: an IP packet of 64 KiB without its longest usual
+/// headers.
 pub const SEGMENT_MAX: u32 = 65_535 - 20 - 60;
 
-/// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the other stack.
+/// Offset in the link memory of the ring from replica `from` of the stack at `sender` to replica `to` of the
+/// other stack.
 pub const fn link_ring(sender: LinkSide, from: usize, to: usize) -> usize {
     (sender as usize) * LINK_SIDE_BYTES + (from * REPLICAS_MAX + to) * RING_STRIDE
 }
 
-/// The command line of `atoll replicas`.
+/// The command line of a process that the supervisor starts.
 #[derive(Clone, Debug, clap::Args)]
-pub struct HostArgs {
+pub struct SetupArgs<S: Setup + Clone + Send + Sync + 'static> {
     /// Its number; for people who look at the process list.
     #[arg(long)]
     pub index: u8,
     /// Everything else.
-    #[arg(long, value_parser = HostSetup::from_json)]
-    pub setup: HostSetup,
+    #[arg(long, value_parser = <S as Setup>::from_json)]
+    pub setup: S,
 }
 
-/// The command line of `atoll link-server`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct LinkServerArgs {
-    /// Its number; for people who look at the process list.
-    #[arg(long)]
-    pub index: u8,
-    /// Everything else.
-    #[arg(long, value_parser = LinkServerSetup::from_json)]
-    pub setup: LinkServerSetup,
+/// What a process is told on its command line.
+pub trait Setup: Serialize + DeserializeOwned {
+    /// What every process is told.
+    fn process(&self) -> &ProcessSetup;
+
+    /// Reads the value of `--setup`.
+    fn from_json(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The value of `--setup`.
+    fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data has a JSON form")
+    }
 }
 
-/// The command line of `atoll ip-server`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct IpServerArgs {
-    /// Its number; for people who look at the process list.
-    #[arg(long)]
-    pub index: u8,
-    /// Everything else.
-    #[arg(long, value_parser = IpServerSetup::from_json)]
-    pub setup: IpServerSetup,
-}
+/// What a server in a process of its own is told there.
+pub trait OwnSetup: Setup {
+    /// The subcommand.
+    const COMMAND: &'static str;
 
-/// The command line of `atoll connection-manager`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct ManagerArgs {
-    /// Its number; for people who look at the process list.
-    #[arg(long)]
-    pub index: u8,
-    /// Everything else.
-    #[arg(long, value_parser = ManagerSetup::from_json)]
-    pub setup: ManagerSetup,
+    /// What every such server is told.
+    fn server(&self) -> &ServerSetup;
+
+    /// The same, to be filled in.
+    fn server_mut(&mut self) -> &mut ServerSetup;
 }
 
 /// The user that servers run as, where the stack is root's.
@@ -94,9 +95,9 @@ pub struct ServerUser {
     pub gid: u32,
 }
 
-/// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
+/// What every process is told when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostSetup {
+pub struct ProcessSetup {
     /// Name of the stack.
     pub stack: String,
     /// Process number of the supervisor, for `die_with_parent`.
@@ -108,17 +109,40 @@ pub struct HostSetup {
     pub guarded: bool,
     /// How many descriptors are inherited, for `take_inherited`.
     pub descriptors: usize,
-    /// Own number among these processes.
+    /// Own number among those of its kind; of a link server, also that of its queue.
     pub index: u8,
-    /// It stands by, to be given the replicas of another one that has died; so many octets of its memory are to be there then.
-    #[serde(default)]
-    pub standby: Option<u64>,
-    /// Whether replicas may come with a TAP queue.
-    pub has_tap: bool,
     /// The processor to run on.
     pub cpu: Option<usize>,
     /// Whether to run as SCHED_BATCH.
     pub batch_scheduling: bool,
+}
+
+/// What every server in a process of its own is told when it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSetup {
+    /// What its process is told.
+    #[serde(flatten)]
+    pub process: ProcessSetup,
+    /// Own number among the servers.
+    pub server: u8,
+    /// The servers with which it shares memory: a descriptor each, in this order.
+    pub pairs: Vec<u8>,
+    /// Own incarnation.
+    pub epoch: u32,
+}
+
+/// What a process for replicas is told when it starts. Which ones it is to have it hears afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSetup {
+    /// What every process is told.
+    #[serde(flatten)]
+    pub process: ProcessSetup,
+    /// It stands by, to be given the replicas of another one that has died; so many octets of its memory are
+    /// to be there then.
+    #[serde(default)]
+    pub standby: Option<u64>,
+    /// Whether replicas may come with a TAP queue.
+    pub has_tap: bool,
 }
 
 /// What a replica is told when it starts. What all processes of the stack share is on the stack page.
@@ -165,99 +189,40 @@ pub struct ReplicaSetup {
 /// What a link server in a process of its own is told when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkServerSetup {
-    /// Name of the stack.
-    pub stack: String,
-    /// Process number of the supervisor, for `die_with_parent`.
-    pub supervisor: u32,
-    /// The user that it becomes; `None`: it stays the supervisor's.
-    #[serde(default)]
-    pub user: Option<ServerUser>,
-    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
-    pub guarded: bool,
-    /// How many descriptors are inherited, for `take_inherited`.
-    pub descriptors: usize,
-    /// Own number among the link servers, also that of its queue.
-    pub index: u8,
-    /// Own number among the servers.
-    pub server: u8,
-    /// The servers with which it shares memory: a descriptor each, in this order.
-    pub pairs: Vec<u8>,
+    /// What every server is told.
+    #[serde(flatten)]
+    pub common: ServerSetup,
     /// The replica that gets what belongs to no flow, or whose IP server does.
     pub first_replica: u8,
-    /// The servers that it gives frames to, and gets them from: the replicas or, where IP is apart, the IP servers. Replicas take turns.
+    /// The servers that it gives frames to, and gets them from: the replicas or, where IP is apart, the IP
+    /// servers. Replicas take turns.
     pub peers: Vec<u8>,
-    /// Own incarnation.
-    pub epoch: u32,
-    /// The processor to run on.
-    pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
-    pub batch_scheduling: bool,
 }
 
 /// What an IP server in a process of its own is told when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpServerSetup {
-    /// Name of the stack.
-    pub stack: String,
-    /// Process number of the supervisor, for `die_with_parent`.
-    pub supervisor: u32,
-    /// The user that it becomes; `None`: it stays the supervisor's.
-    #[serde(default)]
-    pub user: Option<ServerUser>,
-    /// How many descriptors are inherited, for `take_inherited`.
-    pub descriptors: usize,
-    /// Own number among the IP servers.
-    pub index: u8,
+    /// What every server is told.
+    #[serde(flatten)]
+    pub common: ServerSetup,
     /// All IP servers, by their numbers among the servers.
     pub ip_servers: Vec<u8>,
-    /// Own number among the servers.
-    pub server: u8,
-    /// The servers with which it shares memory: a descriptor each, in this order.
-    pub pairs: Vec<u8>,
     /// How many servers there are.
     pub servers: u8,
-    /// Own incarnation.
-    pub epoch: u32,
     /// Whether there is a TAP queue.
     pub has_tap: bool,
     /// The server that has the queue; it itself, if there is one.
     pub link_server: u8,
-    /// The processor to run on.
-    pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
-    pub batch_scheduling: bool,
-    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
-    pub guarded: bool,
 }
 
 /// What a connection manager in a process of its own is told when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerSetup {
-    /// Name of the stack.
-    pub stack: String,
-    /// Process number of the supervisor, for `die_with_parent`.
-    pub supervisor: u32,
-    /// The user that it becomes; `None`: it stays the supervisor's.
-    #[serde(default)]
-    pub user: Option<ServerUser>,
-    /// Whether it outlives the supervisor: somebody keeps what the next one needs.
-    pub guarded: bool,
-    /// How many descriptors are inherited, for `take_inherited`.
-    pub descriptors: usize,
-    /// Own number among the connection managers.
-    pub index: u8,
+    /// What every server is told.
+    #[serde(flatten)]
+    pub common: ServerSetup,
     /// How many of them there are.
     pub managers: u8,
-    /// Own number among the servers.
-    pub server: u8,
-    /// The servers with which it shares memory: a descriptor each, in this order.
-    pub pairs: Vec<u8>,
-    /// Own incarnation.
-    pub epoch: u32,
-    /// The processor to run on.
-    pub cpu: Option<usize>,
-    /// Whether to run as SCHED_BATCH.
-    pub batch_scheduling: bool,
 }
 
 /// A shared-memory link. The other stack is there once its stack page has facts, and gone when it has none.
@@ -299,51 +264,63 @@ impl ReplicaSetup {
     }
 }
 
-impl HostSetup {
-    /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<HostSetup, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
-
-    /// The value of `--setup`.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data has a JSON form")
+impl Setup for HostSetup {
+    fn process(&self) -> &ProcessSetup {
+        &self.process
     }
 }
 
-impl LinkServerSetup {
-    /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<LinkServerSetup, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
-
-    /// The value of `--setup`.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data has a JSON form")
+impl Setup for LinkServerSetup {
+    fn process(&self) -> &ProcessSetup {
+        &self.common.process
     }
 }
 
-impl IpServerSetup {
-    /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<IpServerSetup, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+impl OwnSetup for LinkServerSetup {
+    const COMMAND: &'static str = "link-server";
+
+    fn server(&self) -> &ServerSetup {
+        &self.common
     }
 
-    /// The value of `--setup`.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data has a JSON form")
+    fn server_mut(&mut self) -> &mut ServerSetup {
+        &mut self.common
     }
 }
 
-impl ManagerSetup {
-    /// Reads the value of `--setup`.
-    pub fn from_json(text: &str) -> Result<ManagerSetup, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+impl Setup for IpServerSetup {
+    fn process(&self) -> &ProcessSetup {
+        &self.common.process
+    }
+}
+
+impl OwnSetup for IpServerSetup {
+    const COMMAND: &'static str = "ip-server";
+
+    fn server(&self) -> &ServerSetup {
+        &self.common
     }
 
-    /// The value of `--setup`.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("plain data has a JSON form")
+    fn server_mut(&mut self) -> &mut ServerSetup {
+        &mut self.common
+    }
+}
+
+impl Setup for ManagerSetup {
+    fn process(&self) -> &ProcessSetup {
+        &self.common.process
+    }
+}
+
+impl OwnSetup for ManagerSetup {
+    const COMMAND: &'static str = "connection-manager";
+
+    fn server(&self) -> &ServerSetup {
+        &self.common
+    }
+
+    fn server_mut(&mut self) -> &mut ServerSetup {
+        &mut self.common
     }
 }
 
@@ -354,7 +331,8 @@ pub const LEFT: &[u8] = br#"{"left":true}"#;
 /// The packet that a process for replicas sends when it may be given some.
 pub const UP: &[u8] = br#"{"up":true}"#;
 
-/// What a replica says when nothing of a session that has ended needs its memory any more: this, and the session's number.
+/// What a replica says when nothing of a session that has ended needs its memory any more: this, and the
+/// session's number.
 const OVER: &[u8] = b"over";
 
 /// Says it.
@@ -367,7 +345,8 @@ pub fn is_over(packet: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(packet.strip_prefix(OVER)?.try_into().ok()?))
 }
 
-/// What a replica says when its predecessors have died of a session again and again: this, and the session's number.
+/// What a replica says when its predecessors have died of a session again and again: this, and the session's
+/// number.
 const CUT_OFF: &[u8] = b"cut off";
 
 /// Says it.
@@ -384,20 +363,27 @@ pub fn is_cut_off(packet: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_setup_survives_the_command_line() {
-        let setup = HostSetup {
+    fn process() -> ProcessSetup {
+        ProcessSetup {
             stack: "web".into(),
             supervisor: 1,
             user: Some(ServerUser { uid: 990, gid: 991 }),
             guarded: true,
-            descriptors: 3,
+            descriptors: 8,
             index: 1,
-            standby: Some(1 << 20),
-            has_tap: true,
             cpu: Some(1),
             batch_scheduling: true,
-        };
+        }
+    }
+
+    fn common() -> ServerSetup {
+        let process = ProcessSetup { cpu: None, batch_scheduling: false, ..process() };
+        ServerSetup { process, server: 3, pairs: vec![0, 1], epoch: 1 }
+    }
+
+    #[test]
+    fn the_setup_survives_the_command_line() {
+        let setup = HostSetup { process: process(), standby: Some(1 << 20), has_tap: true };
         assert_eq!(HostSetup::from_json(&setup.to_json()), Ok(setup));
         let setup = ReplicaSetup {
             index: 1,
@@ -420,55 +406,40 @@ mod tests {
             recovery: RecoveryMode::Stateless,
         };
         assert_eq!(ReplicaSetup::from_json(setup.to_json().as_bytes()), Ok(setup));
-        let setup = LinkServerSetup {
-            stack: "web".into(),
-            supervisor: 1,
-            user: Some(ServerUser { uid: 990, gid: 991 }),
-            guarded: true,
-            descriptors: 8,
-            index: 1,
-            server: 3,
-            pairs: vec![0, 1],
-            first_replica: 1,
-            peers: vec![0, 1],
-            epoch: 1,
-            cpu: None,
-            batch_scheduling: false,
-        };
+        let setup = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
         assert_eq!(LinkServerSetup::from_json(&setup.to_json()), Ok(setup));
-        let setup = IpServerSetup {
-            stack: "web".into(),
-            supervisor: 1,
-            user: Some(ServerUser { uid: 990, gid: 991 }),
-            descriptors: 8,
-            index: 1,
-            ip_servers: vec![2, 3],
-            server: 3,
-            pairs: vec![0, 1],
-            servers: 4,
-            epoch: 1,
-            has_tap: false,
-            link_server: 2,
-            cpu: None,
-            batch_scheduling: false,
-            guarded: true,
-        };
+        let setup =
+            IpServerSetup { common: common(), ip_servers: vec![2, 3], servers: 4, has_tap: false, link_server: 2 };
         assert_eq!(IpServerSetup::from_json(&setup.to_json()), Ok(setup));
-        let setup = ManagerSetup {
-            stack: "web".into(),
-            supervisor: 1,
-            user: Some(ServerUser { uid: 990, gid: 991 }),
-            guarded: true,
-            descriptors: 8,
-            index: 1,
-            managers: 2,
-            server: 3,
-            pairs: vec![0, 1],
-            epoch: 1,
-            cpu: None,
-            batch_scheduling: false,
-        };
+        let setup = ManagerSetup { common: common(), managers: 2 };
         assert_eq!(ManagerSetup::from_json(&setup.to_json()), Ok(setup));
+    }
+
+    /// A server of one build is started by a supervisor of another one, in both directions: these are the
+    /// names that version 3 has.
+    #[test]
+    fn what_processes_share_stands_beside_what_only_some_are_told() {
+        let of_process =
+            r#""stack":"web","supervisor":1,"user":{"uid":990,"gid":991},"guarded":true,"descriptors":8,"index":1"#;
+        let of_server =
+            format!(r#"{{{of_process},"server":3,"pairs":[0,1],"epoch":1,"cpu":null,"batch_scheduling":false"#);
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        let host = HostSetup { process: process(), standby: None, has_tap: true };
+        let text = format!(r#"{{{of_process},"standby":null,"has_tap":true,"cpu":1,"batch_scheduling":true}}"#);
+        assert_eq!((value(&host.to_json()), HostSetup::from_json(&text)), (value(&text), Ok(host)));
+        let link = LinkServerSetup { common: common(), first_replica: 1, peers: vec![0, 1] };
+        let text = format!(r#"{of_server},"first_replica":1,"peers":[0,1]}}"#);
+        assert_eq!((value(&link.to_json()), LinkServerSetup::from_json(&text)), (value(&text), Ok(link)));
+        let (ip_servers, servers, link_server) = (vec![2, 3], 4, 2);
+        let ip = IpServerSetup { common: common(), ip_servers, servers, has_tap: false, link_server };
+        let text = format!(r#"{of_server},"ip_servers":[2,3],"servers":4,"has_tap":false,"link_server":2}}"#);
+        assert_eq!((value(&ip.to_json()), IpServerSetup::from_json(&text)), (value(&text), Ok(ip)));
+        let manager = ManagerSetup { common: common(), managers: 2 };
+        let text = format!(r#"{of_server},"managers":2}}"#);
+        assert_eq!((value(&manager.to_json()), ManagerSetup::from_json(&text)), (value(&text), Ok(manager)));
+        // One that says no user is of a build from before there was one.
+        let text = text.replace(r#""user":{"uid":990,"gid":991},"#, "");
+        assert_eq!(ManagerSetup::from_json(&text).unwrap().process().user, None);
     }
 
     #[test]

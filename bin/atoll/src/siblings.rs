@@ -1,7 +1,9 @@
-//! What do the replicas of a stack tell and ask each other, besides passing on frames? Messages over a channel for each pair (P3, N8).
+//! What do the replicas of a stack tell and ask each other, besides passing on frames? Messages over a
+//! channel for each pair (P3, N8).
 //!
-//! A replica that starts greets the others, and those who hear from the supervisor that one has started again greet that one. Afterwards each tells the others what it alone was told: who a neighbour is, what
-//! a path takes. What a sibling says is hostile until `Ip` finds it plausible.
+//! A replica that starts greets the others, and those who hear from the supervisor that one has started again
+//! greet that one. Afterwards each tells the others what it alone was told: who a neighbour is, what a path
+//! takes. What a sibling says is hostile until `Ip` finds it plausible.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -42,8 +44,8 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// The channels of replica `me`, whose siblings are the others of `epochs`. `bells`: of all replicas, the own included. Each
-    /// sibling is greeted in the first turn.
+    /// The channels of replica `me`, whose siblings are the others of `epochs`. `bells`: of all replicas, the
+    /// own included. Each sibling is greeted in the first turn.
     pub fn new(mesh: &Mesh, me: ReplicaId, epochs: &[Epoch], bells: Vec<OwnedFd>, now: Instant) -> Siblings {
         let own = epochs.get(usize::from(me.0)).copied().unwrap_or_default();
         let mut dispatcher = Dispatcher::new(own, Limits::default(), now);

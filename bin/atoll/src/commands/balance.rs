@@ -10,8 +10,8 @@ use crate::failure::{Failure, OrFail};
 
 /// Show, or change, the rules by which connections are given to the processes that accept on one port.
 ///
-/// Changes hold at once and until the stack ends; connections that processes have already are not touched. `atoll ss -l -i` shows what
-/// comes of it.
+/// Changes hold at once and until the stack ends; connections that processes have already are not touched.
+/// `atoll ss -l -i` shows what comes of it.
 #[derive(clap::Args)]
 pub struct Balance {
     /// The stack.

@@ -1,4 +1,5 @@
-//! `atoll chaos`: does a stack survive what may happen to its servers? It happens to them, at random, and what came of it is told.
+//! `atoll chaos`: does a stack survive what may happen to its servers? It happens to them, at random, and
+//! what came of it is told.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,10 +17,12 @@ use super::options::stack_name;
 use crate::client::SupervisorClient;
 use crate::failure::{Failure, OrFail};
 
-/// Kill and stop servers of a stack at random, one or two at a time, move replicas from process to process, and tell what came of it.
+/// Kill and stop servers of a stack at random, one or two at a time, move replicas from process to process,
+/// and tell what came of it.
 ///
-/// Applications should not notice. Servers that were stopped go on after a while, unless the supervisor has replaced them before. Replicas that
-/// have moved are back where they were at the end. Ends early on SIGINT. Fails if a server does not come back.
+/// Applications should not notice. Servers that were stopped go on after a while, unless the supervisor has
+/// replaced them before. Replicas that have moved are back where they were at the end. Ends early on SIGINT.
+/// Fails if a server does not come back.
 #[derive(clap::Args)]
 pub struct Chaos {
     /// The stack.
@@ -34,7 +37,8 @@ pub struct Chaos {
     /// Stop servers (SIGSTOP), some for so long that they are replaced.
     #[arg(long)]
     stop: bool,
-    /// Move replicas, and change the number of their processes, while the others go on; of a stack with several.
+    /// Move replicas, and change the number of their processes, while the others go on; of a stack with
+    /// several.
     #[arg(long = "move")]
     moves: bool,
     /// Kill the supervisor, too, as long as there is a guardian that starts the next one.
@@ -436,7 +440,8 @@ fn sum(status: &StatusReport, name: &str) -> u64 {
     status.replicas.iter().filter_map(|replica| replica.stats.get(name)).sum()
 }
 
-/// Whether a process is one of a stack, as far as what it calls itself tells: the number of one that has died may be another's.
+/// Whether a process is one of a stack, as far as what it calls itself tells: the number of one that has died
+/// may be another's.
 fn is_atoll(pid: u32) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let program = words.split(|octet| *octet == 0).next().unwrap_or_default();

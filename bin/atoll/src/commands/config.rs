@@ -7,8 +7,8 @@ use crate::failure::Failure;
 
 /// Print the configuration of a stack as TOML, each key with its value and what it means.
 ///
-/// Without options these are the defaults: `atoll config > atoll.toml` makes a file to edit. With options, or with a
-/// file, it shows what `atoll up` would use.
+/// Without options these are the defaults: `atoll config > atoll.toml` makes a file to edit. With options, or
+/// with a file, it shows what `atoll up` would use.
 #[derive(clap::Args)]
 pub struct Config {
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `atoll metrics`: what does a monitoring system get to know of a stack? The numbers of `atoll status --json`, as Prometheus reads them.
+//! `atoll metrics`: what does a monitoring system get to know of a stack? The numbers of
+//! `atoll status --json`, as Prometheus reads them.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -15,7 +15,8 @@ pub mod status;
 pub mod up;
 pub mod upgrade;
 
-/// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may have taken over.
+/// `text` without what a terminal would take for orders: parts of it come from servers, which somebody may
+/// have taken over.
 fn harmless(text: &str) -> String {
     text.replace(|character: char| character.is_control() && character != '\n' && character != '\t', "?")
 }

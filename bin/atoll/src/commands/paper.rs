@@ -1,4 +1,5 @@
-//! `atoll paper`: the papers' experiments in a simulated machine of many cores, beside what was measured for real.
+//! `atoll paper`: the papers' experiments in a simulated machine of many cores, beside what was measured for
+//! real.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,16 @@ use atoll_papers::{Cachegrind, Context, EXPERIMENTS, Experiment, Replay, Table};
 
 use crate::failure::{Failure, OrFail};
 
-/// Repeat an experiment of a paper: numbers (CSV), pictures (SVG) and a sentence on whether its shape is there.
+/// Repeat an experiment of a paper: numbers (CSV), pictures (SVG) and a sentence on whether its shape is
+/// there.
 #[derive(clap::Args)]
 #[command(
     after_help = "`atoll paper list` says what there is. Progress goes to standard error, sentences to standard output.\n\
 What was measured for real and lies in DIR/real/NAME.csv (series,x,y) is drawn beside the simulation."
 )]
 pub struct Paper {
-    /// An experiment such as pika-fig7, `all`, `list`, or `measure`: what the real code costs on this machine, as a table.
+    /// An experiment such as pika-fig7, `all`, `list`, or `measure`: what the real code costs on this
+    /// machine, as a table.
     name: String,
     /// Where the files go.
     #[arg(long, value_name = "DIR", default_value = "papers")]

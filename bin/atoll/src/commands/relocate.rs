@@ -11,11 +11,13 @@ use crate::failure::{Failure, OrFail};
 
 /// Move replicas of a stack, with all their open connections, to one of its processes.
 ///
-/// A replica moves as a whole: its flow groups, its queue and all its connections go with it. Neither programs nor peers see anything of it. `atoll
-/// status` shows which process has which replicas, `atoll scale` spreads them evenly.
+/// A replica moves as a whole: its flow groups, its queue and all its connections go with it. Neither
+/// programs nor peers see anything of it. `atoll status` shows which process has which replicas,
+/// `atoll scale` spreads them evenly.
 #[derive(clap::Args)]
 pub struct Move {
-    /// The stack, and which replicas: numbers, with commas between them. With these alone, those of the stack "default".
+    /// The stack, and which replicas: numbers, with commas between them. With these alone, those of the stack
+    /// "default".
     #[arg(value_name = "[NAME] REPLICAS", num_args = 1..=2, required = true)]
     what: Vec<String>,
     /// The number of the process; it is started if it is not there.

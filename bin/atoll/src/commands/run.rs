@@ -1,8 +1,9 @@
 //! `atoll run`: how does an unmodified program get onto a stack?
 //!
-//! The program is started with `LD_PRELOAD` naming libatoll.so and `ATOLL_SOCKET` naming the stack's control socket. On a
-//! stack that is up, `atoll run` becomes the program. For a stack made for it alone, `atoll run` stays as its parent:
-//! passes signals on, returns its status, and lets the stack end when everything it sent has arrived.
+//! The program is started with `LD_PRELOAD` naming libatoll.so and `ATOLL_SOCKET` naming the stack's control
+//! socket. On a stack that is up, `atoll run` becomes the program. For a stack made for it alone, `atoll run`
+//! stays as its parent: passes signals on, returns its status, and lets the stack end when everything it sent
+//! has arrived.
 
 mod elf;
 
@@ -27,9 +28,11 @@ use crate::supervise::{SESSIONS_REMAIN, private_name};
 
 /// Run a program on a stack.
 ///
-/// On the stack called --name, of this user or, if that has let this user in (`atoll up --allow-user`), of root; otherwise on the one called
-/// "default", if it is up; otherwise, or if options describe a stack, on one made for this program alone: without a link to the world unless
-/// --link or --address asks for one, and without any privilege. That stack ends with the program, or with the last of its children that use sockets.
+/// On the stack called --name, of this user or, if that has let this user in (`atoll up --allow-user`), of
+/// root; otherwise on the one called "default", if it is up; otherwise, or if options describe a stack, on
+/// one made for this program alone: without a link to the world unless --link or --address asks for one, and
+/// without any privilege. That stack ends with the program, or with the last of its children that use
+/// sockets.
 #[derive(clap::Args)]
 #[command(trailing_var_arg = true, after_help = EXAMPLES)]
 pub struct Run {
@@ -39,7 +42,8 @@ pub struct Run {
     /// Make a stack for this program alone, even if "default" is up.
     #[arg(long, short = 'p', conflicts_with = "name")]
     private: bool,
-    /// Fail rather than let the program use the kernel's sockets: if it cannot be put on a stack, it does not run.
+    /// Fail rather than let the program use the kernel's sockets: if it cannot be put on a stack, it does not
+    /// run.
     #[arg(long)]
     require: bool,
     /// Print what the stack did to standard error when the program has ended.
@@ -229,8 +233,8 @@ fn wait(mut child: Child, signals: &Signals) -> Result<ExitStatus, Failure> {
     }
 }
 
-/// Tells the private stack that the program has ended and waits until it has, too. Gives its last report, or `None` if
-/// children of the program still use it.
+/// Tells the private stack that the program has ended and waits until it has, too. Gives its last report, or
+/// `None` if children of the program still use it.
 fn wait_for_end(channel: &Channel) -> Option<StatusReport> {
     channel.set_timeouts(END_TIME).ok()?;
     channel.send(br#"{"program_ended":true}"#, &[]).ok()?;

@@ -10,13 +10,15 @@ use crate::failure::{Failure, OrFail};
 
 /// Show, or change, in how many processes the replicas of a stack are.
 ///
-/// Replicas move from process to process with their open connections, one after another; neither programs nor peers see anything of it. More processes
-/// do more at a time, fewer leave processors to others. There are no more processes than replicas, whose number is the configuration's.
+/// Replicas move from process to process with their open connections, one after another; neither programs nor
+/// peers see anything of it. More processes do more at a time, fewer leave processors to others. There are no
+/// more processes than replicas, whose number is the configuration's.
 #[derive(clap::Args)]
 pub struct Scale {
     /// The stack.
     name: String,
-    /// How many: 1 to the number of replicas, or "auto": as many as they need. Without it they are only shown.
+    /// How many: 1 to the number of replicas, or "auto": as many as they need. Without it they are only
+    /// shown.
     #[arg(value_parser = number)]
     processes: Option<Wanted>,
     /// As JSON (docs/cli.md).

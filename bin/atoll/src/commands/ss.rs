@@ -157,7 +157,8 @@ fn merge_listeners(rows: Vec<SocketRow>) -> Vec<SocketRow> {
     merged
 }
 
-/// What another replica knows of the acceptors of a listener: counts are added, and the home's estimate is the one that counts.
+/// What another replica knows of the acceptors of a listener: counts are added, and the home's estimate is
+/// the one that counts.
 fn merge_acceptors(merged: &mut Vec<AcceptorRow>, others: Vec<AcceptorRow>, replica: u8) {
     for other in others {
         match merged.iter_mut().find(|row| (row.session, row.lease) == (other.session, other.lease)) {

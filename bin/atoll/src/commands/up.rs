@@ -20,8 +20,8 @@ use crate::{client, guardian, log, privileges, runtime};
 
 /// Start a stack.
 ///
-/// Stays in the foreground until it is ended by ^C, SIGTERM or `atoll down`, unless --daemon is given. A stack on a TAP
-/// device needs root (or CAP_NET_ADMIN), or --rootless.
+/// Stays in the foreground until it is ended by ^C, SIGTERM or `atoll down`, unless --daemon is given. A
+/// stack on a TAP device needs root (or CAP_NET_ADMIN), or --rootless.
 #[derive(clap::Args)]
 pub struct Up {
     /// What to call the stack.
@@ -30,8 +30,8 @@ pub struct Up {
     /// Go into the background as soon as the stack is ready.
     #[arg(long, short = 'd')]
     daemon: bool,
-    /// Make the TAP device in a network namespace of its own, which needs no privilege (but /dev/net/tun must be open to
-    /// all). Prints the command that enters the namespace.
+    /// Make the TAP device in a network namespace of its own, which needs no privilege (but /dev/net/tun must
+    /// be open to all). Prints the command that enters the namespace.
     #[arg(long)]
     rootless: bool,
     #[command(flatten)]
@@ -199,7 +199,8 @@ pub struct Supervise {
     /// The same, and the stack is up.
     #[arg(long)]
     takeover: bool,
-    /// This is to be the guardian of the supervisor with this number, which has started it: descriptors are that one's pidfd, and the socket.
+    /// This is to be the guardian of the supervisor with this number, which has started it: descriptors are
+    /// that one's pidfd, and the socket.
     #[arg(long, value_name = "PID")]
     guardian_of: Option<u32>,
 }
@@ -239,7 +240,8 @@ impl Supervise {
             };
         }
         let Some(channel) = descriptors.pop() else { return ExitCode::FAILURE };
-        // A stack at the end of another one's link ends with its supervisor, and so does one that is made for a program.
+        // A stack at the end of another one's link ends with its supervisor, and so does one that is made for
+        // a program.
         let wants_guardian = guardian.is_none() && job.mode == Mode::Daemon && job.file.link.kind != LinkType::Shm;
         let prepared = if self.guarded { job.file.validate().or_fail("configuration") } else { prepare(&job) };
         if is_first {

@@ -13,8 +13,8 @@ use crate::failure::{Failure, OrFail};
 
 /// Replace the servers of a stack by those of another build, one after the other, while it works.
 ///
-/// No connection notices. A build that does not fit, does not start, or crashes before all servers have run for some seconds, is
-/// replaced by the one before. The supervisor itself stays the one that it is.
+/// No connection notices. A build that does not fit, does not start, or crashes before all servers have run
+/// for some seconds, is replaced by the one before. The supervisor itself stays the one that it is.
 #[derive(clap::Args)]
 #[command(allow_missing_positional = true)]
 pub struct Upgrade {

@@ -17,7 +17,8 @@ pub type Packet = Vec<u8>;
 /// The internal link of one replica.
 pub struct InternalLink {
     me: usize,
-    /// To and from every server of the stack, itself included (that ring stays empty: own frames go through `own`).
+    /// To and from every server of the stack, itself included (that ring stays empty: own frames go through
+    /// `own`).
     pub rings: Rings,
     own: VecDeque<Packet>,
     spare: Vec<Packet>,
@@ -54,7 +55,8 @@ impl InternalLink {
         true
     }
 
-    /// Takes the next of the frames that this replica sent to itself. To be given back with [`InternalLink::recycle`].
+    /// Takes the next of the frames that this replica sent to itself. To be given back with
+    /// [`InternalLink::recycle`].
     pub fn take_own(&mut self) -> Option<Packet> {
         self.own.pop_front()
     }

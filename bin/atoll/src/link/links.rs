@@ -80,7 +80,8 @@ pub struct Links {
 }
 
 impl Links {
-    /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it does not.
+    /// The links of one replica. `segment_max`: largest text of a super-segment that the device cuts, 0 if it
+    /// does not.
     pub fn new(device: Device, internal: InternalLink, steering: Box<Steering>, segment_max: u32) -> Links {
         let retry_queue = RetryQueue::new(internal.rings.len());
         Links { device, internal, retry_queue, steering, segment_max, frames_out: 0, bytes_out: 0, failures: 0 }
@@ -182,7 +183,8 @@ impl FrameSink<ShmMemory> for Links {
 }
 
 fn send_to_tap(queue: &mut Queue, vnet: &[u8], headers: &[u8], text: &TextRef<'_, ShmMemory>) -> bool {
-    // One part for all headers: gathering costs the kernel a little for each part. Whole frames of the IP component are longer.
+    // One part for all headers: gathering costs the kernel a little for each part. Whole frames of the IP
+    // component are longer.
     let mut front = [0u8; 128];
     let front_len = vnet.len() + headers.len();
     let mut gather = Gather::new();
@@ -240,7 +242,8 @@ fn vnet_header(headers: &[u8], offload: &Offload) -> [u8; vnet::HEADER_LEN] {
     bytes
 }
 
-/// The flow as the receiver of one of *our* frames sees it: the headers are our own, so their places are known.
+/// The flow as the receiver of one of *our* frames sees it: the headers are our own, so their places are
+/// known.
 fn receivers_tuple(headers: &[u8]) -> Option<FourTuple> {
     if is_v6(headers) {
         return receivers_tuple_v6(headers);

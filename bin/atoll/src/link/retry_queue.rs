@@ -1,5 +1,6 @@
-//! What does a link server do for transport servers in other processes? It sends their frames over its device, and gives them
-//! theirs. What somebody does not take is kept, in the order in which it came, and holds up nobody else.
+//! What does a link server do for transport servers in other processes? It sends their frames over its
+//! device, and gives them theirs. What somebody does not take is kept, in the order in which it came, and
+//! holds up nobody else.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,8 @@ use atoll_wire::vnet;
 
 use super::rings::{FRAME_PREFIX, Outgoing, Rings, forwarded_prefix};
 
-/// Octets of frames that are kept for one server whose ring is full. Beyond it they are lost, as in a full queue of a NIC.
+/// Octets of frames that are kept for one server whose ring is full. Beyond it they are lost, as in a full
+/// queue of a NIC.
 const KEPT_MAX: usize = 4 << 20;
 
 /// Frames on their way between a device and the servers that have none, by server.
@@ -32,7 +34,8 @@ pub struct RetryQueue {
 /// What is kept of, and for, one server.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The frame that the device did not take, as it came out of the ring. Until it does, nothing more is taken from that ring.
+    /// The frame that the device did not take, as it came out of the ring. Until it does, nothing more is
+    /// taken from that ring.
     outbound: Option<Vec<u8>>,
     /// Frames from outside that the server's ring did not take.
     inbound: VecDeque<Vec<u8>>,

@@ -1,5 +1,5 @@
-//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the stack, and the
-//! shared-memory link to the replicas of a joined stack.
+//! Mesh rings to and from a number of peers, with their bells: the internal link to the other servers of the
+//! stack, and the shared-memory link to the replicas of a joined stack.
 
 use std::os::fd::OwnedFd;
 
@@ -39,8 +39,8 @@ pub struct Received {
 
 /// The rings between this server and each of `peers` others.
 ///
-/// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits. Lost with the
-/// process: nothing, positions live in the rings.
+/// A record that a ring does not take is dropped, as by a full queue of a NIC; the transport retransmits.
+/// Lost with the process: nothing, positions live in the rings.
 pub struct Rings {
     /// By number; `None`: the two say nothing to each other.
     peers: Vec<Option<Peer>>,
@@ -74,7 +74,8 @@ pub struct Outgoing<'a> {
     pub pieces: Option<(&'a ShmMemory, &'a [(usize, usize)])>,
 }
 
-/// The prefix of a frame from outside that is passed on to its owner: with the time, so that the owner knows how long it waited.
+/// The prefix of a frame from outside that is passed on to its owner: with the time, so that the owner knows
+/// how long it waited.
 pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRAME_PREFIX] {
     let mut prefix = [0; FRAME_PREFIX];
     prefix[..vnet::HEADER_LEN].copy_from_slice(vnet);
@@ -83,7 +84,8 @@ pub fn forwarded_prefix(now: Instant, vnet: &[u8; vnet::HEADER_LEN]) -> [u8; FRA
     prefix
 }
 
-/// How long ago a frame with this prefix was passed on: nothing beyond two seconds, which half the stamp's range is.
+/// How long ago a frame with this prefix was passed on: nothing beyond two seconds, which half the stamp's
+/// range is.
 pub fn waited(now: Instant, prefix: &[u8]) -> Duration {
     let Some(stamp) = prefix.get(STAMP..).and_then(|stamp| stamp.first_chunk()) else { return Duration::ZERO };
     let nanos = (now.as_nanos() as u32).wrapping_sub(u32::from_le_bytes(*stamp));
@@ -159,7 +161,8 @@ impl Rings {
         taken
     }
 
-    /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they read it whenever they wake up.
+    /// Sends a record of another kind to the replicas of `to`, a bit each. If it does not wake them, they
+    /// read it whenever they wake up.
     pub fn tell(&mut self, to: u64, wakes: bool, kind: u32, payload: &[u8]) {
         let replicas = self.peers.iter_mut().enumerate().take(REPLICAS_MAX);
         for peer in replicas.filter(|(i, _)| to >> i & 1 == 1).filter_map(|(_, peer)| peer.as_mut()) {
@@ -170,8 +173,8 @@ impl Rings {
         }
     }
 
-    /// Who does not sleep, and who takes a record without being woken: a sleeper's ring is for frames, and is not filled with what
-    /// can wait.
+    /// Who does not sleep, and who takes a record without being woken: a sleeper's ring is for frames, and is
+    /// not filled with what can wait.
     pub fn reach(&self) -> Reach {
         let mut reach = Reach::default();
         for (i, peer) in self.peers.iter().enumerate().take(REPLICAS_MAX) {
@@ -184,7 +187,8 @@ impl Rings {
         reach
     }
 
-    /// Takes the next record from any peer that is not held up, starting with `first`; the payload is in `out`.
+    /// Takes the next record from any peer that is not held up, starting with `first`; the payload is in
+    /// `out`.
     pub fn receive(&mut self, first: usize, out: &mut [u8]) -> Option<Received> {
         let count = self.peers.len();
         (0..count).map(|i| (first + i) % count).find_map(|at| {

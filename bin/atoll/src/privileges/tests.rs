@@ -46,7 +46,8 @@ struct Outcome {
     said: String,
 }
 
-/// Runs the test called `test` again in a process of its own, which is confined as a server of this kind and does `what`.
+/// Runs the test called `test` again in a process of its own, which is confined as a server of this kind and
+/// does `what`.
 fn again(test: &str, kind: &str, what: &str) -> Outcome {
     let (page_fd, page) = ShmMemory::create("atoll-test", REPLICA_PAGE_BYTES).unwrap();
     let (arena, _mapped) = ShmMemory::create("atoll-test", MAPPED).unwrap();
@@ -58,7 +59,8 @@ fn again(test: &str, kind: &str, what: &str) -> Outcome {
         spawn.arg(argument).unwrap();
     }
     spawn.env(INSIDE, format!("{kind}:{what}")).unwrap();
-    // The harness's threads have arenas of their own otherwise, which grow by mprotect. Servers have one thread.
+    // The harness's threads have arenas of their own otherwise, which grow by mprotect. Servers have one
+    // thread.
     spawn.env("MALLOC_ARENA_MAX", "1").unwrap();
     for fd in [page_fd.as_fd(), arena.as_fd(), bell.as_fd(), theirs.as_fd(), writer.as_fd()] {
         spawn.inherit(fd);
@@ -151,7 +153,8 @@ fn what_is_not_on_the_list_is_deadly() {
     }
 }
 
-/// Memory that no limit counts is memory of the machine's. What the lists say is what the kernel does (`seccomp/tests.rs`).
+/// Memory that no limit counts is memory of the machine's. What the lists say is what the kernel does
+/// (`seccomp/tests.rs`).
 #[test]
 fn all_memory_that_a_server_can_have_is_counted() {
     use libc::{
@@ -181,7 +184,8 @@ fn only_servers_of_a_stack_that_somebody_keeps_may_outlive_the_supervisor() {
     }
 }
 
-/// What differs: sessions are for replicas, and so is watching something new; frames are for those with a queue.
+/// What differs: sessions are for replicas, and so is watching something new; frames are for those with a
+/// queue.
 #[test]
 fn each_kind_has_a_list_of_its_own() {
     if let Some(inside) = inside() {

@@ -1,4 +1,5 @@
-//! Which file may servers be started from? One that nobody but root and the stack's user can have written, and it stays what it was.
+//! Which file may servers be started from? One that nobody but root and the stack's user can have written,
+//! and it stays what it was.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,10 +12,12 @@ use rustix::io::Errno;
 use super::memory::open_for_reading;
 use crate::failure::{Failure, OrFail};
 
-/// Opens the build at `path` once, judges what was opened, and returns it in a form that does not change any more. `own`: the stack's user.
+/// Opens the build at `path` once, judges what was opened, and returns it in a form that does not change any
+/// more. `own`: the stack's user.
 ///
-/// What is judged is the descriptor, so a path that means something else by now changes nothing. The file is copied into sealed memory,
-/// because whoever has opened it for writing before it was made safe could change it after it was judged.
+/// What is judged is the descriptor, so a path that means something else by now changes nothing. The file is
+/// copied into sealed memory, because whoever has opened it for writing before it was made safe could change
+/// it after it was judged.
 pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     // Nothing is waited for, should it be a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -24,7 +27,8 @@ pub fn open(path: &str, own: u32) -> Result<OwnedFd, Failure> {
     };
     judge(&file.metadata().or_fail("looking at it")?, own).map_err(Failure::new)?;
     match sealed(&file) {
-        // Memory must not be executed here (sysctl vm.memfd_noexec): the file itself, then, which its owner alone can change.
+        // Memory must not be executed here (sysctl vm.memfd_noexec): the file itself, then, which its owner
+        // alone can change.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(file.into()),
         copied => copied.or_fail("copying it into memory"),
     }

@@ -205,7 +205,8 @@ fn attach_steering(queue: &Queue, order: &Order) -> Result<bool, Failure> {
     }
     let table: &Table = order.table.as_slice().try_into().or_fail("steering")?;
     let key = FlowKey { k0: order.key.0, k1: order.key.1 };
-    // Locked memory counts against a limit on kernels before 5.11 only; if it cannot be raised, loading may still work.
+    // Locked memory counts against a limit on kernels before 5.11 only; if it cannot be raised, loading may
+    // still work.
     let _ = process::raise_memlock_limit();
     match Steering::attach(queue, key, table) {
         Ok(_) => Ok(true),
@@ -226,8 +227,8 @@ fn name(steering: Wanted) -> &'static str {
 const MAKING_TIME: Duration = Duration::from_secs(10);
 /// Longest order or answer, in octets: a number of up to three digits for each flow group, and the rest.
 const ORDER_MAX: usize = 4 * FLOW_GROUPS + (16 << 10);
-/// What making a device takes: links and addresses (NET_ADMIN), entering a named namespace (SYS_ADMIN), loading the
-/// steering program (BPF), and, before Linux 5.11, memory for that (SYS_RESOURCE).
+/// What making a device takes: links and addresses (NET_ADMIN), entering a named namespace (SYS_ADMIN),
+/// loading the steering program (BPF), and, before Linux 5.11, memory for that (SYS_RESOURCE).
 const MAKERS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::BPF)

@@ -1,11 +1,12 @@
-//! Which sockets does a stack listen at? One for applications and one for administration, which never share a connection.
+//! Which sockets does a stack listen at? One for applications and one for administration, which never share a
+//! connection.
 
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use atoll_supervisor::{Asker, Config, Door, Paths, Rights};
+use atoll_supervisor::{Asker, Caller, Config, Door, Paths, Rights};
 use atoll_sys::unix::{Blocking, Channel, Listener, Peer};
 use atoll_sys::users;
 
@@ -29,7 +30,8 @@ impl Doors {
         Ok(Doors { applications: open(&paths.socket, mode)?, administration: open(&paths.admin, 0o600)? })
     }
 
-    /// Those of a supervisor before this one. `administration`: `None` if it was of a build that had one socket for everything.
+    /// Those of a supervisor before this one. `administration`: `None` if it was of a build that had one
+    /// socket for everything.
     pub fn resume(applications: Listener, administration: Option<Listener>, paths: &Paths) -> io::Result<Doors> {
         Channel::ask_for_senders(&applications)?;
         let administration = administration.map_or_else(|| open(&paths.admin, 0o600), Ok)?;
@@ -96,6 +98,11 @@ pub const ROOT_ONLY: &str =
 /// A process as far as rights depend on it.
 pub fn asker(peer: Peer) -> Asker {
     Asker { uid: peer.uid, gid: peer.gid }
+}
+
+/// A process as far as it is counted whose connection and request something is.
+pub fn caller(peer: Peer) -> Caller {
+    Caller { uid: peer.uid, pid: peer.pid }
 }
 
 /// Connections that wait for the supervisor.

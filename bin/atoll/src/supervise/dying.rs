@@ -1,28 +1,30 @@
-//! Which processes for replicas are about to end? Who ends does nothing more, but the kernel takes a millisecond and more to take its memory apart before it
-//! says that it has ended. Its replicas need not wait for that.
+//! Which processes for replicas are about to end? Who ends does nothing more, but the kernel takes a
+//! millisecond and more to take its memory apart before it says that it has ended. Its replicas need not wait
+//! for that.
 //!
 //! ```text
 //!   last instruction   the word on its page is marked: a thread that waits for that rings
 //!                      /proc/PID/stat: PF_EXITING, PF_SIGNALED      its replicas are given to another process
 //!   ended              its pidfd is readable: it is reaped
 //! ```
-//! The word is nothing but a reason to look: the process itself can write it. What counts is what the kernel says, which is that no instruction of the process
-//! is carried out again: that is the fence behind which its successor may touch what it has left. Which signal it was the kernel says later, so a
-//! process says itself whether it is its own fault. Who ends by itself, or at fault, is noticed by its pidfd.
+//! The word is nothing but a reason to look: the process itself can write it. What counts is what the kernel
+//! says, which is that no instruction of the process is carried out again: that is the fence behind which its
+//! successor may touch what it has left. Which signal it was the kernel says later, so a process says itself
+//! whether it is its own fault. Who ends by itself, or at fault, is noticed by its pidfd.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use atoll_base::{Duration, Instant};
 use atoll_ipc::page::ReplicaPage;
 use atoll_shm::ShmMemory;
-use atoll_sys::process::{Child, Exit};
+use atoll_sys::process::Child;
 use atoll_sys::{ending, eventfd};
 
 use super::spawn::{self, Stat};
-use super::supervisor::Supervisor;
+use crate::clock;
 
 /// Who is about to end, and who rings for that.
 pub struct Dying {
@@ -37,7 +39,7 @@ pub struct Dying {
 impl Dying {
     /// Of a stack that starts.
     pub fn new() -> io::Result<Dying> {
-        Ok(Dying { bell: Arc::new(eventfd::create()?), children: Vec::new(), reap_at: Instant::now() })
+        Ok(Dying { bell: Arc::new(eventfd::create()?), children: Vec::new(), reap_at: clock::now() })
     }
 
     /// Readable when somebody has to look; edge-triggered, as all bells.
@@ -45,7 +47,8 @@ impl Dying {
         &self.bell
     }
 
-    /// Rings when the process of this page is about to end. Without it everything takes as long as the kernel.
+    /// Rings when the process of this page is about to end. Without it everything takes as long as the
+    /// kernel.
     pub fn watch(&self, page: &ReplicaPage<ShmMemory>) {
         let (memory, bell) = (page.0.clone(), self.bell.clone());
         let wait = move || {
@@ -58,6 +61,12 @@ impl Dying {
         if let Err(error) = thread {
             say!("deaths are noticed a little later: {error}");
         }
+    }
+
+    /// The replicas of this process are somebody else's already.
+    pub fn add(&mut self, child: Rc<Child>, now: Instant) {
+        self.children.push(child);
+        self.reap_at = now + REAP_EVERY;
     }
 
     /// When [`Dying::reap`] is due.
@@ -74,25 +83,9 @@ impl Dying {
     }
 }
 
-impl Supervisor {
-    /// Somebody may be about to end.
-    pub(super) fn look_for_dying(&mut self) -> io::Result<()> {
-        for key in self.hosts.keys() {
-            let Some(host) = self.hosts.get(key).filter(|host| host.is_up) else { continue };
-            let Some(child) = host.child.clone().filter(|child| was_killed(child.pid())) else { continue };
-            // Of whom that cannot be said the exit status tells, a little later.
-            if !host.is_at_fault() {
-                self.dying.children.push(child);
-                self.dying.reap_at = Instant::now() + REAP_EVERY;
-                self.host_gone(key, Some(Exit::Killed))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a process has been ended by a signal, and will not carry out another instruction. proc_pid_stat(5).
-fn was_killed(pid: u32) -> bool {
+/// Whether a process has been ended by a signal, and will not carry out another instruction.
+/// proc_pid_stat(5).
+pub fn was_killed(pid: u32) -> bool {
     spawn::stat_line(pid).is_some_and(|line| is_dying_in(&line) == Some(true))
 }
 
@@ -102,7 +95,8 @@ fn is_dying_in(line: &str) -> Option<bool> {
     Some(stat.number(9)? & DYING == DYING && stat.number(20)? <= 1)
 }
 
-/// linux/sched.h, PF_EXITING and PF_SIGNALED: the thread is shutting down, because of a signal, and does not return to its program.
+/// linux/sched.h, PF_EXITING and PF_SIGNALED: the thread is shutting down, because of a signal, and does not
+/// return to its program.
 const DYING: u64 = 0x4 | 0x400;
 /// The kernel is mostly done by then.
 const REAP_EVERY: Duration = Duration::from_millis(20);
@@ -135,8 +129,8 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(!was_killed(child.id()));
         child.kill().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !was_killed(child.id()) && Instant::now() < deadline {
+        let deadline = clock::now() + Duration::from_secs(10);
+        while !was_killed(child.id()) && clock::now() < deadline {
             std::thread::yield_now();
         }
         assert!(was_killed(child.id()));

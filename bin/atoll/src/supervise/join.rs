@@ -1,4 +1,5 @@
-//! How are two stacks joined by shared memory? The one that starts first makes the memory, the other one asks for it.
+//! How are two stacks joined by shared memory? The one that starts first makes the memory, the other one asks
+//! for it.
 //!
 //! ```text
 //!   host (started first)                                    guest
@@ -11,8 +12,8 @@
 //!   guest's connection closes: the facts are erased,
 //!   the link is down, and another guest may come
 //! ```
-//! So nothing has to be passed to a replica that runs already. A host that ends takes the link with it: its guest must be
-//! started again, because the memory of the rings is the host's.
+//! So nothing has to be passed to a replica that runs already. A host that ends takes the link with it: its
+//! guest must be started again, because the memory of the rings is the host's.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,6 +44,43 @@ pub struct HostedLink {
     own_bells: Vec<Rc<OwnedFd>>,
     own_page_read: Rc<OwnedFd>,
     has_guest: bool,
+}
+
+/// Which end of a shared-memory link this stack is, if it has one.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// The link that this stack hosts.
+    hosted: Option<HostedLink>,
+    /// The connection to the stack that hosts the link.
+    host: Option<Channel>,
+}
+
+impl Link {
+    /// One that this stack hosts, or has joined.
+    pub fn new(hosted: Option<HostedLink>, host: Option<Channel>) -> Link {
+        Link { hosted, host }
+    }
+
+    /// The link that this stack hosts, or why there is none.
+    pub fn hosted(&mut self, config: &Config) -> Result<&mut HostedLink, String> {
+        self.hosted.as_mut().ok_or_else(|| no_link(config, self.host.is_some()))
+    }
+
+    /// The guest's connection closed.
+    pub fn guest_left(&mut self) {
+        if let Some(hosted) = &mut self.hosted {
+            hosted.guest_left();
+        }
+    }
+
+    /// Whether the other stack is there; `None`: there is no link.
+    pub fn is_peer_present(&self) -> Option<bool> {
+        match (&self.hosted, &self.host) {
+            (Some(hosted), _) => Some(hosted.has_guest()),
+            (None, Some(host)) => Some(is_connected(host)),
+            (None, None) => None,
+        }
+    }
 }
 
 /// What a guest got.
@@ -212,7 +250,7 @@ mod tests {
         let text = "name = \"a\"\n[link]\ntype = \"shm\"\npeer = \"b\"";
         let config = ConfigFile::parse(text).unwrap().validate().unwrap();
         let own = memory::StackMemory::create(memory::bells(2).unwrap(), None).unwrap();
-        let bells: Vec<_> = own.replicas.iter().map(|replica| replica.bell.clone()).collect();
+        let bells: Vec<_> = own.replicas().iter().map(|replica| replica.bell.clone()).collect();
         let mut link = HostedLink::create(&bells, own.stack_read.clone()).unwrap();
         assert!(link.join(&config, &own.stack, "b", LAYOUT_VERSION).unwrap_err().contains("not ready"));
         let facts = StackFacts { replicas: 2, ..StackFacts::default() };

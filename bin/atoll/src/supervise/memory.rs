@@ -5,9 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Instant;
 
-use atoll_base::SessionId;
+use atoll_base::{Instant, SessionId};
 use atoll_ipc::Memory;
 use atoll_ipc::arena::ArenaConfig;
 use atoll_ipc::control::{Request, User};
@@ -18,6 +17,7 @@ use atoll_supervisor::Plan;
 use atoll_sys::{View, Views, create_memfd, eventfd};
 
 use super::pairs::Pairs;
+use crate::clock;
 
 /// The memory that all processes of the stack share.
 #[derive(Debug)]
@@ -34,34 +34,35 @@ pub struct StackMemory {
     pub pairs: Pairs,
     /// What grants and passes are sealed with.
     pub lease_key: [u8; 16],
-    /// Page and bell of each replica.
-    pub replicas: Vec<ReplicaMemory>,
+    /// Page and bell of each server, by number. No application sees those of servers that are no replicas.
+    servers: Vec<ServerMemory>,
     /// What each replica leaves to its successor. Nobody else maps it for writing.
     pub ledgers: Vec<OwnedFd>,
-    /// The same of the servers that are no replicas. No application sees these.
-    pub others: Vec<ReplicaMemory>,
 }
 
 /// The memory of one server.
 #[derive(Debug)]
-pub struct ReplicaMemory {
+pub struct ServerMemory {
     /// Its page, mapped for reading.
     pub page: ReplicaPage<ShmMemory>,
     /// Its page, for the replica itself.
     pub page_write: OwnedFd,
-    /// Its page, for applications. Nobody can open it again for writing, if the kernel lets the supervisor have [`Views`].
+    /// Its page, for applications. Nobody can open it again for writing, if the kernel lets the supervisor
+    /// have [`Views`].
     pub page_read: Rc<OwnedFd>,
     /// Its bell, for the other servers and the supervisor.
     pub bell: Rc<OwnedFd>,
 }
 
-/// How many bytes the kernel has allocated for this memory. It is counted in units of 512 (st_blocks, inode(7)).
+/// How many bytes the kernel has allocated for this memory. It is counted in units of 512 (st_blocks,
+/// inode(7)).
 fn allocated(memory: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(memory).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
 }
 
 impl StackMemory {
-    /// How many bytes the kernel has allocated for it: ledgers and rings. Pages of facts are some kilobytes, and do not grow.
+    /// How many bytes the kernel has allocated for it: ledgers and rings. Pages of facts are some kilobytes,
+    /// and do not grow.
     pub fn allocated(&self) -> u64 {
         self.ledgers.iter().map(AsFd::as_fd).chain(self.pairs.all()).map(allocated).sum()
     }
@@ -72,8 +73,9 @@ impl StackMemory {
         written_version(&ShmMemory::map(ledger, 4096, Access::ReadOnly).ok()?)
     }
 
-    /// The sessions that the ledger of a replica names, which has died; `None`: it cannot be read. Who has written it may have been taken over: then
-    /// it says what it likes, up to as many records as there may be.
+    /// The sessions that the ledger of a replica names, which has died; `None`: it cannot be read. Who has
+    /// written it may have been taken over: then it says what it likes, up to as many records as there may
+    /// be.
     pub fn sessions_in_ledger(&self, index: usize) -> Option<BTreeSet<SessionId>> {
         let ledger = ShmMemory::map(self.ledgers.get(index)?, LEDGER_BYTES, Access::ReadOnly).ok()?;
         sessions_in(ledger, LedgerConfig::STACK).ok()
@@ -84,7 +86,8 @@ impl StackMemory {
         (0..self.ledgers.len()).any(|index| self.ledger_version(index).is_some())
     }
 
-    /// Memory for a stack of one replica per bell. `on_link`: the page that the other end of a link has made for this stack.
+    /// Memory for a stack of one replica per bell. `on_link`: the page that the other end of a link has made
+    /// for this stack.
     pub fn create(bells: Vec<Rc<OwnedFd>>, on_link: Option<OwnedFd>) -> io::Result<StackMemory> {
         let on_link = match on_link {
             Some(page) => Some(StackPage(ShmMemory::map(&page, STACK_PAGE_BYTES, Access::ReadWrite)?)),
@@ -95,7 +98,7 @@ impl StackMemory {
         if let Err(error) = &views {
             say!("programs of the stack's own user could write the pages of replicas: {error}");
         }
-        let create = |bell| ReplicaMemory::create(bell, views.as_ref().ok());
+        let create = |bell| ServerMemory::create(bell, views.as_ref().ok());
         let replicas: Vec<_> = bells.into_iter().map(create).collect::<io::Result<_>>()?;
         let pairs = Pairs::create()?;
         Ok(StackMemory {
@@ -106,13 +109,12 @@ impl StackMemory {
             lease_key: pairs.lease_key()?,
             pairs,
             ledgers: replicas.iter().map(|_| create_memfd("atoll-ledger", LEDGER_BYTES)).collect::<io::Result<_>>()?,
-            replicas,
-            others: Vec::new(),
+            servers: replicas,
         })
     }
 
-    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the first `replicas`,
-    /// its ledger and its page for reading.
+    /// The memory of a stack that is up. `parts`: of each server, by number, its page, its bell and, of the
+    /// first `replicas`, its ledger and its page for reading.
     pub fn resume(stack: OwnedFd, pairs: Pairs, parts: Vec<Vec<OwnedFd>>, replicas: usize) -> io::Result<StackMemory> {
         let (mut servers, mut ledgers) = (Vec::new(), Vec::new());
         for part in parts {
@@ -123,12 +125,11 @@ impl StackMemory {
             ledgers.extend(part.next());
             // An earlier build has no page for reading to leave.
             let page_read = part.next().map_or_else(|| open_for_reading(page.as_fd()), Ok)?;
-            servers.push(ReplicaMemory::resume(page, page_read, Rc::new(bell))?);
+            servers.push(ServerMemory::resume(page, page_read, Rc::new(bell))?);
         }
         if servers.len() < replicas || ledgers.len() != replicas {
             return Err(io::Error::other("a replica without a ledger"));
         }
-        let others = servers.split_off(replicas);
         Ok(StackMemory {
             // Sealed: who made it was the last to map it for writing, and nothing on it changes.
             stack: StackPage(ShmMemory::map(&stack, STACK_PAGE_BYTES, Access::ReadOnly)?),
@@ -138,42 +139,54 @@ impl StackMemory {
             on_link: None,
             lease_key: pairs.lease_key()?,
             pairs,
-            replicas: servers,
+            servers,
             ledgers,
-            others,
         })
     }
 
-    /// Adds what depends on which servers there are: memory for those that are no replicas, and between those that talk.
+    /// Adds what depends on which servers there are: memory for those that are no replicas, and between those
+    /// that talk.
     pub fn add_plan(&mut self, plan: &Plan) -> io::Result<()> {
         self.pairs.add(plan)?;
-        let count = plan.processes().len().saturating_sub(self.replicas.len());
-        let create = |bell| ReplicaMemory::create(bell, None);
-        self.others = bells(count)?.into_iter().map(create).collect::<io::Result<_>>()?;
+        let count = plan.processes().len().saturating_sub(self.servers.len());
+        for bell in bells(count)? {
+            self.servers.push(ServerMemory::create(bell, None)?);
+        }
         Ok(())
     }
 
-    /// All servers, by number.
-    pub fn servers(&self) -> impl Iterator<Item = &ReplicaMemory> {
-        self.replicas.iter().chain(&self.others)
+    /// Those of all servers, by number.
+    pub fn servers(&self) -> &[ServerMemory] {
+        &self.servers
+    }
+
+    /// Those of the replicas.
+    pub fn replicas(&self) -> &[ServerMemory] {
+        // Each has a ledger.
+        &self.servers[..self.ledgers.len()]
+    }
+
+    /// Those of the servers that are no replicas.
+    pub fn others(&self) -> &[ServerMemory] {
+        &self.servers[self.ledgers.len()..]
     }
 }
 
-impl ReplicaMemory {
+impl ServerMemory {
     /// `views`: where its page is, if others are to read it.
-    fn create(bell: Rc<OwnedFd>, views: Option<&Views>) -> io::Result<ReplicaMemory> {
+    fn create(bell: Rc<OwnedFd>, views: Option<&Views>) -> io::Result<ServerMemory> {
         if let Some(views) = views {
             let View { write, read } = views.create("atoll-replica", REPLICA_PAGE_BYTES)?;
-            return ReplicaMemory::resume(write, read, bell);
+            return ServerMemory::resume(write, read, bell);
         }
         let page = create_memfd("atoll-replica", REPLICA_PAGE_BYTES)?;
         let page_read = open_for_reading(page.as_fd())?;
-        ReplicaMemory::resume(page, page_read, bell)
+        ServerMemory::resume(page, page_read, bell)
     }
 
-    fn resume(page_write: OwnedFd, page_read: OwnedFd, bell: Rc<OwnedFd>) -> io::Result<ReplicaMemory> {
+    fn resume(page_write: OwnedFd, page_read: OwnedFd, bell: Rc<OwnedFd>) -> io::Result<ServerMemory> {
         let page = ReplicaPage(ShmMemory::map_page(&page_read, REPLICA_PAGE_BYTES, Access::ReadOnly)?);
-        Ok(ReplicaMemory { page, page_write, page_read: Rc::new(page_read), bell })
+        Ok(ServerMemory { page, page_write, page_read: Rc::new(page_read), bell })
     }
 }
 
@@ -182,7 +195,8 @@ pub fn bells(count: usize) -> io::Result<Vec<Rc<OwnedFd>>> {
     (0..count).map(|_| eventfd::create().map(Rc::new)).collect()
 }
 
-/// The memory of one session. The replicas have their own descriptors of it, so it lives on there when this is dropped.
+/// The memory of one session. The replicas have their own descriptors of it, so it lives on there when this
+/// is dropped.
 #[derive(Debug)]
 pub struct SessionMemory {
     /// The process that opened it.
@@ -194,7 +208,8 @@ pub struct SessionMemory {
     bells: Vec<Rc<OwnedFd>>,
     /// One arena per replica.
     arenas: Vec<Rc<OwnedFd>>,
-    /// By which its processes wake each replica. No other session has them: what hangs on them makes ringing slow for itself only.
+    /// By which its processes wake each replica. No other session has them: what hangs on them makes ringing
+    /// slow for itself only.
     doorbells: Vec<Rc<OwnedFd>>,
     config: ArenaConfig,
     /// Since when there has been something to count.
@@ -208,6 +223,16 @@ pub struct LibraryCalls {
     pub calls: u64,
     /// Those of them that needed a system call.
     pub with_system_call: u64,
+}
+
+impl LibraryCalls {
+    /// Both together.
+    pub fn plus(self, other: LibraryCalls) -> LibraryCalls {
+        LibraryCalls {
+            calls: self.calls.saturating_add(other.calls),
+            with_system_call: self.with_system_call.saturating_add(other.with_system_call),
+        }
+    }
 }
 
 impl SessionMemory {
@@ -224,11 +249,12 @@ impl SessionMemory {
                 .collect::<io::Result<_>>()?,
             doorbells: bells(replicas)?,
             config,
-            since: Instant::now(),
+            since: clock::now(),
         })
     }
 
-    /// How many bytes the kernel has allocated for it, whoever has touched them first: send and receive buffers.
+    /// How many bytes the kernel has allocated for it, whoever has touched them first: send and receive
+    /// buffers.
     pub fn allocated(&self) -> u64 {
         self.arenas.iter().map(|arena| allocated(arena.as_fd())).sum()
     }
@@ -243,7 +269,8 @@ impl SessionMemory {
             .collect()
     }
 
-    /// The memory that has these descriptors, of a session that was opened after `since`; `None`: it cannot be.
+    /// The memory that has these descriptors, of a session that was opened after `since`; `None`: it cannot
+    /// be.
     pub fn resume(
         (pid, user): (u32, User),
         descriptors: Vec<OwnedFd>,
@@ -284,15 +311,16 @@ impl SessionMemory {
     pub fn for_application(&self, stack: &StackMemory) -> Vec<Rc<OwnedFd>> {
         let mut fds = vec![stack.stack_read.clone(), self.app_page.clone()];
         fds.extend(self.bells.iter().cloned());
-        for ((replica, arena), doorbell) in stack.replicas.iter().zip(&self.arenas).zip(&self.doorbells) {
+        for ((replica, arena), doorbell) in stack.replicas().iter().zip(&self.arenas).zip(&self.doorbells) {
             fds.extend([replica.page_read.clone(), arena.clone(), doorbell.clone()]);
         }
         fds
     }
 
-    /// What the library counted so far, if it can be true: whoever says more than a call each nanosecond has counted none.
+    /// What the library counted so far, if it can be true: whoever says more than a call each nanosecond has
+    /// counted none.
     pub fn library_calls(&self) -> LibraryCalls {
-        let most = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let most = u64::try_from(clock::now().since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let layout = self.config.layout();
         let at = layout.library + LIBRARY_COUNTERS;
         let mut sum = LibraryCalls::default();
@@ -326,7 +354,7 @@ mod tests {
     fn what_is_opened_for_reading_cannot_be_mapped_for_writing() {
         let memory = StackMemory::create(bells(2).unwrap(), None).unwrap();
         assert!(ShmMemory::map(&*memory.stack_read, STACK_PAGE_BYTES, Access::ReadWrite).is_err());
-        let page_read = &memory.replicas[1].page_read;
+        let page_read = &memory.replicas()[1].page_read;
         assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadWrite).is_err());
         assert!(ShmMemory::map_page(&**page_read, REPLICA_PAGE_BYTES, Access::ReadOnly).is_ok());
     }
@@ -335,7 +363,7 @@ mod tests {
     #[test]
     fn nobody_else_writes_the_page_of_a_replica_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();
-        let page = &memory.replicas[0];
+        let page = &memory.replicas()[0];
         // For the next incarnation, though the last one has mapped it.
         for _ in 0..2 {
             let own =
@@ -351,9 +379,9 @@ mod tests {
         let fd = |fd: &OwnedFd| fd.try_clone().unwrap();
         let part = vec![fd(&page.page_write), fd(&page.bell), fd(&memory.ledgers[0]), fd(&page.page_read)];
         let next = StackMemory::resume(fd(&memory.stack_write), Pairs::create().unwrap(), vec![part], 1).unwrap();
-        let path = format!("/proc/self/fd/{}", next.replicas[0].page_read.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", next.replicas()[0].page_read.as_raw_fd());
         assert!(OpenOptions::new().read(true).write(true).open(&path).is_err());
-        assert_eq!(next.replicas[0].page.sleep_word(), 4711);
+        assert_eq!(next.replicas()[0].page.sleep_word(), 4711);
     }
 
     /// The page on a link is for the other stack alone: that one has made it, and can write it.
@@ -368,7 +396,8 @@ mod tests {
         assert_eq!(ours.load32(8), 0);
     }
 
-    /// Whoever has a descriptor of it may ask the kernel for another one with other rights, if it is his own file.
+    /// Whoever has a descriptor of it may ask the kernel for another one with other rights, if it is his own
+    /// file.
     #[test]
     fn nobody_else_writes_the_stack_page_even_by_opening_it_again() {
         let memory = StackMemory::create(bells(1).unwrap(), None).unwrap();

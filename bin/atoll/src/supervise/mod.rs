@@ -1,79 +1,74 @@
 //! How does a stack come up, and go down? The supervisor process from its first to its last step.
 
-// structure: cycle of dying, persisted, guarded, hosts, launch, questions, report, scaling, spawn, standby, stopped, succession, supervisor, words: each file has a part of the supervisor's one struct
-
+mod awaiting;
+mod books;
 mod build_file;
-mod crowds;
+mod clients;
+mod course;
 mod device;
 mod doors;
 mod dying;
+mod ending;
+mod gate;
 mod gauge;
-mod guarded;
+mod health;
 mod hosts;
+mod identity;
 mod join;
 mod launch;
-mod life;
-mod lives;
 mod memory;
 mod outbox;
 mod owner;
-mod pace;
 mod pairs;
 mod persisted;
-mod questions;
-mod report;
-mod scaling;
+mod program;
+mod reserve;
 mod server_user;
+mod servers;
+mod setups;
 mod spawn;
-mod standby;
-mod stopped;
+mod starts;
 mod succession;
 mod supervisor;
-mod telling;
-mod upgrade;
-mod usage;
+mod tokens;
 mod users;
-mod watchdog;
 mod words;
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use atoll_base::{Addr, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
+use atoll_base::{Addr, Duration, FLOW_GROUPS, FlowGroup, FlowKey, ReplicaId};
 use atoll_ipc::page::{StackFacts, StackPage, V6Facts};
 use atoll_shm::ShmMemory;
-use atoll_supervisor::{Component, Config, Handshake, LinkType, Mac, Paths, Plan, Rights, StackName, Steering};
+use atoll_supervisor::{Config, Handshake, LinkType, Mac, Paths, Plan, READY_TIME, Rights, StackName, Steering};
 use atoll_sys::Calibration;
-use atoll_sys::process::{self, Exit};
+use atoll_sys::process;
 use atoll_sys::signal::{Signal, Signals};
 use atoll_sys::unix::Channel;
 use atoll_tap::Offloads;
 
 use self::device::TapDevice;
 use self::doors::Doors;
+use self::identity::Identity;
+use self::join::Link;
 use self::join::{HostedLink, JoinedLink};
-use self::launch::{Duty, Launcher};
-use self::life::READY_TIME;
+use self::launch::Launcher;
 use self::memory::StackMemory;
-use self::persisted::{Found, PersistedState};
-use self::report::Identity;
-use self::supervisor::{Role, Supervisor};
+use self::persisted::PersistedState;
+use self::supervisor::{Found, Foundation, Supervisor};
+use crate::clock;
 use crate::failure::{Failure, OrFail, is_shortage};
 use crate::notes::{self, Notes};
 use crate::privileges;
 use crate::runtime::{self, NameLock};
-use crate::setup::{
-    HostSetup, IpServerSetup, LinkServerSetup, LinkSetup, LinkSide, ManagerSetup, ReplicaSetup, SEGMENT_MAX,
-};
+use crate::setup::LinkSide;
 
 pub use self::device::MakeDevice;
 pub use self::doors::ROOT_ONLY;
-pub use self::life::Life;
+pub use self::ending::{Ending, signal_name};
 pub use self::owner::SESSIONS_REMAIN;
 pub use self::persisted::StackNote;
 pub use self::spawn::comm;
-pub use self::supervisor::Ending;
 
 /// A stack whose replicas are ready.
 pub struct Running {
@@ -91,12 +86,13 @@ pub struct Guardian {
     pub job: String,
 }
 
-/// Goes on with the stack of a supervisor that has died, as the guardian tells of it. `config`: as it was when that one started.
+/// Goes on with the stack of a supervisor that has died, as the guardian tells of it. `config`: as it was
+/// when that one started.
 pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let signals =
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).or_fail("catching signals")?;
-    let began = Instant::now();
+    let began = clock::now();
     let notes = hear(&guardian.channel).or_fail("listening to the guardian")?;
     let mut found = Found::read(notes, &mut config)?;
     let lock = found.lock.try_clone().or_fail("taking over the name")?;
@@ -113,7 +109,7 @@ pub fn take_over(mut config: Config, guardian: Guardian) -> Result<Running, Fail
     let persisted = PersistedState::new(guardian, found.lock.try_clone().or_fail("taking over the name")?);
     let mut server = found.resume(config, identity, Box::new(launcher), Some(signals), persisted)?;
     server.watch_memory().or_fail("telling servers of the memory")?;
-    let micros = began.elapsed().as_micros();
+    let micros = clock::now().since(began).as_micros();
     say!("supervisor {} has taken over within {:.1} ms", std::process::id(), micros as f64 / 1000.0);
     Ok(Running { server, name })
 }
@@ -138,9 +134,8 @@ fn hear(channel: &Channel) -> std::io::Result<Notes> {
     }
 }
 
-// structure: start: each step needs what the one before has made
-/// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian`: who keeps what the next supervisor needs if this
-/// one dies.
+/// Starts a stack and waits until it is ready. On failure nothing is left behind. `guardian`: who keeps what
+/// the next supervisor needs if this one dies.
 pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Failure> {
     process::raise_nofile_limit(DESCRIPTORS_WANTED).or_fail("raising the limit of open descriptors")?;
     let rights = doors::rights(&config)?;
@@ -154,67 +149,38 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     let (doors, joined) = open_doors(&config, &rights, name.paths())?;
 
     let plan = config.notation.plan();
-    let replicas = usize::from(config.replicas());
-    let making = "making the stack's memory";
-    let (bells, stack_page, joined) = match joined {
-        Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }) => {
-            (bells[..replicas].to_vec(), Some(stack_page), Some((host, host_page, for_replicas)))
-        }
-        None => (memory::bells(replicas).or_fail(making)?, None, None),
-    };
-    let mut memory = StackMemory::create(bells.clone(), stack_page).or_fail(making)?;
-    memory.add_plan(&plan).or_fail(making)?;
-    let hosted = match (config.link.kind, &joined) {
-        (LinkType::Shm, None) => Some(HostedLink::create(&bells, memory.stack_read.clone()).or_fail(making)?),
-        _ => None,
-    };
-
+    let shared = SharedMemory::make(&config, &plan, joined).or_fail("making the stack's memory")?;
     let (key, mac) = secrets(&config)?;
-    let device = match config.link.kind {
-        LinkType::Tap => {
-            let table = queue_table(&plan, &steering_table(config.replicas()));
-            Some(TapDevice::open(&config.link, plan.queues(), key, &table, steering_of(&config, &plan))?)
-        }
-        LinkType::Shm | LinkType::None => None,
-    };
+    let device = open_device(&config, &plan, key)?;
     privileges::leave_network().or_fail("giving up the privilege to change links")?;
-    if let Some((_, host_page, _)) = &joined {
+    if let Some(host_page) = &shared.host_page {
         check_neighbour(&config, mac, host_page)?;
     }
+    let SharedMemory { memory, link, for_replicas, side, .. } = shared;
     write_stack_page(&memory, &config, key, mac);
 
-    let offload = match &device {
-        Some(device) => device.offloads.tso,
-        None => config.link.offload && config.link.kind == LinkType::Shm,
-    };
     let identity = Identity {
         uid: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),
         guardian: guardian.as_ref().map(|guardian| guardian.pid),
         takeovers: 0,
         socket: name.paths().socket.clone(),
-        started: Instant::now(),
+        started: clock::now(),
         mac,
         device: device.as_ref().map(|device| device.name.clone()),
-        offload,
+        offload: match &device {
+            Some(device) => device.offloads.tso,
+            None => config.link.offload && config.link.kind == LinkType::Shm,
+        },
         steering: match &device {
             Some(device) if device.is_steered => Steering::Bpf,
             _ => Steering::Software,
         },
         servers,
     };
-    let link_side = joined.as_ref().map(|_| LinkSide::Guest).or(hosted.as_ref().map(|_| LinkSide::Host));
-    let link: Vec<Rc<OwnedFd>> = match (&joined, &hosted) {
-        (Some((_, _, for_replicas)), _) => for_replicas.clone(),
-        (None, Some(hosted)) => hosted.for_replicas(),
-        (None, None) => Vec::new(),
-    };
-    let launcher = Launcher { device, link, link_side };
-    let mut server = Supervisor::new(config, identity, memory, Box::new(launcher), doors, Some(signals))?;
-    server.rights = rights;
+    let (launcher, signals) = (Box::new(Launcher { device, link: for_replicas, link_side: side }), Some(signals));
+    let mut server = Supervisor::new(Foundation { config, identity, memory, launcher, doors, rights, link, signals })?;
     server.watch_memory().or_fail("telling servers of the memory")?;
-    server.link = hosted;
-    server.link_host = joined.map(|(host, _, _)| host);
     let mut server = wait_until_ready(server)?;
     if let Some(guardian) = guardian {
         let lock = name.lock().try_clone_to_owned().or_fail("keeping the name")?;
@@ -223,13 +189,58 @@ pub fn start(config: Config, guardian: Option<Guardian>) -> Result<Running, Fail
     Ok(Running { server, name })
 }
 
+/// The memory of a stack that starts, and of its link to another one.
+struct SharedMemory {
+    memory: StackMemory,
+    link: Link,
+    /// What replicas inherit of the link.
+    for_replicas: Vec<Rc<OwnedFd>>,
+    /// Which end of it this stack is.
+    side: Option<LinkSide>,
+    /// The page of the stack that hosts it.
+    host_page: Option<StackPage<ShmMemory>>,
+}
+
+impl SharedMemory {
+    /// `joined`: the link that this stack has joined.
+    fn make(config: &Config, plan: &Plan, joined: Option<JoinedLink>) -> std::io::Result<SharedMemory> {
+        let replicas = usize::from(config.replicas());
+        let Some(JoinedLink { host, stack_page, bells, host_page, for_replicas }) = joined else {
+            let bells = memory::bells(replicas)?;
+            let mut memory = StackMemory::create(bells.clone(), None)?;
+            memory.add_plan(plan)?;
+            let is_host = config.link.kind == LinkType::Shm;
+            let hosted = is_host.then(|| HostedLink::create(&bells, memory.stack_read.clone())).transpose()?;
+            let for_replicas = hosted.as_ref().map(HostedLink::for_replicas).unwrap_or_default();
+            let (link, side) = (Link::new(hosted, None), is_host.then_some(LinkSide::Host));
+            return Ok(SharedMemory { memory, link, for_replicas, side, host_page: None });
+        };
+        let mut memory = StackMemory::create(bells[..replicas].to_vec(), Some(stack_page))?;
+        memory.add_plan(plan)?;
+        let (link, side) = (Link::new(None, Some(host)), Some(LinkSide::Guest));
+        Ok(SharedMemory { memory, link, for_replicas, side, host_page: Some(host_page) })
+    }
+}
+
+/// Makes the device, if the stack has one.
+fn open_device(config: &Config, plan: &Plan, key: FlowKey) -> Result<Option<TapDevice>, Failure> {
+    match config.link.kind {
+        LinkType::Tap => {
+            let table = queue_table(plan, &steering_table(config.replicas()));
+            TapDevice::open(&config.link, plan.queues(), key, &table, steering_of(config, plan)).map(Some)
+        }
+        LinkType::Shm | LinkType::None => Ok(None),
+    }
+}
+
 impl Running {
     /// Makes the stack end with the program of the `atoll run` at the other end of `channel`.
     pub fn set_owner(&mut self, channel: Channel) -> Result<(), Failure> {
         self.server.set_owner(channel).or_fail("watching over the program")
     }
 
-    /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its name, and with it its log.
+    /// Serves until something ends the stack, and ends it. `report` is told why while the stack still has its
+    /// name, and with it its log.
     pub fn serve<T>(mut self, report: impl FnOnce(Result<Ending, Failure>) -> T) -> T {
         let mut shortages = 0u64;
         let ended = loop {
@@ -254,7 +265,7 @@ impl Running {
             return reported;
         }
         self.server.stop();
-        self.server.persisted.bye();
+        self.server.bye();
         let reported = report(ended);
         // Connections close last: whoever waits for that finds device and name free.
         let Running { mut server, name } = self;
@@ -264,15 +275,16 @@ impl Running {
         reported
     }
 
-    /// Gives up the privileges that the supervisor of a stack that is up does not need. `visible`: as for [`privileges::confine_supervisor`].
+    /// Gives up the privileges that the supervisor of a stack that is up does not need. `visible`: as for
+    /// [`privileges::confine_supervisor`].
     pub fn confine(&self, visible: bool) -> Result<(), Failure> {
-        let own_user = self.server.identity.servers.is_some();
+        let own_user = self.server.identity().servers.is_some();
         privileges::confine_supervisor(visible, own_user).or_fail("giving up privileges")
     }
 
     /// A process that is in the stack's namespaces as long as it is up.
     pub fn namespace_holder(&self) -> u32 {
-        self.server.identity.guardian.unwrap_or_else(std::process::id)
+        self.server.identity().guardian.unwrap_or_else(std::process::id)
     }
 
     /// A few lines about where the stack is, for people.
@@ -350,7 +362,8 @@ fn check_neighbour(config: &Config, mac: Mac, host: &StackPage<ShmMemory>) -> Re
     Ok(())
 }
 
-/// What everybody needs to know of the stack, for its own programs and servers, and for those of the stack on the link.
+/// What everybody needs to know of the stack, for its own programs and servers, and for those of the stack on
+/// the link.
 fn write_stack_page(memory: &StackMemory, config: &Config, key: FlowKey, mac: Mac) {
     let Calibration { tsc0, ns0, mult } = Calibration::measure();
     let link = &config.link;
@@ -383,143 +396,13 @@ fn write_stack_page(memory: &StackMemory, config: &Config, key: FlowKey, mac: Ma
     }
 }
 
-// structure: replica_setup: what a replica is told comes from as many places
-fn replica_setup(
-    config: &Config,
-    identity: &Identity,
-    plan: &Plan,
-    epochs: &[u32],
-    index: u8,
-    has_device: bool,
-    link: Option<LinkSide>,
-) -> ReplicaSetup {
-    let server = usize::from(index);
-    let has_tap = has_device && plan.queue_of(server).is_some();
-    let ip_server = Some(plan.server_for(server, Component::Ip)).filter(|_| plan.is_ip_apart());
-    let served_by = ip_server.unwrap_or(plan.server_for(server, Component::Ls)) as u8;
-    let manager = plan.server_for(server, Component::Cm);
-    ReplicaSetup {
-        index,
-        replicas: config.replicas(),
-        servers: plan.processes().len() as u8,
-        epoch: epoch_of(epochs, server),
-        pairs: partners(plan, server),
-        epochs: epochs.iter().copied().take(config.replicas().into()).collect(),
-        managers: plan.servers_of(Component::Cm).count() as u8,
-        manager: (manager != server).then_some(manager as u8),
-        manager_epoch: epoch_of(epochs, manager),
-        managers_apart: plan.are_managers_apart(),
-        ip_server: ip_server.map(|server| server as u8),
-        ip_servers: if ip_server.is_some() { plan.servers_of(Component::Ip).count() as u8 } else { 0 },
-        has_tap,
-        link_server: (has_device && !has_tap).then_some(served_by),
-        segment_max: if identity.offload { SEGMENT_MAX } else { 0 },
-        software_steering: identity.steering == Steering::Software,
-        link: link.map(|side| LinkSetup { side }),
-        recovery: config.recovery.mode,
-    }
-}
-
-fn host_setup(config: &Config, identity: &Identity, duty: Duty) -> HostSetup {
-    let (plan, replicas) = (config.notation.plan(), usize::from(config.replicas()));
-    let (number, standby) = match duty {
-        Duty::Replicas(number) => (number, None),
-        // One that no other has.
-        Duty::Standby { memory } => (replicas, Some(memory)),
-    };
-    HostSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        user: identity.servers,
-        guarded: identity.guardian.is_some(),
-        descriptors: 0, // Counted when they are gathered.
-        index: number as u8,
-        standby,
-        has_tap: identity.device.is_some() && (0..replicas).any(|replica| plan.queue_of(replica).is_some()),
-        cpu: if standby.is_some() { None } else { cpu_of(config, number) },
-        batch_scheduling: config.scheduling.batch,
-    }
-}
-
-fn link_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> LinkServerSetup {
-    let queue = plan.queue_of(usize::from(server)).unwrap_or(0);
-    LinkServerSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        user: identity.servers,
-        guarded: identity.guardian.is_some(),
-        descriptors: 0, // Counted when they are gathered.
-        index: queue as u8,
-        server,
-        pairs: partners(plan, server.into()),
-        first_replica: plan.replicas_of(usize::from(server)).next().unwrap_or(0) as u8,
-        peers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
-        epoch: epoch_of(epochs, server.into()),
-        cpu: cpu_of(config, usize::from(server)),
-        batch_scheduling: config.scheduling.batch,
-    }
-}
-
-fn ip_server_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> IpServerSetup {
-    let number = usize::from(server);
-    IpServerSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        user: identity.servers,
-        descriptors: 0, // Counted when they are gathered.
-        index: plan.ip_of(number).unwrap_or(0) as u8,
-        ip_servers: plan.servers_of(Component::Ip).map(|server| server as u8).collect(),
-        server,
-        pairs: partners(plan, number),
-        servers: plan.processes().len() as u8,
-        epoch: epoch_of(epochs, number),
-        has_tap: plan.queue_of(number).is_some(),
-        link_server: plan.link_of(number) as u8,
-        cpu: cpu_of(config, number),
-        batch_scheduling: config.scheduling.batch,
-        guarded: identity.guardian.is_some(),
-    }
-}
-
-fn manager_setup(config: &Config, identity: &Identity, plan: &Plan, epochs: &[u32], server: u8) -> ManagerSetup {
-    ManagerSetup {
-        stack: config.name.to_string(),
-        supervisor: identity.pid,
-        user: identity.servers,
-        guarded: identity.guardian.is_some(),
-        descriptors: 0, // Counted when they are gathered.
-        index: plan.manager_of(server.into()).unwrap_or(0) as u8,
-        managers: plan.servers_of(Component::Cm).count() as u8,
-        server,
-        pairs: partners(plan, server.into()),
-        epoch: epoch_of(epochs, server.into()),
-        cpu: cpu_of(config, usize::from(server)),
-        batch_scheduling: config.scheduling.batch,
-    }
-}
-
-/// The servers with which this one shares memory.
-fn partners(plan: &Plan, server: usize) -> Vec<u8> {
-    // Cannot truncate: there are few servers.
-    plan.partners_of(server).map(|other| other as u8).collect()
-}
-
-fn epoch_of(epochs: &[u32], server: usize) -> u32 {
-    epochs.get(server).copied().unwrap_or(1)
-}
-
-fn cpu_of(config: &Config, server: usize) -> Option<usize> {
-    let cpus = &config.scheduling.cpus;
-    (!cpus.is_empty()).then(|| cpus[server % cpus.len()])
-}
-
 fn wait_until_ready(mut server: Supervisor) -> Result<Supervisor, Failure> {
-    let deadline = Instant::now() + READY_TIME;
+    let deadline = clock::now() + READY_TIME;
     let failed = loop {
         if server.all_ready() {
             break None;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.since(clock::now());
         if left.is_zero() {
             let seconds = READY_TIME.as_secs();
             break Some(Failure::new(format!("the servers were not ready within {seconds} seconds")));
@@ -537,10 +420,11 @@ fn wait_until_ready(mut server: Supervisor) -> Result<Supervisor, Failure> {
     }
 }
 
-/// Gives a DHCP server some time, so that the programs that are started next have an address. Without one the stack is up all the same.
+/// Gives a DHCP server some time, so that the programs that are started next have an address. Without one the
+/// stack is up all the same.
 fn wait_for_address(server: &mut Supervisor) -> Result<(), Failure> {
-    let deadline = Instant::now() + Duration::from_secs(server.dhcp_wait_s().into());
-    while server.waits_for_address() && Instant::now() < deadline {
+    let deadline = clock::now() + Duration::from_secs(server.dhcp_wait_s().into());
+    while server.waits_for_address() && clock::now() < deadline {
         turn(server, ADDRESS_LOOK)?;
     }
     Ok(())
@@ -553,60 +437,6 @@ fn turn(server: &mut Supervisor, wait: Duration) -> Result<(), Failure> {
         Ok(Some(ending)) => Err(Failure::new(format!("the stack did not start: {ending}"))),
         Err(error) => Err(Failure::new(format!("the stack did not start: {error}"))),
     }
-}
-
-impl std::fmt::Display for Ending {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
-            Ending::Asked => f.write_str("ended by `atoll down`"),
-            Ending::ProgramEnded => f.write_str("ended with its program"),
-            Ending::MadeWay => f.write_str("goes on under another supervisor"),
-            Ending::ServerGone { server, pid, exit, forbidden } => {
-                f.write_str(&death(*server, *pid, *exit, *forbidden))
-            }
-        }
-    }
-}
-
-/// How a server has ended, for people.
-fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
-    ending_of(&server.to_string(), pid, exit, forbidden)
-}
-
-/// The same of any process.
-fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
-    let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-    match exit {
-        Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
-            format!("{server}{pid} made the forbidden system call {}", privileges::name_of(call))
-        }
-        Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
-        Some(Exit::Killed) => format!("{server}{pid} was killed"),
-        Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
-        Some(Exit::Unknown) | None => format!("{server}{pid} is gone"),
-    }
-}
-
-/// `SIGSEGV`, or the number of a signal without a usual name.
-pub fn signal_name(signal: i32) -> String {
-    let name = match signal {
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGINT => "SIGINT",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGTRAP => "SIGTRAP",
-        libc::SIGABRT => "SIGABRT (a bug: see the message above)",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGKILL => "SIGKILL (by someone, or because memory ran out: see dmesg)",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGTERM => "SIGTERM",
-        libc::SIGSYS => "SIGSYS (a forbidden system call)",
-        other => return format!("signal {other}"),
-    };
-    name.into()
 }
 
 /// The name under which `atoll run` makes a stack for process `pid` alone.

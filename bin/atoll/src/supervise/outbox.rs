@@ -40,7 +40,8 @@ impl Outbox {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Too many descriptors are on their way (unix(7), ETOOMANYREFS), or there is no memory: the other end is as well as ever.
+                // Too many descriptors are on their way (unix(7), ETOOMANYREFS), or there is no memory: the
+                // other end is as well as ever.
                 Err(error) if is_shortage(&error) => {
                     self.is_starved = true;
                     break;
@@ -56,7 +57,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether what waits does so because the system was short of something: the socket does not say when that has passed.
+    /// Whether what waits does so because the system was short of something: the socket does not say when
+    /// that has passed.
     pub fn is_starved(&self) -> bool {
         self.is_starved
     }

@@ -1,8 +1,10 @@
-//! When does a stack end that was made for one program? After the program, the sessions of its children, and what they sent.
+//! When does a stack end that was made for one program? After the program, the sessions of its children, and
+//! what they sent.
 
 use std::io;
-use std::time::{Duration, Instant};
 
+use atoll_base::Instant;
+use atoll_supervisor::{Activity, Drain, DrainStep};
 use atoll_sys::unix::Channel;
 
 /// Who decides when the stack ends.
@@ -12,44 +14,29 @@ pub enum Owner {
     /// The program of the `atoll run` at the other end, which is still there.
     Present(Channel),
     /// The program has ended.
-    Gone(Drain),
+    Gone(Gone),
 }
 
-/// What is waited for after the program.
-pub struct Drain {
+/// What is left after the program.
+pub struct Gone {
     /// The `atoll run`, while it waits.
     channel: Option<Channel>,
-    told: bool,
-    moved: u64,
-    moved_at: Instant,
-}
-
-/// What the stack is doing.
-#[derive(Clone, Copy, Debug)]
-pub struct Activity {
-    /// Open sessions.
-    pub sessions: usize,
-    /// Sessions opened since the start.
-    pub opened: u64,
-    /// Connections that exist, as the replicas say.
-    pub connections: u64,
-    /// A number that changes when anything is sent or received.
-    pub moved: u64,
+    drain: Drain,
 }
 
 impl Owner {
-    /// Its channel is readable: the `atoll run` says that its program has ended, or has itself ended or lost interest.
-    /// Returns a channel that needs no watching any more.
+    /// Its channel is readable: the `atoll run` says that its program has ended, or has itself ended or lost
+    /// interest. Returns a channel that needs no watching any more.
     pub fn spoke(&mut self, now: Instant) -> Option<Channel> {
         let (owner, closed) = match std::mem::replace(self, Owner::Nobody) {
             Owner::Present(channel) => match channel.receive(&mut [0; 256], &mut Vec::new()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Owner::Present(channel), None),
-                Ok(1..) => (Owner::Gone(Drain::new(Some(channel), now)), None),
-                _ => (Owner::Gone(Drain::new(None, now)), Some(channel)),
+                Ok(1..) => (Owner::Gone(Gone { channel: Some(channel), drain: Drain::new(now) }), None),
+                _ => (Owner::Gone(Gone { channel: None, drain: Drain::new(now) }), Some(channel)),
             },
-            Owner::Gone(mut drain) => {
-                let channel = drain.channel.take();
-                (Owner::Gone(drain), channel)
+            Owner::Gone(mut gone) => {
+                let channel = gone.channel.take();
+                (Owner::Gone(gone), channel)
             }
             Owner::Nobody => (Owner::Nobody, None),
         };
@@ -62,7 +49,7 @@ impl Owner {
         match self {
             Owner::Nobody => None,
             Owner::Present(channel) => Some(channel),
-            Owner::Gone(drain) => drain.channel.as_ref(),
+            Owner::Gone(gone) => gone.channel.as_ref(),
         }
     }
 
@@ -75,54 +62,40 @@ impl Owner {
     pub fn wants_end(&mut self, activity: Activity, now: Instant) -> bool {
         match self {
             Owner::Nobody | Owner::Present(_) => false,
-            Owner::Gone(drain) => drain.is_done(activity, now),
+            Owner::Gone(gone) => match gone.drain.poll(activity, now) {
+                DrainStep::Wait => false,
+                DrainStep::SayThatSessionsRemain => {
+                    if let Some(channel) = &gone.channel {
+                        let _ = channel.send(SESSIONS_REMAIN, &[]);
+                    }
+                    false
+                }
+                DrainStep::End => true,
+            },
         }
-    }
-}
-
-impl Drain {
-    fn new(channel: Option<Channel>, now: Instant) -> Drain {
-        Drain { channel, told: false, moved: 0, moved_at: now }
-    }
-
-    fn is_done(&mut self, activity: Activity, now: Instant) -> bool {
-        if activity.sessions > 0 {
-            // Programs that went into the background. `atoll run` need not wait for them.
-            if let (Some(channel), false) = (&self.channel, self.told) {
-                let _ = channel.send(SESSIONS_REMAIN, &[]);
-            }
-            self.told = true;
-            (self.moved, self.moved_at) = (activity.moved, now);
-            return false;
-        }
-        if activity.moved != self.moved {
-            (self.moved, self.moved_at) = (activity.moved, now);
-        }
-        let quiet = now.saturating_duration_since(self.moved_at);
-        activity.opened == 0 || quiet >= IDLE || quiet >= SETTLE && activity.connections == 0
     }
 }
 
 /// What the supervisor tells `atoll run` when it need not wait for the end.
 pub const SESSIONS_REMAIN: &[u8] = br#"{"sessions_remain":true}"#;
-/// How long nothing may move after the last session closed before what is left is given up: more than two
-/// retransmissions at their usual pace.
-const IDLE: Duration = Duration::from_secs(1);
-/// Replicas publish their counters every 50 ms: this long after the last session, "no connection" is to be believed.
-const SETTLE: Duration = Duration::from_millis(120);
+/// How often it is looked whether the stack is to end.
 const LOOK_MS: u32 = 20;
 
 #[cfg(test)]
 mod tests {
+    use crate::clock;
+    use atoll_base::Duration;
     use atoll_sys::unix::Blocking;
 
     use super::*;
 
+    /// Longer than anything is waited for.
+    const LONG: Duration = Duration::from_secs(1);
     const QUIET: Activity = Activity { sessions: 0, opened: 1, connections: 0, moved: 7 };
 
     fn gone() -> (Owner, Channel, Instant) {
         let (ours, theirs) = Channel::pair(Blocking::No).unwrap();
-        let now = Instant::now();
+        let now = clock::now();
         let mut owner = Owner::Present(ours);
         assert!(!owner.wants_end(QUIET, now) && owner.look_again_ms().is_none());
         theirs.send(b"ended", &[]).unwrap();
@@ -137,28 +110,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_has_time_to_arrive() {
-        let (mut owner, _theirs, now) = gone();
-        let busy = Activity { connections: 1, ..QUIET };
-        assert!(!owner.wants_end(busy, now));
-        assert!(!owner.wants_end(busy, now + IDLE / 2));
-        assert!(!owner.wants_end(Activity { moved: 8, ..busy }, now + IDLE), "it moved");
-        assert!(owner.wants_end(Activity { moved: 8, ..busy }, now + IDLE * 2), "nothing moves any more");
-        assert!(owner.wants_end(Activity { moved: 8, ..QUIET }, now + IDLE + SETTLE), "nothing is left");
-    }
-
-    #[test]
     fn children_keep_the_stack_and_their_parent_is_told_once() {
         let (mut owner, theirs, now) = gone();
         let sessions = Activity { sessions: 2, ..QUIET };
-        assert!(!owner.wants_end(sessions, now) && !owner.wants_end(sessions, now + IDLE * 9));
+        assert!(!owner.wants_end(sessions, now) && !owner.wants_end(sessions, now + LONG * 9));
         let mut buffer = [0; 64];
         let len = theirs.receive(&mut buffer, &mut Vec::new()).unwrap();
         assert_eq!(&buffer[..len], SESSIONS_REMAIN);
         assert!(theirs.receive(&mut buffer, &mut Vec::new()).is_err());
         drop(theirs);
         assert!(owner.spoke(now).is_some(), "its channel needs no watching");
-        assert!(owner.wants_end(QUIET, now + IDLE * 10));
+        assert!(owner.wants_end(QUIET, now + LONG * 10));
     }
 
     #[test]
@@ -166,7 +128,7 @@ mod tests {
         let (ours, theirs) = Channel::pair(Blocking::No).unwrap();
         let mut owner = Owner::Present(ours);
         drop(theirs);
-        assert!(owner.spoke(Instant::now()).is_some());
+        assert!(owner.spoke(clock::now()).is_some());
         assert!(owner.look_again_ms().is_some() && owner.channel().is_none());
     }
 }

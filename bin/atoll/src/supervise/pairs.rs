@@ -1,4 +1,5 @@
-//! What does the supervisor own of what servers say to each other? A memory for every two that talk, and one with keys that none can write.
+//! What does the supervisor own of what servers say to each other? A memory for every two that talk, and one
+//! with keys that none can write.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,5 @@
-//! What does a supervisor leave behind, and how does the next one go on with it? Everything that it alone knows, as notes of its guardian.
+//! What does a supervisor leave behind? Everything that it alone knows, as notes of its guardian; how the
+//! next one goes on with it is in `supervisor/takeover.rs`.
 //!
 //! ```text
 //!   stack         identity; descriptors: stack page, keys of servers, socket for applications, lock of the name
@@ -13,51 +14,56 @@
 //!   session.N     who is in it; descriptors: application page, bells, arenas, bells of replicas
 //!   ~client.N     what may be asked over it; descriptor: a connection to one of these sockets
 //! ```
-//! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of sessions that have ended,
-//! answers to the command line that were under way, but for `atoll scale` and `atoll move`, and an upgrade that was: its servers stay what they are.
+//! What is in shared memory - counters, addresses, the steering table - is found there. Lost are counts of
+//! sessions that have ended, answers to the command line that were under way, but for `atoll scale` and
+//! `atoll move`, and an upgrade that was: its servers stay what they are.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use atoll_ipc::arena::ArenaConfig;
-use atoll_ipc::control::Request;
-use atoll_supervisor::{BalanceRules, Build, ClientId, Config, Door, Mac, Paths, Rights, Sessions, Standing, Steering};
-use atoll_sys::Clock;
-use atoll_sys::epoll::EventFlags;
-use atoll_sys::process::Child;
-use atoll_sys::signal::Signals;
-use atoll_sys::unix::{Channel, Listener, Peer};
-use serde::de::DeserializeOwned;
+use atoll_base::{Duration, Instant};
+use atoll_supervisor::{BalanceRules, Build, ClientId, Door, Mac, Rights, Standing, Steering};
+use atoll_sys::epoll::{Epoll, EventFlags};
+use atoll_sys::process::{Child, Signal};
+use atoll_sys::unix::{Channel, Peer};
 use serde::{Deserialize, Serialize};
 
-use super::doors::Doors;
-use super::guarded::FdStoreLink;
-use super::hosts::{ENDING_TIME, Host, HostPage, LEAVE_TIME};
-use super::launch::{Duty, Launch};
-use super::life::Life;
-use super::memory::{SessionMemory, StackMemory};
-use super::pairs::Pairs;
-use super::report::Identity;
-use super::scaling::Scaling;
-use super::succession::Program;
-use super::supervisor::{Ending, GUARDIAN, ServerSlot, Supervisor};
-use super::words;
-use crate::failure::{Failure, OrFail};
-use crate::notes::{self, CLIENTS, Known, Note, Notes, STACK, STAYED};
-use crate::runtime;
+use super::Guardian;
+use super::books::Books;
+use super::clients::Client;
+use super::hosts::Host;
+use super::identity::Identity;
+use super::memory::StackMemory;
+use super::program::Program;
+use super::servers::ServerSlot;
+use super::tokens::GUARDIAN;
+use super::words::{self, Words};
+use crate::clock;
+use crate::notes::{self, CLIENTS, NEXT, Note, STACK};
 use crate::setup::ServerUser;
 
 /// The way to the guardian.
 #[derive(Debug, Default)]
 pub struct PersistedState {
-    pub channel: Option<Channel>,
+    channel: Option<Channel>,
     /// Builds that were noted, by number.
-    pub programs: Vec<Rc<Program>>,
+    programs: Vec<Rc<Program>>,
     /// For the guardian after this one; `None`: there was none.
-    pub fd_store: Option<FdStoreLink>,
+    fd_store: Option<FdStoreLink>,
+}
+
+/// What the next guardian is started with.
+#[derive(Debug)]
+pub struct FdStoreLink {
+    /// What it is told.
+    job: String,
+    /// The lock of the stack's name.
+    lock: Rc<OwnedFd>,
+    /// The present one, if this supervisor has started it.
+    child: Option<Child>,
+    /// When the next one may be started, at the earliest.
+    due: Instant,
 }
 
 /// `stack`.
@@ -97,62 +103,63 @@ pub struct StackNote {
     pub servers: Option<ServerUser>,
 }
 
-/// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an application's.
+/// `~client.N`. A build from before there were two sockets noted nothing: what it has accepted is an
+/// application's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct ClientNote {
-    door: Door,
+pub struct ClientNote {
+    pub door: Door,
     /// Process, user and group of who has made the connection.
     #[serde(default)]
-    peer: Option<[u32; 3]>,
+    pub peer: Option<[u32; 3]>,
 }
 
 /// `program.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct ProgramNote {
-    build: Build,
+pub struct ProgramNote {
+    pub build: Build,
 }
 
 /// `host.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct HostNote {
+pub struct HostNote {
     /// 0: none, in tests.
-    pid: u32,
-    number: usize,
-    is_up: bool,
+    pub pid: u32,
+    pub number: usize,
+    pub is_up: bool,
     /// It has no replica any more, and is to end.
-    is_ending: bool,
+    pub is_ending: bool,
     /// As in [`ServerNote`].
-    program: Option<usize>,
+    pub program: Option<usize>,
 }
 
 /// `server.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct ServerNote {
+pub struct ServerNote {
     /// 0: it has no process.
-    pid: u32,
+    pub pid: u32,
     /// The key of a replica's process.
-    host: Option<usize>,
+    pub host: Option<usize>,
     /// It was asked to leave.
-    is_leaving: bool,
-    epoch: u32,
-    crashes: u64,
-    moves: u64,
-    is_ready: bool,
+    pub is_leaving: bool,
+    pub epoch: u32,
+    pub crashes: u64,
+    pub moves: u64,
+    pub is_ready: bool,
     /// The others know that it was started.
-    is_announced: bool,
+    pub is_announced: bool,
     /// Number of its build; `None`: the supervisor's own.
-    program: Option<usize>,
+    pub program: Option<usize>,
 }
 
 /// `session.N`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct SessionNote {
-    pid: u32,
+pub struct SessionNote {
+    pub pid: u32,
     /// [`atoll_ipc::control::User::counts_for`].
     #[serde(default)]
-    counts_for: Option<u32>,
+    pub counts_for: Option<u32>,
     /// `None`: it has ended, and a replica may have something to send from its memory.
-    standing: Option<Standing>,
+    pub standing: Option<Standing>,
 }
 
 impl PersistedState {
@@ -167,7 +174,7 @@ impl PersistedState {
         self.channel.is_some()
     }
 
-    pub fn put(&mut self, name: String, note: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
+    fn put(&mut self, name: String, note: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
         let Ok(text) = serde_json::to_string(note) else { return };
         self.send(&Note::Put(name, text), descriptors);
     }
@@ -175,11 +182,6 @@ impl PersistedState {
     fn amend(&mut self, name: String, note: &impl Serialize) {
         let Ok(text) = serde_json::to_string(note) else { return };
         self.send(&Note::Amend(name, text), &[]);
-    }
-
-    /// Takes back what is noted under a name.
-    pub fn drop_note(&mut self, name: String) {
-        self.send(&Note::Drop(name), &[]);
     }
 
     /// Waits while the guardian has too much to read: it does nothing else.
@@ -210,398 +212,206 @@ impl PersistedState {
         self.put(format!("program.{number}"), &ProgramNote { build: program.build.clone() }, &[file.as_fd()]);
         Some(number)
     }
-}
 
-impl Supervisor {
-    /// Leaves everything to a guardian, from now on.
-    pub(super) fn leave_to(&mut self, persisted: PersistedState) {
-        self.persisted = persisted;
-        let Some(lock) = self.persisted.fd_store.as_ref().map(|fd_store| fd_store.lock.clone()) else { return };
-        if let Some(channel) = &self.persisted.channel
-            && let Err(error) = self.epoll.add(channel, GUARDIAN, EventFlags::RDHUP)
-        {
-            say!("the guardian is not watched: {error}");
+    /// Takes back what is noted under a name, or notes it.
+    fn put_or_drop(&mut self, name: String, note: Option<(&impl Serialize, &[BorrowedFd<'_>])>) {
+        match note {
+            Some((note, descriptors)) => self.put(name, note, descriptors),
+            None => self.send(&Note::Drop(name), &[]),
         }
-        let queues = self.launcher.as_ref().map(|launcher| launcher.queues()).unwrap_or_default();
+    }
+
+    /// With a guardian.
+    pub fn new(guardian: Guardian, lock: OwnedFd) -> PersistedState {
+        let fd_store = FdStoreLink { job: guardian.job, lock: Rc::new(lock), child: None, due: clock::now() };
+        PersistedState { channel: Some(guardian.channel), programs: Vec::new(), fd_store: Some(fd_store) }
+    }
+
+    /// The lock of the stack's name; `None`: there has never been a guardian.
+    pub fn lock(&self) -> Option<Rc<OwnedFd>> {
+        self.fd_store.as_ref().map(|fd_store| fd_store.lock.clone())
+    }
+
+    /// Says when the guardian is gone.
+    pub fn watch(&self, epoll: &Epoll) -> io::Result<()> {
+        self.channel.as_ref().map_or(Ok(()), |channel| epoll.add(channel, GUARDIAN, EventFlags::RDHUP))
+    }
+
+    /// The guardian is gone: nothing is noted until there is another one.
+    pub fn lose_guardian(&mut self, epoll: &Epoll) {
+        if let Some(channel) = self.channel.take() {
+            say!("the guardian is gone");
+            let _ = epoll.delete(&channel);
+        }
+    }
+
+    /// In how many milliseconds another guardian is to be started, if the present one is gone.
+    pub fn look_again_ms(&self, now: Instant) -> Option<u32> {
+        let fd_store = self.fd_store.as_ref().filter(|_| self.channel.is_none())?;
+        Some(fd_store.due.since(now).as_millis() as u32)
+    }
+
+    /// Whether another guardian is to be started now. There are never two of them: one that this supervisor
+    /// has started is gone then.
+    pub fn wants_guardian(&mut self, now: Instant) -> bool {
+        if self.look_again_ms(now) != Some(0) {
+            return false;
+        }
+        let Some(fd_store) = &mut self.fd_store else { return false };
+        fd_store.due = now + PAUSE;
+        if let Some(last) = fd_store.child.take() {
+            let _ = last.kill(Signal::KILL);
+            let _ = last.wait();
+        }
+        true
+    }
+
+    /// Starts another guardian, which knows nothing yet. Returns its process, the way to it, and the socket
+    /// to the one before, if that may still be there. `None`: there has never been one.
+    pub fn start_guardian(&mut self, epoll: &Epoll) -> io::Result<Option<(u32, PersistedState, Option<Channel>)>> {
+        let Some(fd_store) = &self.fd_store else { return Ok(None) };
+        let (child, channel) = notes::start_another(&fd_store.job)?;
+        let pid = child.pid();
+        let PersistedState { channel: last, fd_store, .. } = std::mem::take(self);
+        if let Some(last) = &last {
+            let _ = epoll.delete(last);
+        }
+        let due = clock::now() + PAUSE;
+        let fd_store = fd_store.map(|fd_store| FdStoreLink { child: Some(child), due, ..fd_store });
+        Ok(Some((pid, PersistedState { channel: Some(channel), programs: Vec::new(), fd_store }, last)))
+    }
+
+    /// What is known of the stack as a whole. `descriptors`: `None` if it was noted before.
+    pub fn note_stack(&mut self, note: &StackNote, descriptors: Option<&[BorrowedFd<'_>]>) {
+        match descriptors {
+            Some(descriptors) => self.put(STACK.into(), note, descriptors),
+            None => self.amend(STACK.into(), note),
+        }
+    }
+
+    /// The socket for administration.
+    pub fn note_administration(&mut self, socket: BorrowedFd<'_>) {
+        self.put(ADMINISTRATION.into(), &(), &[socket]);
+    }
+
+    /// Queues of the device.
+    pub fn note_queues(&mut self, queues: &[OwnedFd]) {
         for (number, queue) in queues.iter().enumerate() {
-            self.persisted.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
+            self.put(format!("queue.{number}"), &(), &[queue.as_fd()]);
         }
-        for (number, memory) in self.memory.servers().enumerate() {
+    }
+
+    /// The memory of the servers, and between them.
+    pub fn note_memory(&mut self, stack: &StackMemory) {
+        for (number, memory) in stack.servers().iter().enumerate() {
             let mut descriptors = vec![memory.page_write.as_fd(), memory.bell.as_fd()];
-            if let Some(ledger) = self.memory.ledgers.get(number) {
+            if let Some(ledger) = stack.ledgers.get(number) {
                 descriptors.extend([ledger.as_fd(), memory.page_read.as_fd()]);
             }
-            self.persisted.put(format!("memory.{number}"), &(), &descriptors);
-            let pairs: Vec<_> = self.memory.pairs.from(number).collect();
-            self.persisted.put(format!("pairs.{number}"), &(), &pairs);
-        }
-        for key in self.hosts.keys() {
-            self.note_host(key);
-        }
-        for index in 0..self.replicas.len() + self.others.len() {
-            self.note_server(index, true);
-        }
-        self.note_all_words();
-        let ended = self.lingering.iter().map(|lingering| lingering.session);
-        let sessions: Vec<u32> = self.open.keys().copied().chain(ended).collect();
-        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
-        sessions.into_iter().for_each(|session| self.note_session(session, true));
-        clients.into_iter().for_each(|client| self.note_client(client));
-        let note = self.stack_note();
-        self.persisted.put(ADMINISTRATION.into(), &(), &[self.doors.administration.as_fd()]);
-        let (memory, applications) = (&self.memory, self.doors.applications.as_fd());
-        let descriptors = [memory.stack_write.as_fd(), memory.pairs.secrets(), applications, lock.as_fd()];
-        self.persisted.put(STACK.into(), &note, &descriptors);
-        self.persisted.send(&Note::Ready, &[]);
-    }
-
-    fn stack_note(&self) -> StackNote {
-        let identity = &self.identity;
-        let age = identity.started.elapsed().as_nanos() as u64;
-        StackNote {
-            mac: identity.mac.0,
-            device: identity.device.clone(),
-            offload: identity.offload,
-            steering: identity.steering,
-            started_ns: Clock::kernel().now().as_nanos().saturating_sub(age),
-            balance: self.config.accept.told(),
-            places: self.scaling.places().to_vec(),
-            scales: self.scaling.is_auto(),
-            asking: self.scaling.asking().iter().map(|client| client.0).collect(),
-            opened: self.opened,
-            last_session: self.sessions.last(),
-            next_client: self.next_client,
-            is_ending: self.ending == Some(Ending::Asked),
-            takeovers: identity.takeovers,
-            exchange_for: self.exchange_for.map(|client| client.0),
-            rights: Some(self.rights.clone()),
-            servers: identity.servers,
-        }
-    }
-
-    /// What is known of the stack as a whole has changed.
-    pub(super) fn note_stack(&mut self) {
-        if self.persisted.is_kept() {
-            let note = self.stack_note();
-            self.persisted.amend(STACK.into(), &note);
+            self.put(format!("memory.{number}"), &(), &descriptors);
+            let pairs: Vec<_> = stack.pairs.from(number).collect();
+            self.put(format!("pairs.{number}"), &(), &pairs);
         }
     }
 
     /// There is a process for replicas more, or one less, or something else is known of it.
-    pub(super) fn note_host(&mut self, key: usize) {
-        if !self.persisted.is_kept() {
+    pub fn note_host(&mut self, key: usize, host: Option<&Host>) {
+        if !self.is_kept() {
             return;
         }
         let name = format!("host.{key}");
-        let Some(host) = self.hosts.get(key) else { return self.persisted.send(&Note::Drop(name), &[]) };
+        let Some(host) = host else { return self.send(&Note::Drop(name), &[]) };
         // One that stands by ends with this supervisor: it was not told yet to outlive it.
         let Some(number) = host.number() else { return };
         let note = HostNote {
-            pid: host.child.as_ref().map_or(0, |child| child.pid()),
+            pid: host.pid().unwrap_or(0),
             number,
-            is_up: host.is_up,
-            is_ending: host.control.is_none(),
-            program: self.persisted.program(&host.program),
+            is_up: host.is_up(),
+            is_ending: host.intake().is_none(),
+            program: self.program(host.program()),
         };
-        self.persisted.put(name, &note, &host.descriptors());
+        self.put(name, &note, &host.descriptors());
     }
 
     /// A server has another process, or something else is known of it. `is_announced`: to the others.
-    pub(super) fn note_server(&mut self, index: usize, is_announced: bool) {
-        if !self.persisted.is_kept() {
+    pub fn note_server(&mut self, index: usize, server: &ServerSlot, is_announced: bool) {
+        if !self.is_kept() {
             return;
         }
-        let Some(server) = self.replicas.iter().chain(&self.others).nth(index) else { return };
+        let record = server.record();
         let note = ServerNote {
-            pid: server.child.as_ref().map_or(0, |child| child.pid()),
-            host: server.host,
-            is_leaving: server.is_leaving,
-            epoch: server.epoch,
-            crashes: server.life.crashes,
-            moves: server.life.moves,
-            is_ready: server.life.is_serving(),
+            pid: server.pid().unwrap_or(0),
+            host: server.host(),
+            is_leaving: record.is_leaving(),
+            epoch: record.epoch(),
+            crashes: record.life().crashes,
+            moves: record.life().moves,
+            is_ready: record.is_serving(),
             is_announced,
-            program: self.persisted.program(&server.program),
+            program: self.program(server.program()),
         };
-        let control = server.control.as_ref().map(AsFd::as_fd);
-        let child = server.child.as_ref().filter(|_| server.host.is_none()).map(|child| child.pidfd());
-        let descriptors: Vec<_> = control.into_iter().chain(child).collect();
-        self.persisted.put(format!("server.{index}"), &note, &descriptors);
+        self.put(format!("server.{index}"), &note, &server.descriptors());
     }
 
     /// Who is in a session has changed. `is_new`: nobody knows of it.
-    pub(super) fn note_session(&mut self, session: u32, is_new: bool) {
-        if !self.persisted.is_kept() {
+    pub fn note_session(&mut self, session: u32, books: &Books, is_new: bool) {
+        if !self.is_kept() {
             return;
         }
-        let lingers = self.lingering.iter().find(|lingering| lingering.session == session);
-        let lingers = lingers.map(|lingering| &*lingering.memory);
-        let Some(memory) = self.open.get(&session).or(lingers) else {
-            return self.persisted.send(&Note::Drop(format!("session.{session:010}")), &[]);
-        };
-        let counts_for = memory.user.counts_for;
-        let note = SessionNote { pid: memory.pid, counts_for, standing: self.sessions.standing(session) };
         let name = format!("session.{session:010}");
+        let Some(memory) = books.memory(session) else { return self.send(&Note::Drop(name), &[]) };
+        let counts_for = memory.user.counts_for;
+        let note = SessionNote { pid: memory.pid, counts_for, standing: books.standing(session) };
         if is_new {
             let descriptors = memory.descriptors();
             let descriptors: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-            self.persisted.put(name, &note, &descriptors);
+            self.put(name, &note, &descriptors);
         } else {
-            self.persisted.amend(name, &note);
+            self.amend(name, &note);
         }
     }
 
     /// There is a client more, or one less.
-    pub(super) fn note_client(&mut self, id: ClientId) {
-        let name = format!("{CLIENTS}{:020}", id.0);
-        match self.clients.get(&id) {
-            Some(client) => {
-                let Peer { pid, uid, gid } = client.peer;
-                let note = ClientNote { door: client.door, peer: Some([pid, uid, gid]) };
-                self.persisted.put(name, &note, &[client.channel.as_fd()]);
-            }
-            None => self.persisted.send(&Note::Drop(name), &[]),
-        }
-    }
-}
-
-/// The stack as the last supervisor has left it.
-pub struct Found {
-    /// What is known of it as a whole.
-    pub stack: StackNote,
-    /// The device's queues.
-    pub queues: Vec<OwnedFd>,
-    /// The lock of its name.
-    pub lock: OwnedFd,
-    memory: StackMemory,
-    doors: Doors,
-    notes: Notes,
-}
-
-impl Found {
-    /// Reads the notes, as far as they concern the stack as a whole. `config`: as it was at the start.
-    pub fn read(notes: Notes, config: &mut Config) -> Result<Found, Failure> {
-        let paths = runtime::paths(&config.name);
-        Found::read_at(notes, config, &paths)
+    pub fn note_client(&mut self, id: ClientId, client: Option<&Client>) {
+        let note = client.map(|client| {
+            let Peer { pid, uid, gid } = client.peer();
+            (ClientNote { door: client.door(), peer: Some([pid, uid, gid]) }, [client.descriptor()])
+        });
+        let note = note.as_ref().map(|(note, descriptors)| (note, &descriptors[..]));
+        self.put_or_drop(format!("{CLIENTS}{:020}", id.0), note);
     }
 
-    /// The same of a stack with these files.
-    pub(super) fn read_at(mut notes: Notes, config: &mut Config, paths: &Paths) -> Result<Found, Failure> {
-        let missing = || Failure::new("the last supervisor has left no stack");
-        let (stack, descriptors) = take::<StackNote>(&mut notes, STACK).ok_or_else(missing)?;
-        let [stack_page, secrets, listener, lock] = descriptors.try_into().map_err(|_| missing())?;
-        config.accept = config.accept.changed(&stack.balance).or_fail("the rules of balancing")?;
-        let plan = config.notation.plan();
-        let count = plan.processes().len();
-        let mut pairs = Pairs::resume(secrets);
-        let mut parts = Vec::new();
-        for number in 0..count {
-            let (_, descriptors) = take::<()>(&mut notes, &format!("memory.{number}")).ok_or_else(missing)?;
-            parts.push(descriptors);
-            let (_, descriptors) = take::<()>(&mut notes, &format!("pairs.{number}")).ok_or_else(missing)?;
-            pairs.add_found(&plan, number, descriptors);
-        }
-        let what = "taking over the stack's memory";
-        let memory = StackMemory::resume(stack_page, pairs, parts, config.replicas().into()).or_fail(what)?;
-        let mut queues = Vec::new();
-        while let Some((_, descriptors)) = take::<()>(&mut notes, &format!("queue.{}", queues.len())) {
-            queues.extend(descriptors);
-        }
-        let administration = take::<()>(&mut notes, ADMINISTRATION).and_then(|(_, all)| all.into_iter().next());
-        let doors = Doors::resume(listener.into(), administration.map(Listener::from), paths);
-        let doors = doors.or_fail("taking over the stack's sockets")?;
-        Ok(Found { stack, queues, lock, memory, doors, notes })
+    /// There is a process more in this slot that is listened to, or one less.
+    pub fn note_words(&mut self, slot: usize, words: &Words) {
+        let speaker = words.speaker(slot).map(|(pid, pipe)| (pid, [pipe]));
+        let note = speaker.as_ref().map(|(pid, pipe)| (pid, &pipe[..]));
+        self.put_or_drop(format!("{}{slot}", words::NOTES), note);
     }
 
-    // structure: resume: each kind of note is taken up once, in the order in which they need each other
-    /// Goes on with it.
-    pub fn resume(
-        self,
-        config: Config,
-        identity: Identity,
-        launcher: Box<dyn Launch>,
-        signals: Option<Signals>,
-        persisted: PersistedState,
-    ) -> Result<Supervisor, Failure> {
-        let what = "taking over the stack";
-        let Found { stack, memory, doors, mut notes, .. } = self;
-        let stayed = notes.remove(STAYED).map(|known| known.text);
-        let mut programs = Vec::new();
-        while let Some((note, descriptors)) = take::<ProgramNote>(&mut notes, &format!("program.{}", programs.len())) {
-            programs.push(Rc::new(Program { file: descriptors.into_iter().next(), build: note.build }));
-        }
-        let own = Rc::new(Program::own());
-        let program = |note: Option<usize>| note.and_then(|number| programs.get(number)).unwrap_or(&own).clone();
-        let mut server = Supervisor::bare(config, identity, memory, launcher, doors, signals).or_fail(what)?;
-        server.rights = stack.rights.clone().unwrap_or_else(|| server.rights.clone());
-        let asking = stack.asking.iter().copied().map(ClientId).collect();
-        server.scaling = Scaling::resume(&server.config, &stack.places, stack.scales, asking);
-        while let Some(name) = notes.keys().find(|name| name.starts_with("host.")).cloned() {
-            let (Some((note, descriptors)), Some(key)) =
-                (take::<HostNote>(&mut notes, &name), name.strip_prefix("host.").and_then(|key| key.parse().ok()))
-            else {
-                continue;
-            };
-            let host = found_host(&note, descriptors, program(note.program)).or_fail(what)?;
-            server.install_host(key, host).or_fail(what)?;
-        }
-        while let Some(name) = notes.keys().find(|name| name.starts_with(words::NOTES)).cloned() {
-            if let Some((pid, descriptors)) = take::<u32>(&mut notes, &name)
-                && let Some(pipe) = descriptors.into_iter().next()
-            {
-                server.hear_again(&name, pid, pipe);
-            }
-        }
-        let mut unannounced = Vec::new();
-        for index in 0..server.config.notation.plan().processes().len() {
-            let (note, descriptors) = take::<ServerNote>(&mut notes, &format!("server.{index}"))
-                .ok_or_else(|| Failure::new(format!("the last supervisor has left no server {index}")))?;
-            let found = server.found(&note, descriptors, program(note.program)).or_fail(what)?;
-            if !note.is_announced {
-                unannounced.push(index);
-            }
-            server.install(index, found).or_fail(what)?;
-        }
-        server.sessions = Sessions::new(server.config.sessions.max);
-        server.sessions.resume(stack.last_session);
-        while let Some(name) = notes.keys().find(|name| name.starts_with("session.")).cloned() {
-            let (Some((note, descriptors)), Some(number)) =
-                (take::<SessionNote>(&mut notes, &name), name.strip_prefix("session.").and_then(|n| n.parse().ok()))
-            else {
-                continue;
-            };
-            let arena: ArenaConfig = server.config.sessions.arena;
-            let user = server.users.counting_for(note.counts_for);
-            let (replicas, started) = (server.replicas.len(), server.identity.started);
-            let Some(memory) = SessionMemory::resume((note.pid, user), descriptors, replicas, arena, started) else {
-                continue;
-            };
-            match note.standing {
-                Some(standing) => {
-                    server.sessions.restore(number, standing);
-                    server.open.insert(number, memory);
-                }
-                None => server.linger(number, Rc::new(memory)),
-            }
-        }
-        server.opened = stack.opened;
-        server.next_client = stack.next_client;
-        for (name, known) in notes {
-            let Some(number) = name.strip_prefix(CLIENTS).and_then(|number| number.parse().ok()) else { continue };
-            let Some(channel) = known.descriptors.into_iter().next().map(Channel::from) else { continue };
-            let note: ClientNote = serde_json::from_str(&known.text).unwrap_or_default();
-            server.next_client = server.next_client.max(number + 1);
-            let peer = note.peer.map(|[pid, uid, gid]| Peer { pid, uid, gid });
-            server.restore_client(ClientId(number), note.door, peer, channel);
-        }
-        server.lose_members();
-        if stack.is_ending {
-            server.ending = Some(Ending::Asked);
-        }
-        server.ready = true;
-        server.listen().or_fail(what)?;
-        server.remind(&unannounced).or_fail(what)?;
-        server.leave_to(persisted);
-        if let Some(client) = stack.exchange_for {
-            server.exchanged(ClientId(client), stayed).or_fail(what)?;
-        }
-        Ok(server)
-    }
-}
-
-impl Supervisor {
-    /// A server as it was found. One without a process is to be started.
-    fn found(&self, note: &ServerNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<ServerSlot> {
-        let mut descriptors = descriptors.into_iter();
-        // A process that is gone has taken the replica along.
-        let host = note.host.filter(|key| self.hosts.get(*key).is_some());
-        let control = descriptors.next().map(Channel::from).filter(|_| host.is_some() == note.host.is_some());
-        let child = match host.and_then(|key| self.hosts.get(key)) {
-            Some(host) => host.child.clone(),
-            None => descriptors.next().map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
-        };
-        let now = Instant::now();
-        let mut life = Life::new(now);
-        (life.crashes, life.moves) = (note.crashes, note.moves);
-        if control.is_none() {
-            life.absent(now);
-        } else if note.is_ready {
-            life.ready(now);
-        }
-        let is_leaving = note.is_leaving && control.is_some();
-        let due_by = is_leaving.then_some(now + LEAVE_TIME);
-        let host = host.filter(|_| control.is_some());
-        Ok(ServerSlot { host, control, is_leaving, due_by, ..ServerSlot::new(child, note.epoch, life, program) })
+    /// This is all: from now on somebody can take over.
+    pub fn is_complete(&mut self) {
+        self.send(&Note::Ready, &[]);
     }
 
-    /// Ends the memberships of clients of which there is no note: they are gone.
-    fn lose_members(&mut self) {
-        let members: BTreeMap<ClientId, ()> =
-            self.sessions.ids().flat_map(|id| self.sessions.members(id)).map(|(_, client)| (client, ())).collect();
-        for client in members.into_keys().filter(|client| !self.clients.contains_key(client)) {
-            self.gone_meanwhile.extend(self.sessions.closed(client));
-        }
+    /// The next supervisor is to be of the build in this file. Returns whether there is somebody to start it.
+    pub fn note_next(&mut self, file: BorrowedFd<'_>) -> bool {
+        self.put(NEXT.into(), &(), &[file]);
+        self.is_kept()
     }
-
-    /// Tells servers what the last supervisor may have had to tell them: all of it does no harm twice. `unannounced`: servers of which the
-    /// others may not know.
-    fn remind(&mut self, unannounced: &[usize]) -> io::Result<()> {
-        for index in 0..self.replicas.len() + self.others.len() {
-            if self.server_mut(index).is_none_or(|server| server.control.is_none()) {
-                continue;
-            }
-            let sessions = self.sessions_at(index);
-            if let Some(replica) = self.replicas.get_mut(index) {
-                replica.untold = sessions;
-            }
-            if let Some(version) = self.ledger_wanted(index) {
-                self.send_to_replica(index, &Request::WriteLedger { version }, Vec::new())?;
-            }
-        }
-        for &index in unannounced {
-            self.announce_restart(index)?;
-        }
-        self.spread_balance()?;
-        let departures = std::mem::take(&mut self.gone_meanwhile);
-        self.announce(departures)?;
-        self.tell_some(Instant::now())
-    }
-}
-
-/// A process for replicas as it was found.
-fn found_host(note: &HostNote, descriptors: Vec<OwnedFd>, program: Rc<Program>) -> io::Result<Host> {
-    let mut descriptors = descriptors.into_iter();
-    let page = descriptors.next().ok_or_else(|| io::Error::other("a process without a page"))?;
-    let child = if note.pid == 0 { None } else { descriptors.next() };
-    Ok(Host {
-        duty: Duty::Replicas(note.number),
-        program,
-        child: child.map(|pidfd| Rc::new(Child::foster(note.pid, pidfd))),
-        control: descriptors.next().map(Channel::from),
-        page: HostPage::resume(page)?,
-        is_up: note.is_up,
-        until: note.is_ending.then(|| Instant::now() + ENDING_TIME),
-    })
-}
-
-/// Takes what is noted under a name.
-fn take<T: DeserializeOwned>(notes: &mut Notes, name: &str) -> Option<(T, Vec<OwnedFd>)> {
-    let Known { text, descriptors } = notes.remove(name)?;
-    Some((serde_json::from_str(&text).ok()?, descriptors))
 }
 
 impl StackNote {
     /// What the next supervisor says of itself.
     pub fn identity(&self, pid: u32, guardian: u32, socket: std::path::PathBuf) -> Identity {
-        let age = Clock::kernel().now().as_nanos().saturating_sub(self.started_ns);
-        let now = Instant::now();
+        let age = clock::now().as_nanos().saturating_sub(self.started_ns);
+        let now = clock::now();
         Identity {
             uid: rustix::process::geteuid().as_raw(),
             pid,
             guardian: Some(guardian),
             takeovers: self.takeovers + 1,
             socket,
-            started: now.checked_sub(Duration::from_nanos(age)).unwrap_or(now),
+            started: now - Duration::from_nanos(age),
             mac: Mac(self.mac),
             device: self.device.clone(),
             offload: self.offload,
@@ -612,4 +422,58 @@ impl StackNote {
 }
 
 /// The note of the socket for administration.
-const ADMINISTRATION: &str = "admin";
+pub const ADMINISTRATION: &str = "admin";
+/// The shortest time between two guardians.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A supervisor of one build goes on where one of another build has been: these are the names and forms
+    /// that it finds.
+    #[test]
+    fn notes_are_written_as_every_build_reads_them() {
+        let server = ServerNote {
+            pid: 7,
+            host: Some(1),
+            is_leaving: false,
+            epoch: 3,
+            crashes: 2,
+            moves: 1,
+            is_ready: true,
+            is_announced: true,
+            program: None,
+        };
+        let text = r#"{"pid":7,"host":1,"is_leaving":false,"epoch":3,"crashes":2,"moves":1,"is_ready":true,"is_announced":true,"program":null}"#;
+        assert_eq!(
+            (serde_json::to_string(&server).unwrap().as_str(), serde_json::from_str(text).ok()),
+            (text, Some(server))
+        );
+        let host = HostNote { pid: 0, number: 2, is_up: true, is_ending: false, program: Some(0) };
+        let text = r#"{"pid":0,"number":2,"is_up":true,"is_ending":false,"program":0}"#;
+        assert_eq!(
+            (serde_json::to_string(&host).unwrap().as_str(), serde_json::from_str(text).ok()),
+            (text, Some(host))
+        );
+        let session = SessionNote { pid: 7, counts_for: Some(33), standing: None };
+        let text = r#"{"pid":7,"counts_for":33,"standing":null}"#;
+        assert_eq!(
+            (serde_json::to_string(&session).unwrap().as_str(), serde_json::from_str(text).ok()),
+            (text, Some(session))
+        );
+        let client = ClientNote { door: Door::Administration, peer: Some([7, 33, 34]) };
+        let text = r#"{"door":"administration","peer":[7,33,34]}"#;
+        assert_eq!(
+            (serde_json::to_string(&client).unwrap().as_str(), serde_json::from_str(text).ok()),
+            (text, Some(client))
+        );
+        // What an earlier build has left out is as it was then.
+        let early = r#"{"mac":[2,0,0,0,0,1],"device":null,"offload":false,"steering":"software","started_ns":5,"balance":{},
+            "opened":4,"last_session":4,"next_client":1030,"is_ending":false,"takeovers":0}"#;
+        let stack: StackNote = serde_json::from_str(early).unwrap();
+        assert_eq!((stack.started_ns, stack.next_client, stack.takeovers), (5, 1030, 0));
+        assert!(stack.places.is_empty() && !stack.scales && stack.asking.is_empty());
+        assert!(stack.exchange_for.is_none() && stack.rights.is_none() && stack.servers.is_none());
+    }
+}

@@ -1,4 +1,5 @@
-//! Which user do servers run as? One of their own where the stack is root's, so that a server that was taken over is nobody on the machine.
+//! Which user do servers run as? One of their own where the stack is root's, so that a server that was taken
+//! over is nobody on the machine.
 
 use std::io;
 
@@ -8,12 +9,14 @@ use crate::failure::{Failure, OrFail};
 use crate::privileges;
 use crate::setup::ServerUser;
 
-/// Finds the user for the servers of a stack that starts. `wanted`: what the configuration says. `None`: servers stay what the supervisor is.
+/// Finds the user for the servers of a stack that starts. `wanted`: what the configuration says. `None`:
+/// servers stay what the supervisor is.
 pub fn choose(wanted: Option<&str>) -> Result<Option<ServerUser>, Failure> {
     choose_from(wanted, privileges::may_change_user(), users::account)
 }
 
-/// Does so; `may_change`: whether processes of this one can become another user; `account` looks up user and group.
+/// Does so; `may_change`: whether processes of this one can become another user; `account` looks up user and
+/// group.
 fn choose_from(
     wanted: Option<&str>,
     may_change: bool,

@@ -4,15 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use atoll_supervisor::{Component, Plan};
+use atoll_supervisor::{Component, Plan, Running};
 use atoll_sys::process::Child;
 use atoll_sys::unix::{Blocking, Channel};
 
 use super::memory::StackMemory;
-use super::succession::Program;
-use super::watchdog::Running;
+use super::program::Program;
 use crate::failure::{Failure, OrFail};
-use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, ReplicaSetup};
+use crate::setup::{HostSetup, IpServerSetup, LinkServerSetup, ManagerSetup, OwnSetup, ReplicaSetup, Setup};
 
 /// What the servers share besides memory.
 pub struct Shared<'a> {
@@ -26,8 +25,8 @@ pub struct Shared<'a> {
     pub link: &'a [Rc<OwnedFd>],
 }
 
-/// Starts a process of `program` for replicas, which has none yet; `descriptors` of `setup` are filled in here. Returns it with the end of the
-/// socket over which it is given some.
+/// Starts a process of `program` for replicas, which has none yet; `descriptors` of `setup` are filled in
+/// here. Returns it with the end of the socket over which it is given some.
 pub fn start_host(
     mut setup: HostSetup,
     program: &Program,
@@ -36,11 +35,12 @@ pub fn start_host(
 ) -> Result<(Child, Channel), Failure> {
     let (control, theirs) = control_socket()?;
     let descriptors = [theirs.as_fd(), memory.stack_read.as_fd(), page];
-    setup.descriptors = descriptors.len();
-    // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB (mallopt(3), hugetlb).
+    setup.process.descriptors = descriptors.len();
+    // Who succeeds another has memory for all its connections to make at once: 2 MiB at a time, not 4 KiB
+    // (mallopt(3), hugetlb).
     let variable =
         (memory.has_past() || setup.standby.is_some()).then_some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"));
-    let child = start_process("replicas", setup.index, &setup.to_json(), program, variable, descriptors.into_iter())?;
+    let child = start_process("replicas", &setup, program, variable, descriptors.into_iter())?;
     Ok((child, control))
 }
 
@@ -55,8 +55,8 @@ pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) 
     if setup.has_tap {
         more.push(queue_of(index.into(), shared)?);
     }
-    more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
-    more.extend(shared.memory.replicas.iter().map(|replica| replica.bell.as_fd()));
+    more.extend(shared.memory.servers().iter().map(|server| server.bell.as_fd()));
+    more.extend(shared.memory.replicas().iter().map(|replica| replica.bell.as_fd()));
     if setup.link.is_some() {
         more.extend(shared.link.iter().map(|fd| fd.as_fd()));
     }
@@ -64,53 +64,38 @@ pub fn place_replica(setup: &ReplicaSetup, host: &Channel, shared: &Shared<'_>) 
     Ok(control)
 }
 
-/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns it with the control socket's end.
+/// Starts the link server of `setup`, whose `descriptors` are filled in here. Returns it with the control
+/// socket's end.
 pub fn start_link_server(
-    mut setup: LinkServerSetup,
+    setup: LinkServerSetup,
     program: &Program,
     shared: &Shared<'_>,
 ) -> Result<(Child, Channel), Failure> {
-    let (index, server) = (setup.index, usize::from(setup.server));
-    let mut more = vec![queue_of(server, shared)?];
-    let peers = setup.peers.iter().filter_map(|peer| shared.memory.servers().nth(usize::from(*peer)));
+    let mut more = vec![queue_of(setup.common.server.into(), shared)?];
+    let peers = setup.peers.iter().filter_map(|peer| shared.memory.servers().get(usize::from(*peer)));
     more.extend(peers.map(|server| server.bell.as_fd()));
-    start("link-server", index, server, &more, program, shared, |descriptors| {
-        setup.descriptors = descriptors;
-        setup.to_json()
-    })
+    start(setup, &more, program, shared)
 }
 
 /// The same for an IP server.
 pub fn start_ip_server(
-    mut setup: IpServerSetup,
+    setup: IpServerSetup,
     program: &Program,
     shared: &Shared<'_>,
 ) -> Result<(Child, Channel), Failure> {
-    let (index, server) = (setup.index, usize::from(setup.server));
     let mut more = Vec::new();
     if setup.has_tap {
-        more.push(queue_of(server, shared)?);
+        more.push(queue_of(setup.common.server.into(), shared)?);
     }
-    more.extend(shared.memory.servers().map(|server| server.bell.as_fd()));
-    start("ip-server", index, server, &more, program, shared, |descriptors| {
-        setup.descriptors = descriptors;
-        setup.to_json()
-    })
+    more.extend(shared.memory.servers().iter().map(|server| server.bell.as_fd()));
+    start(setup, &more, program, shared)
 }
 
 /// The same for a connection manager.
-pub fn start_manager(
-    mut setup: ManagerSetup,
-    program: &Program,
-    shared: &Shared<'_>,
-) -> Result<(Child, Channel), Failure> {
-    let (index, server) = (setup.index, usize::from(setup.server));
-    let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().nth(server));
-    let more: Vec<_> = managers.chain(&shared.memory.replicas).map(|server| server.bell.as_fd()).collect();
-    start("connection-manager", index, server, &more, program, shared, |descriptors| {
-        setup.descriptors = descriptors;
-        setup.to_json()
-    })
+pub fn start_manager(setup: ManagerSetup, program: &Program, shared: &Shared<'_>) -> Result<(Child, Channel), Failure> {
+    let managers = shared.plan.servers_of(Component::Cm).filter_map(|server| shared.memory.servers().get(server));
+    let more: Vec<_> = managers.chain(shared.memory.replicas()).map(|server| server.bell.as_fd()).collect();
+    start(setup, &more, program, shared)
 }
 
 fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Failure> {
@@ -118,22 +103,17 @@ fn queue_of<'a>(server: usize, shared: &Shared<'a>) -> Result<BorrowedFd<'a>, Fa
     queue.map(AsFd::as_fd).ok_or_else(|| Failure::new("a link server without a queue"))
 }
 
-// structure: start: what a process is given comes from as many places
-/// Starts a server: `role` is its subcommand, `index` its number among those of the role, `server` that among all, `more`
-/// what it inherits behind what all servers do. `setup` is told how many descriptors that makes.
-fn start(
-    role: &str,
-    index: u8,
-    server: usize,
+/// Starts a server in a process of its own. `more`: what it inherits behind what all servers do.
+fn start<S: OwnSetup>(
+    mut setup: S,
     more: &[BorrowedFd<'_>],
     program: &Program,
     shared: &Shared<'_>,
-    setup: impl FnOnce(usize) -> String,
 ) -> Result<(Child, Channel), Failure> {
     let (control, theirs) = control_socket()?;
-    let common = common(server, &theirs, shared)?;
-    let setup = setup(common.len() + more.len());
-    let child = start_process(role, index, &setup, program, None, common.iter().chain(more).copied())?;
+    let common = common(setup.server().server.into(), &theirs, shared)?;
+    setup.server_mut().process.descriptors = common.len() + more.len();
+    let child = start_process(S::COMMAND, &setup, program, None, common.iter().chain(more).copied())?;
     Ok((child, control))
 }
 
@@ -146,7 +126,7 @@ fn control_socket() -> Result<(Channel, Channel), Failure> {
 
 /// What every server is given: the own end of its control socket, and its memory.
 fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result<Vec<BorrowedFd<'a>>, Failure> {
-    let own = shared.memory.servers().nth(server).ok_or_else(|| Failure::new("a server without memory"))?;
+    let own = shared.memory.servers().get(server).ok_or_else(|| Failure::new("a server without memory"))?;
     let mut all = vec![
         theirs.as_fd(),
         shared.memory.stack_read.as_fd(),
@@ -164,12 +144,12 @@ fn common<'a>(server: usize, theirs: &'a Channel, shared: &Shared<'a>) -> Result
 /// Starts a process with `variable` in its environment.
 fn start_process<'a>(
     role: &str,
-    index: u8,
-    setup: &str,
+    setup: &impl Setup,
     program: &Program,
     variable: Option<(&str, &str)>,
     descriptors: impl Iterator<Item = BorrowedFd<'a>>,
 ) -> Result<Child, Failure> {
+    let index = setup.process().index;
     let starting = || format!("starting {role} {index}");
     let mut spawn = program.spawn().or_fail(starting())?;
     spawn.env_clear();
@@ -182,7 +162,7 @@ fn start_process<'a>(
     if let Some((key, value)) = variable {
         spawn.env(key, value).or_fail(starting())?;
     }
-    for argument in [role, "--index", &index.to_string(), "--setup", setup] {
+    for argument in [role, "--index", &index.to_string(), "--setup", &setup.to_json()] {
         spawn.arg(argument).or_fail(starting())?;
     }
     for fd in descriptors {
@@ -229,7 +209,8 @@ impl Stat<'_> {
     }
 }
 
-/// What a process is called; empty if it is gone. Processes choose their names: what is no character to be printed becomes `?`.
+/// What a process is called; empty if it is gone. Processes choose their names: what is no character to be
+/// printed becomes `?`.
 pub fn comm(pid: u32) -> String {
     let mut name = String::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/comm")) {
@@ -258,7 +239,8 @@ mod tests {
         memory
     }
 
-    /// Writes all over what a process can write that has these descriptors. Returns how many memories that were.
+    /// Writes all over what a process can write that has these descriptors. Returns how many memories that
+    /// were.
     fn scribble(descriptors: &[BorrowedFd<'_>]) -> usize {
         let mut count = 0;
         for fd in descriptors {
@@ -280,7 +262,8 @@ mod tests {
         Rings::resume(mesh.ways([other]), vec![eventfd::create().unwrap()])
     }
 
-    /// A server that was taken over has in its hands what it says and hears itself, and nothing of what two others say.
+    /// A server that was taken over has in its hands what it says and hears itself, and nothing of what two
+    /// others say.
     #[test]
     fn who_scribbles_over_all_that_it_has_harms_no_message_between_two_others() {
         for configuration in ["TS3LS3CM3", "TS2CM2+LS1", "TS2+IP2+LS1+CM1", "TS2LS2+CM1"] {

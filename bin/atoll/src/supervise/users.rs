@@ -1,8 +1,9 @@
 //! Which ports may the user of a session have, and is what all of his sessions have together bounded?
 //!
-//! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for whom the configuration names. Who runs
-//! the stack may have all: it is his. It is judged when a port is asked for, of whoever asks then: a session knows no user, because its process may
-//! give up its own at any time.
+//! As on Linux, a port below `ports.unprivileged_start` is for who has CAP_NET_BIND_SERVICE, and besides for
+//! whom the configuration names. Who runs the stack may have all: it is his. It is judged when a port is
+//! asked for, of whoever asks then: a session knows no user, because its process may give up its own at any
+//! time.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -25,8 +26,9 @@ pub struct Users {
 }
 
 impl Users {
-    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed over, with a word on standard error:
-    /// a stack that is up does not end because a user was taken away ([`check`]).
+    /// Those of a stack that `own` runs. Whom the configuration names by a name that nobody has is passed
+    /// over, with a word on standard error: a stack that is up does not end because a user was taken away
+    /// ([`check`]).
     pub fn new(own: u32, config: &Ports) -> Users {
         let mut ports = BTreeMap::new();
         for (name, ranges) in &config.users {
@@ -39,8 +41,9 @@ impl Users {
         Users { own, unprivileged_start: config.unprivileged_start, ports }
     }
 
-    /// What a session may have of which nobody has said whose it is. It counts for the user who opens it (`peer`), unless he is not bounded: as with
-    /// resource limits, which are not for who could raise them (CAP_SYS_RESOURCE).
+    /// What a session may have of which nobody has said whose it is. It counts for the user who opens it
+    /// (`peer`), unless he is not bounded: as with resource limits, which are not for who could raise them
+    /// (CAP_SYS_RESOURCE).
     pub fn anybody(&self, peer: &Peer) -> User {
         self.counting_for((peer.uid != self.own && peer.uid != 0).then_some(peer.uid))
     }
@@ -58,7 +61,8 @@ impl Users {
     }
 }
 
-/// Whether the users whom the configuration gives ports exist: a stack that starts without one of them would refuse it later, with no reason.
+/// Whether the users whom the configuration gives ports exist: a stack that starts without one of them would
+/// refuse it later, with no reason.
 pub fn check(config: &Ports) -> Result<(), Failure> {
     for (name, _) in &config.users {
         let found = users::user(name).or_fail(format!("ports.users: {name:?}"))?;
@@ -77,8 +81,8 @@ pub fn unknown(setting: &str, kind: &str, name: &str) -> Failure {
 /// CAP_NET_BIND_SERVICE: see capabilities(7).
 const BIND_SERVICE: u32 = 10;
 
-/// Whether the process has the capability now, in the user namespace of this one. One that cannot be seen (in another pid namespace it has no number
-/// here) has none.
+/// Whether the process has the capability now, in the user namespace of this one. One that cannot be seen (in
+/// another pid namespace it has no number here) has none.
 fn may_bind_low(peer: &Peer) -> bool {
     let of = |name| read_to_string(format!("/proc/{}/{name}", peer.pid)).ok();
     // In a namespace of its own everybody has all capabilities, and another map: user_namespaces(7).
@@ -87,8 +91,8 @@ fn may_bind_low(peer: &Peer) -> bool {
     peer.pid != 0 && of("status").is_some_and(|status| has_capability(&status, peer.uid, BIND_SERVICE)) && is_inside()
 }
 
-/// Whether `status` (proc_pid_status(5)) is of a process of effective user `uid` that has the capability. The number may have become that of another
-/// process meanwhile, which counts only if it is the same user's.
+/// Whether `status` (proc_pid_status(5)) is of a process of effective user `uid` that has the capability. The
+/// number may have become that of another process meanwhile, which counts only if it is the same user's.
 fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let effective = value("Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok());

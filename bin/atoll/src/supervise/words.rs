@@ -1,24 +1,29 @@
 //! What do servers have to say? The standard error of each is a pipe, which only the supervisor reads.
 //!
-//! What comes out of it is somebody else's bytes: it gets into the log as lines of bounded length, without control characters, with the number of
-//! the process in front, at a bounded rate (`log.rs`). One that says more than that is not listened to for a while; its pipe fills, and what it
-//! says then is lost to it, not to others. It never waits: its end of the pipe does not block. Pipes are noted for the next supervisor, so that
-//! what is said meanwhile is still in them.
+//! What comes out of it is somebody else's bytes: it gets into the log as lines of bounded length, without
+//! control characters, with the number of the process in front, at a bounded rate (`log.rs`). One that says
+//! more than that is not listened to for a while; its pipe fills, and what it says then is lost to it, not to
+//! others. It never waits: its end of the pipe does not block. Pipes are noted for the next supervisor, so
+//! that what is said meanwhile is still in them.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
+use atoll_base::{Duration, Instant};
 use atoll_sys::epoll::{Epoll, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::supervisor::{Supervisor, WORDS, WORDS_MAX};
+use super::tokens::{WORDS, WORDS_MAX};
+use crate::clock;
 use crate::log::{Budget, LINE_MAX, Line, Rate};
 
 /// The processes that are listened to, by slot.
-#[derive(Debug, Default)]
-pub(super) struct Words(Vec<Option<Speaker>>);
+pub struct Words {
+    speakers: Vec<Option<Speaker>>,
+    epoll: Rc<Epoll>,
+}
 
 /// A process that may say something.
 #[derive(Debug)]
@@ -114,19 +119,37 @@ impl Speaker {
 }
 
 impl Words {
-    /// Listens to a process from now on. Returns whether it does: not if there are too many, or the kernel is short of something.
-    fn add(&mut self, epoll: &Epoll, slot: usize, pid: u32, pipe: OwnedFd) -> bool {
-        if slot >= WORDS_MAX || epoll.add(&pipe, WORDS + slot as u64, EventFlags::IN).is_err() {
+    /// Nobody is listened to yet.
+    pub fn new(epoll: Rc<Epoll>) -> Words {
+        Words { speakers: Vec::new(), epoll }
+    }
+
+    /// Listens to a process from now on. Returns its slot; `None`: there are too many, or the kernel is short
+    /// of something.
+    pub fn add(&mut self, pid: u32, pipe: OwnedFd) -> Option<usize> {
+        let slot = self.speakers.iter().position(Option::is_none).unwrap_or(self.speakers.len());
+        self.put(slot, pid, pipe).then_some(slot)
+    }
+
+    /// Goes on listening to a process that the last supervisor has noted under this name.
+    pub fn resume(&mut self, name: &str, pid: u32, pipe: OwnedFd) {
+        // Under the same name: the guardian still has it.
+        let slot = name.strip_prefix(NOTES).and_then(|slot| slot.parse().ok());
+        let _ = slot.is_some_and(|slot| self.put(slot, pid, pipe));
+    }
+
+    fn put(&mut self, slot: usize, pid: u32, pipe: OwnedFd) -> bool {
+        if slot >= WORDS_MAX || self.epoll.add(&pipe, WORDS + slot as u64, EventFlags::IN).is_err() {
             return false;
         }
-        self.0.resize_with(self.0.len().max(slot + 1), || None);
-        self.0[slot] = Some(Speaker::new(pid, pipe, Instant::now()));
+        self.speakers.resize_with(self.speakers.len().max(slot + 1), || None);
+        self.speakers[slot] = Some(Speaker::new(pid, pipe, clock::now()));
         true
     }
 
     /// Listens to one. Returns whether it has ended.
-    fn listen(&mut self, epoll: &Epoll, slot: usize, now: Instant) -> bool {
-        let Some(Some(speaker)) = self.0.get_mut(slot) else { return false };
+    pub fn listen(&mut self, slot: usize, now: Instant) -> bool {
+        let Some(Some(speaker)) = self.speakers.get_mut(slot) else { return false };
         let mut said = Vec::new();
         let heard = speaker.listen(now, &mut said);
         let tag = speaker.tag();
@@ -134,85 +157,45 @@ impl Words {
         let was_watched = speaker.until.is_none();
         speaker.until = (heard == Heard::Enough).then(|| speaker.budget.due());
         if heard == Heard::All && !was_watched {
-            let _ = epoll.add(&speaker.pipe, WORDS + slot as u64, EventFlags::IN);
+            let _ = self.epoll.add(&speaker.pipe, WORDS + slot as u64, EventFlags::IN);
         } else if heard != Heard::All && was_watched {
-            let _ = epoll.delete(&speaker.pipe);
+            let _ = self.epoll.delete(&speaker.pipe);
         }
         if heard == Heard::Ended {
-            self.0[slot] = None;
+            self.speakers[slot] = None;
         }
         heard == Heard::Ended
     }
 
-    fn free_slot(&self) -> usize {
-        self.0.iter().position(Option::is_none).unwrap_or(self.0.len())
-    }
-
     /// When one that has said too much is listened to again.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.0.iter().flatten().filter_map(|speaker| speaker.until).min()
+        self.speakers.iter().flatten().filter_map(|speaker| speaker.until).min()
     }
 
-    /// Those with a number for which `wanted` says so.
+    /// Slots of those that are to be listened to again, because they were interrupted.
+    pub fn due(&self, now: Instant) -> Vec<usize> {
+        self.slots(|speaker| speaker.until.is_some_and(|until| until <= now))
+    }
+
+    /// Slots of the processes for whose numbers `is_wanted` says so.
+    pub fn of(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<usize> {
+        self.slots(|speaker| is_wanted(speaker.pid))
+    }
+
     fn slots(&self, wanted: impl Fn(&Speaker) -> bool) -> Vec<usize> {
-        let is_wanted = |slot: &usize| self.0[*slot].as_ref().is_some_and(&wanted);
-        (0..self.0.len()).filter(is_wanted).collect()
-    }
-}
-
-impl Supervisor {
-    /// Listens to the process with this number through this pipe.
-    pub(super) fn hear_of(&mut self, speaker: Option<(u32, OwnedFd)>) {
-        if let Some((pid, pipe)) = speaker
-            && let slot = self.words.free_slot()
-            && self.words.add(&self.epoll, slot, pid, pipe)
-        {
-            self.note_words(slot);
-        }
+        let is_wanted = |slot: &usize| self.speakers[*slot].as_ref().is_some_and(&wanted);
+        (0..self.speakers.len()).filter(is_wanted).collect()
     }
 
-    /// Goes on listening to a process that the last supervisor has noted under this name.
-    pub(super) fn hear_again(&mut self, name: &str, pid: u32, pipe: OwnedFd) {
-        // Under the same name: the guardian still has it.
-        let slot = name.strip_prefix(NOTES).and_then(|slot| slot.parse().ok());
-        let _ = slot.is_some_and(|slot| self.words.add(&self.epoll, slot, pid, pipe));
-    }
-
-    /// The process in this slot says something, or nothing any more.
-    pub(super) fn words_spoken(&mut self, slot: usize) {
-        if self.words.listen(&self.epoll, slot, Instant::now()) {
-            self.note_words(slot);
-        }
-    }
-
-    /// Listens to those again that were interrupted.
-    pub(super) fn go_on_listening(&mut self, now: Instant) {
-        let due = self.words.slots(|speaker| speaker.until.is_some_and(|until| until <= now));
-        due.into_iter().for_each(|slot| self.words_spoken(slot));
-    }
-
-    /// What processes have said last, before others say that they are gone.
-    pub(super) fn hear_last_words(&mut self, is_gone: impl Fn(u32) -> bool) {
-        let slots = self.words.slots(|speaker| is_gone(speaker.pid));
-        slots.into_iter().for_each(|slot| self.words_spoken(slot));
-    }
-
-    /// All slots in which there is somebody, and what the next supervisor needs of this one.
-    pub(super) fn note_all_words(&mut self) {
-        self.words.slots(|_| true).into_iter().for_each(|slot| self.note_words(slot));
-    }
-
-    fn note_words(&mut self, slot: usize) {
-        let name = format!("{NOTES}{slot}");
-        match self.words.0.get(slot).and_then(Option::as_ref) {
-            Some(speaker) => self.persisted.put(name, &speaker.pid, &[speaker.pipe.as_fd()]),
-            None => self.persisted.drop_note(name),
-        }
+    /// What the next supervisor needs of the process in this slot: its number, and the pipe.
+    pub fn speaker(&self, slot: usize) -> Option<(u32, BorrowedFd<'_>)> {
+        let speaker = self.speakers.get(slot)?.as_ref()?;
+        Some((speaker.pid, speaker.pipe.as_fd()))
     }
 }
 
 /// Names of notes about them begin so.
-pub(super) const NOTES: &str = "words.";
+pub const NOTES: &str = "words.";
 /// How much a process may say. Servers say little: what was before them, and why they end.
 const RATE: Rate = Rate { burst: 100, every: Duration::from_millis(500) };
 /// How much is read at once: as much as may be written at once.

@@ -1,4 +1,5 @@
-//! Can servers of two builds of this program succeed each other? What a build says of itself, as JSON (`atoll self-check --json`).
+//! Can servers of two builds of this program succeed each other? What a build says of itself, as JSON
+//! (`atoll self-check --json`).
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,8 @@ pub struct SelfCheck {
 }
 
 impl Build {
-    /// Why a server of the build `next` cannot go on where one of this build has left; `None`: it can, and the other way round.
+    /// Why a server of the build `next` cannot go on where one of this build has left; `None`: it can, and
+    /// the other way round.
     pub fn misfit(&self, next: &Build) -> Option<String> {
         let differ = |what: &str, ours: u64, theirs: u64| {
             (ours != theirs).then(|| format!("{what} is {theirs} in it, and {ours} in the stack that is up"))

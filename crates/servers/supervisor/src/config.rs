@@ -154,7 +154,8 @@ pub enum RecoveryMode {
     Stateless,
 }
 
-/// Who may begin with explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of Linux's `tcp_ecn`.
+/// Who may begin with explicit congestion notification (RFC 3168, RFC 9768). The numbers are those of Linux's
+/// `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EcnMode {
@@ -225,7 +226,8 @@ pub enum Handshake {
 pub struct Ports {
     /// First and last port for connections that do not choose one.
     pub ephemeral: (u16, u16),
-    /// The first port that needs no privilege (Linux: `net.ipv4.ip_unprivileged_port_start`). Who runs the stack has it.
+    /// The first port that needs no privilege (Linux: `net.ipv4.ip_unprivileged_port_start`). Who runs the
+    /// stack has it.
     pub unprivileged_start: u16,
     /// First and last of ports below that, by the name or number of a user who may have them; (0, 0) is none.
     pub users: Vec<(String, [(u16, u16); USER_PORTS_MAX])>,
@@ -251,7 +253,8 @@ impl Config {
         }
         check_link_servers(notation, link.kind)?;
         let ports = ports(&file.ports)?;
-        // A range of one port per replica at the very least, so that each replica finds one that steers to it.
+        // A range of one port per replica at the very least, so that each replica finds one that steers to
+        // it.
         if ports.ephemeral.0 == 0 || ports.ephemeral.1.saturating_sub(ports.ephemeral.0) < 255 {
             return Err(ConfigError::Ports);
         }

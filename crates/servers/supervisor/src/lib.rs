@@ -1,19 +1,41 @@
-//! Supervisor: what a stack is configured to be, what it is called, and who is attached to it. No system calls here.
+//! Supervisor: what a stack is configured to be, what it is called, who is attached to it, and everything
+//! that its supervisor decides. No system calls and no clock here.
 //!
-//! The supervisor process itself (descriptors, processes, devices) is `bin/atoll`, which asks this crate what to do.
+//! ```text
+//!   lives of servers    ServerRecord, Life (when is one started again?), Watchdog (does it hang?), Stops (is it stopped?), Standby (who goes on for it?)
+//!   their places        Placement (who moves?), Scaler (how many processes?), Upgrade (which build?)
+//!   who asks            Rights (who may?), Crowds and Budget (is there room?), Pace (not so fast!), Questions (when is it answered?)
+//!   memory              Room, Shortness (how much is left?)
+//!   the end             Drain (has everything been sent?)
+//! ```
+//! The supervisor process itself (descriptors, processes, devices) is `bin/atoll`, which asks this crate what
+//! to do, and does it.
 #![forbid(unsafe_code)]
 
 mod address;
 mod build;
 mod config;
+mod crowds;
+mod drain;
+mod life;
+mod lingering;
 mod names;
 mod notation;
+mod pace;
+mod placement;
 mod plan;
+mod questions;
+mod record;
 mod report;
 mod request;
 mod rights;
+mod room;
 mod scaling;
 mod sessions;
+mod standby;
+mod stops;
+mod upgrade;
+mod watchdog;
 
 pub use address::{AddressError, Cidr, Cidr6, Mac};
 pub use build::{Build, LedgerVersions, SelfCheck};
@@ -22,15 +44,28 @@ pub use config::{
     LinkV6, Ports, Recovery, RecoveryMode, Scaling, Scheduling, Scheme, Servers, SessionSizes, Steering, Tcp, Users,
     Wait,
 };
+pub use crowds::{Admission, Budget, Crowds};
+pub use drain::{Activity, Drain, DrainStep};
+pub use life::{Life, READY_TIME, Recovery as LifeRecovery, VAIN_STARTS_MAX};
+pub use lingering::{LINGERING_MAX, Lingering};
 pub use names::{Paths, StackName, runtime_directory};
 pub use notation::{COMPONENT_MAX, Component, Notation, NotationError};
+pub use pace::{ATTACH_COST, JOIN_COST, Pace};
+pub use placement::{Busy, Change, GivenUp, Placement, PlacementStep, Stand, Target, count as count_processes};
 pub use plan::{Plan, Process, SERVERS_MAX};
+pub use questions::{Answer, Questions};
+pub use record::{FIRST_EPOCH, Fault, Past, ServerRecord};
 pub use report::{
     AddressReport, BuildReport, ConfinementReport, DhcpReport, FileSystem, HandshakeReport, LinkReport, MemoryReport,
     Rates, RecoveryReport, RecoveryTimes, ReplicaReport, ReportPart, RunAs, ScalingReport, ServerReport, ServerState,
     ServerView, SessionReport, StackReport, StatusReport,
 };
 pub use request::{CliRequest, Incoming, classify};
-pub use rights::{Asker, Door, Rights};
+pub use rights::{Asker, Caller, Door, Rights};
+pub use room::{Room, RoomOf, Shortness, Stalls};
 pub use scaling::{Scaler, host_of};
 pub use sessions::{ClientId, Departure, Joined, MEMBERS_MAX, MEMBERSHIPS_MAX, Sessions, Standing};
+pub use standby::{Action as StandbyAction, Standby, There, is_enough, memory_for};
+pub use stops::Stops;
+pub use upgrade::{Side, Step as UpgradeStep, Upgrade};
+pub use watchdog::{Judgement, Running, Signs, Watch, Watchdog};

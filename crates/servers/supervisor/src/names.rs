@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit. So it can be part
-/// of a file's name.
+/// The name of a stack: 1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or a digit. So it
+/// can be part of a file's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackName(String);
 

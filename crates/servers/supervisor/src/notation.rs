@@ -1,13 +1,14 @@
-//! Which servers make up a stack? Pika's notation (P2): `TS2LS2CM2` is two processes, each with a transport server, a link
-//! server and a connection manager; `TS2CM2+LS1` puts the link server into a process of its own.
+//! Which servers make up a stack? Pika's notation (P2): `TS2LS2CM2` is two processes, each with a transport
+//! server, a link server and a connection manager; `TS2CM2+LS1` puts the link server into a process of its
+//! own.
 //!
 //! ```text
 //!   configuration  =  kind { "+" kind }          kinds of processes, each apart from the others
 //!   kind           =  part { part }              XnYm, m < n: n processes with X, the first m of them with Y, too
 //!   part           =  ("TS" | "IP" | "LS" | "CM") number
 //! ```
-//! IP may be left out: then it is in the processes of the transport servers. In processes without these it may be with link servers, or
-//! apart from everything. What the processes are: [`Plan`](crate::Plan).
+//! IP may be left out: then it is in the processes of the transport servers. In processes without these it
+//! may be with link servers, or apart from everything. What the processes are: [`Plan`](crate::Plan).
 
 use std::fmt;
 use std::str::FromStr;
@@ -118,7 +119,8 @@ impl Notation {
     }
 }
 
-/// The normal form: components and kinds in the order of [`Component::ALL`], IP only where it is not with every TS.
+/// The normal form: components and kinds in the order of [`Component::ALL`], IP only where it is not with
+/// every TS.
 impl fmt::Display for Notation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";

@@ -11,7 +11,8 @@
 //!                    server 2     IP LS                           server 4            LS
 //!                                                                 servers 5, 6           CM
 //! ```
-//! Servers with a TS come first, so that the number of a replica is its server's. Every two servers that talk have rings between them.
+//! Servers with a TS come first, so that the number of a replica is its server's. Every two servers that talk
+//! have rings between them.
 
 use atoll_base::FLOW_GROUPS;
 
@@ -147,8 +148,8 @@ impl Plan {
         (0..replicas).filter(move |ts| queue.is_some_and(|queue| ts % queues == queue || queue % replicas == *ts))
     }
 
-    /// The queue of a flow group whose connections `owner` has: of the LS that works for the owner. Where there are more LSs than
-    /// TSs, several work for one, and its groups go round them.
+    /// The queue of a flow group whose connections `owner` has: of the LS that works for the owner. Where
+    /// there are more LSs than TSs, several work for one, and its groups go round them.
     pub fn queue_for(&self, group: usize, owner: u8) -> u8 {
         let (queues, replicas) = (self.queues().max(1), self.servers_of(Component::Ts).count().max(1));
         let owner = usize::from(owner) % replicas;

@@ -1,4 +1,5 @@
-//! What does a supervisor tell about its stack? The JSON of `atoll status --json`, documented in `docs/cli.md`.
+//! What does a supervisor tell about its stack? The JSON of `atoll status --json`, documented in
+//! `docs/cli.md`.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -117,7 +118,8 @@ pub struct MemoryReport {
     pub limit: u64,
     /// How many of them are left.
     pub left: u64,
-    /// How many bytes the stack itself takes: buffers, ledgers, rings, and what its processes have for themselves.
+    /// How many bytes the stack itself takes: buffers, ledgers, rings, and what its processes have for
+    /// themselves.
     pub used: u64,
     /// How many bytes all receive buffers together may take.
     pub receive_max: u64,
@@ -196,7 +198,8 @@ pub enum RunAs {
 }
 
 impl ConfinementReport {
-    /// What all servers have, of which each says `LAYER_*` of itself. `is_root`: whether the supervisor is root.
+    /// What all servers have, of which each says `LAYER_*` of itself. `is_root`: whether the supervisor is
+    /// root.
     pub fn of(servers: impl IntoIterator<Item = u32>, is_root: bool) -> ConfinementReport {
         let all = servers.into_iter().collect::<Vec<_>>();
         let have = |layers: u32| all.iter().all(|own| own & layers != 0);
@@ -289,7 +292,8 @@ pub struct LinkReport {
 /// What is known of DHCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DhcpReport {
-    /// What the client is about: `init`, `selecting`, `requesting`, `probing`, `bound`, `renewing` or `rebinding` (RFC 2131).
+    /// What the client is about: `init`, `selecting`, `requesting`, `probing`, `bound`, `renewing` or
+    /// `rebinding` (RFC 2131).
     pub state: String,
     /// The server that gave the address.
     pub server: Option<Ipv4Addr>,
@@ -358,7 +362,8 @@ pub struct ReplicaReport {
     pub rates: Option<Rates>,
 }
 
-/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds, of those that were timed.
+/// Where the time of incoming connections went (Pika's tables 4 and 5): means in microseconds, of those that
+/// were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HandshakeReport {
     /// How many were timed.
@@ -447,7 +452,8 @@ pub struct RecoveryTimes {
     pub total_us: u64,
 }
 
-/// One server that is no replica, in a process of its own: a link server, an IP server, perhaps with a link server, or a connection manager.
+/// One server that is no replica, in a process of its own: a link server, an IP server, perhaps with a link
+/// server, or a connection manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerReport {
     /// Its number among those of its kind; of a link server that of its queue.
@@ -469,8 +475,8 @@ pub struct ServerReport {
     /// The number of an IP server's queue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u8>,
-    /// The replicas that it works for: whose frames or packets it sends, or, if there are more link servers than replicas, brings; for which it
-    /// chooses.
+    /// The replicas that it works for: whose frames or packets it sends, or, if there are more link servers
+    /// than replicas, brings; for which it chooses.
     pub serves: Vec<u8>,
     /// Its counters by name.
     pub stats: BTreeMap<String, u64>,

@@ -14,8 +14,8 @@ pub enum CliRequest {
     Status,
     /// The sockets of all replicas. The answer is a sequence of packets with `rows`, then `ReportPart::Done`.
     Ss,
-    /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is `ReportPart::Balance` with the rules
-    /// that hold now, then `ReportPart::Done`.
+    /// Change the rules by which connections are given to acceptors (P5), or nothing. The answer is
+    /// `ReportPart::Balance` with the rules that hold now, then `ReportPart::Done`.
     Balance(BalanceRules),
     /// Replace all servers by those of another build, whose file this is. The answer is a sequence of
     /// `ReportPart::Progress`, then `ReportPart::Done`, or `ReportPart::Error` if the old build is back.
@@ -23,8 +23,8 @@ pub enum CliRequest {
         /// Its name, from the root.
         path: String,
     },
-    /// Have so many processes for the replicas, or as many as they need now and then. The answer, once that is so, is `ReportPart::Scaling`,
-    /// then `ReportPart::Done`.
+    /// Have so many processes for the replicas, or as many as they need now and then. The answer, once that
+    /// is so, is `ReportPart::Scaling`, then `ReportPart::Done`.
     Scale {
         /// How many; absent: as many as they need.
         processes: Option<u8>,
@@ -38,8 +38,8 @@ pub enum CliRequest {
     },
     /// End the stack. The answer is `ReportPart::Done`; the connection closes when the stack is gone.
     Down,
-    /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open while that
-    /// stack lives. The answer is `{"joined":{...}}` with the link's descriptors.
+    /// From the supervisor of another stack, to join both by a shared-memory link; the connection stays open
+    /// while that stack lives. The answer is `{"joined":{...}}` with the link's descriptors.
     JoinLink {
         /// The stack that asks.
         from: String,
@@ -59,8 +59,8 @@ pub enum Incoming {
 
 /// What a packet of a client means; an error is what the client gets to read.
 ///
-/// `door`: the socket that the client's connection came through. `descriptors`: how many came with the packet. No request of a client
-/// carries any.
+/// `door`: the socket that the client's connection came through. `descriptors`: how many came with the
+/// packet. No request of a client carries any.
 pub fn classify(door: Door, bytes: &[u8], descriptors: usize) -> Result<Incoming, String> {
     let none_came = || {
         let error = || format!("{descriptors} descriptors came with a request that takes none");

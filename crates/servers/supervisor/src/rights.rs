@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The socket that a connection came through. It says for ever what can be asked over the connection, whoever has inherited it.
+/// The socket that a connection came through. It says for ever what can be asked over the connection, whoever
+/// has inherited it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Door {
@@ -24,6 +25,15 @@ pub struct Asker {
     pub gid: u32,
 }
 
+/// A process of a user, as connections and requests are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Process; 0: it is in a pid namespace that the supervisor does not see into, and counts with its user.
+    pub pid: u32,
+}
+
 /// The users that a stack is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
@@ -31,7 +41,8 @@ pub struct Rights {
     own: u32,
     /// Users that may have sessions.
     users: BTreeSet<u32>,
-    /// Groups whose members may, by their primary group. Users that are listed as members were added to the users.
+    /// Groups whose members may, by their primary group. Users that are listed as members were added to the
+    /// users.
     groups: BTreeSet<u32>,
 }
 
@@ -56,14 +67,16 @@ impl Rights {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Whether `asker` may have sessions of its own: the user of the stack and root may, and who was allowed to.
+    /// Whether `asker` may have sessions of its own: the user of the stack and root may, and who was allowed
+    /// to.
     pub fn may_attach(&self, asker: Asker) -> bool {
         self.is_administrator(asker) || self.users.contains(&asker.uid) || self.groups.contains(&asker.gid)
     }
 
-    /// Whether somebody may ask for what concerns the stack as a whole. `opened`: who made the connection; `asks`: who has sent the request,
-    /// if the kernel says it. Both count, because either may be without rights: a program that has given them up and has inherited
-    /// the connection, or one with rights that was made to write on a connection of somebody else.
+    /// Whether somebody may ask for what concerns the stack as a whole. `opened`: who made the connection;
+    /// `asks`: who has sent the request, if the kernel says it. Both count, because either may be without
+    /// rights: a program that has given them up and has inherited the connection, or one with rights that was
+    /// made to write on a connection of somebody else.
     pub fn may_administer(&self, opened: Asker, asks: Option<Asker>) -> bool {
         self.is_administrator(opened) && asks.is_some_and(|asks| self.is_administrator(asks))
     }

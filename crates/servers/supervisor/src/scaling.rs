@@ -1,22 +1,26 @@
-//! In how many processes should the replicas of a stack be? Fewer take less of the machine while there is little to do, more do more at a time.
+//! In how many processes should the replicas of a stack be? Fewer take less of the machine while there is
+//! little to do, more do more at a time.
 //!
 //! ```text
 //!   1 process    0 1 2 3              replica r is in process r mod n: for each number there is one way,
 //!   2 processes  0 2 | 1 3            and from n to 2n, and back, half of the replicas move
 //!   4 processes  0 | 1 | 2 | 3
 //! ```
-//! Replicas are what applications and peers see; their number does not change, and nobody sees in which processes they are.
+//! Replicas are what applications and peers see; their number does not change, and nobody sees in which
+//! processes they are.
 
 /// The process, of so many, that a replica is in.
 pub const fn host_of(replica: usize, processes: usize) -> usize {
     if processes == 0 { 0 } else { replica % processes }
 }
 
-/// Chooses how many processes there should be, by how busy the replicas are. It is asked at regular looks, and counts time in them.
+/// Chooses how many processes there should be, by how busy the replicas are. It is asked at regular looks,
+/// and counts time in them.
 ///
-/// It goes up when the busiest process has had too much to do for some looks, and down when for many looks fewer processes would
-/// have had little. Between the two marks lies room enough that one does not follow from the other; if a load comes and goes
-/// so that it does all the same, going down takes twice as long each time.
+/// It goes up when the busiest process has had too much to do for some looks, and down when for many looks
+/// fewer processes would have had little. Between the two marks lies room enough that one does not follow
+/// from the other; if a load comes and goes so that it does all the same, going down takes twice as long each
+/// time.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     min: u8,
@@ -55,8 +59,8 @@ impl Scaler {
         (self.min, self.max)
     }
 
-    /// Looks at a stack of `processes` processes, whose replicas had something to do for these shares (0 to 1) of the time since the
-    /// last look. Returns how many there should be, if not as many.
+    /// Looks at a stack of `processes` processes, whose replicas had something to do for these shares (0 to
+    /// 1) of the time since the last look. Returns how many there should be, if not as many.
     pub fn look(&mut self, processes: u8, shares: &[f64]) -> Option<u8> {
         self.since_down = self.since_down.saturating_add(1);
         let within = processes.clamp(self.min, self.max);
@@ -121,7 +125,8 @@ fn busiest(shares: &[f64], processes: u8) -> f64 {
     (0..usize::from(processes)).map(|process| load(shares, processes, process)).fold(0.0, f64::max)
 }
 
-/// How busy the process is that a piece of work is done in, on average over the work, but for a factor that does not depend on `processes`.
+/// How busy the process is that a piece of work is done in, on average over the work, but for a factor that
+/// does not depend on `processes`.
 fn crowding(shares: &[f64], processes: u8) -> f64 {
     (0..usize::from(processes)).map(|process| load(shares, processes, process).powi(2)).sum()
 }
@@ -152,7 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// A machine with enough processors: replicas in a process that is asked for more than it has time for get their parts of it.
+    /// A machine with enough processors: replicas in a process that is asked for more than it has time for
+    /// get their parts of it.
     fn shares(demand: &[f64], processes: u8) -> Vec<f64> {
         let asked = |process| -> f64 {
             (0..demand.len()).filter(|r| host_of(*r, processes.into()) == process).map(|r| demand[r]).sum()
@@ -242,7 +248,8 @@ mod tests {
         }
     }
 
-    /// What is measured is never the same twice. As long as it stays between the marks for the number of processes that there are, that stays.
+    /// What is measured is never the same twice. As long as it stays between the marks for the number of
+    /// processes that there are, that stays.
     #[test]
     fn a_load_that_sways_between_the_marks_changes_nothing() {
         let mut rng = Rng::new(9);
@@ -253,7 +260,8 @@ mod tests {
             let mut scaler = Scaler::new(1, replicas);
             let weights: Vec<f64> = (0..replicas).map(|_| f64::from(1 + rng.below(9)) / 10.0).collect();
             for _ in 0..300 {
-                // The busiest process is below the mark from which on it has too much to do, and one process fewer would be above the other one.
+                // The busiest process is below the mark from which on it has too much to do, and one process
+                // fewer would be above the other one.
                 let target = 0.05 + f64::from(rng.below(70)) / 100.0;
                 let scale = target / busiest(&weights, processes);
                 let shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
@@ -266,8 +274,8 @@ mod tests {
         assert!(told > 20_000, "{told}");
     }
 
-    /// With fewer processors than processes, who is kept waiting for one counts that as work. That may cost processes that are no use, but
-    /// not a change for ever and ever.
+    /// With fewer processors than processes, who is kept waiting for one counts that as work. That may cost
+    /// processes that are no use, but not a change for ever and ever.
     #[test]
     fn a_steady_load_is_settled_with_few_processors_too() {
         let mut rng = Rng::new(10);

@@ -1,8 +1,9 @@
 //! Who is attached? Sessions, their members, and what follows when one of them goes.
 //!
-//! A session is a set of sockets; its members are the processes that can use them: the one that attached, and those
-//! that inherited them over `fork` or `exec`. A client is one connection to the control socket and stands for one
-//! process. When the supervisor dies, the next one restores what its guardian has noted ([`Standing`]).
+//! A session is a set of sockets; its members are the processes that can use them: the one that attached, and
+//! those that inherited them over `fork` or `exec`. A client is one connection to the control socket and
+//! stands for one process. When the supervisor dies, the next one restores what its guardian has noted
+//! ([`Standing`]).
 //!
 //! ```text
 //!   client 1 --member 0--> session 1 <--member 1-- client 2 (forked from client 1)
@@ -76,8 +77,8 @@ struct Session {
     members: BTreeMap<u8, ClientId>,
     /// Numbers that members have, or had: a bit each.
     known: u64,
-    /// Where the search for a free number starts: behind the youngest, so that a number is used again as late as
-    /// possible, long after every replica heard of the end of its last owner.
+    /// Where the search for a free number starts: behind the youngest, so that a number is used again as late
+    /// as possible, long after every replica heard of the end of its last owner.
     next_member: u8,
 }
 

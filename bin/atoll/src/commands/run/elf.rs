@@ -1,4 +1,5 @@
-//! Can libatoll.so be loaded into a program? Not if it is linked statically, or runs with more rights than its caller.
+//! Can libatoll.so be loaded into a program? Not if it is linked statically, or runs with more rights than
+//! its caller.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -30,7 +31,8 @@ enum Interpreter {
     Absent,
 }
 
-/// Whether the beginning of an ELF file names a dynamic loader (PT_INTERP); `None` if it is not such a file. elf(5).
+/// Whether the beginning of an ELF file names a dynamic loader (PT_INTERP); `None` if it is not such a file.
+/// elf(5).
 fn has_interpreter(head: &[u8]) -> Option<Interpreter> {
     const PT_INTERP: u32 = 3;
     let is_64_bit_little_endian = head.get(..6)? == b"\x7fELF\x02\x01";

@@ -1,24 +1,32 @@
 use std::cell::RefCell;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use atoll_base::Rng;
+use atoll_base::{Instant, Rng};
 use atoll_ipc::LAYOUT_VERSION;
 use atoll_ipc::command::Protocol;
-use atoll_ipc::control::User;
+use atoll_ipc::control::{Refusal, Reply, User};
+use atoll_ipc::lease::Pass;
 use atoll_ipc::ledger::{LEDGER_BYTES, Ledger, LedgerConfig};
 use atoll_ipc::page::{BELLS, REPLICA_PAGE_BYTES, STACK_PAGE_BYTES};
 use atoll_shm::{Access, ShmMemory};
-use atoll_supervisor::{ConfigFile, Joined, Mac, ScalingReport, StatusReport, Steering};
+use atoll_supervisor::{ConfigFile, Joined, LINGERING_MAX, Mac, ReportPart, ScalingReport, StatusReport};
+use atoll_sys::process::Child;
+use atoll_sys::unix::Blocking;
+use atoll_sys::{eventfd, process};
+use atoll_transport::seal_pass;
 
 use atoll_sys::unix::Listener;
 
-use super::super::owner::SESSIONS_REMAIN;
+use super::serving::ACCEPTS_PER_TURN;
 use super::*;
 use crate::rows::{RowsPacket, SocketRow};
-use crate::supervise::launch::Duty;
+use crate::supervise::launch::Stack;
+use crate::supervise::memory::SessionMemory;
 use crate::supervise::memory::bells;
-use crate::supervise::persisted::Found;
+use crate::supervise::owner::SESSIONS_REMAIN;
+use crate::supervise::setups::Duty;
+use crate::{rows, setup};
 
 mod scaling;
 mod sequences;
@@ -78,9 +86,7 @@ impl Launch for FakeLauncher {
         duty: Duty,
         program: &Program,
         _: BorrowedFd<'_>,
-        _: &Config,
-        _: &Identity,
-        _: &StackMemory,
+        _: &Stack<'_>,
     ) -> Result<(Option<Child>, Channel), Failure> {
         let (ours, theirs) = self.socket()?;
         let mut launches = self.0.borrow_mut();
@@ -99,15 +105,7 @@ impl Launch for FakeLauncher {
         Ok((None, ours))
     }
 
-    fn place(
-        &mut self,
-        replica: usize,
-        host: &Channel,
-        epochs: &[u32],
-        _: &Config,
-        _: &Identity,
-        _: &StackMemory,
-    ) -> Result<Channel, Failure> {
+    fn place(&mut self, replica: usize, host: &Channel, epochs: &[u32], _: &Stack<'_>) -> Result<Channel, Failure> {
         let (ours, theirs) = self.socket()?;
         host.send(&[replica as u8], &[]).or_fail("a place")?;
         self.0.borrow_mut().started.push((replica, epochs[replica], theirs));
@@ -119,9 +117,7 @@ impl Launch for FakeLauncher {
         server: usize,
         _: &Program,
         epochs: &[u32],
-        _: &Config,
-        _: &Identity,
-        _: &StackMemory,
+        _: &Stack<'_>,
     ) -> Result<(Option<Child>, Channel), Failure> {
         let (ours, theirs) = self.socket()?;
         self.0.borrow_mut().started.push((server, epochs[server], theirs));
@@ -161,7 +157,7 @@ impl Bench {
             guardian: None,
             takeovers: 0,
             socket: socket.clone(),
-            started: Instant::now(),
+            started: clock::now(),
             mac: Mac([2, 0, 0, 0, 0, 1]),
             device: None,
             offload: false,
@@ -170,7 +166,10 @@ impl Bench {
         };
         let launches = Rc::new(RefCell::new(Launches::default()));
         let launcher = Box::new(FakeLauncher(launches.clone()));
-        let server = Supervisor::new(config, identity, memory, launcher, doors, None).unwrap();
+        let (rights, link) = (Rights::of(identity.uid), Link::default());
+        let server =
+            Supervisor::new(Foundation { config, identity, memory, launcher, doors, rights, link, signals: None })
+                .unwrap();
         let theirs = launches.borrow_mut().started.drain(..).map(|(_, _, channel)| channel).collect();
         let mut bench = Bench { server, replicas: theirs, launches, socket };
         for (index, replica) in bench.replicas.iter().enumerate() {
@@ -274,7 +273,7 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     let (looping, waiting) = (bench.client(), bench.client());
     let attach = Request::Attach { layout_version: LAYOUT_VERSION };
     let mut count = 0;
-    let begin = Instant::now();
+    let begin = clock::now();
     loop {
         looping.send(&attach.encode(), &[]).unwrap();
         for _ in 0..3 {
@@ -286,7 +285,7 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
         count += 1;
         bench.told(0);
     }
-    let most = 513 + 257 * (begin.elapsed().as_secs() as u32 + 1);
+    let most = 513 + 257 * (clock::now().since(begin).as_secs() as u32 + 1);
     assert!((500..=most).contains(&count), "{count}");
     // It is the same process, so it waits, too, and one that has gone meanwhile is forgotten.
     waiting.send(&attach.encode(), &[]).unwrap();
@@ -295,11 +294,11 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
     let clients = bench.server.clients.len();
     drop(waiting);
     bench.settle();
-    assert_eq!((bench.server.clients.len(), bench.server.slowed.len()), (clients - 1, 1));
+    assert_eq!((bench.server.clients.len(), bench.server.clients.slowed()), (clients - 1, 1));
     // Nobody is asked for a turn before the time has come, and then it goes on.
-    let due = bench.server.slowed_until().expect("one waits");
-    assert!(bench.server.servers_timeout_ms(Instant::now()).is_some_and(|ms| ms <= 1000));
-    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    let due = bench.server.clients.slowed_until().expect("one waits");
+    assert!(bench.server.servers_timeout_ms(clock::now()).is_some_and(|ms| ms <= 1000));
+    std::thread::sleep(due.since(clock::now()));
     bench.settle();
     assert!(matches!(receive(&looping).map(|(packet, _)| Reply::decode(&packet)), Some(Ok(Reply::Joined { .. }))));
 }
@@ -307,7 +306,7 @@ fn who_attaches_and_leaves_in_a_loop_waits_and_others_do_not() {
 #[test]
 fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() {
     let mut bench = Bench::new(2);
-    let watches: Vec<_> = bench.server.memory.replicas.iter().map(|replica| Watch::of(&replica.bell)).collect();
+    let watches: Vec<_> = bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
     let (_client, joined, fds) = bench.attach();
     assert_eq!((joined.session, joined.member), (1, 0));
     assert_eq!(fds.len(), 2 + BELLS + 3 * 2);
@@ -339,7 +338,7 @@ fn who_attaches_gets_the_documented_descriptors_and_every_replica_hears_of_it() 
 #[test]
 fn no_bell_is_shared_between_sessions() {
     let mut bench = Bench::new(2);
-    let of_servers: Vec<_> = bench.server.memory.replicas.iter().map(|replica| Watch::of(&replica.bell)).collect();
+    let of_servers: Vec<_> = bench.server.memory.replicas().iter().map(|replica| Watch::of(&replica.bell)).collect();
     let (_one, _, first) = bench.attach();
     let (_two, _, second) = bench.attach();
     let bells = |fds: &[OwnedFd]| -> Vec<OwnedFd> {
@@ -385,7 +384,7 @@ fn a_session_ends_with_its_last_process() {
             "{told:?}"
         );
     }
-    assert!(bench.server.open.is_empty() && bench.server.clients.is_empty());
+    assert!(bench.server.books.open_now().is_empty() && bench.server.clients.len() == 0);
 }
 
 /// Its programs live on, but no replica listens to them in it; other sessions of theirs are not concerned.
@@ -410,7 +409,7 @@ fn a_session_that_replicas_have_died_of_ends() {
         let gone = Request::SessionGone { session };
         assert_eq!(told, [Request::CutOff { session }, departed(0), gone], "{told:?}");
     }
-    assert_eq!(bench.server.open.keys().copied().collect::<Vec<_>>(), [own]);
+    assert_eq!(bench.server.books.open_now(), [own]);
     let again = Request::Join { session: joined.session, key: joined.key };
     assert_eq!(bench.ask(&parent, &again).0, Err(Refusal::NoSession));
     assert!(bench.ask(&parent, &Request::Attach { layout_version: LAYOUT_VERSION }).0.is_ok());
@@ -450,7 +449,7 @@ fn hostile_packets_are_refused_and_disturb_nobody() {
     let known = Request::Attach { layout_version: LAYOUT_VERSION + 1 };
     assert_eq!(bench.ask(&client, &known).0, Err(Refusal::Version));
     assert_eq!(bench.told(0).len(), 1, "no replica heard of any of this");
-    assert_eq!(bench.server.sessions.len(), 1);
+    assert_eq!(bench.server.books.len(), 1);
 }
 
 #[test]
@@ -477,8 +476,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
         bench.settle();
     }
     assert!(client.send(br#"{"cmd":"status"}"#, &[]).is_err(), "its requests wait in its own socket");
-    let (id, waiting) = bench.server.clients.iter().next().unwrap();
-    assert!(!waiting.outbox.is_empty() || bench.server.questions.has(*id));
+    assert!(bench.server.clients.have_waiting());
     // Others are served meanwhile, and it is served once it reads.
     bench.attach();
     let mut done = 0;
@@ -499,7 +497,7 @@ fn a_replica_that_does_not_read_delays_nobody_and_misses_nothing() {
         clients.push(bench.attach());
         assert!(!bench.told(0).is_empty());
     }
-    assert!(!bench.server.replicas[1].outbox.is_empty(), "400 packets with 18 descriptors do not fit a socket");
+    assert!(bench.server.servers.replicas()[1].has_waiting(), "400 packets with 18 descriptors do not fit a socket");
     clients.clear();
     let mut told = Vec::new();
     while told.len() < 800 {
@@ -515,7 +513,7 @@ fn a_replica_that_does_not_read_delays_nobody_and_misses_nothing() {
 #[test]
 fn too_many_sessions_are_refused() {
     let mut bench = Bench::new(1);
-    bench.server.sessions = Sessions::new(2);
+    bench.server.books = Books::new(2);
     let (_a, _b) = (bench.attach(), bench.attach());
     let client = bench.client();
     assert_eq!(bench.ask(&client, &Request::Attach { layout_version: LAYOUT_VERSION }).0, Err(Refusal::Sessions));
@@ -611,7 +609,7 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     let rest: Vec<_> =
         std::iter::from_fn(|| receive(&back)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
     let rules = bench.server.config.accept.rules();
-    let user = bench.server.users.counting_for(None);
+    let user = bench.server.gate.counting_for(None);
     let opened = Request::SessionOpened {
         session: 2,
         pid: std::process::id(),
@@ -634,15 +632,17 @@ fn a_replica_that_dies_is_started_again_and_told_what_there_is() {
     // It is one of the others again.
     let _client = bench.attach();
     assert!(matches!(bench.told(1)[..], [Request::SessionOpened { session: 3, .. }]));
-    let life = &bench.server.replicas[1].life;
-    assert!(life.crashes == 1 && life.last.is_some() && bench.server.replicas[0].life.crashes == 0);
+    let life = bench.server.servers.replicas()[1].record().life();
+    assert!(
+        life.crashes == 1 && life.last.is_some() && bench.server.servers.replicas()[0].record().life().crashes == 0
+    );
 }
 
 #[test]
 fn who_waits_for_servers_that_start_does_not_spin() {
     let mut bench = Bench::new(1);
-    bench.server.ready = false;
-    let later = Instant::now() + Duration::from_secs(60);
+    bench.server.course.set_unready();
+    let later = clock::now() + Duration::from_secs(60);
     assert_ne!(bench.server.servers_timeout_ms(later), Some(0), "it would do nothing then");
 }
 
@@ -675,14 +675,14 @@ fn the_memory_of_a_session_stays_until_every_replica_says_that_it_is_over() {
     }
     bench.replicas[0].send(&setup::over(1), &[]).unwrap();
     bench.settle();
-    assert!(bench.server.lingering.is_empty());
+    assert!(bench.server.books.ended().is_empty());
     // As many as there may be, and not more.
     let config = bench.server.config.sessions.arena;
     let memory = Rc::new(SessionMemory::create(1, User::privileged(0), 2, config).unwrap());
     for session in 2..LINGERING_MAX as u32 + 5 {
-        bench.server.linger(session, memory.clone());
+        bench.server.books.linger(session, memory.clone(), 2);
     }
-    assert_eq!((bench.server.lingering.len(), bench.server.lingering[0].session), (LINGERING_MAX, 5));
+    assert_eq!((bench.server.books.ended().len(), bench.server.books.ended()[0]), (LINGERING_MAX, 5));
 }
 
 #[test]
@@ -751,9 +751,9 @@ fn a_private_stack_ends_after_its_program_and_the_sessions_of_its_children() {
     drop(owner);
     assert_eq!(bench.settle(), None);
     drop(child);
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = clock::now() + Duration::from_secs(10);
     let ending = loop {
-        assert!(Instant::now() < deadline, "it ends when nothing moves");
+        assert!(clock::now() < deadline, "it ends when nothing moves");
         if let Some(ending) = bench.server.turn(None).unwrap() {
             break ending;
         }
@@ -771,7 +771,7 @@ fn next_build() -> Program {
 fn begin_exchange(bench: &mut Bench) -> Channel {
     let client = bench.administrator();
     bench.settle();
-    let id = ClientId(bench.server.next_client - 1);
+    let id = ClientId(bench.server.clients.next() - 1);
     bench.server.exchange(id, next_build()).unwrap();
     bench.settle();
     client
@@ -792,7 +792,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
     assert!(String::from_utf8_lossy(&refusal).contains("next: No such file"));
 
     let own_ledger = new.build.ledger.newest;
-    let id = ClientId(bench.server.next_client - 1);
+    let id = ClientId(bench.server.clients.next() - 1);
     bench.server.exchange(id, new).unwrap();
     bench.settle();
     assert_eq!(bench.told(0), [Request::HandOver { ledger: 1 }]);
@@ -810,7 +810,7 @@ fn a_build_whose_first_server_dies_is_replaced_by_the_one_before() {
         !told.iter().any(|request| matches!(request, Request::WriteLedger { .. })),
         "not before it has proved itself"
     );
-    assert_eq!(bench.server.replicas[0].life.crashes, 0);
+    assert_eq!(bench.server.servers.replicas()[0].record().life().crashes, 0);
     // It crashes.
     drop(next);
     bench.settle();
@@ -852,17 +852,17 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
     let next = Program { file: Some(file.into()), ..Program::own() };
     let cli = bench.administrator();
     bench.settle();
-    let id = ClientId(bench.server.next_client - 1);
+    let id = ClientId(bench.server.clients.next() - 1);
     assert!(!bench.server.make_way(id, &next), "nobody has ever been there");
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     bench.server.leave_to(kept_by(theirs));
     drop(guardian);
-    assert!(!bench.server.make_way(id, &next) && bench.server.ending.is_none(), "it is gone");
+    assert!(!bench.server.make_way(id, &next) && bench.server.course.ending().is_none(), "it is gone");
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     bench.server.leave_to(kept_by(theirs));
     assert!(!bench.server.make_way(id, &Program::own()), "its file is not known");
     assert!(bench.server.make_way(id, &next));
-    assert_eq!(bench.server.ending, Some(Ending::MadeWay));
+    assert_eq!(bench.server.course.ending(), Some(&Ending::MadeWay));
     let notes = notes_of(&guardian);
     assert_eq!(notes[crate::notes::NEXT].descriptors.len(), 1);
     let stack: crate::supervise::persisted::StackNote = serde_json::from_str(&notes[crate::notes::STACK].text).unwrap();
@@ -870,7 +870,7 @@ fn a_supervisor_makes_way_only_if_there_is_somebody_to_start_the_next_one() {
 
     // The next one is of the old build, and says why.
     let reason = Some("it was ended by SIGABRT".into());
-    bench.server.ending = None;
+    bench.server.course.goes_on();
     bench.server.exchanged(id, reason).unwrap();
     let (packet, _) = receive(&cli).expect("it is told");
     let said = String::from_utf8(packet).unwrap();
@@ -930,9 +930,14 @@ fn another_supervisor_goes_on_where_one_has_died() {
         std::iter::from_fn(|| receive(&replica1)).map(|(packet, _)| Request::decode(&packet).unwrap()).collect();
     assert!(told.contains(&Request::SessionGone { session: third.session }), "{told:?}");
     assert!(told.contains(&Request::MemberGone { session: first.session, member: 1 }), "{told:?}");
-    assert_eq!(server.sessions.len(), 3);
+    assert_eq!(server.books.len(), 3);
     assert_eq!(
-        server.replicas.iter().map(|replica| (replica.epoch, replica.life.crashes)).collect::<Vec<_>>(),
+        server
+            .servers
+            .replicas()
+            .iter()
+            .map(|replica| (replica.record().epoch(), replica.record().life().crashes))
+            .collect::<Vec<_>>(),
         [(1, 0), (2, 1)]
     );
 
@@ -947,7 +952,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     }
     drop(administrator);
 
-    // It can die as well, and what has happened since is known to the third one. Of the sessions that have ended, one is over everywhere.
+    // It can die as well, and what has happened since is known to the third one. Of the sessions that have
+    // ended, one is over everywhere.
     drop((late, early));
     for _ in 0..30 {
         server.turn(Some(0)).unwrap();
@@ -968,7 +974,7 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let (guardian, theirs) = Channel::pair(Blocking::No).unwrap();
     let launcher = Box::new(FakeLauncher(launches.clone()));
     let third_one = found.resume(config, identity, launcher, None, kept_by(theirs)).unwrap();
-    let ended: Vec<u32> = third_one.lingering.iter().map(|lingering| lingering.session).collect();
+    let ended: Vec<u32> = third_one.books.ended();
     assert_eq!(ended, [second.session, third.session]);
     let notes = notes_of(&guardian);
     for session in ended {
@@ -978,7 +984,8 @@ fn another_supervisor_goes_on_where_one_has_died() {
     let _ = std::fs::remove_file(socket);
 }
 
-/// What it has accepted is an application's: connections could be used for both, and were inherited by anybody.
+/// What it has accepted is an application's: connections could be used for both, and were inherited by
+/// anybody.
 #[test]
 fn a_supervisor_of_before_there_were_two_sockets_is_succeeded() {
     let mut bench = Bench::new(1);
@@ -1032,10 +1039,11 @@ fn a_connection_gives_another_one() {
     assert_eq!((joined.unwrap().session, fds.len()), (1, 2 + BELLS + 3));
     drop(another);
     bench.settle();
-    assert!(bench.server.clients.is_empty() && bench.server.sessions.is_empty());
+    assert!(bench.server.clients.len() == 0 && bench.server.books.len() == 0);
 }
 
-/// It says who asks, not who has connected or attached, and what that one may have; the seal is of exactly that.
+/// It says who asks, not who has connected or attached, and what that one may have; the seal is of exactly
+/// that.
 #[test]
 fn whoever_asks_is_vouched_for_as_who_he_is() {
     let mut bench = Bench::new(1);
@@ -1050,7 +1058,8 @@ fn whoever_asks_is_vouched_for_as_who_he_is() {
     let key = bench.server.memory.lease_key;
     assert_eq!(seal, seal_pass(&key, &pass));
     assert!(key != [0; 16] && seal != seal_pass(&[0; 16], &pass), "and nobody else can make it");
-    // Somebody else, over the same connection: the kernel lets root name whom it likes, and who that is may have none of the low ports.
+    // Somebody else, over the same connection: the kernel lets root name whom it likes, and who that is may
+    // have none of the low ports.
     if uid == 0 {
         for (claims, pass) in [(33, Pass { uid: 33, port: 0, ..pass }), (0, pass)] {
             client.send_as(&vouch.encode(), claims).unwrap();

@@ -1,6 +1,7 @@
 use std::io::Write;
 
 use super::*;
+use crate::clock;
 
 /// A process that says what the test writes.
 struct Bench {
@@ -13,7 +14,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let (ours, theirs) = io::pipe().unwrap();
-        let start = Instant::now();
+        let start = clock::now();
         for end in [ours.as_fd(), theirs.as_fd()] {
             rustix::io::ioctl_fionbio(end, true).unwrap();
         }

@@ -1,4 +1,5 @@
-//! By which rules are connections given to acceptors (P5), in the file, on the command line and while the stack is up?
+//! By which rules are connections given to acceptors (P5), in the file, on the command line and while the
+//! stack is up?
 
 use std::fmt;
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError, EcnMode, Estimate, FastOpen, Handshake, LinkType, RecoveryMode, Scheme, Steering};
 
-/// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges them.
+/// The file as it is written; flags of the command line set its fields before [`Config::validate`] judges
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfigFile {
@@ -181,7 +182,8 @@ pub struct UsersFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServersFile {
-    /// Name or number of the user that they run as, where the stack is root's. `None`: `atoll`, if there is such a user.
+    /// Name or number of the user that they run as, where the stack is root's. `None`: `atoll`, if there is
+    /// such a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -190,7 +192,8 @@ pub struct ServersFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulingFile {
-    /// The processors of the servers, replicas first: server n runs on number n modulo the length. Empty: wherever the kernel likes.
+    /// The processors of the servers, replicas first: server n runs on number n modulo the length. Empty:
+    /// wherever the kernel likes.
     pub cpus: Vec<usize>,
     /// Whether replicas are SCHED_BATCH.
     pub batch: bool,
@@ -202,7 +205,8 @@ pub struct SchedulingFile {
 pub struct RecoveryFile {
     /// See [`RecoveryMode`].
     pub mode: RecoveryMode,
-    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; one that is stopped does soon. 0: as long as it likes.
+    /// How long, in milliseconds, a server may give no sign of life before it counts as dead; one that is
+    /// stopped does soon. 0: as long as it likes.
     pub hang_ms: u32,
     /// Whether a process stands by for the replicas.
     pub standby: bool,

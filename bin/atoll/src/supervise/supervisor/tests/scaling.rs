@@ -35,7 +35,7 @@ pub(super) fn answers(client: &Channel) -> Vec<ReportPart> {
 }
 
 pub(super) fn hosts(bench: &Bench) -> Vec<usize> {
-    (0..bench.server.replicas.len()).map(|index| bench.server.process_of(index)).collect()
+    (0..bench.server.servers.replica_count()).map(|index| bench.server.process_of(index)).collect()
 }
 
 pub(super) fn scaled(processes: u8, max: u8) -> Vec<ReportPart> {
@@ -70,7 +70,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     assert_eq!(hosts(&bench), [0, 1, 0]);
     bench.replicas[1] = bench.comes_back(1, 2);
     let pid = std::process::id();
-    let (user, config) = (bench.server.users.counting_for(None), bench.server.config.sessions.arena);
+    let (user, config) = (bench.server.gate.counting_for(None), bench.server.config.sessions.arena);
     let opened = |session| Request::SessionOpened { session, pid, config, user };
     let rules = bench.server.config.accept.rules();
     assert_eq!(
@@ -92,7 +92,7 @@ fn replicas_move_one_after_another_and_hear_of_what_happens_meanwhile() {
     assert_eq!(answers(&asks), [], "not yet");
     move_on(&mut bench, 2, 2);
     assert_eq!((hosts(&bench), answers(&asks)), (vec![0, 1, 2], scaled(3, 3)));
-    let life = |index: usize| bench.server.replicas[index].life.report();
+    let life = |index: usize| bench.server.servers.replicas()[index].record().life().report();
     assert_eq!((life(0).moves, life(1).moves, life(1).crashes, life(1).last), (0, 1, 0, None));
     // And back: the processes that are left without replicas are let go.
     let asks = ask_to_scale(&mut bench, "1");
@@ -146,7 +146,8 @@ fn all_replicas_of_a_process_that_dies_come_back_together() {
     bench.replicas[0] = bench.comes_back(0, 2);
     bench.settle();
     assert!(bench.server.all_ready());
-    let crashes: Vec<u64> = bench.server.replicas.iter().map(|replica| replica.life.crashes).collect();
+    let crashes: Vec<u64> =
+        bench.server.servers.replicas().iter().map(|replica| replica.record().life().crashes).collect();
     assert_eq!(crashes, [1, 0, 1, 0]);
 }
 
@@ -179,7 +180,7 @@ fn who_dies_on_the_way_recovers_where_he_was_to_go() {
     bench.replicas[0] = bench.comes_back(0, 3);
     bench.settle();
     assert_eq!(answers(&asks), scaled(1, 2));
-    let life = bench.server.replicas[1].life.report();
+    let life = bench.server.servers.replicas()[1].record().life().report();
     assert_eq!((life.crashes, life.moves), (2, 0));
 }
 
@@ -188,13 +189,13 @@ fn processes_that_cannot_be_had_leave_everything_as_it_was() {
     let mut bench = Bench::with(2, "[scaling]\nstart = 1");
     bench.launches.borrow_mut().failing = 3;
     let asks = ask_to_scale(&mut bench, "2");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = clock::now() + Duration::from_secs(10);
     let answer = loop {
         bench.server.turn(Some(20)).unwrap();
         if let Some((packet, _)) = receive(&asks) {
             break serde_json::from_slice::<ReportPart>(&packet).unwrap();
         }
-        assert!(Instant::now() < deadline, "it is given up");
+        assert!(clock::now() < deadline, "it is given up");
     };
     assert!(
         matches!(&answer, ReportPart::Error(reason) if reason.contains("it stays with 1 processes: no process today")),
@@ -224,7 +225,7 @@ fn a_replica_says_that_it_has_left_only_when_it_was_asked() {
     let mut bench = Bench::new(1);
     bench.replicas[0].send(setup::LEFT, &[]).unwrap();
     bench.settle();
-    assert_eq!(bench.server.replicas[0].life.crashes, 1);
+    assert_eq!(bench.server.servers.replicas()[0].record().life().crashes, 1);
 }
 
 #[test]
@@ -297,7 +298,8 @@ fn an_upgrade_takes_replicas_that_share_a_process_to_one_of_the_new_build() {
     bench.replicas[1] = bench.comes_back(1, 2);
     bench.settle();
     assert_eq!((builds(&bench).len(), given(&bench, 1).1), (2, vec![0, 1]), "in the one that is there");
-    // One of the old build would have ended; one of the new build dies, and takes both along. The old one comes back.
+    // One of the old build would have ended; one of the new build dies, and takes both along. The old one
+    // comes back.
     bench.launches.borrow_mut().hosts.clear();
     bench.settle();
     assert_eq!((builds(&bench)[2..].to_vec(), given(&bench, 0).1), (vec![own_version()], vec![0, 1]));

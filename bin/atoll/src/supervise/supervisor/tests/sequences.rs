@@ -1,4 +1,5 @@
-//! Does the supervisor keep its books whatever clients ask in whatever order, and does everything go with them?
+//! Does the supervisor keep its books whatever clients ask in whatever order, and does everything go with
+//! them?
 
 use std::collections::BTreeMap;
 
@@ -86,12 +87,12 @@ fn random_sequences_of_requests_leave_nothing_behind() {
             }
             let expected: std::collections::BTreeSet<u32> =
                 askers.iter().flat_map(|asker| asker.is_in.keys().copied()).collect();
-            let open: std::collections::BTreeSet<u32> = bench.server.sessions.ids().collect();
+            let open: std::collections::BTreeSet<u32> = bench.server.books.ids().collect();
             assert_eq!(open, expected, "seed {seed}");
         }
         askers.clear();
         bench.settle();
-        assert!(bench.server.sessions.is_empty(), "seed {seed}: a session is left");
-        assert!(bench.server.clients.is_empty(), "seed {seed}: a client is left");
+        assert!(bench.server.books.len() == 0, "seed {seed}: a session is left");
+        assert!(bench.server.clients.len() == 0, "seed {seed}: a client is left");
     }
 }

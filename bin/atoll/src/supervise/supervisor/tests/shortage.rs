@@ -1,14 +1,13 @@
 //! What does the supervisor do when the system is short of something?
 
 use super::*;
-use crate::supervise::crowds::{Budget, Crowds};
 
 /// A server whose start fails again and again, each time at once.
 fn fail_often(bench: &mut Bench) {
     for _ in 0..30 {
         assert_eq!(bench.settle(), None, "the stack stays");
         // It would have to be waited for.
-        bench.server.replicas[0].life.absent(Instant::now());
+        bench.server.servers.is_missing(0);
     }
 }
 
@@ -50,7 +49,7 @@ fn a_server_that_cannot_be_started_for_another_reason_takes_no_stack_down_either
 #[test]
 fn connections_that_want_nothing_make_room_for_those_that_do() {
     let mut bench = Bench::new(1);
-    bench.server.crowds = Crowds::new(40);
+    bench.server.clients.set_max(40);
     let (_member, joined, _) = bench.attach();
     // All are of this process, which may have half of them.
     let idle: Vec<Channel> = (0..100)
@@ -63,7 +62,7 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
     assert_eq!(bench.server.clients.len(), 20);
     let is_closed = |client: &Channel| matches!(client.receive(&mut [0; 64], &mut Vec::new()), Ok(0));
     assert_eq!(idle.iter().map(is_closed).collect::<Vec<_>>(), [vec![true; 81], vec![false; 19]].concat());
-    assert!(bench.server.open.contains_key(&joined.session), "who was there before and has a session stays");
+    assert!(bench.server.books.open(joined.session).is_some(), "who was there before and has a session stays");
     let (_another, ..) = bench.attach();
     // Who waits for an answer is not sent away.
     let asking = bench.administrator();
@@ -82,7 +81,7 @@ fn connections_that_want_nothing_make_room_for_those_that_do() {
 #[test]
 fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing() {
     let mut bench = Bench::new(1);
-    bench.server.budget = Budget::new(300, 1, 1, 0);
+    bench.server.starts.set_budget(Budget::new(300, 1, 1, 0));
     let mut sessions = Vec::new();
     let reason = loop {
         let client = bench.client();
@@ -94,27 +93,27 @@ fn sessions_beyond_the_descriptors_are_refused_with_the_reason_and_leave_nothing
     };
     assert_eq!(reason, Refusal::Resources);
     assert!((3..12).contains(&sessions.len()), "{}", sessions.len());
-    assert_eq!((bench.server.open.len(), bench.server.sessions.len()), (sessions.len(), sessions.len()));
+    assert_eq!((bench.server.books.open_now().len(), bench.server.books.len()), (sessions.len(), sessions.len()));
     // The memory of one that has ended goes before a new one is refused.
     drop(sessions.pop());
     bench.settle();
-    assert_eq!(bench.server.lingering.len(), 1);
+    assert_eq!(bench.server.books.ended().len(), 1);
     let (_client, ..) = bench.attach();
-    assert!(bench.server.lingering.is_empty());
+    assert!(bench.server.books.ended().is_empty());
 }
 
 #[test]
 fn what_is_kept_back_is_there_at_a_start_and_taken_again_after_it() {
     let mut bench = Bench::new(1);
-    assert!(!bench.server.reserve.is_short());
-    bench.server.reserve.release();
+    assert!(!bench.server.starts.is_short());
+    bench.server.starts.release();
     bench.settle();
-    assert!(!bench.server.reserve.is_short());
+    assert!(!bench.server.starts.is_short());
     drop(bench.replicas.remove(0));
     bench.settle();
     let _control = bench.comes_back(0, 2);
     bench.settle();
-    assert!(bench.server.all_ready() && !bench.server.reserve.is_short());
+    assert!(bench.server.all_ready() && !bench.server.starts.is_short());
 }
 
 /// What a client has heard: how many rows, and whether that was all.
@@ -155,11 +154,11 @@ fn those_who_ask_while_a_listing_is_under_way_share_the_next_one() {
 fn questions_without_end_are_answered_now_and_then() {
     let mut bench = Bench::new(1);
     let client = bench.administrator();
-    let until = Instant::now() + Duration::from_millis(500);
+    let until = clock::now() + Duration::from_millis(500);
     let mut answers = 0;
-    while Instant::now() < until {
+    while clock::now() < until {
         client.send(br#"{"cmd":"status"}"#, &[]).unwrap();
-        while Instant::now() < until && !heard(&client).1 {
+        while clock::now() < until && !heard(&client).1 {
             bench.server.turn(Some(1)).unwrap();
         }
         answers += 1;
@@ -175,8 +174,8 @@ fn who_has_gone_is_not_asked_what_he_wanted() {
     let first = bench.administrator();
     first.send(br#"{"cmd":"ss"}"#, &[]).unwrap();
     bench.settle();
-    let (before, began) = (bench.server.clients.len(), Instant::now());
-    while began.elapsed() < Duration::from_millis(20) {
+    let (before, began) = (bench.server.clients.len(), clock::now());
+    while clock::now().since(began) < Duration::from_millis(20) {
         let gone: Vec<Channel> = (0..8).map(|_| bench.administrator()).collect();
         for client in &gone {
             (0..100).for_each(|_| client.send(br#"{"cmd":"ss"}"#, &[]).unwrap());

@@ -9,9 +9,9 @@ impl Bench {
     fn standing_by(replicas: u8, more: &str) -> Bench {
         let mut bench = Bench::with(replicas, &format!("{more}\n[recovery]\nstandby = true"));
         let before = bench.launches.borrow().hosts.len();
-        bench.look(Instant::now());
+        bench.look(clock::now());
         assert_eq!(bench.launches.borrow().hosts.len(), before, "programs are started first");
-        bench.look(Instant::now() + LATER);
+        bench.look(clock::now() + LATER);
         assert_eq!(bench.launches.borrow().hosts.len(), before + 1);
         assert_eq!(given(&bench, before), (STANDBY, vec![]));
         bench
@@ -43,18 +43,17 @@ impl Bench {
 fn who_stands_by_goes_on_for_one_that_has_died_and_another_one_comes_after_that() {
     let mut bench = Bench::standing_by(2, "");
     assert_eq!(bench.started(), (3, true));
-    bench.look(Instant::now() + 2 * LATER);
+    bench.look(clock::now() + 2 * LATER);
     assert_eq!(bench.started(), (3, true), "one is enough");
     bench.dies(1, 2);
     assert_eq!(given(&bench, 2).1, [1], "it was there already");
     assert_eq!((hosts(&bench), bench.started()), (vec![0, 1], (3, false)));
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     assert_eq!(bench.started(), (4, true));
     bench.dies(0, 2);
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     // The one that has taken over can die as well. (Not so soon that it would have to be waited for.)
-    bench.server.replicas[1].life = Life::new(Instant::now());
-    bench.server.replicas[1].life.ready(Instant::now());
+    bench.server.servers.lives_anew(1);
     bench.dies(1, 3);
     assert_eq!((given(&bench, 3).1, given(&bench, 4).1, bench.started()), (vec![0], vec![1], (5, false)));
     assert_eq!(hosts(&bench), [0, 1]);
@@ -79,26 +78,25 @@ fn nobody_minds_the_death_of_who_stands_by() {
     bench.launches.borrow_mut().hosts[1].1 = Channel::pair(Blocking::No).unwrap().0;
     assert_eq!(bench.settle(), None);
     assert_eq!(bench.started(), (2, false));
-    assert!(bench.server.all_ready() && bench.server.replicas[0].life.crashes == 0);
+    assert!(bench.server.all_ready() && bench.server.servers.replicas()[0].record().life().crashes == 0);
     // A replica dies meanwhile: a process is started for it.
     bench.dies(0, 2);
     assert_eq!((bench.started(), given(&bench, 2)), ((3, false), (0, vec![0])));
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     assert_eq!(bench.started(), (4, true));
     // One that has not said yet that it is up is not waited for.
     bench.launches.borrow_mut().hosts[3].1 = Channel::pair(Blocking::No).unwrap().0;
     bench.settle();
     bench.launches.borrow_mut().are_dumb = true;
-    bench.look(Instant::now() + 2 * LATER);
+    bench.look(clock::now() + 2 * LATER);
     assert_eq!(bench.started(), (5, true));
-    bench.server.replicas[0].life = Life::new(Instant::now());
-    bench.server.replicas[0].life.ready(Instant::now());
+    bench.server.servers.lives_anew(0);
     bench.dies(0, 3);
     assert_eq!((given(&bench, 4), given(&bench, 5)), ((STANDBY, vec![]), (0, vec![0])));
     bench.launches.borrow_mut().failing = u32::MAX;
     bench.launches.borrow_mut().hosts[4].1 = Channel::pair(Blocking::No).unwrap().0;
     bench.settle();
-    bench.look(Instant::now() + 2 * LATER);
+    bench.look(clock::now() + 2 * LATER);
     assert_eq!(bench.settle(), None, "the stack does without");
 }
 
@@ -122,13 +120,13 @@ fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
     let client = begin_exchange(&mut bench);
     move_on(&mut bench, 0, 2);
     assert_eq!((given(&bench, 1).1, given(&bench, 2)), (vec![], (0, vec![0])));
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     assert_eq!(bench.started(), (3, true), "while builds are exchanged nothing is started beside");
-    bench.server.go_on_with_upgrade(Instant::now() + 2 * LATER).unwrap();
+    bench.server.go_on_with_upgrade(clock::now() + 2 * LATER).unwrap();
     assert!(bench.server.succession.is_none());
-    bench.look(Instant::now() + 3 * LATER);
+    bench.look(clock::now() + 3 * LATER);
     assert_eq!(bench.started(), (3, false));
-    bench.look(Instant::now() + 4 * LATER);
+    bench.look(clock::now() + 4 * LATER);
     assert_eq!(bench.started(), (4, true));
     assert_eq!(bench.launches.borrow().builds[3], "next");
     bench.dies(0, 3);
@@ -138,7 +136,7 @@ fn one_of_another_build_is_not_used_and_makes_way_for_one_of_this() {
 
 /// The page on which a replica says how many connections it has.
 fn page_of(bench: &Bench, replica: usize) -> atoll_ipc::page::ReplicaPage<ShmMemory> {
-    let page = &bench.server.memory.replicas[replica].page_write;
+    let page = &bench.server.memory.replicas()[replica].page_write;
     atoll_ipc::page::ReplicaPage(ShmMemory::map_page(page, REPLICA_PAGE_BYTES, Access::ReadWrite).unwrap())
 }
 
@@ -147,10 +145,10 @@ fn who_has_too_little_memory_makes_way_for_one_with_more() {
     let mut bench = Bench::standing_by(2, "");
     let page = page_of(&bench, 1);
     page.set_stat(Stat::Connections, 10_000);
-    bench.look(Instant::now() + 2 * LATER);
-    bench.look(Instant::now() + 3 * LATER);
+    bench.look(clock::now() + 2 * LATER);
+    bench.look(clock::now() + 3 * LATER);
     page.set_stat(Stat::Connections, 9000);
-    bench.look(Instant::now() + 4 * LATER);
+    bench.look(clock::now() + 4 * LATER);
     assert_eq!((bench.launches.borrow().memory.clone(), bench.started()), (vec![2 << 20, 16 << 20], (4, true)));
 }
 
@@ -161,11 +159,11 @@ fn who_stands_by_is_not_replaced_because_of_the_first_connections() {
     let page = page_of(&bench, 1);
     for (looks, connections) in [(2, 1), (3, 1000), (4, 2048)] {
         page.set_stat(Stat::Connections, connections);
-        bench.look(Instant::now() + looks * LATER);
+        bench.look(clock::now() + looks * LATER);
         assert_eq!(bench.started(), (3, true), "{connections} connections");
     }
     page.set_stat(Stat::Connections, 2049);
-    bench.look(Instant::now() + 5 * LATER);
+    bench.look(clock::now() + 5 * LATER);
     assert_eq!(bench.started(), (3, false));
 }
 
@@ -182,13 +180,13 @@ fn who_stands_by_is_noted_only_when_it_has_been_called() {
     let notes = notes_of(&guardian);
     assert_eq!(hosts(&notes), 1);
     assert!(notes.contains_key("host.1") && notes.contains_key("server.0"), "{:?}", notes.keys());
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     assert_eq!((bench.started(), hosts(&notes_of(&guardian))), ((3, true), 0));
 }
 
 #[test]
 fn without_it_the_stack_is_as_before() {
     let mut bench = Bench::with(1, "");
-    bench.look(Instant::now() + LATER);
+    bench.look(clock::now() + LATER);
     assert_eq!((bench.started(), bench.server.standby_due()), ((1, false), None));
 }

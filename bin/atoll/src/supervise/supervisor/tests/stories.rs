@@ -1,5 +1,6 @@
-//! Is every replica in one process, and in the end where it is wanted, whatever happens? The supervisor is the real one; processes and replicas are
-//! sockets that answer late, die at any moment, or are not to be had.
+//! Is every replica in one process, and in the end where it is wanted, whatever happens? The supervisor is
+//! the real one; processes and replicas are sockets that answer late, die at any moment, or are not to be
+//! had.
 
 use std::collections::BTreeMap;
 
@@ -167,7 +168,14 @@ impl Outside {
         client.send(request.as_bytes(), &[]).unwrap();
         self.askers.push(client);
         // It is heard before anything else happens: `wanted` is what the supervisor knows.
-        while self.bench.server.scaling.places().iter().map(|place| usize::from(*place)).ne(self.wanted.iter().copied())
+        while self
+            .bench
+            .server
+            .placement
+            .places()
+            .iter()
+            .map(|place| usize::from(*place))
+            .ne(self.wanted.iter().copied())
         {
             self.bench.server.turn(Some(0)).unwrap();
         }
@@ -204,12 +212,12 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
         }
         outside.bench.launches.borrow_mut().failing = 0;
         outside.want();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = clock::now() + Duration::from_secs(60);
         while !outside.is_over() {
             outside.bench.server.turn(Some(1)).unwrap();
             outside.observe();
             (0..outside.replicas.len()).for_each(|replica| outside.act(replica));
-            assert!(Instant::now() < deadline, "seed {seed}: {:?}", outside.bench.server.scaling.places());
+            assert!(clock::now() < deadline, "seed {seed}: {:?}", outside.bench.server.placement.places());
         }
         outside.bench.settle();
         outside.observe();
@@ -230,7 +238,7 @@ fn every_replica_is_in_one_process_and_in_the_end_where_it_is_wanted() {
             let is_refused = matches!(&said[..], [ReportPart::Error(why)] if why.contains("meanwhile"));
             assert!(is_done || is_refused && at < last, "seed {seed}: {said:?}");
         }
-        let lives = outside.bench.server.replicas.iter().map(|replica| replica.life.report());
+        let lives = outside.bench.server.servers.replicas().iter().map(|replica| replica.record().life().report());
         lives.for_each(|life| (moves, deaths) = (moves + life.moves, deaths + life.crashes));
     }
     assert!(moves > 200 && deaths > 100, "{moves} moves, {deaths} deaths");

@@ -1,4 +1,5 @@
-//! Is a successor told before it serves of what its ledger names, and of everything else soon after, whatever happens meanwhile?
+//! Is a successor told before it serves of what its ledger names, and of everything else soon after, whatever
+//! happens meanwhile?
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use atoll_ipc::Command;
 use atoll_ipc::ledger::RequestRecord;
 
 use super::*;
-use crate::supervise::telling::TOLD_AT_ONCE;
+use crate::supervise::supervisor::telling::TOLD_AT_ONCE;
 
 impl Bench {
     /// The ledger of a replica, as one that lives has opened it.
@@ -27,8 +28,7 @@ impl Bench {
     /// The replica dies; its successor is there, and does not serve yet.
     fn succeeded(&mut self, replica: usize, epoch: u32) -> Channel {
         // A death that comes soon after another one would have to be waited for.
-        self.server.replicas[replica].life = Life::new(Instant::now());
-        self.server.replicas[replica].life.ready(Instant::now());
+        self.server.servers.lives_anew(replica);
         self.replicas[replica] = Channel::pair(Blocking::No).unwrap().0;
         self.settle();
         let (which, incarnation, channel) = self.launches.borrow_mut().started.pop().expect("one was started");
@@ -45,7 +45,7 @@ impl Bench {
     /// All that it hears until there is nothing more, in parts that are small.
     fn hears_all(&mut self, replica: usize) -> Vec<Request> {
         let (mut all, mut turns) = (Vec::new(), 0);
-        while !self.server.replicas[replica].untold.is_empty() {
+        while !self.server.servers.replicas()[replica].untold().is_empty() {
             let told = self.hears(replica);
             turns += 1;
             assert!(turns < 1000, "nothing more is said");
@@ -157,14 +157,14 @@ fn one_that_does_not_read_is_not_told_more_and_the_supervisor_does_not_spin() {
     for _ in 0..60 {
         bench.server.turn(Some(2)).unwrap();
     }
-    let replica = &bench.server.replicas[0];
-    assert!(!replica.untold.is_empty() && !replica.outbox.is_empty(), "{} are left", replica.untold.len());
-    assert_ne!(bench.server.servers_timeout_ms(Instant::now()), Some(0), "it would do nothing then");
-    let before = replica.untold.len();
+    let replica = &bench.server.servers.replicas()[0];
+    assert!(!replica.untold().is_empty() && replica.has_waiting(), "{} are left", replica.untold().len());
+    assert_ne!(bench.server.servers_timeout_ms(clock::now()), Some(0), "it would do nothing then");
+    let before = replica.untold().len();
     for _ in 0..10 {
         bench.server.turn(Some(2)).unwrap();
     }
-    assert_eq!(bench.server.replicas[0].untold.len(), before, "what does not fit its socket waits here");
+    assert_eq!(bench.server.servers.replicas()[0].untold().len(), before, "what does not fit its socket waits here");
     let mut told = bench.told(0);
     while opened(&told).len() < 500 {
         told.extend(bench.hears(0));
@@ -280,7 +280,7 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
                     let mut ledger = bench.ledger(replica, epochs[replica]);
                     ledger.stage_request(0, Some(&in_force(session)));
                     ledger.commit();
-                    late += bench.server.replicas[replica].untold.len();
+                    late += bench.server.servers.replicas()[replica].untold().len();
                     epochs[replica] += 1;
                     bench.replicas[replica] = bench.succeeded(replica, epochs[replica]);
                     heard[replica] = Heard::default();
@@ -311,7 +311,7 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
         }
         for turn in 0.. {
             assert!(turn < 1000, "seed {seed}: nothing more is said");
-            let is_last = bench.server.replicas.iter().all(|replica| replica.untold.is_empty());
+            let is_last = bench.server.servers.replicas().iter().all(|replica| replica.untold().is_empty());
             bench.server.turn(Some(2)).unwrap();
             for (replica, heard) in heard.iter_mut().enumerate() {
                 heard.hear(bench.told(replica), &BTreeSet::new());
@@ -321,10 +321,10 @@ fn every_replica_hears_of_every_session_once_before_what_becomes_of_it() {
             }
         }
         for (replica, heard) in heard.iter_mut().enumerate() {
-            let open: Vec<u32> = bench.server.open.keys().copied().collect();
+            let open: Vec<u32> = bench.server.books.open_now();
             assert_eq!(heard.sessions.keys().copied().collect::<Vec<_>>(), open, "seed {seed}, replica {replica}");
             for (session, gone) in &heard.sessions {
-                let departed: BTreeSet<u8> = bench.server.sessions.departed(*session).collect();
+                let departed: BTreeSet<u8> = bench.server.books.departed(*session).collect();
                 assert!(departed.is_subset(gone), "seed {seed}: of {session} {departed:?} are gone, {gone:?} are told");
             }
         }

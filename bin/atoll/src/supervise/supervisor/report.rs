@@ -2,50 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::time::Instant;
 
 use atoll_base::{FLOW_GROUPS, FlowGroup};
 use atoll_ipc::network::{AddressFacts, AddressState, DhcpFacts, Network, V4Facts};
 use atoll_ipc::page::{ReplicaPage, Stat};
 use atoll_shm::ShmMemory;
 use atoll_supervisor::{
-    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, Mac, ReplicaReport,
-    ReportPart, ServerReport, SessionReport, StackReport, StatusReport, Steering,
+    AddressReport, ConfinementReport, DhcpReport, HandshakeReport, LinkReport, LinkType, ReplicaReport, ReportPart,
+    ServerReport, SessionReport, StackReport, StatusReport,
 };
 use atoll_sys::{Clock, process};
 
-use super::memory::LibraryCalls;
-use super::spawn;
-use super::supervisor::Supervisor;
-use crate::setup::ServerUser;
-
-/// What does not change while the stack is up, besides its configuration.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// The user whose processes may attach.
-    pub uid: u32,
-    /// The supervisor's process.
-    pub pid: u32,
-    /// The process that keeps what the next supervisor needs, if there is one.
-    pub guardian: Option<u32>,
-    /// How many supervisors the stack has had before this one.
-    pub takeovers: u32,
-    /// The socket for applications.
-    pub socket: PathBuf,
-    /// When the stack started.
-    pub started: Instant,
-    /// Own hardware address.
-    pub mac: Mac,
-    /// Name of the TAP device.
-    pub device: Option<String>,
-    /// Whether the link segments.
-    pub offload: bool,
-    /// Who steers.
-    pub steering: Steering,
-    /// The user that servers run as; `None`: the supervisor's.
-    pub servers: Option<ServerUser>,
-}
+use super::Supervisor;
+use crate::clock;
+use crate::supervise::spawn;
 
 /// What a link server counts.
 const LINK_SERVER_STATS: &[Stat] = &[
@@ -115,9 +85,10 @@ impl Supervisor {
     /// The answer to `atoll status`, in parts.
     pub(super) fn report(&self) -> Vec<ReportPart> {
         let mut parts = vec![ReportPart::Stack(Box::new(self.stack_report()))];
-        parts.extend((0..self.replicas.len()).map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))));
-        let first = self.replicas.len();
-        let servers = first..first + self.others.len();
+        parts.extend(
+            self.servers.replica_numbers().map(|index| ReportPart::Replica(Box::new(self.replica_report(index)))),
+        );
+        let servers = self.servers.replica_count()..self.servers.len();
         parts.extend(
             servers
                 .clone()
@@ -128,7 +99,7 @@ impl Supervisor {
             servers.clone().filter_map(|server| self.ip_server_report(server)).map(|r| ReportPart::IpServer(r.into())),
         );
         parts.extend(servers.filter_map(|server| self.manager_report(server)).map(|r| ReportPart::Manager(r.into())));
-        parts.extend(self.sessions.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
+        parts.extend(self.books.ids().filter_map(|id| self.session_report(id)).map(ReportPart::Session));
         parts
     }
 
@@ -139,11 +110,7 @@ impl Supervisor {
 
     fn stack_report(&self) -> StackReport {
         let (config, identity) = (&self.config, &self.identity);
-        let calls =
-            self.open.values().map(|memory| memory.library_calls()).fold(self.past_calls, |sum, calls| LibraryCalls {
-                calls: sum.calls.saturating_add(calls.calls),
-                with_system_call: sum.with_system_call.saturating_add(calls.with_system_call),
-            });
+        let calls = self.books.library_calls();
         let link = &config.link;
         let (v4, dhcp) = self.v4();
         let is_tap = link.kind == LinkType::Tap;
@@ -156,7 +123,7 @@ impl Supervisor {
             takeovers: identity.takeovers,
             configuration: config.notation.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
-            uptime_s: identity.started.elapsed().as_secs_f64(),
+            uptime_s: clock::now().since(identity.started).as_secs_f64(),
             socket: identity.socket.display().to_string(),
             link: LinkReport {
                 kind: link.kind,
@@ -174,14 +141,10 @@ impl Supervisor {
                 offload: identity.offload,
                 steering: identity.steering,
                 peer: link.peer.as_ref().map(ToString::to_string),
-                peer_present: match (&self.link, &self.link_host) {
-                    (Some(hosted), _) => Some(hosted.has_guest()),
-                    (None, Some(host)) => Some(super::join::is_connected(host)),
-                    (None, None) => None,
-                },
+                peer_present: self.link.is_peer_present(),
             },
             scaling: self.scaling_report(),
-            sessions_opened: self.opened,
+            sessions_opened: self.books.opened_ever(),
             library_calls: calls.calls,
             library_calls_with_syscall: calls.with_system_call,
             confinement: ConfinementReport::of(
@@ -193,12 +156,12 @@ impl Supervisor {
 
     /// The page of each process that says how it is confined.
     fn confined_pages(&self) -> impl Iterator<Item = &ReplicaPage<ShmMemory>> {
-        self.hosts.pages().chain(self.memory.others.iter().map(|server| &server.page))
+        self.hosts.pages().chain(self.memory.others().iter().map(|server| &server.page))
     }
 
     /// What the first replica says of its IPv4 address, and of where that comes from.
     fn v4(&self) -> (Option<V4Facts>, Option<DhcpReport>) {
-        let Some(replica) = self.memory.replicas.first() else { return (None, None) };
+        let Some(replica) = self.memory.replicas().first() else { return (None, None) };
         let Network { v4, dhcp, .. } = replica.page.network();
         let now = Clock::kernel().now().as_nanos();
         let until = v4.map(|own| own.valid_until).filter(|until| *until != u64::MAX);
@@ -214,7 +177,7 @@ impl Supervisor {
 
     /// What the first replica says of its IPv6 addresses; all have the same.
     fn addresses6(&self) -> Vec<AddressReport> {
-        let Some(replica) = self.memory.replicas.first() else { return Vec::new() };
+        let Some(replica) = self.memory.replicas().first() else { return Vec::new() };
         let now = Clock::kernel().now().as_nanos();
         let left = |until: u64| (until != u64::MAX).then(|| until.saturating_sub(now) / 1_000_000_000);
         let report = |own: &AddressFacts| {
@@ -238,8 +201,8 @@ impl Supervisor {
     }
 
     fn replica_report(&self, index: usize) -> ReplicaReport {
-        let (replica, memory) = (&self.replicas[index], &self.memory.replicas[index]);
-        let pid = replica.child.as_ref().map_or(0, |child| child.pid());
+        let (replica, memory) = (&self.servers.replicas()[index], &self.memory.replicas()[index]);
+        let pid = replica.pid().unwrap_or(0);
         let use_ = spawn::processor_use(pid);
         let owned = |group: &u16| usize::from(self.memory.stack.owner(FlowGroup(*group)).0) == index;
         let stats: BTreeMap<String, u64> =
@@ -248,9 +211,9 @@ impl Supervisor {
             index: index as u8,
             process: self.process_of(index) as u8,
             pid,
-            epoch: replica.epoch,
-            build: replica.program.report(),
-            recovery: replica.life.report(),
+            epoch: replica.record().epoch(),
+            build: replica.program().report(),
+            recovery: replica.record().life().report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             ledger: self.memory.ledger_version(index),
@@ -278,7 +241,8 @@ impl Supervisor {
         self.server_report(server, plan.manager_of(server)?, plan.managed_by(server), MANAGER_STATS)
     }
 
-    /// `server`: its number among all; `index`: among those of its kind; `serves`: the replicas that it works for. `None` if it is a replica.
+    /// `server`: its number among all; `index`: among those of its kind; `serves`: the replicas that it works
+    /// for. `None` if it is a replica.
     fn server_report(
         &self,
         server: usize,
@@ -286,16 +250,18 @@ impl Supervisor {
         serves: impl Iterator<Item = usize>,
         counted: &[Stat],
     ) -> Option<ServerReport> {
-        let at = server.checked_sub(self.replicas.len())?;
-        let (process, memory) = (self.others.get(at)?, self.memory.others.get(at)?);
-        let pid = process.child.as_ref().map_or(0, |child| child.pid());
+        if self.servers.is_replica(server) {
+            return None;
+        }
+        let (process, memory) = (self.servers.get(server)?, self.memory.servers().get(server)?);
+        let pid = process.pid().unwrap_or(0);
         let use_ = spawn::processor_use(pid);
         Some(ServerReport {
             index: index as u8,
             pid,
-            epoch: process.epoch,
-            build: process.program.report(),
-            recovery: process.life.report(),
+            epoch: process.record().epoch(),
+            build: process.program().report(),
+            recovery: process.record().life().report(),
             cpu: use_.map(|(cpu, _)| cpu),
             cpu_ms: use_.map(|(_, ms)| ms),
             queue: None,
@@ -306,9 +272,9 @@ impl Supervisor {
     }
 
     fn session_report(&self, id: u32) -> Option<SessionReport> {
-        let memory = self.open.get(&id)?;
+        let memory = self.books.open(id)?;
         let calls = memory.library_calls();
-        let members = self.sessions.members(id).filter_map(|(_, client)| Some(self.clients.get(&client)?.peer.pid));
+        let members = self.books.members(id).filter_map(|(_, client)| Some(self.clients.get(client)?.peer().pid));
         Some(SessionReport {
             id,
             pid: memory.pid,

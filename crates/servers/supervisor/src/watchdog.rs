@@ -1,9 +1,11 @@
-//! Does a server hang? Who works says so every 50 ms, who sleeps can be woken; who does neither for long is not coming back.
+//! Does a server hang? Who works says so every 50 ms, who sleeps can be woken; who does neither for long is
+//! not coming back.
 //!
-//! Time is counted in looks, four in the time that a server has, so that nobody is blamed for a pause of the whole machine. A server
-//! that wants the processor and does not get it does not hang, however long that takes; one that is stopped is not waited for (stopped.rs).
+//! Time is counted in looks, four in the time that a server has, so that nobody is blamed for a pause of the
+//! whole machine. A server that wants the processor and does not get it does not hang, however long that
+//! takes; one that is stopped is not waited for (stops.rs).
 
-use std::time::Duration;
+use atoll_base::Duration;
 
 /// Looks without a sign of life after which a server hangs.
 const LOOKS: u32 = 4;

@@ -5,11 +5,13 @@
 //!          when all have served for some seconds: confirm
 //!   Back   as soon as one of the new build ends by itself or does not become ready: restore all that were replaced, the last one first
 //! ```
-//! Until it is confirmed, the new build writes a ledger that the old one reads: every server can go back at any moment.
+//! Until it is confirmed, the new build writes a ledger that the old one reads: every server can go back at
+//! any moment.
 
-use std::time::{Duration, Instant};
+use atoll_base::{Duration, Instant};
 
-/// Where an upgrade stands. Lost with the supervisor: what is new stays then, and writes the ledger that the old build reads.
+/// Where an upgrade stands. Lost with the supervisor: what is new stays then, and writes the ledger that the
+/// old build reads.
 #[derive(Debug)]
 pub struct Upgrade {
     /// By number.
@@ -97,8 +99,8 @@ impl Upgrade {
         self.since = now;
     }
 
-    /// The process of a server has ended; `how`, for people. `can_go_on`: whether the other side can go on with what it has left. Returns
-    /// whose process is to be the next one, and whether its end was asked for.
+    /// The process of a server has ended; `how`, for people. `can_go_on`: whether the other side can go on
+    /// with what it has left. Returns whose process is to be the next one, and whether its end was asked for.
     pub fn ended(&mut self, server: usize, how: &str, can_go_on: bool) -> (Side, bool) {
         let Some(stand) = self.servers.get_mut(server) else { return (Side::Old, false) };
         let asked = std::mem::take(&mut stand.leaves);
@@ -148,7 +150,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Bench {
-            let now = Instant::now();
+            let now = Instant::from_millis(100_000);
             Bench { upgrade: Upgrade::new(3, now), now }
         }
 

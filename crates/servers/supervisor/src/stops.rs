@@ -1,25 +1,23 @@
-//! Which processes of the stack are stopped? One that is (SIGSTOP) does nothing until somebody lets it go on: it is replaced at once.
+//! Which processes of the stack are stopped? One that is (SIGSTOP) does nothing until somebody lets it go on:
+//! it is replaced at once.
 //!
-//! Waiting until it hangs (watchdog.rs) would cost seconds, and peers, whose time-outs double meanwhile, some more. It is looked twice, because
-//! whoever stops a whole job and lets it go on does not do so at one moment. It is a matter of processes, not of servers: so those that start, stand
-//! by, or were asked to leave are seen, too. Who is traced (a debugger) has the time that everybody has who gives no sign of life.
+//! Waiting until it hangs (watchdog.rs) would cost seconds, and peers, whose time-outs double meanwhile, some
+//! more. It is looked twice, because whoever stops a whole job and lets it go on does not do so at one
+//! moment. It is a matter of processes, not of servers: so those that start, stand by, or were asked to leave
+//! are seen, too. Who is traced (a debugger) has the time that everybody has who gives no sign of life.
 //!
-//! The kernel is asked again and again. It would tell, by SIGCHLD, but only of children, which the servers of an earlier supervisor are not.
+//! The kernel is asked again and again. It would tell, by SIGCHLD, but only of children, which the servers of
+//! an earlier supervisor are not.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use atoll_sys::process::{Child, Signal};
-
-use super::spawn;
-use super::supervisor::Supervisor;
+use atoll_base::{Duration, Instant};
 
 /// The watch over the processes of a stack. Lost with the supervisor.
 #[derive(Debug)]
 pub struct Stops {
     /// When the next look is due.
-    pub due: Instant,
+    due: Instant,
     /// Those that were stopped at the last one, by pid.
     stopped: BTreeSet<u32>,
 }
@@ -30,9 +28,14 @@ impl Stops {
         (hang_ms > 0).then(|| Stops { due: now + LOOK_EVERY, stopped: BTreeSet::new() })
     }
 
-    /// Looks at these processes, if it is time. `state`: of one, as in proc_pid_stat(5); none if it is gone. Returns those that are stopped, and
-    /// were at the last look.
-    fn look(
+    /// When the next look is due.
+    pub fn next_timeout(&self) -> Instant {
+        self.due
+    }
+
+    /// Looks at these processes, if it is time. `state`: of one, as in proc_pid_stat(5); none if it is gone.
+    /// Returns those that are stopped, and were at the last look.
+    pub fn look(
         &mut self,
         now: Instant,
         pids: impl Iterator<Item = u32>,
@@ -50,43 +53,20 @@ impl Stops {
     }
 }
 
-impl Supervisor {
-    /// Kills processes that are stopped, which SIGKILL ends as they are. Their ends are noticed as those of others are.
-    pub(super) fn look_for_stopped(&mut self, now: Instant) {
-        let Some(stops) = &mut self.stops else { return };
-        let of_others = self.others.iter().filter_map(|server| server.child.as_ref());
-        let children = || self.hosts.children().chain(of_others.clone());
-        let state = |pid| spawn::look(pid).map(|(_, running)| running.state);
-        let stopped = stops.look(now, children().map(|child| child.pid()), state);
-        let to_kill: Vec<Rc<Child>> = children().filter(|child| stopped.contains(&child.pid())).cloned().collect();
-        for child in to_kill {
-            let pid = child.pid();
-            say!("process {pid} ({}) is stopped: it is killed", self.servers_in(pid));
-            let _ = child.kill(Signal::KILL);
-        }
-    }
-
-    /// Which servers a process has, for people.
-    fn servers_in(&self, pid: u32) -> String {
-        let servers = self.replicas.iter().chain(&self.others).enumerate();
-        let in_it = servers.filter(|(_, server)| server.child.as_ref().is_some_and(|child| child.pid() == pid));
-        let names: Vec<String> = in_it.map(|(index, _)| self.role(index).to_string()).collect();
-        if names.is_empty() { "no replica".into() } else { names.join(", ") }
-    }
-}
-
 /// How often it is looked. Not more often, because this is most of what the supervisor of an idle stack does.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How soon again if somebody is stopped. In all that is less than a peer waits before it sends again if it knows no better (RFC 6298 §2: a second).
+/// How soon again if somebody is stopped. In all that is less than a peer waits before it sends again if it
+/// knows no better (RFC 6298 §2: a second).
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A look for each of `states`, at its time: those of processes 1, 2 ..., `-` if one is gone. Returns what they find.
+    /// A look for each of `states`, at its time: those of processes 1, 2 ..., `-` if one is gone. Returns
+    /// what they find.
     fn looks<const N: usize>(states: [&str; N]) -> [Vec<u32>; N] {
-        let mut stops = Stops::new(2000, Instant::now()).unwrap();
+        let mut stops = Stops::new(2000, Instant::from_millis(100_000)).unwrap();
         states.map(|states| {
             let state = |pid: u32| states.chars().nth(pid as usize - 1).filter(|state| *state != '-');
             stops.look(stops.due, 1..=states.len() as u32, state).into_iter().collect()
@@ -114,11 +94,11 @@ mod tests {
 
     #[test]
     fn it_is_looked_again_soon_and_never_twice_at_once() {
-        let start = Instant::now();
+        let start = Instant::from_millis(100_000);
         let mut stops = Stops::new(2000, start).unwrap();
         let mut look = |now, state| {
             let found = stops.look(now, [7].into_iter(), |_| Some(state)).len();
-            (found, stops.due - start)
+            (found, stops.due.since(start))
         };
         assert_eq!(look(start, 'T'), (0, LOOK_EVERY), "it is not time");
         assert_eq!(look(start + LOOK_EVERY, 'S'), (0, 2 * LOOK_EVERY));
@@ -131,6 +111,6 @@ mod tests {
 
     #[test]
     fn without_a_limit_nobody_watches() {
-        assert!(Stops::new(0, Instant::now()).is_none());
+        assert!(Stops::new(0, Instant::from_millis(100_000)).is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! When is a server that has died started again? At once; but one that dies again and again is given more and more time, so that the rest of
-//! the stack is not kept busy by it.
+//! When is a server that has died started again? At once; but one that dies again and again is given more and
+//! more time, so that the rest of the stack is not kept busy by it.
 //!
 //! ```text
 //!             ready                 died
@@ -9,11 +9,8 @@
 //!      +---------------- died, or not ready ------+
 //! ```
 
-use std::time::{Duration, Instant};
-
-use atoll_supervisor::{RecoveryReport, RecoveryTimes, ServerState};
-
-use crate::failure::Failure;
+use crate::{RecoveryReport, RecoveryTimes, ServerState};
+use atoll_base::{Duration, Instant};
 
 /// The lives of one server, one after another. Lost with the supervisor.
 #[derive(Clone, Debug)]
@@ -39,7 +36,8 @@ pub struct Life {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its process runs, but does not serve yet. `died`: since when nobody has served; `None` before the first life.
+    /// Its process runs, but does not serve yet. `died`: since when nobody has served; `None` before the
+    /// first life.
     Starting { since: Instant, died: Option<Instant> },
     /// It serves.
     Serving { since: Instant },
@@ -90,8 +88,8 @@ impl Life {
                 self.vain_starts += 1;
                 (died.unwrap_or(now), None)
             }
-            Phase::Serving { since } => (now, Some(now.saturating_duration_since(since))),
-            Phase::Down { died, due } => return due.saturating_duration_since(died),
+            Phase::Serving { since } => (now, Some(now.since(since))),
+            Phase::Down { died, due } => return due.since(died),
         };
         self.crashes += 1;
         self.fall(now, died, lived)
@@ -108,10 +106,12 @@ impl Life {
         self.phase = Phase::Down { died: now, due: now };
     }
 
-    /// Its process could not be started. Returns after what time that is tried again, and whether that is news: the same shortage is told once.
-    pub fn not_started(&mut self, now: Instant, failure: &Failure) -> (Duration, bool) {
-        let is_news = if failure.is_shortage() {
-            self.lacks.replace(failure.to_string()).is_none()
+    /// Its process could not be started. `shortage`: what was to be done when the system was short of
+    /// something, if that is the reason. Returns after what time it is tried again, and whether the failure
+    /// is news: the same shortage is told once.
+    pub fn not_started(&mut self, now: Instant, shortage: Option<String>) -> (Duration, bool) {
+        let is_news = if shortage.is_some() {
+            std::mem::replace(&mut self.lacks, shortage).is_none()
         } else {
             self.vain_starts += 1;
             self.lacks = None;
@@ -172,7 +172,7 @@ impl Life {
         self.phase = Phase::Serving { since: now };
         self.vain_starts = 0;
         self.lacks = None;
-        let (start, ready) = (since.saturating_duration_since(died?), now.saturating_duration_since(since));
+        let (start, ready) = (since.since(died?), now.since(since));
         let recovery = Recovery { start, ready, is_move: std::mem::take(&mut self.is_moving) };
         if recovery.is_move {
             self.moves += 1;
@@ -215,7 +215,8 @@ impl Life {
         matches!(self.phase, Phase::Starting { since, .. } if now >= since + READY_TIME)
     }
 
-    /// Whether there is no use in trying on: each time it has died, or could not be started, by its own fault. A shortage passes.
+    /// Whether there is no use in trying on: each time it has died, or could not be started, by its own
+    /// fault. A shortage passes.
     pub fn is_hopeless(&self) -> bool {
         self.vain_starts >= VAIN_STARTS_MAX
     }
@@ -247,7 +248,6 @@ const _: () = assert!(FIRST_DELAY.as_millis() << (SHORT_LIVES_MAX - 1) >= LAST_D
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::OrFail;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_dies_at_once_again_and_again_waits_longer_and_longer() {
-        let mut now = Instant::now();
+        let mut now = Instant::from_millis(100_000);
         let mut life = Life::new(now);
         let mut delays = Vec::new();
         for _ in 0..12 {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn who_dies_now_and_then_is_back_at_once() {
-        let mut now = Instant::now();
+        let mut now = Instant::from_millis(100_000);
         let mut life = Life::new(now);
         for _ in 0..100 {
             let (delay, due) = die(&mut life, now, SHORT_LIFE);
@@ -302,15 +302,14 @@ mod tests {
 
     #[test]
     fn who_cannot_start_is_given_up() {
-        let mut now = Instant::now();
+        let mut now = Instant::from_millis(100_000);
         let mut life = Life::new(now);
         die(&mut life, now, LONG_LIFE);
         for vain in 0..VAIN_STARTS_MAX {
             assert!(!life.is_hopeless());
             now += LAST_DELAY;
             // By turns: the process ends before it is ready, or there is none.
-            let failure = Failure::new("no such program");
-            let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now, &failure).0 };
+            let delay = if vain % 2 == 0 { life.died(now) } else { life.not_started(now, None).0 };
             now += delay;
             life.started(now);
         }
@@ -321,14 +320,13 @@ mod tests {
 
     #[test]
     fn who_cannot_start_for_want_of_something_is_not_given_up_and_says_so_once() {
-        let mut now = Instant::now();
+        let mut now = Instant::from_millis(100_000);
         let mut life = Life::new(now);
         die(&mut life, now, LONG_LIFE);
         life.died(now);
-        let no_room: Result<(), Failure> = Err(std::io::Error::from_raw_os_error(libc::EMFILE)).or_fail("starting it");
-        let failure = no_room.unwrap_err();
+        let lack = || Some("starting it: Too many open files".to_owned());
         for vain in 0..3 * VAIN_STARTS_MAX {
-            let (delay, is_news) = life.not_started(now, &failure);
+            let (delay, is_news) = life.not_started(now, lack());
             assert_eq!(is_news, vain == 0);
             assert!(delay <= LAST_DELAY && !life.is_hopeless());
             now += delay;
@@ -337,12 +335,12 @@ mod tests {
         life.started(now);
         life.ready(now);
         assert_eq!(life.report().lacks, None, "it has passed");
-        assert!(life.not_started(now, &failure).1, "and is news again");
+        assert!(life.not_started(now, lack()).1, "and is news again");
     }
 
     #[test]
     fn a_recovery_is_timed_from_the_death_on() {
-        let now = Instant::now();
+        let now = Instant::from_millis(100_000);
         let mut life = Life::new(now);
         assert_eq!(life.ready(now + MS), None, "a first start is none");
         life.died(now + 10 * MS);

@@ -1,20 +1,20 @@
-//! Who may connect, and what is kept back for what the stack needs itself? Descriptors are shared by all, and who has none cannot even be refused.
+//! Who may connect, and what is kept back for what the stack needs itself? Descriptors are shared by all, and
+//! who has none cannot even be refused.
 //!
 //! ```text
 //!   0 ---- servers, memory ----|-------- connections and sessions --------|- headroom -|-- reserve --| RLIMIT_NOFILE
 //!                                                                          short looks  starts of servers
 //! ```
-//! The reserve is held open, so that nobody else can take it, and given back just before a server is started. Connections that never attached to
-//! a session are strangers: where there are too many, of one process or in all, the oldest of them goes. A process whose pid is 0, because it is
-//! in a pid namespace that the supervisor does not see into, counts with its user.
+//! The reserve is held open, so that nobody else can take it, and given back just before a server is started.
+//! Connections that never attached to a session are strangers: where there are too many, of one process or in
+//! all, the oldest of them goes. A process whose pid is 0, because it is in a pid namespace that the
+//! supervisor does not see into, counts with its user.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 
 use atoll_ipc::page::BELLS;
-use atoll_supervisor::ClientId;
-use atoll_sys::eventfd;
-use atoll_sys::unix::Peer;
+
+use crate::{Caller, ClientId};
 
 /// How many descriptors there are, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,20 @@ impl Budget {
         let (servers, replicas, pairs) = (servers as u64, replicas as u64, pairs as u64);
         Budget {
             limit,
-            // Page, bell, ledger, control socket, pidfd, queue, standard error; and those of the processes for replicas, two of which may be of
-            // each number.
+            // Page, bell, ledger, control socket, pidfd, queue, standard error; and those of the processes
+            // for replicas, two of which may be of each number.
             fixed: FIXED + 7 * servers + pairs + 4 * (2 * replicas + 1),
             session: SESSION + replicas,
             session_in_server: BELLS as u64,
-            // Bells of all servers, of the replicas once more, and the memory between the server and each other.
+            // Bells of all servers, of the replicas once more, and the memory between the server and each
+            // other.
             reserve: RESERVE + 3 * servers,
         }
+    }
+
+    /// How many descriptors the start of a server takes for a moment.
+    pub fn reserve(&self) -> usize {
+        usize::try_from(self.reserve).unwrap_or(usize::MAX)
     }
 
     /// What connections and sessions may take together.
@@ -57,7 +63,8 @@ impl Budget {
         usize::try_from(self.free() / 2).unwrap_or(usize::MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
     }
 
-    /// Whether there is room for one more session beside so many sessions and connections. `shared`: how many replicas are in one process at most.
+    /// Whether there is room for one more session beside so many sessions and connections. `shared`: how many
+    /// replicas are in one process at most.
     pub fn has_room(&self, sessions: usize, clients: usize, shared: usize) -> bool {
         let here = (sessions as u64 + 1) * self.session + clients as u64;
         let there = (sessions as u64 + 1) * self.session_in_server * shared as u64;
@@ -65,43 +72,9 @@ impl Budget {
     }
 }
 
-/// Descriptors that are held so that nobody else takes them.
-#[derive(Debug, Default)]
-pub struct Reserve {
-    held: Vec<OwnedFd>,
-    size: usize,
-}
-
-impl Reserve {
-    pub fn new(budget: &Budget) -> Reserve {
-        let mut reserve = Reserve { held: Vec::new(), size: budget.reserve as usize };
-        reserve.refill();
-        reserve
-    }
-
-    /// Gives them back: something is about to be started that needs them.
-    pub fn release(&mut self) {
-        self.held.clear();
-    }
-
-    /// Takes them again, as far as there are any; what is missing is taken the next time.
-    pub fn refill(&mut self) {
-        while self.held.len() < self.size {
-            let Ok(descriptor) = eventfd::create() else { return };
-            self.held.push(descriptor);
-        }
-    }
-
-    /// Whether some are missing.
-    #[cfg(test)]
-    pub fn is_short(&self) -> bool {
-        self.held.len() < self.size
-    }
-}
-
 /// What is to be done about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     /// There is room.
     Take,
     /// There is, when this stranger has gone.
@@ -115,7 +88,7 @@ pub enum Verdict {
 pub struct Crowds {
     clients_max: usize,
     /// All connections: by whom.
-    all: BTreeMap<ClientId, Peer>,
+    all: BTreeMap<ClientId, Caller>,
     strangers: BTreeSet<ClientId>,
     processes: BTreeMap<(u32, u32), Crowd>,
     users: BTreeMap<u32, Crowd>,
@@ -129,6 +102,7 @@ struct Crowd {
 }
 
 impl Crowds {
+    /// Nobody, where so many connections may be.
     pub fn new(clients_max: usize) -> Crowds {
         Crowds {
             clients_max,
@@ -139,21 +113,21 @@ impl Crowds {
         }
     }
 
-    /// Whether a connection of this peer is taken. The oldest stranger goes first: the process's own, the user's, anybody's. `stays`: strangers
-    /// that wait for an answer.
-    pub fn judge(&self, peer: &Peer, stays: impl Fn(ClientId) -> bool) -> Verdict {
+    /// Whether a connection of this caller is taken. The oldest stranger goes first: the process's own, the
+    /// user's, anybody's. `stays`: strangers that wait for an answer.
+    pub fn judge(&self, caller: &Caller, stays: impl Fn(ClientId) -> bool) -> Admission {
         let none = Crowd::default();
-        let process = process_of(peer).and_then(|process| self.processes.get(&process));
-        let user = self.users.get(&peer.uid).unwrap_or(&none);
+        let process = process_of(caller).and_then(|process| self.processes.get(&process));
+        let user = self.users.get(&caller.uid).unwrap_or(&none);
         let process = process.unwrap_or(&none);
         let is_full = [
             (process.strangers.len() >= STRANGERS_PER_PROCESS || process.all >= self.per_process(), &process.strangers),
             (user.all >= self.per_user(), &user.strangers),
             (self.all.len() >= self.clients_max, &self.strangers),
         ];
-        let Some((_, strangers)) = is_full.into_iter().find(|(is_full, _)| *is_full) else { return Verdict::Take };
+        let Some((_, strangers)) = is_full.into_iter().find(|(is_full, _)| *is_full) else { return Admission::Take };
         let oldest = strangers.iter().take(LOOKS).find(|id| !stays(**id));
-        oldest.map_or(Verdict::Refuse, |id| Verdict::TakeInsteadOf(*id))
+        oldest.map_or(Admission::Refuse, |id| Admission::TakeInsteadOf(*id))
     }
 
     /// The oldest connection that never attached, if there is any.
@@ -162,10 +136,10 @@ impl Crowds {
     }
 
     /// A connection is taken. It is a stranger's.
-    pub fn entered(&mut self, id: ClientId, peer: Peer) {
-        self.all.insert(id, peer);
+    pub fn entered(&mut self, id: ClientId, caller: Caller) {
+        self.all.insert(id, caller);
         self.strangers.insert(id);
-        for crowd in self.groups(&peer) {
+        for crowd in self.groups(&caller) {
             crowd.all += 1;
             crowd.strangers.insert(id);
         }
@@ -173,36 +147,36 @@ impl Crowds {
 
     /// It has a session now, or is not in any more.
     pub fn set_stranger(&mut self, id: ClientId, is_stranger: bool) {
-        let Some(peer) = self.all.get(&id).copied() else { return };
+        let Some(caller) = self.all.get(&id).copied() else { return };
         let put = |set: &mut BTreeSet<ClientId>| if is_stranger { set.insert(id) } else { set.remove(&id) };
         put(&mut self.strangers);
-        for crowd in self.groups(&peer) {
+        for crowd in self.groups(&caller) {
             put(&mut crowd.strangers);
         }
     }
 
     /// It is closed.
     pub fn left(&mut self, id: ClientId) {
-        let Some(peer) = self.all.remove(&id) else { return };
+        let Some(caller) = self.all.remove(&id) else { return };
         self.strangers.remove(&id);
-        for crowd in self.groups(&peer) {
+        for crowd in self.groups(&caller) {
             crowd.all = crowd.all.saturating_sub(1);
             crowd.strangers.remove(&id);
         }
         let is_empty = |crowd: &Crowd| crowd.all == 0;
-        if let Some(process) = process_of(&peer)
+        if let Some(process) = process_of(&caller)
             && self.processes.get(&process).is_some_and(is_empty)
         {
             self.processes.remove(&process);
         }
-        if self.users.get(&peer.uid).is_some_and(is_empty) {
-            self.users.remove(&peer.uid);
+        if self.users.get(&caller.uid).is_some_and(is_empty) {
+            self.users.remove(&caller.uid);
         }
     }
 
-    fn groups(&mut self, peer: &Peer) -> impl Iterator<Item = &mut Crowd> {
-        let process = process_of(peer).map(|process| self.processes.entry(process).or_default());
-        process.into_iter().chain([self.users.entry(peer.uid).or_default()])
+    fn groups(&mut self, caller: &Caller) -> impl Iterator<Item = &mut Crowd> {
+        let process = process_of(caller).map(|process| self.processes.entry(process).or_default());
+        process.into_iter().chain([self.users.entry(caller.uid).or_default()])
     }
 
     /// One that forks has a connection for each of its children until these have their own, so it is many.
@@ -217,11 +191,12 @@ impl Crowds {
 }
 
 /// Processes of other pid namespaces have no number here.
-fn process_of(peer: &Peer) -> Option<(u32, u32)> {
-    (peer.pid != 0).then_some((peer.uid, peer.pid))
+fn process_of(caller: &Caller) -> Option<(u32, u32)> {
+    (caller.pid != 0).then_some((caller.uid, caller.pid))
 }
 
-/// Most connections to the control socket, however many descriptors there are; each application process has one.
+/// Most connections to the control socket, however many descriptors there are; each application process has
+/// one.
 const CLIENTS_MAX: usize = 65_536;
 /// And as many as there are always.
 const CLIENTS_MIN: usize = 16;
@@ -229,7 +204,8 @@ const CLIENTS_MIN: usize = 16;
 const STRANGERS_PER_PROCESS: usize = 64;
 /// So many strangers are looked at for one that may go.
 const LOOKS: usize = 256;
-/// Standard streams, epoll, signals, listener, lock, guardian, stack page, keys of servers, device, a build or two.
+/// Standard streams, epoll, signals, listener, lock, guardian, stack page, keys of servers, device, a build
+/// or two.
 const FIXED: u64 = 48;
 /// The application's page, and the bells; arenas come with replicas.
 const SESSION: u64 = 1 + BELLS as u64;
@@ -244,17 +220,17 @@ const SERVER_FIXED: u64 = 160;
 mod tests {
     use super::*;
 
-    fn peer(uid: u32, pid: u32) -> Peer {
-        Peer { pid, uid, gid: uid }
+    fn caller(uid: u32, pid: u32) -> Caller {
+        Caller { uid, pid }
     }
 
-    fn enter(crowds: &mut Crowds, next: &mut u64, peer: Peer) -> Verdict {
-        let verdict = crowds.judge(&peer, |_| false);
-        if let Verdict::TakeInsteadOf(old) = verdict {
+    fn enter(crowds: &mut Crowds, next: &mut u64, caller: Caller) -> Admission {
+        let verdict = crowds.judge(&caller, |_| false);
+        if let Admission::TakeInsteadOf(old) = verdict {
             crowds.left(old);
         }
-        if verdict != Verdict::Refuse {
-            crowds.entered(ClientId(*next), peer);
+        if verdict != Admission::Refuse {
+            crowds.entered(ClientId(*next), caller);
             *next += 1;
         }
         verdict
@@ -263,12 +239,12 @@ mod tests {
     #[test]
     fn a_process_that_connects_without_end_loses_its_own_oldest_connections() {
         let (mut crowds, mut next) = (Crowds::new(1000), 0);
-        enter(&mut crowds, &mut next, peer(1, 7));
+        enter(&mut crowds, &mut next, caller(1, 7));
         for n in 0..10_000 {
-            let verdict = enter(&mut crowds, &mut next, peer(1, 8));
+            let verdict = enter(&mut crowds, &mut next, caller(1, 8));
             let wanted = match n {
-                0..64 => Verdict::Take,
-                _ => Verdict::TakeInsteadOf(ClientId(n + 1 - 64)),
+                0..64 => Admission::Take,
+                _ => Admission::TakeInsteadOf(ClientId(n + 1 - 64)),
             };
             assert_eq!(verdict, wanted);
         }
@@ -280,45 +256,45 @@ mod tests {
     fn who_has_a_session_stays_and_who_leaves_it_is_a_stranger_again() {
         let (mut crowds, mut next) = (Crowds::new(1000), 0);
         for _ in 0..64 {
-            enter(&mut crowds, &mut next, peer(1, 8));
+            enter(&mut crowds, &mut next, caller(1, 8));
         }
         crowds.set_stranger(ClientId(0), false);
-        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::Take, "63 strangers");
-        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::TakeInsteadOf(ClientId(1)));
+        assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::Take, "63 strangers");
+        assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::TakeInsteadOf(ClientId(1)));
         crowds.set_stranger(ClientId(0), true);
-        assert_eq!(enter(&mut crowds, &mut next, peer(1, 8)), Verdict::TakeInsteadOf(ClientId(0)));
+        assert_eq!(enter(&mut crowds, &mut next, caller(1, 8)), Admission::TakeInsteadOf(ClientId(0)));
         // Who waits for an answer is spared.
-        assert_eq!(crowds.judge(&peer(1, 8), |id| id < ClientId(10)), Verdict::TakeInsteadOf(ClientId(10)));
+        assert_eq!(crowds.judge(&caller(1, 8), |id| id < ClientId(10)), Admission::TakeInsteadOf(ClientId(10)));
     }
 
     #[test]
     fn many_processes_of_a_user_leave_room_for_others() {
         let (mut crowds, mut next) = (Crowds::new(400), 0);
         for pid in 1..=500 {
-            let verdict = enter(&mut crowds, &mut next, peer(1, pid));
-            assert_eq!(verdict == Verdict::Take, pid <= 300, "{pid}: {verdict:?}");
+            let verdict = enter(&mut crowds, &mut next, caller(1, pid));
+            assert_eq!(verdict == Admission::Take, pid <= 300, "{pid}: {verdict:?}");
         }
-        assert_eq!(enter(&mut crowds, &mut next, peer(2, 9)), Verdict::Take);
+        assert_eq!(enter(&mut crowds, &mut next, caller(2, 9)), Admission::Take);
         // Those without a number count by their user.
         for n in 0..310 {
-            let verdict = enter(&mut crowds, &mut next, peer(3, 0));
-            assert_eq!(verdict == Verdict::Take, n < 400 - 300 - 1, "{n}: {verdict:?}");
+            let verdict = enter(&mut crowds, &mut next, caller(3, 0));
+            assert_eq!(verdict == Admission::Take, n < 400 - 300 - 1, "{n}: {verdict:?}");
         }
         // All have sessions: who is there stays.
         let mut crowds = Crowds::new(8);
         for n in 0..4 {
-            crowds.entered(ClientId(n), peer(1, 1));
+            crowds.entered(ClientId(n), caller(1, 1));
             crowds.set_stranger(ClientId(n), false);
         }
-        assert_eq!(crowds.judge(&peer(1, 1), |_| false), Verdict::Refuse, "half of all is one process's");
-        assert_eq!(crowds.judge(&peer(1, 2), |_| false), Verdict::Take);
+        assert_eq!(crowds.judge(&caller(1, 1), |_| false), Admission::Refuse, "half of all is one process's");
+        assert_eq!(crowds.judge(&caller(1, 2), |_| false), Admission::Take);
     }
 
     #[test]
     fn nothing_is_left_of_those_that_have_gone() {
         let (mut crowds, mut next) = (Crowds::new(100), 0);
         for pid in [1, 1, 2, 0, 0] {
-            enter(&mut crowds, &mut next, peer(pid, pid));
+            enter(&mut crowds, &mut next, caller(pid, pid));
         }
         crowds.set_stranger(ClientId(1), false);
         (0..5).for_each(|n| crowds.left(ClientId(n)));
@@ -340,15 +316,5 @@ mod tests {
         assert!(budget.clients_max() < 1024 / 2 && budget.clients_max() > 300);
         assert_eq!(Budget::new(100, 2, 2, 1).clients_max(), CLIENTS_MIN, "it is refused by the kernel then");
         assert_eq!(Budget::new(1 << 20, 8, 8, 28).clients_max(), CLIENTS_MAX);
-    }
-
-    #[test]
-    fn a_reserve_is_there_when_it_is_needed() {
-        let mut reserve = Reserve::new(&Budget::new(1024, 2, 2, 1));
-        assert!(!reserve.is_short());
-        reserve.release();
-        assert!(reserve.is_short() && reserve.held.is_empty());
-        reserve.refill();
-        assert!(!reserve.is_short());
     }
 }

@@ -1,7 +1,8 @@
-//! How much memory does the stack take? Its shared memory, as the kernel has allocated it, and what its processes have for themselves.
+//! How much memory does the stack take? Its shared memory, as the kernel has allocated it, and what its
+//! processes have for themselves.
 //!
-//! Send buffers count whoever has written to them first, so that a bound on the stack is one on what programs can make it hold, whichever cgroup
-//! they are in.
+//! Send buffers count whoever has written to them first, so that a bound on the stack is one on what programs
+//! can make it hold, whichever cgroup they are in.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,19 +11,18 @@ use atoll_ipc::control::MemoryLevel;
 use atoll_supervisor::MemoryReport;
 use atoll_sys::page_size;
 
-use super::memory::SessionMemory;
-use super::supervisor::Supervisor;
+use super::Supervisor;
+use crate::supervise::servers::ServerSlot;
 
 impl Supervisor {
-    /// In bytes. Asks the kernel once for each arena and process: some hundred nanoseconds for an arena, some microseconds for a process.
+    /// In bytes. Asks the kernel once for each arena and process: some hundred nanoseconds for an arena, some
+    /// microseconds for a process.
     pub(super) fn memory_used(&self) -> u64 {
-        let ended = self.lingering.iter().map(|lingering| &*lingering.memory);
-        let sessions: u64 = self.open.values().chain(ended).map(SessionMemory::allocated).sum();
-        let servers = self.others.iter().filter_map(|server| server.child.as_ref());
+        let servers = self.servers.others().iter().filter_map(ServerSlot::own_child);
         let children = self.hosts.children().chain(servers).map(|child| child.pid());
         // One for each process, of which several replicas may know.
         let processes: BTreeSet<u32> = children.chain([std::process::id()]).chain(self.identity.guardian).collect();
-        sessions + self.memory.allocated() + processes.into_iter().map(private).sum::<u64>()
+        self.books.allocated() + self.memory.allocated() + processes.into_iter().map(private).sum::<u64>()
     }
 
     /// How it stands with memory, for people. `None`: nobody looks.
@@ -30,7 +30,7 @@ impl Supervisor {
         let gauge = self.gauge.as_ref()?;
         let used = self.memory_used();
         let room = gauge.tightest(used)?;
-        let level = match gauge.level {
+        let level = match gauge.level() {
             MemoryLevel::Plenty => "plenty",
             MemoryLevel::Pressure => "pressure",
             MemoryLevel::High => "high",
@@ -41,7 +41,7 @@ impl Supervisor {
             limit: room.all,
             left: room.left,
             used,
-            receive_max: gauge.buffers_max,
+            receive_max: gauge.buffers_max(),
             stalls: gauge.stalls(),
         })
     }
@@ -58,6 +58,7 @@ fn private(pid: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervise::memory::SessionMemory;
     use atoll_ipc::Memory;
     use atoll_ipc::arena::ArenaConfig;
     use atoll_ipc::control::User;

@@ -1,27 +1,26 @@
-//! When is a question of the command line answered? Soon, but those who ask all the time do not get all the time.
+//! When is a question of the command line answered? Soon, but those who ask all the time do not get all the
+//! time.
 //!
 //! ```text
 //!   `atoll ss`      ask -> waits -> one listing at a time, for all that wait -> rows of the replicas, in slices -> end
 //!   `atoll status`  ask -> waits -> one report, for all that wait
 //! ```
-//! Each answer costs its askers together some time in which the next one is not begun: several times what it took, so that answering takes a
-//! bounded part of the time, however many ask. After a while without questions some are answered at once. Who waits for an answer is not read from,
-//! and when its other end closes it is forgotten. Processes are answered in turns, so that one with a thousand
-//! connections that ask does not keep others waiting.
+//! Each answer costs its askers together some time in which the next one is not begun: several times what it
+//! took, so that answering takes a bounded part of the time, however many ask. After a while without
+//! questions some are answered at once. Who waits for an answer is not read from, and when its other end
+//! closes it is forgotten. Processes are answered in turns, so that one with a thousand connections that ask
+//! does not keep others waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::time::{Duration, Instant};
 
-use atoll_ipc::control::Request;
-use atoll_supervisor::{ClientId, ReportPart};
-use atoll_sys::unix::Peer;
+use atoll_base::{Duration, Instant};
 
-use super::supervisor::Supervisor;
+use crate::{Caller, ClientId};
 
-/// Questions that wait, and the listing under way. Lost with the supervisor: who asks sees its connection stay silent, and asks again.
+/// Questions that wait, and the listing under way. Lost with the supervisor: who asks sees its connection
+/// stay silent, and asks again.
 #[derive(Debug)]
-pub(super) struct Questions {
+pub struct Questions {
     /// Who hears the listing under way; `None`: there is none.
     hearers: Option<BTreeSet<ClientId>>,
     began: Instant,
@@ -32,8 +31,17 @@ pub(super) struct Questions {
     reports: Bucket,
 }
 
-/// Those who wait for the next answers of a kind. Each has a turn: the first connection of a process that waits has the current one, its second the
-/// turn after that, and so on.
+/// What is to be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// One report, for all of these. [`Questions::reported`] is told when they have it.
+    Report(Vec<ClientId>),
+    /// A listing begins. [`Questions::listed`] is told when it is over.
+    Listing,
+}
+
+/// Those who wait for the next answers of a kind. Each has a turn: the first connection of a process that
+/// waits has the current one, its second the turn after that, and so on.
 #[derive(Debug, Default)]
 struct Queue {
     /// In this order they are answered: by turn, and by when they asked.
@@ -58,8 +66,8 @@ impl Queue {
         self.places.contains_key(&id)
     }
 
-    /// A connection of this peer waits from now on, unless it does already.
-    fn push(&mut self, id: ClientId, peer: &Peer) {
+    /// A connection of this caller waits from now on, unless it does already.
+    fn push(&mut self, id: ClientId, caller: &Caller) {
         if self.contains(id) {
             return;
         }
@@ -68,9 +76,9 @@ impl Queue {
         } else if self.given.len() > REMEMBERED {
             self.given.retain(|_, last| *last >= self.turn);
         }
-        let given = self.given.get(&(peer.uid, peer.pid));
+        let given = self.given.get(&(caller.uid, caller.pid));
         let turn = given.map_or(self.turn, |last| self.turn.max(last + 1));
-        self.given.insert((peer.uid, peer.pid), turn);
+        self.given.insert((caller.uid, caller.pid), turn);
         self.asked += 1;
         self.waiting.insert((turn, self.asked), id);
         self.places.insert(id, (turn, self.asked));
@@ -111,7 +119,7 @@ impl Bucket {
 
     /// When the next question may be answered.
     fn due(&self) -> Instant {
-        self.paid_until.checked_sub(BURST).unwrap_or(self.paid_until)
+        self.paid_until - BURST
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -126,7 +134,8 @@ impl Bucket {
 }
 
 impl Questions {
-    pub(super) fn new(now: Instant) -> Questions {
+    /// Nobody has asked anything yet.
+    pub fn new(now: Instant) -> Questions {
         Questions {
             hearers: None,
             began: now,
@@ -137,14 +146,59 @@ impl Questions {
         }
     }
 
+    /// A client wants to know which sockets there are.
+    pub fn ask_for_listing(&mut self, id: ClientId, caller: &Caller) {
+        self.for_listing.push(id, caller);
+    }
+
+    /// A client wants to know how the stack is.
+    pub fn ask_for_report(&mut self, id: ClientId, caller: &Caller) {
+        self.for_report.push(id, caller);
+    }
+
+    /// What is to be answered now. The answer that is given here counts as begun.
+    pub fn poll(&mut self, now: Instant) -> Option<Answer> {
+        if !self.for_report.is_empty() && self.reports.is_due(now) {
+            return Some(Answer::Report(self.for_report.take()));
+        }
+        if self.hearers.is_none() && !self.for_listing.is_empty() && self.listings.is_due(now) {
+            self.hearers = Some(self.for_listing.take().into_iter().collect());
+            self.began = now;
+            return Some(Answer::Listing);
+        }
+        None
+    }
+
+    /// A report was made and sent, which took so long.
+    pub fn reported(&mut self, now: Instant, took: Duration) {
+        self.reports.spend(now, took);
+    }
+
+    /// Whether a listing is under way.
+    pub fn is_listing(&self) -> bool {
+        self.hearers.is_some()
+    }
+
+    /// Who hears the listing under way.
+    pub fn hearers(&self) -> Vec<ClientId> {
+        self.hearers.iter().flatten().copied().collect()
+    }
+
+    /// The listing is over. Returns who has heard it, and may ask again.
+    pub fn listed(&mut self, now: Instant) -> Vec<ClientId> {
+        let Some(hearers) = self.hearers.take() else { return Vec::new() };
+        self.listings.spend(now, now.since(self.began));
+        hearers.into_iter().collect()
+    }
+
     /// Whether this client waits for an answer.
-    pub(super) fn has(&self, id: ClientId) -> bool {
+    pub fn has(&self, id: ClientId) -> bool {
         let hears = self.hearers.as_ref().is_some_and(|hearers| hearers.contains(&id));
         hears || self.for_listing.contains(id) || self.for_report.contains(id)
     }
 
     /// It is gone.
-    pub(super) fn forget(&mut self, id: ClientId) {
+    pub fn forget(&mut self, id: ClientId) {
         self.for_listing.remove(id);
         self.for_report.remove(id);
         if let Some(hearers) = &mut self.hearers {
@@ -152,89 +206,11 @@ impl Questions {
         }
     }
 
-    /// When [`Supervisor::answer_questions`] is due, if nothing happens.
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
+    /// When [`Questions::poll`] has something, if nothing happens.
+    pub fn next_timeout(&self) -> Option<Instant> {
         let listing = (self.hearers.is_none() && !self.for_listing.is_empty()).then(|| self.listings.due());
         let report = (!self.for_report.is_empty()).then(|| self.reports.due());
         [listing, report].into_iter().flatten().min()
-    }
-}
-
-impl Supervisor {
-    /// Somebody wants to know which sockets there are.
-    pub(super) fn ask_for_listing(&mut self, id: ClientId) -> io::Result<()> {
-        let Some(client) = self.clients.get(&id) else { return Ok(()) };
-        self.questions.for_listing.push(id, &client.peer);
-        self.flush_client(id)?;
-        self.answer_questions(Instant::now())
-    }
-
-    /// Or how the stack is.
-    pub(super) fn ask_for_report(&mut self, id: ClientId) -> io::Result<()> {
-        let Some(client) = self.clients.get(&id) else { return Ok(()) };
-        self.questions.for_report.push(id, &client.peer);
-        self.flush_client(id)?;
-        self.answer_questions(Instant::now())
-    }
-
-    /// Answers those whose time has come.
-    pub(super) fn answer_questions(&mut self, now: Instant) -> io::Result<()> {
-        if !self.questions.for_report.is_empty() && self.questions.reports.is_due(now) {
-            let began = Instant::now();
-            let askers = self.questions.for_report.take();
-            let mut parts = self.report();
-            parts.push(ReportPart::Done(true));
-            for part in &parts {
-                let packet = serde_json::to_vec(part).map_err(io::Error::from)?;
-                for &id in &askers {
-                    self.send_to_client(id, packet.clone(), Vec::new())?;
-                }
-            }
-            self.questions.reports.spend(now, began.elapsed());
-        }
-        let is_free = self.questions.hearers.is_none() && !self.questions.for_listing.is_empty();
-        if is_free && self.questions.listings.is_due(now) {
-            self.questions.hearers = Some(self.questions.for_listing.take().into_iter().collect());
-            self.questions.began = now;
-            for index in 0..self.replicas.len() {
-                if self.replicas[index].hears() {
-                    self.replicas[index].lists = true;
-                    self.send_to_replica(index, &Request::ListSockets { token: index as u32 }, Vec::new())?;
-                } else {
-                    let part = ReportPart::Restarting(self.role(index).to_string());
-                    self.tell_hearers(&part)?;
-                }
-            }
-            self.listing_goes_on()?;
-        }
-        Ok(())
-    }
-
-    /// A replica has listed some sockets.
-    pub(super) fn pass_rows(&mut self, packet: &[u8]) -> io::Result<()> {
-        for id in self.questions.hearers.clone().unwrap_or_default() {
-            self.send_to_client(id, packet.to_vec(), Vec::new())?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn tell_hearers(&mut self, part: &ReportPart) -> io::Result<()> {
-        self.pass_rows(&serde_json::to_vec(part).map_err(io::Error::from)?)
-    }
-
-    /// A replica has listed all, or will not: the listing ends with the last of them.
-    pub(super) fn listing_goes_on(&mut self) -> io::Result<()> {
-        if self.questions.hearers.is_none() || self.replicas.iter().any(|replica| replica.lists) {
-            return Ok(());
-        }
-        // They may ask again.
-        for id in self.questions.hearers.take().unwrap_or_default() {
-            self.answer(id, &ReportPart::Done(true))?;
-        }
-        let now = Instant::now();
-        let took = now.saturating_duration_since(self.questions.began);
-        self.questions.listings.spend(now, took);
-        Ok(())
     }
 }
 
@@ -256,7 +232,7 @@ mod tests {
 
     #[test]
     fn who_asks_all_the_time_gets_a_bounded_part_of_it() {
-        let start = Instant::now();
+        let start = Instant::from_millis(100_000);
         for (took, most) in [(1, 48), (10, 30), (100, 12), (1000, 10)] {
             let took = Duration::from_millis(took);
             let (mut bucket, mut now, mut answers, mut spent) = (Bucket::new(start), start, 0u32, Duration::ZERO);
@@ -275,20 +251,20 @@ mod tests {
         }
     }
 
-    fn peer(pid: u32) -> Peer {
-        Peer { pid, uid: 7, gid: 7 }
+    fn caller(pid: u32) -> Caller {
+        Caller { pid, uid: 7 }
     }
 
     #[test]
     fn a_process_with_many_connections_that_ask_keeps_nobody_waiting() {
         let mut queue = Queue::default();
         let of_many = |n| ClientId(n);
-        (0..3000).for_each(|n| queue.push(of_many(n), &peer(1)));
+        (0..3000).for_each(|n| queue.push(of_many(n), &caller(1)));
         assert_eq!(queue.take(), (0..16).map(of_many).collect::<Vec<_>>(), "nobody else is there");
         // Each that comes later is among the next ones, though the many ask again at once.
         for (round, other) in (0..100).zip(5000..) {
-            queue.push(of_many(round), &peer(1));
-            queue.push(ClientId(other), &peer(2));
+            queue.push(of_many(round), &caller(1));
+            queue.push(ClientId(other), &caller(2));
             let taken = queue.take();
             assert!(taken.contains(&ClientId(other)), "round {round}: {taken:?}");
             assert_eq!(taken.len(), SHARERS_MAX);
@@ -300,9 +276,9 @@ mod tests {
     fn each_waits_once_and_nothing_is_left_of_those_that_have_gone() {
         let mut queue = Queue::default();
         for n in 0..10_000 {
-            queue.push(ClientId(n), &peer(n as u32));
-            queue.push(ClientId(n), &peer(n as u32));
-            queue.push(ClientId(20_000 + n), &peer(1));
+            queue.push(ClientId(n), &caller(n as u32));
+            queue.push(ClientId(n), &caller(n as u32));
+            queue.push(ClientId(20_000 + n), &caller(1));
             queue.remove(ClientId(20_000 + n));
             if n % 10 == 0 {
                 queue.take();
@@ -315,18 +291,41 @@ mod tests {
         }
         assert!(count < 10_000, "{count}");
         assert!(queue.places.is_empty());
-        queue.push(ClientId(1), &peer(1));
+        queue.push(ClientId(1), &caller(1));
         assert_eq!(queue.given.len(), 1);
     }
 
     #[test]
     fn who_asks_now_and_then_does_not_wait() {
-        let mut now = Instant::now();
+        let mut now = Instant::from_millis(100_000);
         let mut bucket = Bucket::new(now);
         for _ in 0..100 {
             assert!(bucket.is_due(now));
             bucket.spend(now, Duration::from_millis(10));
             now += Duration::from_millis(51);
         }
+    }
+
+    #[test]
+    fn one_listing_is_made_at_a_time_and_reports_do_not_wait_for_it() {
+        let now = Instant::from_millis(100_000);
+        let mut questions = Questions::new(now);
+        questions.ask_for_listing(ClientId(1), &caller(1));
+        assert_eq!(questions.poll(now), Some(Answer::Listing));
+        assert_eq!((questions.hearers(), questions.poll(now)), (vec![ClientId(1)], None));
+        questions.ask_for_listing(ClientId(2), &caller(2));
+        questions.ask_for_report(ClientId(3), &caller(3));
+        assert_eq!(questions.poll(now), Some(Answer::Report(vec![ClientId(3)])));
+        questions.reported(now, Duration::from_millis(1));
+        assert_eq!(questions.poll(now), None, "the second listing waits for the first one");
+        assert!([1, 2].into_iter().all(|id| questions.has(ClientId(id))) && !questions.has(ClientId(3)));
+        assert_eq!(questions.next_timeout(), None, "it is not a matter of time");
+        questions.forget(ClientId(1));
+        let over = now + Duration::from_secs(1);
+        assert!(questions.listed(over).is_empty(), "who has heard it is gone");
+        assert_eq!(questions.poll(over), None, "it has taken long, and the next one waits for that");
+        let due = questions.next_timeout().expect("the next listing");
+        assert_eq!(questions.poll(due), Some(Answer::Listing));
+        assert_eq!(questions.listed(due), [ClientId(2)]);
     }
 }

@@ -1,0 +1,133 @@
+//! Why does a stack end, and how has a server ended? For people, and for who starts the next one.
+
+use atoll_supervisor::{Component, Fault, Plan};
+use atoll_sys::process::Exit;
+
+use crate::failure::EXIT_OF_SHORTAGE;
+use crate::privileges;
+
+/// Why the stack ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By this signal.
+    Signal(i32),
+    /// By `atoll down`.
+    Asked,
+    /// The program that it was made for has ended.
+    ProgramEnded,
+    /// It does not: a supervisor of another build takes over.
+    MadeWay,
+    /// A server is gone before the stack was ready.
+    ServerGone {
+        /// Which one.
+        server: Role,
+        /// Its process.
+        pid: Option<u32>,
+        /// How it ended, if known.
+        exit: Option<Exit>,
+        /// The system call that is not on its list, if it died of one.
+        forbidden: Option<u32>,
+    },
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The replica with this number.
+    Replica(usize),
+    /// The link server, in a process of its own, with this number.
+    LinkServer(usize),
+    /// The IP server, in a process of its own, with this number.
+    IpServer(usize),
+    /// The connection manager, in a process of its own, with this number.
+    Manager(usize),
+}
+
+impl Role {
+    /// What the server with this number is.
+    pub fn of(plan: &Plan, index: usize) -> Role {
+        if plan.servers_of(Component::Ts).any(|replica| replica == index) {
+            return Role::Replica(index);
+        }
+        match (plan.ip_of(index), plan.manager_of(index)) {
+            (Some(number), _) => Role::IpServer(number),
+            (None, Some(number)) => Role::Manager(number),
+            // Queues are numbered through, and some may be of replicas.
+            (None, None) => Role::LinkServer(plan.queue_of(index).unwrap_or(index)),
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Replica(index) => write!(f, "replica {index}"),
+            Role::LinkServer(index) => write!(f, "link server {index}"),
+            Role::IpServer(index) => write!(f, "IP server {index}"),
+            Role::Manager(index) => write!(f, "connection manager {index}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ending::Signal(signal) => write!(f, "ended by {}", signal_name(*signal)),
+            Ending::Asked => f.write_str("ended by `atoll down`"),
+            Ending::ProgramEnded => f.write_str("ended with its program"),
+            Ending::MadeWay => f.write_str("goes on under another supervisor"),
+            Ending::ServerGone { server, pid, exit, forbidden } => {
+                f.write_str(&death(*server, *pid, *exit, *forbidden))
+            }
+        }
+    }
+}
+
+/// How a server has ended, for people.
+pub fn death(server: Role, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
+    ending_of(&server.to_string(), pid, exit, forbidden)
+}
+
+/// The same of any process.
+pub fn ending_of(server: &str, pid: Option<u32>, exit: Option<Exit>, forbidden: Option<u32>) -> String {
+    let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    match exit {
+        Some(Exit::Signal(libc::SIGSYS)) if let Some(call) = forbidden => {
+            format!("{server}{pid} made the forbidden system call {}", privileges::name_of(call))
+        }
+        Some(Exit::Signal(signal)) => format!("{server}{pid} was ended by {}", signal_name(signal)),
+        Some(Exit::Killed) => format!("{server}{pid} was killed"),
+        Some(Exit::Code(code)) => format!("{server}{pid} ended with status {code}"),
+        Some(Exit::Unknown) | None => format!("{server}{pid} is gone"),
+    }
+}
+
+/// `SIGSEGV`, or the number of a signal without a usual name.
+pub fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT (a bug: see the message above)",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL (by someone, or because memory ran out: see dmesg)",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSYS => "SIGSYS (a forbidden system call)",
+        other => return format!("signal {other}"),
+    };
+    name.into()
+}
+
+/// Whose doing the end of a process was, as far as one can see: its own, a person's, or that of a shortage.
+pub fn fault_of(exit: Option<Exit>) -> Fault {
+    match exit {
+        None | Some(Exit::Signal(libc::SIGKILL | libc::SIGTERM) | Exit::Killed | Exit::Unknown) => Fault::Other,
+        Some(Exit::Code(EXIT_OF_SHORTAGE)) => Fault::Other,
+        Some(_) => Fault::Own,
+    }
+}

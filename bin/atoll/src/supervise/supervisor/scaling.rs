@@ -1,0 +1,183 @@
+//! How does a stack come to have more or fewer processes while its connections are open? Which replica moves,
+//! `atoll_supervisor::Placement` says; this starts processes, and asks replicas to leave.
+
+use std::io;
+
+use atoll_base::Instant;
+use atoll_ipc::page::Stat;
+use atoll_supervisor::{
+    Busy, Change, ClientId, GivenUp, PlacementStep as Step, ReportPart, ScalingReport, Stand, Target, count_processes,
+};
+
+use super::Supervisor;
+use crate::clock;
+use crate::supervise::hosts::{Host, Hosts};
+use crate::supervise::servers::Servers;
+use crate::supervise::setups::Duty;
+
+impl Supervisor {
+    /// The number of the process that a replica is in, or is to be in if it is in none.
+    pub(super) fn process_of(&self, index: usize) -> usize {
+        process_in(&self.servers, &self.hosts, index).unwrap_or(self.placement.place(index))
+    }
+
+    /// In how many processes the replicas are.
+    pub(super) fn scaling_report(&self) -> ScalingReport {
+        let (min, max) = self.placement.limits();
+        let processes: Vec<u8> = self.servers.replica_numbers().map(|index| self.process_of(index) as u8).collect();
+        let (wanted, auto) = (self.placement.wanted(), self.placement.is_auto());
+        ScalingReport { processes: count_processes(&processes), wanted, auto, min, max }
+    }
+
+    /// Whether every replica is where it is to be, or will be when it has recovered.
+    pub(super) fn are_in_place(&self) -> bool {
+        self.placement.is_reached(|replica| stand(&self.servers, &self.hosts, replica, self.placement.place(replica)))
+    }
+
+    /// `atoll scale`. It is answered when there are so many.
+    pub(super) fn scale(&mut self, id: ClientId, processes: Option<u8>) -> io::Result<()> {
+        let Some(wanted) = processes else {
+            let others = self.placement.leave_to_itself(clock::now());
+            self.note_stack();
+            self.answer_all(others, &ReportPart::Error("the stack was left to itself meanwhile".into()))?;
+            self.clients.answer(id, &ReportPart::Scaling(self.scaling_report()))?;
+            return self.clients.answer(id, &ReportPart::Done(true));
+        };
+        match self.placement.spread(wanted) {
+            Ok(places) => self.want_by(id, places, &format!("{wanted} processes were asked for meanwhile")),
+            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason)),
+        }
+    }
+
+    /// `atoll move`. It is answered when they are there.
+    pub(super) fn relocate(&mut self, id: ClientId, replicas: &[u8], to: u8) -> io::Result<()> {
+        match self.placement.relocated(replicas, to) {
+            Ok(places) => self.want_by(id, places, "replicas were asked to be elsewhere meanwhile"),
+            Err(reason) => self.clients.answer(id, &ReportPart::Error(reason)),
+        }
+    }
+
+    /// Somebody wants replicas in other processes. `instead`: what those are told who have wanted something
+    /// else.
+    fn want_by(&mut self, id: ClientId, places: Vec<u8>, instead: &str) -> io::Result<()> {
+        if self.succession.is_some() {
+            let reason = "an upgrade is under way: try again when it is over";
+            return self.clients.answer(id, &ReportPart::Error(reason.into()));
+        }
+        let others = self.placement.want_by(id, places);
+        self.note_stack();
+        self.answer_all(others, &ReportPart::Error(instead.into()))?;
+        self.look_after_scaling(clock::now())
+    }
+
+    fn answer_all(&mut self, clients: Vec<ClientId>, last: &ReportPart) -> io::Result<()> {
+        clients.into_iter().try_for_each(|id| self.clients.answer(id, last))
+    }
+
+    /// Does what is to be done next.
+    pub(super) fn look_after_scaling(&mut self, now: Instant) -> io::Result<()> {
+        self.look_at_load(now);
+        loop {
+            let is_fixed = self.succession.is_some();
+            let (servers, hosts, placement) = (&self.servers, &self.hosts, &mut self.placement);
+            let places = placement.places().to_vec();
+            let place = |replica: usize| places.get(replica).copied().unwrap_or(0).into();
+            let step = placement.poll(now, is_fixed, |replica| stand(servers, hosts, replica, place(replica)));
+            match step {
+                None => return Ok(()),
+                Some(Step::Open { replica, process }) => {
+                    let Some(program) = self.servers.replica(replica).map(|slot| slot.program().clone()) else {
+                        return Ok(());
+                    };
+                    if let Err(failure) = self.open_host(Duty::Replicas(process), &program) {
+                        return self.move_failed(now, &failure.to_string());
+                    }
+                    self.placement.opened(now, replica);
+                }
+                Some(Step::Leave(replica)) => {
+                    let newest = self.servers.replica(replica).map_or(0, |slot| slot.program().build.ledger.newest);
+                    let ledger = self.memory.ledger_version(replica).unwrap_or(newest);
+                    self.ask_to_leave(replica, ledger, now)?;
+                }
+                Some(Step::Abandon { replica, process, why }) => {
+                    let program = self.servers.replica(replica).map(|slot| slot.program());
+                    if let Some(key) = program.and_then(|program| self.hosts.find(process, program)) {
+                        self.hosts.kill(key);
+                    }
+                    return self.move_failed(now, why);
+                }
+                Some(Step::Settle) => return self.settle_placement(now),
+            }
+        }
+    }
+
+    /// All are where they are to be: lets processes end that have none, and tells who has waited.
+    fn settle_placement(&mut self, now: Instant) -> io::Result<()> {
+        let standby = self.hosts.standby();
+        for key in self.hosts.keys().into_iter().filter(|key| Some(*key) != standby) {
+            self.close_host_if_idle(key, now);
+        }
+        if !self.servers.replicas().iter().all(|replica| replica.record().is_serving()) {
+            return Ok(());
+        }
+        let asking = self.placement.reached();
+        if asking.is_empty() {
+            return Ok(());
+        }
+        for id in asking {
+            self.clients.answer(id, &ReportPart::Scaling(self.scaling_report()))?;
+            self.clients.answer(id, &ReportPart::Done(true))?;
+        }
+        self.note_stack();
+        Ok(())
+    }
+
+    /// The replica stays where it is, for now or for good.
+    fn move_failed(&mut self, now: Instant, why: &str) -> io::Result<()> {
+        let Some(GivenUp { wanted, stays, asking }) = self.placement.failed(now) else { return Ok(()) };
+        say!("{wanted} processes for replicas were not to be had: {why}");
+        self.note_stack();
+        self.answer_all(asking, &ReportPart::Error(format!("it stays with {stays} processes: {why}")))
+    }
+
+    /// Looks how busy replicas are, if that counts.
+    fn look_at_load(&mut self, now: Instant) {
+        if !self.placement.is_look_due(now) {
+            return;
+        }
+        let is_settled = self.are_in_place()
+            && self.succession.is_none()
+            && self.servers.replicas().iter().all(|replica| replica.record().hears());
+        let pages = self.servers.replicas().iter().zip(self.memory.replicas());
+        let busy = pages.map(|(replica, memory)| Busy {
+            epoch: replica.record().epoch(),
+            nanos: memory.page.stat(Stat::BusyNanos),
+        });
+        if let Some(Change { from, to, shares }) = self.placement.look(now, is_settled, busy.collect()) {
+            let percent: Vec<String> = shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
+            say!("{to} processes instead of {from}: the replicas are busy {} %", percent.join(" "));
+            self.note_stack();
+        }
+    }
+}
+
+/// The number of the process that a replica is in.
+fn process_in(servers: &Servers, hosts: &Hosts, index: usize) -> Option<usize> {
+    servers.replica(index).and_then(|replica| hosts.get(replica.host()?)).and_then(Host::number)
+}
+
+/// How it stands with a replica that is to be in process `to`.
+fn stand(servers: &Servers, hosts: &Hosts, index: usize, to: usize) -> Stand {
+    let replica = servers.replica(index);
+    let target = replica.and_then(|replica| hosts.get(hosts.find(to, replica.program())?));
+    Stand {
+        process: process_in(servers, hosts, index),
+        serves: replica.is_some_and(|replica| replica.record().is_serving()),
+        is_leaving: replica.is_some_and(|replica| replica.record().is_leaving()),
+        target: match target {
+            None => Target::Absent,
+            Some(host) if host.is_up() => Target::Up,
+            Some(_) => Target::Starting,
+        },
+    }
+}

@@ -1,0 +1,187 @@
+//! How are the servers of a stack replaced by those of another build? The supervisor's part in an upgrade.
+//!
+//! A server is asked to hand over: it puts everything in its ledger and ends. Its successor is started on the
+//! same memory, as after a death. Who does not end in time is killed, which comes to the same.
+
+use std::io;
+
+use atoll_base::Instant;
+use atoll_ipc::control::Request;
+use atoll_supervisor::{ClientId, ReportPart, Side, UpgradeStep as Step};
+
+use super::Supervisor;
+use crate::clock;
+use crate::self_check::SelfCheck;
+use crate::supervise::build_file;
+use crate::supervise::ending::Role;
+use crate::supervise::program::Program;
+use crate::supervise::succession::{Succeeded, Succession};
+
+impl Supervisor {
+    /// `atoll upgrade`: begins with the question what the new build is.
+    pub(super) fn begin_upgrade(&mut self, client: ClientId, path: &str) -> io::Result<()> {
+        if self.succession.is_some() {
+            return self.clients.answer(client, &ReportPart::Error("an upgrade is under way".into()));
+        }
+        if !self.are_in_place() {
+            let reason = "replicas are on their way to other processes: try again when they are there";
+            return self.clients.answer(client, &ReportPart::Error(reason.into()));
+        }
+        // By its name, because clients cannot pass descriptors (THREAT_MODEL.md); from now on by the file.
+        let asked = build_file::open(path, self.identity.uid)
+            .and_then(|file| Succession::ask(client, self.servers.programs(), file, &self.epoll));
+        match asked {
+            Ok(succession) => {
+                self.succession = Some(succession);
+                Ok(())
+            }
+            Err(failure) => self.clients.answer(client, &ReportPart::Error(format!("{path}: {failure}"))),
+        }
+    }
+
+    /// The new build has answered, or has ended without an answer.
+    pub(super) fn self_check_spoke(&mut self) -> io::Result<()> {
+        match self.succession.as_ref().and_then(Succession::answer) {
+            Some(answer) => self.judge(answer, "it does not say what it is (`atoll self-check` of it fails)"),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with the upgrade, or refuses it. `silence`: the reason if there is no answer.
+    fn judge(&mut self, answer: Option<SelfCheck>, silence: &str) -> io::Result<()> {
+        let Some(succession) = self.succession.take() else { return Ok(()) };
+        let client = succession.client();
+        match succession.judge(answer, silence, &self.epoll)? {
+            Ok(new) => self.exchange(client, new),
+            Err(refusal) => {
+                let reason = format!("this build cannot take over: {refusal}");
+                say!("upgrade: {reason}");
+                self.clients.answer(client, &ReportPart::Error(reason))
+            }
+        }
+    }
+
+    /// The build is good: its servers take over.
+    pub(super) fn exchange(&mut self, client: ClientId, new: Program) -> io::Result<()> {
+        let old = self.servers.programs();
+        let line =
+            format!("from {} to {}", old.first().map(|old| old.build.name()).unwrap_or_default(), new.build.name());
+        self.succession = Some(Succession::exchange(client, old, new, clock::now()));
+        self.progress(&line)
+    }
+
+    /// Does what is due. `now`: as of this turn.
+    pub(super) fn go_on_with_upgrade(&mut self, now: Instant) -> io::Result<()> {
+        self.kill_late(now);
+        if self.succession.as_ref().is_some_and(|succession| succession.is_silent(now)) {
+            self.judge(None, "it has not said within five seconds what it is")?;
+        }
+        loop {
+            let servers = &self.servers;
+            let Some(succession) = &mut self.succession else { return Ok(()) };
+            let client = succession.client();
+            let is_serving = |server| servers.get(server).is_some_and(|server| server.record().is_serving());
+            match succession.next(now, is_serving) {
+                None => return Ok(()),
+                Some((Step::Exchange(server, side), _)) => self.ask_to_hand_over(server, side, now)?,
+                Some((Step::Confirm, new)) => {
+                    self.progress("all servers are of the new build, and it stays")?;
+                    self.end_upgrade()?;
+                    if self.make_way(client, &new) {
+                        return Ok(());
+                    }
+                    return self.clients.answer(client, &ReportPart::Done(true));
+                }
+                Some((Step::Failed(reason), _)) => {
+                    self.end_upgrade()?;
+                    let reason = format!("the old build is back: {reason}");
+                    say!("upgrade: {reason}");
+                    return self.clients.answer(client, &ReportPart::Error(reason));
+                }
+            }
+        }
+    }
+
+    /// When [`Supervisor::go_on_with_upgrade`] is due, if nothing happens.
+    pub(super) fn upgrade_due(&self) -> Option<Instant> {
+        let leaving = self.servers.all().iter().filter_map(|server| server.record().due_by());
+        leaving.chain(self.succession.as_ref().and_then(Succession::due)).min()
+    }
+
+    /// The process of a server has ended, and says which build the next one is of. `how`: for people. Returns
+    /// whether it was asked to.
+    pub(super) fn succeed(&mut self, index: usize, how: &str) -> io::Result<bool> {
+        let ledger = self.memory.ledger_version(index);
+        let ended = self.succession.as_mut().and_then(|succession| succession.ended(index, how, ledger));
+        let Some(Succeeded { program, is_asked, has_failed }) = ended else { return Ok(false) };
+        let Some(server) = self.servers.get_mut(index) else { return Ok(is_asked) };
+        server.record_mut().forget_deadline();
+        if let Some(program) = program {
+            server.set_program(program);
+        }
+        if has_failed {
+            self.progress(&format!("{how}: the old build comes back"))?;
+        }
+        Ok(is_asked)
+    }
+
+    /// A server is ready: the upgrade goes on. `line`: about it.
+    pub(super) fn succeeded(&mut self, now: Instant, line: &str) -> io::Result<()> {
+        if self.succession.as_mut().is_some_and(|succession| succession.ready(now)) {
+            return self.progress(line);
+        }
+        Ok(())
+    }
+
+    /// Whether a server is of a build that has to prove itself.
+    pub(super) fn is_on_trial(&self, index: usize) -> bool {
+        self.succession.as_ref().is_some_and(|succession| succession.is_on_trial(index))
+    }
+
+    /// The version of the ledger that a server is to write, if it is not the one that it writes. While builds
+    /// are exchanged there is none.
+    pub(super) fn ledger_wanted(&self, index: usize) -> Option<u32> {
+        let replica = self.servers.replica(index).filter(|_| self.succession.is_none())?;
+        let newest = replica.program().build.ledger.newest;
+        self.memory.ledger_version(index).is_some_and(|version| version != newest).then_some(newest)
+    }
+
+    fn ask_to_hand_over(&mut self, index: usize, side: Side, now: Instant) -> io::Result<()> {
+        let next = self.succession.as_ref().and_then(|succession| succession.program(index, side));
+        let newest = next.map_or(0, |program| program.build.ledger.newest);
+        // Never a newer one than there is: the way back stays open.
+        let ledger = self.memory.ledger_version(index).unwrap_or(newest).min(newest);
+        self.ask_to_leave(index, ledger, now)
+    }
+
+    /// Nothing is exchanged any more: the ledgers are written in the newest version that the build knows.
+    fn end_upgrade(&mut self) -> io::Result<()> {
+        self.succession = None;
+        for index in self.servers.replica_numbers() {
+            if let Some(version) = self.ledger_wanted(index) {
+                self.servers.send(index, &Request::WriteLedger { version }, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills servers that do not leave although they were asked to, and those of a new build that do not
+    /// become ready.
+    fn kill_late(&mut self, now: Instant) {
+        let plan = self.config.notation.plan();
+        for index in self.servers.numbers() {
+            let Some(server) = self.servers.get_mut(index) else { continue };
+            if server.record_mut().take_late(now) && server.pid().is_some() {
+                let what = if server.record().is_serving() { "does not hand over" } else { "is not ready" };
+                say!("{} {what} in time: it is killed", Role::of(&plan, index));
+                server.kill();
+            }
+        }
+    }
+
+    fn progress(&mut self, line: &str) -> io::Result<()> {
+        say!("upgrade: {line}");
+        let Some(client) = self.succession.as_ref().map(Succession::client) else { return Ok(()) };
+        self.clients.answer(client, &ReportPart::Progress(line.to_owned()))
+    }
+}
